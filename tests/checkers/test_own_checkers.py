@@ -4,6 +4,7 @@ import io
 import json
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,6 +97,19 @@ def finished(ships: Path) -> Iterator[Path]:
     assert main(["run", "own.yaml", "--trust-code", "--json"]) == 0
     was_run(ships)
     yield ships
+
+
+def test_the_commands_that_a_run_suggests_work(ships: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (ships.parent / "own.yaml").write_text(EXPERIMENT, encoding="utf-8")
+    assert main(["run", "own.yaml", "--trust-code"]) == 0
+
+    lines = capsys.readouterr().err.splitlines()
+    commands = [line.split("  #")[0] for line in lines[lines.index("try next:") + 1 :]]
+
+    assert len(commands) == 3
+    for command in commands:
+        done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (command, done.stderr)
 
 
 def test_a_run_needs_trust_before_its_first_call(ships: Path, capsys: pytest.CaptureFixture[str]) -> None:

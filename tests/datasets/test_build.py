@@ -25,7 +25,7 @@ from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
 from skillmix.datasets.leakage import bars_of, evaluated
 from skillmix.datasets.writing import waves
 from skillmix.errors import UserError
-from skillmix.experiment.experiment import load_experiment
+from skillmix.experiment.experiment import experiment_of, load_experiment
 from skillmix.experiment.recipes import DataRecipe, plain_recipe, recipe_named
 from skillmix.grading.answers import RULES
 from skillmix.grading.points import text_score
@@ -35,7 +35,7 @@ from skillmix.runs.reading.run_records import run_records
 from skillmix.runs.run import open_run
 from skillmix.runs.scheduler import StopReason
 from skillmix.scores.scoring import run_scores
-from skillmix.steps.run import run_experiment
+from skillmix.steps.run import run_checked, run_experiment
 from skillmix.steps.step_kind import RunResult
 
 FILES = ("train.jsonl", "validation.jsonl", "dataset_info.json", "rows.parquet", "README.md", "skillmix.json")
@@ -449,14 +449,46 @@ def test_without_a_leak_an_import_becomes_a_data_set(in_folder: Path, capsys: py
     assert len(rows(in_folder / "runs/data/dataset")) == 4
 
 
-@pytest.mark.parametrize("rule", ["a held-out topic", "a held-out skill at k > 1", "a reserved skill set"])
+def test_a_reserved_set_of_a_training_draw_is_left_out_and_counted(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train, _ = sides()
+    reserved = import_line(unreserved_pair(train.skills, reserved=True), train.topics[0], 9)
+    imported(in_folder, capsys, reserved)
+
+    for options in ([], ["--k", "1", "2"], ["--recipe", "D(1,2)"]):
+        assert main(["dataset", "data", *options]) == 0
+        printed = capsys.readouterr().err
+        assert "1 text outside of" in printed and "a reserved skill set" in printed
+        assert len(rows(in_folder / "runs/data/dataset")) == 3
+
+
+def test_pairs_come_from_the_draw_that_the_tool_made_for_training(in_folder: Path) -> None:
+    document = {
+        "name": "made",
+        "students": {"w": {"model": "scripted:student?skill=0.7"}},
+        "graders": {"judge": {"model": "scripted:grader", "rounds": 1}},
+        "steps": [
+            {"name": "write", "stage": "generate", "students": ["w"], "settings": ["train"], "k": [1, 2],
+             "combinations": 60, "generations": 4, "purpose": "training"},
+            {"name": "grade", "stage": "grade", "of": ["write"], "graders": ["judge"]},
+        ],
+    }  # fmt: skip
+    run_checked(experiment_of(document, source="test"))
+
+    assert main(["dataset", "made", "--preferences", "pairs.jsonl"]) == 0
+
+    pairs = Path("pairs.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(pairs) > 10
+
+
+@pytest.mark.parametrize("rule", ["a held-out topic", "a held-out skill at k > 1"])
 def test_a_planted_leak_stops_the_export(rule: str, in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train, held_out = sides()
     mixed = next([a, b] for a in train.skills for b in held_out.skills if not is_reserved([a, b], 0.2))
     leaks = {
         "a held-out topic": (["metaphor"], held_out.topics[0]),
         "a held-out skill at k > 1": (mixed, train.topics[0]),
-        "a reserved skill set": (unreserved_pair(train.skills, reserved=True), train.topics[0]),
     }
     imported(in_folder, capsys, import_line(*leaks[rule], 9))
 

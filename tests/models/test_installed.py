@@ -15,9 +15,12 @@ import skillmix
 from skillmix.calls import Outcome, Reply, Request
 from skillmix.errors import UserError
 from skillmix.experiment.costs import Price, price_of
+from skillmix.experiment.experiment import experiment_of
 from skillmix.models import specs
 from skillmix.models.installed import installed_providers
 from skillmix.models.specs import ModelOptions, open_model, parse_spec, provider_of
+from skillmix.runs.reading.texts import run_texts
+from skillmix.steps.run import run_checked
 from tests.models.stub import request
 
 PAGE = Path(__file__).parents[2] / "docs/providers.md"
@@ -219,3 +222,34 @@ def test_two_packages_cannot_share_a_name(install: Install) -> None:
 
     with pytest.raises(UserError, match="both bring a provider 'mine'"):
         parse_spec("mine:small")
+
+
+def fenced(text: str, start: str) -> str:
+    return text.partition(start)[2].partition("```")[0]
+
+
+def test_the_grader_in_python_of_the_page_grades_a_run(install: Install, in_folder: Path) -> None:
+    page = (PAGE.parent / "write-a-grader.md").read_text(encoding="utf-8")
+    section = page.partition("## A grader in Python")[2]
+    prompt, source = (fenced(section, f"```{kind}\n") for kind in ("text", "python"))
+    install(source, package="my-grader", entries="lengths = my_grader:WordCount")
+    prompts = in_folder / "my-prompts"
+    prompts.mkdir()
+    for name in ("generate-1.txt", "generate-2.txt"):
+        (prompts / name).write_text(fenced(page, f"`my-prompts/{name}`:\n\n```text\n"))
+    (prompts / "grade-plain.txt").write_text(prompt)
+    document = {
+        "name": "own",
+        "prompts": str(prompts),
+        "students": {"w": {"model": "scripted:student"}},
+        "graders": {"long": {"model": "lengths:eight", "prompts": "plain", "rounds": 1}},
+        "steps": [{"name": "e", "stage": "evaluate", "students": ["w"], "graders": ["long"], "k": [1, 3],
+                   "settings": ["all"], "combinations": 5}],
+    }  # fmt: skip
+
+    run = run_checked(experiment_of(document, source="test")).run
+
+    texts = run_texts(run)
+    assert len(texts) == 30
+    for text in texts:
+        assert {v for name, v in text.points.items() if name != "length"} == {len(text.text.split()) >= 8}, text

@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 
 from skillmix import report as report_package
+from skillmix.catalog.files import load_catalog
+from skillmix.catalog.novelty import MeasuredFrequencies
 from skillmix.commands import main
 from skillmix.report.write import ReportOptions
 from skillmix.scores.scoring import run_scores
@@ -161,6 +163,32 @@ def test_a_run_that_draws_without_common_skills(tmp_path: Path) -> None:
     assert "drawn without common" in (rare.folder / "tables" / "common-skills-removed.md").read_text(encoding="utf-8")
     for name in rare.tables:
         assert_table(table(rare, name), expected(rare.case, name))
+
+
+def test_the_novelty_bound_uses_measured_frequencies_and_says_where_it_says_nothing(tmp_path: Path) -> None:
+    step = {"name": "e", "stage": "evaluate", "students": ["s"], "graders": ["g"], "settings": ["all"]}
+    document = {
+        "name": "rare",
+        "catalog": "paper",
+        "exclude": ["common"],
+        "students": {"s": {"model": "scripted:student?skill=0.9"}},
+        "graders": {"g": {"model": "scripted:grader", "rounds": 1}},
+        "steps": [{**step, "k": [3], "combinations": 5, "generations": 1}],
+    }
+    skills = {skill.name: 0.001 for skill in load_catalog("paper").skills}
+
+    def note(frequencies: MeasuredFrequencies | None) -> str:
+        options = ReportOptions(figures=False, frequencies=frequencies)
+        folder = reported(Case(SecondRun(run_document(tmp_path, document))), options).folder
+        return (folder / "tables" / "common-skills-removed.md").read_text(encoding="utf-8")
+
+    with inside(tmp_path):
+        plain = note(None)
+        measured = note(MeasuredFrequencies("frequencies.json", skills, 1.0))
+
+    # 0.0144^3 x 0.0022 x 2e12 x 5e10 / 1.2e12, and the same with .001 for each skill
+    assert "547.43 expected occurrences" in plain and "say nothing about new texts" in plain
+    assert "by measured frequencies: 0.18; full marks above the bound" in " ".join(measured.split())
 
 
 def test_every_table_is_also_written_as_json(by_code: Reported) -> None:

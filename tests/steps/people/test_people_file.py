@@ -1,5 +1,6 @@
 """The shipped experiment with people: evaluate, annotate, graders and report, on scripted models."""
 
+import csv
 import json
 import os
 import shutil
@@ -219,3 +220,18 @@ def test_status_and_dry_run_know_the_steps(here: Path, capsys: pytest.CaptureFix
 
     assert main(["run", FILE, "--dry-run", "--json"]) == 0
     assert {row["step"] for row in json.loads(capsys.readouterr().out)} == {"eval"}
+
+
+def test_two_people_have_one_agreement_in_card_and_report(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["graders", "people", "--truth", "human:ann", "--json"]) == 0
+    bo = next(card for card in json.loads(capsys.readouterr().out) if card["grader"] == "human:bo")
+    on_card = {row["criterion"]: (row["units"], row["agreement"]["value"]) for row in bo["by_kind"]}
+
+    with Path("runs/people/report/tables/graders-agreement.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["graders"] == "human:ann and human:bo"]
+
+    assert {row["criterion"] for row in rows} == {"skill", "topic", "sense"}
+    for row in rows:
+        assert on_card[row["criterion"]] == (int(row["criteria of texts"]), pytest.approx(float(row["agree"])))
+    # The two agree on every answer, also where neither ever denies the point.
+    assert all(row["agreement"]["value"] is not None for row in bo["by_kind"])

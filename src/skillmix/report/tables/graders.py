@@ -253,7 +253,8 @@ def agreement_table(report: Report) -> ReportTable | None:
     return ReportTable(
         name="graders-agreement",
         title="Agreement between graders",
-        note="Points that both graders decided, on the same texts. Kappa is Cohen's, alpha Krippendorff's; the last "
+        note="Points that both graders decided, on the same texts, each counted once; the cards of model and code "
+        "graders weight a sample of labels to all graded texts. Kappa is Cohen's, alpha Krippendorff's; the last "
         "two columns are the shares of points that each grader gives.",
         columns=("graders", "criterion", "criteria of texts", "agree", "kappa", "alpha", "first gives", "second gives"),
         rows=tuple(rows),
