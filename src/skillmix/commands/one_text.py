@@ -335,7 +335,7 @@ class GradedText:
         return {name: self.verdict.quote(spans.get(name)) if self.verdict else None for name in names}
 
 
-def graded_text(  # noqa: PLR0913, the options of one command
+def graded_text(
     named: NamedCombination,
     text: str,
     *,

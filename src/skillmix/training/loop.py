@@ -147,7 +147,7 @@ class TrainResult:
     """Steps after which the model had these weights; fewer than the recipe's if training stopped early."""
 
 
-def train(  # noqa: PLR0913, none of them belongs to another
+def train(
     model: Any,
     data: Data,
     recipe: TrainingRecipe,

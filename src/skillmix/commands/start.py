@@ -1,4 +1,4 @@
-"""`skillmix init`: write a commented experiment file to start from."""
+"""Commands for the first minutes: `init` writes a commented experiment file, `completion` prints a shell script."""
 
 import argparse
 import json
@@ -27,6 +27,48 @@ def add_parsers(commands: Commands) -> None:
     parser.add_argument("purpose", choices=tuple(PURPOSES), metavar="PURPOSE", help=about)
     parser.add_argument("--model", metavar="SPEC", help="the model, such as openai:NAME@http://localhost:8000/v1")
     parser.add_argument("--output", type=Path, metavar="FILE", help="default: PURPOSE.yaml; never overwritten")
+    shells = add_command(commands, "completion", completion, has_json=False)
+    shells.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that the script is for")
+
+
+_NAMES: Final = {
+    "bash": (
+        "_skillmix_names",
+        "_skillmix_names() { compgen -f -- $1; compgen -W '@'\" $(ls runs 2>/dev/null)\" -- $1; }",
+    ),
+    "zsh": ("_skillmix_names", '_skillmix_names() { _files; compadd -- @ ${(f)"$(ls runs 2>/dev/null)"} }'),
+    "fish": ("(__fish_complete_path (commandline -ct)) @ (ls runs 2>/dev/null)", ""),
+}
+"""By shell, how experiments and runs complete: files, the names of shipped experiments (@) and the folders of runs."""
+
+
+def completion(options: argparse.Namespace) -> int:
+    """Print a script that completes commands, options and runs in bash, zsh or fish.
+
+    bash: source <(skillmix completion bash), also in ~/.bashrc. fish: skillmix completion fish >
+    ~/.config/fish/completions/skillmix.fish, once. zsh: skillmix completion zsh > _skillmix, in a folder of $fpath.
+    """
+    import shtab
+
+    from skillmix.catalog.shipped import shipped_experiments
+
+    parser: argparse.ArgumentParser = options.whole
+    shipped = " ".join(shipped_experiments())
+    calls = {shell: call.replace("@", shipped) for shell, (call, _) in _NAMES.items()}
+    preamble = {shell: code.replace("@", shipped) for shell, (_, code) in _NAMES.items()}
+    for action in (action for command in _subparsers(parser) for action in command._actions):
+        metavar = str(action.metavar or "")
+        if "RUN" in metavar or "EXPERIMENT" in metavar:
+            action.complete = {**calls, "preamble": preamble}  # type: ignore[attr-defined]
+        elif action.type is Path or metavar in ("DIR", "FILE", "PATH"):
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+    print(shtab.complete(parser, shell=options.shell))
+    return 0
+
+
+def _subparsers(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    return list(commands.choices.values())
 
 
 def init(options: argparse.Namespace) -> int:

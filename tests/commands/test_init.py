@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from skillmix.commands import main
-from skillmix.commands.start.init import PURPOSES, starter
+from skillmix.commands.start import PURPOSES, starter
 from skillmix.experiment.experiment import load_experiment
 
 

@@ -1,1 +1,0 @@
-"""Commands for the first minutes: `init` and `completion`."""
