@@ -97,6 +97,10 @@ UNKNOWN_DECODING: Final = Decoding(temperature=None, max_tokens=None)
 """The decoding of replies that other programs made."""
 
 
+ONLY_TURN: Final = 0
+"""The number of the turn in a conversation of one; others count from 1. Its reply needs no 'Answer:'."""
+
+
 @dataclass(frozen=True, slots=True)
 class GenerateKey:
     """Identifies a student's call within a run."""

@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from skillmix.errors import UserError
-from skillmix.experiment.experiment import experiment_of, load_experiment, with_changes
+from skillmix.experiment.changes import with_changes
+from skillmix.experiment.experiment import experiment_of, load_experiment
 from skillmix.experiment.steps import EvaluateStep
 from skillmix.prompts.files import shipped_prompt_sets
 
@@ -116,7 +117,10 @@ def test_an_empty_list_in_a_step_is_refused_with_its_keys(step: int, key: str) -
 @pytest.mark.parametrize(
     ("path", "hint"),
     [
-        (["steps", 0], "Keys of an evaluate step: name, stage, students, graders, settings, k, combinations,"),
+        (
+            ["steps", 0],
+            "Keys of an evaluate step: name, stage, catalog, partition, students, graders, settings, k, combinations,",
+        ),
         (["steps", 1], "Keys of a report step: name, stage, rules, published, tokens, runs."),
         (["students", "base"], "Keys of a student: key, insecure, system, extra, batch, model,"),
         (["graders", "gpt"], "Keys of a grader: key, insecure, system, extra, batch, model, rounds,"),
@@ -178,7 +182,7 @@ graders:
   other: {model: "openai:x", key: [sk-abc]}
 budget: {max_calls: many}
 steps:
-  - {name: eval, stage: evaluate, students: [weak, stong], graders: [juge], combination: 30, settings: [heldout]}
+  - {name: eval, stage: evaluate, students: [weak, stong], graders: [juge], combination: 30, settings: [all]}
   - {name: tune, stage: trian, base: weak}
   - {name: more, stage: evaluate, students: ["step:tune"], graders: [judge]}
   - {stage: report, published: maybe}
@@ -190,7 +194,7 @@ def test_faults_of_every_kind_come_at_once_in_our_words() -> None:
         experiment_of(yaml.safe_load(MANY_FAULTS), source="test.yaml", checks_outside=True)
 
     subject, *faults = caught.value.message.splitlines()
-    assert subject == "test.yaml has 17 faults:"
+    assert subject == "test.yaml has 16 faults:"
     assert [fault.strip() for fault in faults] == [
         "name: 'Bad Name' may have only small letters, digits, dots, dashes and underscores",
         "students.weak.temperature: -1 is below 0.0",
@@ -198,7 +202,6 @@ def test_faults_of_every_kind_come_at_once_in_our_words() -> None:
         "graders.judge: rounds must be odd, not 2",
         "graders.other.key: the value is not text; quote it",
         "budget.max_calls: 'many' is not a whole number",
-        "steps.eval.settings.1: 'heldout' is not one of train, held-out, all. Did you mean \"held-out\"?",
         'steps.eval.combination: there is no such key. Did you mean "combinations"?',
         "steps.tune.stage: 'trian' is not one of evaluate, generate, grade, dataset, train, annotate, graders, "
         'report. Did you mean "train"?',

@@ -138,8 +138,12 @@ def test_planned_conversations_count_each_cell_once(steps: dict[str, Step]) -> N
 def test_pools_drawn_from_include_those_of_graded_steps(steps: dict[str, Step]) -> None:
     drawn = {name: step.pools_drawn_from(list(steps.values())) for name, step in steps.items()}
 
-    assert drawn["again"] == (("all", ()), ("train", ("red herring",)), ("all", ("red herring",)))
-    assert drawn["data"] == (("train", ()),)
+    assert [pool[:2] for pool in drawn["again"]] == [
+        ("all", ()),
+        ("train", ("red herring",)),
+        ("all", ("red herring",)),
+    ]
+    assert [pool[:2] for pool in drawn["data"]] == [("train", ())]
     assert drawn["report"] == ()
 
 

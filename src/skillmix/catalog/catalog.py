@@ -1,11 +1,12 @@
-"""Skills, topics, and their partitions into a train and a held-out side."""
+"""Skills, topics, and their partitions into groups: a train side, a held-out side, and further ones."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 from skillmix.catalog.names import before_parenthesis, fold_name
+from skillmix.catalog.nested import GROUPS_OF_CELLS, cells_by_group
 from skillmix.catalog.own_code import OwnCode
 from skillmix.errors import UserError
 from skillmix.hashing import ranked, short_id
@@ -17,8 +18,10 @@ RESERVED_NAMES: Final = ("topic", "sense", "length")
 
 WovenRule = Literal["column", "required"]
 """What `woven` decides: a column beside full marks, or the points of skills themselves."""
-Setting = Literal["train", "held-out", "all"]
-SETTINGS: Final[tuple[Setting, ...]] = get_args(Setting)
+Setting = str
+"""The name of a group of a partition."""
+SETTINGS: Final[tuple[Setting, ...]] = ("train", "held-out", "all")
+"""The groups that every partition has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,8 @@ class Skill:
     category: str
     definition: str
     example: str
+    figure: str | None = None
+    word: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class EntailedPair:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The skills and topics on one side of a partition."""
+    """The skills and topics of one group of a partition, and how a combination is composed of them."""
 
     skills: tuple[str, ...]
     topics: tuple[str, ...]
@@ -55,23 +60,73 @@ class Side:
     """Groups of skills that a draw does not combine."""
     may_be_plain: bool = False
     """Whether a combination may have no skills: a topic of a catalog of probes is a request by itself."""
+    one: frozenset[str] | None = None
+    """Skills of which every combination has exactly one; None if there is no such rule."""
+    one_of_each: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """By skill, its figure: no two skills of a combination share one."""
+
+    @property
+    def most_skills(self) -> int:
+        """The largest k."""
+        ones = self.one or frozenset()
+        rest = {self.one_of_each.get(skill, skill) for skill in self.skills if skill not in ones}
+        if self.one is None or any(self.one_of_each.get(skill, skill) not in rest for skill in ones):
+            return len(rest) + (self.one is not None)
+        return len(rest) if ones else 0
+
+    def holds(self, skills: Collection[str]) -> bool:
+        """Whether these skills obey the rules for a combination."""
+        figures = {self.one_of_each.get(skill, skill) for skill in skills}
+        is_composed = self.one is None or sum(skill in self.one for skill in skills) == 1
+        return is_composed and len(figures) == len(skills) and set(skills) <= set(self.skills)
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A split into a train side and a held-out side; a skill may be on neither."""
+    """A split into a train side, a held-out side and further groups; a skill may be in none or in several."""
 
     name: str
     train: Side
     held_out: Side
+    groups: Mapping[str, Side] = field(default_factory=dict, hash=False)
+    """Further groups, by name."""
+    any_topic_at_one: bool = False
+    """Whether training texts with one skill may be about topics that longer training texts never have."""
+
+    @property
+    def _sides(self) -> dict[Setting, Side]:
+        return {"train": self.train, "held-out": self.held_out, **self.groups}
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """The names of all groups."""
+        return (*self._sides, "all")
 
     def side(self, setting: Setting) -> Side:
-        """The side that a setting draws from; `all` joins both sides."""
-        if setting == "train":
-            return self.train
-        if setting == "held-out":
-            return self.held_out
-        return Side(skills=self.train.skills + self.held_out.skills, topics=self.train.topics + self.held_out.topics)
+        """The group of this name; `all` joins all groups."""
+        sides = self._sides
+        if setting in sides:
+            return sides[setting]
+        if setting != "all":
+            known = ", ".join(self.settings)
+            raise UserError(
+                f"The partition {self.name} has no group {setting!r}; it has {known}.",
+                hint=name_hint(setting, self.settings, otherwise="Name one of these as a setting."),
+            )
+        skills, topics = (
+            {n: None for side in sides.values() for n in getattr(side, of)} for of in ("skills", "topics")
+        )
+        return Side(tuple(skills), tuple(topics))
+
+    @property
+    def never_composed(self) -> frozenset[str]:
+        """Skills that no training text combines with others, unless a data set draws from a group with them."""
+        return frozenset(self.side("all").skills).difference(self.train.skills)
+
+    @property
+    def held_out_topics(self) -> frozenset[str]:
+        """Topics that are not those of the train side."""
+        return frozenset(self.side("all").topics).difference(self.train.topics)
 
 
 @dataclass(frozen=True)
@@ -97,6 +152,12 @@ class Catalog:
     """For a catalog of probes, by topic that is a control: the probe whose harmless twin it is."""
     code: OwnCode | None = None
     """The `checkers.py` in the folder of the catalog; None if there is none."""
+    members: Mapping[str | None, "Catalog"] = field(default_factory=dict)
+    """For the joined catalog of an experiment whose steps draw from several, each of them; None is the experiment's."""
+
+    def member(self, name: str | None) -> "Catalog":
+        """The catalog that a step draws from."""
+        return self.members.get(name, self)
 
     @cached_property
     def not_combined(self) -> frozenset[frozenset[str]]:
@@ -105,6 +166,8 @@ class Catalog:
 
     def content_hash(self) -> str:
         """A hash of everything that reaches a prompt or a draw."""
+        if self.members:
+            return self.members[None].content_hash()
         skills = [[s.name, s.category, s.definition, s.example] for s in self.skills]
         sides = [[p.name, [[s.skills, s.topics] for s in (p.train, p.held_out)]] for p in self.partitions]
         parts: list[object] = [skills, self.topics, sides, self.default_partition, dict(self.exclude)]
@@ -114,7 +177,25 @@ class Catalog:
             parts.append(["woven", self.woven])
         if self.controls:
             parts.append(["controls", dict(self.controls)])
+        if self.figures:
+            parts.append(["figures", [[s.figure, s.word] for s in self.skills]])
+        if any(p.groups for p in self.partitions):
+            groups = [
+                [p.name, [[n, g.skills, g.topics, sorted(g.one or ())] for n, g in p.groups.items()]]
+                for p in self.partitions
+            ]
+            parts.append(["groups", groups])
         return short_id("catalog", *parts)
+
+    @cached_property
+    def figures(self) -> Mapping[str, str]:
+        """The figures of skills that have one; a combination never uses a figure twice."""
+        return {skill.name: skill.figure for skill in self.skills if skill.figure}
+
+    @cached_property
+    def _partitions(self) -> dict[str, Partition]:
+        """Partitions by name, also those that were computed."""
+        return {partition.name: partition for partition in self.partitions}
 
     @cached_property
     def _by_name(self) -> dict[str, Skill]:
@@ -151,14 +232,13 @@ class Catalog:
         )
 
     def partition(self, name: str | None = None) -> Partition:
-        """A partition by name; `random-skills:SEED` and `random-categories:SEED` are computed from the default one."""
+        """A partition by name; `random-skills:SEED`, `random-categories:SEED` and `nested:SEED` are computed."""
         wanted = name or self.default_partition
-        for partition in self.partitions:
-            if partition.name == wanted:
-                return partition
+        if wanted in self._partitions:
+            return self._partitions[wanted]
         kind, _, seed = wanted.partition(":")
         if kind in _RANDOM_PARTITIONS and seed.isdecimal() and len(seed) < 19:
-            return _RANDOM_PARTITIONS[kind](self, int(seed))
+            return self._partitions.setdefault(wanted, _RANDOM_PARTITIONS[kind](self, int(seed)))
         known = [p.name for p in self.partitions] + [f"{kind}:SEED" for kind in _RANDOM_PARTITIONS]
         raise UserError(
             f"No partition named {wanted!r} in catalogue {self.name!r}.",
@@ -176,12 +256,19 @@ class Catalog:
         """The skills and topics that a setting draws from, less the excluded skills."""
         side = self.partition(partition).side(setting)
         excluded = self.excluded(exclude)
-        skills = tuple(s for s in side.skills if s not in excluded)
-        return Side(skills, side.topics, impossible=self.not_combined, may_be_plain=bool(self.controls))
+        return replace(
+            side,
+            skills=tuple(s for s in side.skills if s not in excluded),
+            one=None if side.one is None else side.one - excluded,
+            impossible=self.not_combined,
+            may_be_plain=bool(self.controls),
+            one_of_each=self.figures,
+        )
 
     def pools(self, *, partition: str | None = None, exclude: Sequence[str] = ()) -> list[tuple[Setting, Side]]:
         """The pool of every setting."""
-        return [(setting, self.pool(setting, partition=partition, exclude=exclude)) for setting in SETTINGS]
+        settings = self.partition(partition).settings
+        return [(setting, self.pool(setting, partition=partition, exclude=exclude)) for setting in settings]
 
 
 def _random_skills(catalog: Catalog, seed: int) -> Partition:
@@ -219,4 +306,33 @@ def _split(catalog: Catalog, name: str, base: Partition, train: set[str]) -> Par
     )
 
 
-_RANDOM_PARTITIONS: Final = {"random-skills": _random_skills, "random-categories": _random_categories}
+def _nested(catalog: Catalog, seed: int) -> Partition:
+    """Groups of skills by what is new about them: the figure, the word, both, or only how the two go together."""
+    without = [skill.name for skill in catalog.skills if not (skill.figure and skill.word)]
+    if without:
+        raise UserError(
+            f"nested:{seed} needs skills with a figure and a word; {len(without)} skills of catalogue {catalog.name!r} "
+            f"have none, such as {without[0]!r}.",
+            hint="Choose another partition, or give every skill a figure and a word.",
+        )
+    cells = cells_by_group({s.name: (str(s.figure), str(s.word)) for s in catalog.skills}, seed)
+    composed = set(ranked(list(catalog.topics), "nested topics", seed)[: (len(catalog.topics) + 1) // 2])
+    others = tuple(topic for topic in catalog.topics if topic not in composed)
+    beside = Side((*cells["train"], *cells["new-figures"]), others, one=frozenset(cells["new-figures"]))
+    return Partition(
+        name=f"nested:{seed}",
+        train=Side(cells["train"], tuple(topic for topic in catalog.topics if topic in composed)),
+        held_out=Side(cells["random-cells"], others),
+        groups={
+            **{name: Side(cells[name], others) for name in GROUPS_OF_CELLS if name != "train"},
+            "new-figure-beside-trained": beside,
+        },
+        any_topic_at_one=True,
+    )
+
+
+_RANDOM_PARTITIONS: Final = {
+    "random-skills": _random_skills,
+    "random-categories": _random_categories,
+    "nested": _nested,
+}

@@ -4,15 +4,14 @@ Draws for evaluations and draws for training data are disjoint. The first fifth 
 evaluations, and a training draw skips it: `training_draw` names the evaluation draws of the same catalogue and seed.
 """
 
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
-from math import comb
 from typing import Final, Literal
 
 from skillmix.catalog.catalog import Setting, Side
+from skillmix.catalog.subsets import subsets_of
 from skillmix.errors import UserError
 from skillmix.hashing import digest, permuted, ranked, short_id, unpermuted
 from skillmix.render.wording import plural
@@ -66,7 +65,7 @@ class Draw:
     @property
     def total(self) -> int:
         """The number of different combinations."""
-        return comb(len(self.side.skills), self.k) * len(self.side.topics)
+        return subsets_of(self.side, self.k).total * len(self.side.topics)
 
 
 def training_draw(draw: Draw, pools: Iterable[tuple[Setting, Side]]) -> Draw:
@@ -120,12 +119,12 @@ def all_combinations(draw: Draw) -> Iterator[Combination]:
     _check_size(draw, 0)
     key = draw.key
     evaluations = [_EvaluationPart(evaluation) for evaluation in draw.evaluations]
-    skills, topics = sorted(draw.side.skills), sorted(draw.side.topics)
+    subsets, topics = subsets_of(draw.side, draw.k), sorted(draw.side.topics)
     impossible = [group for group in draw.side.impossible if len(group) <= draw.k]
     total = draw.total
     for index in range(total):
         rank, topic = divmod(permuted(index, total, key), len(topics))
-        chosen = [skills[i] for i in _subset_of_rank(rank, draw.k)]
+        chosen = subsets.at(rank)
         if any(map(set(chosen).issuperset, impossible)):
             continue
         if any(evaluation.has(chosen, topics[topic]) for evaluation in evaluations):
@@ -139,17 +138,16 @@ class _EvaluationPart:
     """The combinations at the start of an evaluation draw, which belong to evaluations."""
 
     def __init__(self, draw: Draw) -> None:
-        self._skills = {skill: index for index, skill in enumerate(sorted(draw.side.skills))}
+        self._subsets = subsets_of(draw.side, draw.k)
         self._topics = {topic: index for index, topic in enumerate(sorted(draw.side.topics))}
         self._total = draw.total
         self._key = draw.key
 
-    def has(self, skills: Iterable[str], topic: str) -> bool:
+    def has(self, skills: Collection[str], topic: str) -> bool:
         """Whether the draw has a combination early enough."""
-        indices = sorted(self._skills.get(skill, -1) for skill in skills)
-        if (indices and indices[0] < 0) or topic not in self._topics:
+        rank = self._subsets.rank_of(skills)
+        if rank is None or topic not in self._topics:
             return False
-        rank = sum(comb(element, size) for size, element in enumerate(indices, start=1))
         image = rank * len(self._topics) + self._topics[topic]
         return unpermuted(image, self._total, self._key) < int(EVALUATION_SHARE * self._total)
 
@@ -194,14 +192,14 @@ def draw_ladder(draw: Draw, count: int) -> list[Combination]:
     The rungs of a ladder share topics and skills, so scores along k differ by the added skill only.
     """
     _check_size(draw, count)
-    chains = len(draw.side.skills) * len(draw.side.topics)
+    evaluations = tuple(replace(evaluation, k=1) for evaluation in draw.evaluations)
+    first = replace(draw, k=1, evaluations=evaluations)
+    chains = first.total
     if count > chains:
         raise UserError(
             f"A ladder has at most one chain for each pair of a skill and a topic: {chains}, not {count}.",
             hint=f"Ask for at most {chains}.",
         )
-    evaluations = tuple(replace(evaluation, k=1) for evaluation in draw.evaluations)
-    first = replace(draw, k=1, evaluations=evaluations)
     rung = draw_combinations(first, count)
     for _ in range(1, draw.k):
         taken: set[str] = set()
@@ -211,7 +209,9 @@ def draw_ladder(draw: Draw, count: int) -> list[Combination]:
 
 def _extended(base: Combination, draw: Draw, *, taken: set[str], index: int) -> Combination:
     barred = {s for group in draw.side.impossible if group & set(base.skills) for s in group}
-    others = [s for s in draw.side.skills if s not in base.skills and s not in barred]
+    others = [
+        s for s in draw.side.skills if s not in base.skills and s not in barred and draw.side.holds((*base.skills, s))
+    ]
     for skill in ranked(others, "ladder", draw.purpose, draw.setting, draw.seed, base.id):
         longer = combination_of([*base.skills, skill], base.topic)
         if longer.id not in taken and longer.id not in draw.without:
@@ -228,13 +228,14 @@ def _besides(draw: Draw) -> str:
 
 
 def _check_size(draw: Draw, count: int) -> None:
-    available = len(draw.side.skills)
+    available = draw.side.most_skills
     least = 0 if draw.side.may_be_plain else 1
     if not least <= draw.k <= available:
+        skills = plural(len(draw.side.skills), "skill")
         raise UserError(
-            f"k = {draw.k} is not possible: setting {draw.setting!r} draws from {plural(available, 'skill')}.",
+            f"k = {draw.k} is not possible: setting {draw.setting!r} draws from {skills}.",
             hint=f"Choose k from {least} to {available}. Excluded skills, and those on no side of the partition, are "
-            "never drawn.",
+            f"never drawn{', and no figure twice' if draw.side.one_of_each else ''}.",
         )
     if count < 0:
         raise UserError(f"n = {count} is not a number of combinations.", hint="Choose n of 0 or more.")
@@ -243,31 +244,3 @@ def _check_size(draw: Draw, count: int) -> None:
             f"{count} combinations of k = {draw.k} were requested, but setting {draw.setting!r} has only {draw.total}.",
             hint=f"Ask for at most {draw.total}.",
         )
-
-
-def _subset_of_rank(rank: int, k: int) -> Iterator[int]:
-    """The k-subset of this rank in the combinatorial number system, largest element first."""
-    for size in range(k, 0, -1):
-        element = _largest_element(rank, size)
-        yield element
-        rank -= comb(element, size)
-
-
-def _largest_element(rank: int, size: int) -> int:
-    """The largest n with comb(n, size) <= rank: from a table, or by doubling and halving beyond its end."""
-    table = _binomials(size)
-    if rank < table[-1]:
-        return bisect_right(table, rank) - 1
-    low, high = size - 1, size
-    while comb(high, size) <= rank:
-        low, high = high, high * 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if comb(middle, size) <= rank else (low, middle)
-    return low
-
-
-@lru_cache(maxsize=64)
-def _binomials(size: int) -> list[int]:
-    """comb(n, size) for small n."""
-    return [comb(n, size) for n in range(128)]

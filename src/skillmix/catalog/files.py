@@ -1,13 +1,15 @@
 """Load a catalog folder: three YAML files and optional ones, validated together; code is read and not run."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
-from skillmix.catalog.catalog import RESERVED_NAMES, Catalog, EntailedPair, Partition, Side, Skill, WovenRule
+from skillmix.catalog.catalog import RESERVED_NAMES, SETTINGS, Catalog, EntailedPair, Partition, Side, Skill, WovenRule
 from skillmix.catalog.names import fold_name
 from skillmix.catalog.own_code import own_code_of
 from skillmix.catalog.validation import Fault, fault_words, known_keys
@@ -37,6 +39,8 @@ class SkillEntry(_Strict):
     category: Name
     definition: Prose
     example: Prose
+    figure: Name | None = None
+    word: Name | None = None
 
 
 class SideEntry(_Strict):
@@ -45,7 +49,29 @@ class SideEntry(_Strict):
     categories: list[str] = []
     skills: list[str] = []
     topics: list[str] | None = None
-    """Default: the topics of the same side under `topics:`."""
+    """Default: the topics of the same side under `topics:`; those of a further group are held-out topics."""
+
+
+class OneEntry(_Strict):
+    """The skills of which a combination has exactly one."""
+
+    categories: list[str] = []
+    skills: list[str] = []
+
+
+class GroupEntry(SideEntry):
+    """A further group of a partition; with `one`, its other keys name the skills beside that one."""
+
+    one: OneEntry | None = None
+
+
+def _group_name(name: str) -> str:
+    if name in SETTINGS or not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
+        raise ValueError(
+            f"{name!r} cannot be the name of a group: small letters, digits and single dashes, and not one of "
+            f"{', '.join(SETTINGS)}, which every partition has"
+        )
+    return name
 
 
 class TopicSides(_Strict):
@@ -56,10 +82,11 @@ class TopicSides(_Strict):
 
 
 class PartitionEntry(_Strict):
-    """The two sides of a partition."""
+    """The two sides of a partition, and further groups."""
 
     train: SideEntry
     held_out: SideEntry = Field(alias="held-out")
+    groups: dict[Annotated[str, AfterValidator(_group_name)], GroupEntry] = {}
 
 
 class VocabularyEntry(_Strict):
@@ -105,8 +132,13 @@ def shipped_catalogs() -> list[str]:
     return sorted(path.parent.name for path in SHIPPED.glob("*/skills.yaml"))
 
 
-def load_catalog(name: str) -> Catalog:
-    """Load a shipped catalog by name, or any folder by path."""
+def load_catalog(name: str, *others: str) -> Catalog:
+    """Load a shipped catalog by name, or any folder by path.
+
+    With others, the skills and topics of all of them are in one catalog, which has its partitions from the first.
+    """
+    if others:
+        return _joined(load_catalog(name), {other: load_catalog(other) for other in others})
     shipped = SHIPPED / name
     is_shipped = name in shipped_catalogs()
     folder = shipped if is_shipped else Path(name)
@@ -121,6 +153,41 @@ def load_catalog(name: str) -> Catalog:
             ),
         )
     return _build(name if is_shipped else folder.resolve().name, folder)
+
+
+def _joined(first: Catalog, others: Mapping[str, Catalog]) -> Catalog:
+    """One catalog that prompts and graders of an experiment can use, whatever catalog a combination is from."""
+    skills = {skill.name: skill for skill in first.skills}
+    words = dict(first.vocabulary)
+    faults = []
+    for name, other in others.items():
+        faults += [
+            f"{name}: the skill {skill.name!r} is another one in {first.name}"
+            for skill in other.skills
+            if skills.setdefault(skill.name, skill) != skill
+        ]
+        faults += [
+            f"{name}: the topic {topic!r} has other words in vocabulary.yaml than in {first.name}"
+            for topic in {*other.topics}.intersection(first.topics)
+            if other.vocabulary.get(topic) != first.vocabulary.get(topic)
+        ]
+        if other.code and other.code != first.code:
+            faults.append(f"{name}: only the catalogue of the experiment may have checkers of its own")
+        if other.woven != first.woven:
+            faults.append(f"{name}: woven is {other.woven}, and {first.woven} in {first.name}")
+        words |= other.vocabulary
+    if faults:
+        raise faults_error(f"A run with {first.name}", faults, hint="Use a run of its own for such a catalogue.")
+    both = (first, *others.values())
+    return replace(
+        first,
+        skills=tuple(skills.values()),
+        topics=tuple(dict.fromkeys(topic for c in both for topic in c.topics)),
+        vocabulary=words,
+        templates={skill: clauses for c in both for skill, clauses in c.templates.items()},
+        controls={control: probe for c in both for control, probe in c.controls.items()},
+        members={None: first, **dict[str | None, Catalog](others.items())},
+    )
 
 
 def _build(name: str, folder: Path) -> Catalog:
@@ -151,7 +218,7 @@ def _build(name: str, folder: Path) -> Catalog:
         raise faults_error(f"Catalogue {folder}", faults, hint="Correct the files; nothing was loaded.")
     return Catalog(
         name=name,
-        skills=tuple(Skill(s.name, s.category, s.definition, s.example) for s in skills),
+        skills=tuple(Skill(**s.model_dump()) for s in skills),
         topics=tuple(topics),
         partitions=tuple(_partition(n, entry, partitions.topics, skills) for n, entry in partitions.partitions.items()),
         default_partition=partitions.default,
@@ -236,6 +303,26 @@ def _partition_faults(document: PartitionsFile, skills: Sequence[SkillEntry], to
             _topics_of(entry.train, "train", document.topics),
             _topics_of(entry.held_out, "held-out", document.topics),
         )
+        yield from _group_faults(name, entry, document.topics, skills, topics)
+
+
+def _group_faults(
+    partition: str, entry: PartitionEntry, shared: TopicSides, skills: Sequence[SkillEntry], topics: Sequence[str]
+) -> Iterator[str]:
+    for name, group in entry.groups.items():
+        at = f"{partition}, groups, {name}"
+        for part in (group, group.one or OneEntry()):
+            yield from _unknown(at, "category", part.categories, {s.category for s in skills})
+            yield from _unknown(at, "skill", part.skills, {s.name for s in skills})
+        yield from _unknown(at, "topic", group.topics or [], set(topics))
+        if not _skills_of(group, skills) or (group.one and not _skills_of(group.one, skills)):
+            yield f"partitions.yaml, {at}: no skill is in this group"
+        if not _topics_of(group, name, shared):
+            yield f"partitions.yaml, {at}: no topic is in this group"
+        for skill in sorted(
+            {*_skills_of(group, skills)}.intersection(_skills_of(group.one, skills) if group.one else ())
+        ):
+            yield f"partitions.yaml, {at}: {skill!r} is in `one` and beside it"
 
 
 def _entailed_faults(pairs: Sequence[EntailedEntry]) -> Iterator[str]:
@@ -275,7 +362,7 @@ def _overlap(location: str, train: Iterable[str], held_out: Iterable[str]) -> It
         yield f"partitions.yaml, {location}: {name!r} is on both sides"
 
 
-def _skills_of(side: SideEntry, skills: Sequence[SkillEntry]) -> tuple[str, ...]:
+def _skills_of(side: SideEntry | OneEntry, skills: Sequence[SkillEntry]) -> tuple[str, ...]:
     return tuple(s.name for s in skills if s.category in side.categories or s.name in side.skills)
 
 
@@ -289,4 +376,11 @@ def _partition(name: str, entry: PartitionEntry, topics: TopicSides, skills: Seq
         name=name,
         train=Side(_skills_of(entry.train, skills), _topics_of(entry.train, "train", topics)),
         held_out=Side(_skills_of(entry.held_out, skills), _topics_of(entry.held_out, "held-out", topics)),
+        groups={label: _group(label, group, topics, skills) for label, group in entry.groups.items()},
     )
+
+
+def _group(name: str, entry: GroupEntry, topics: TopicSides, skills: Sequence[SkillEntry]) -> Side:
+    ones = _skills_of(entry.one, skills) if entry.one else ()
+    one = frozenset(ones) if entry.one else None
+    return Side((*_skills_of(entry, skills), *ones), _topics_of(entry, name, topics), one=one)

@@ -22,25 +22,29 @@ from skillmix.render.layout import wrapped
 from skillmix.render.wording import are, plural
 
 if TYPE_CHECKING:
-    from skillmix.catalog.catalog import Catalog, Setting, Side
+    from skillmix.catalog.catalog import Catalog, Partition, Setting, Side
     from skillmix.catalog.combinations import Combination, Purpose
     from skillmix.catalog.novelty import MeasuredNovelty, Novelty, NoveltyInputs
     from skillmix.frequencies.counting import Counted, FrequencyWanted
+
+
+_PARTITION_HELP = "a name, or random-skills:SEED, random-categories:SEED, nested:SEED"
 
 
 def add_parsers(commands: Commands) -> None:
     """Add the commands `catalog`, `combinations`, `novelty` and `frequency`."""
     parser = add_command(commands, "catalog", catalog)
     add_catalog_options(parser)
+    parser.add_argument("--partition", help=f"show its groups: {_PARTITION_HELP}")
     add_trust_option(parser)
 
     parser = add_command(commands, "combinations", combinations)
     add_catalog_options(parser)
-    parser.add_argument("--setting", choices=("train", "held-out", "all"), default="all")
+    parser.add_argument("--setting", metavar="GROUP", default="all", help="train, held-out, all, or another group")
     parser.add_argument("--k", type=int, required=True, help="number of skills in a combination")
     parser.add_argument("--n", type=int, default=10, help="number of combinations (default 10)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--partition", help="a name, or random-skills:SEED, random-categories:SEED")
+    parser.add_argument("--partition", help=_PARTITION_HELP)
     parser.add_argument("--exclude", default="", help='skills or exclude lists to leave out, "a; file:PATH"')
     parser.add_argument("--purpose", choices=("evaluation", "training"), default="evaluation")
     parser.add_argument(
@@ -90,10 +94,10 @@ def _add_frequency(commands: Commands) -> None:
 
 def catalog(options: argparse.Namespace) -> int:
     """Show the skills, topics and partitions of a catalogue."""
-    view = show_catalog(catalog_name(options))
+    view = show_catalog(catalog_name(options), partition=options.partition)
     if options.json:
         return print_json(view.as_json())
-    print(catalog_page(view.catalog, shipped=view.shipped))
+    print(catalog_page(view.catalog, shipped=view.shipped) if view.only is None else partition_page(view.only))
     return 0
 
 
@@ -244,6 +248,8 @@ class CatalogView:
 
     catalog: "Catalog"
     shipped: list[str]
+    only: "Partition | None" = None
+    """The partition to show."""
 
     def as_json(self) -> dict[str, object]:
         """The documented form of `catalog --json`."""
@@ -257,28 +263,31 @@ class CatalogView:
                     "definition": skill.definition,
                     "example": skill.example,
                     "checkable": checker_of(skill.name) is not None,
+                    **({"figure": skill.figure, "word": skill.word} if skill.figure else {}),
                 }
                 for skill in self.catalog.skills
             ],
             "topics": list(self.catalog.topics),
             "partitions": {
-                partition.name: {"train": _side(partition.train), "held-out": _side(partition.held_out)}
-                for partition in self.catalog.partitions
+                partition.name: {name: _side(partition.side(name)) for name in partition.settings[:-1]}
+                for partition in (*self.catalog.partitions, *([self.only] if self.only else []))
             },
             "entailed": [asdict(pair) for pair in self.catalog.entailed],
             "woven": self.catalog.woven,
         }
 
 
-def show_catalog(name: str) -> CatalogView:
-    """Load and validate a catalog."""
+def show_catalog(name: str, *, partition: str | None = None) -> CatalogView:
+    """Load and validate a catalog, and find one of its partitions if one is named."""
     from skillmix.catalog.files import load_catalog, shipped_catalogs
 
-    return CatalogView(load_catalog(name), shipped_catalogs())
+    loaded = load_catalog(name)
+    return CatalogView(loaded, shipped_catalogs(), loaded.partition(partition) if partition else None)
 
 
 def _side(side: "Side") -> dict[str, list[str]]:
-    return {"skills": list(side.skills), "topics": list(side.topics)}
+    one = {} if side.one is None else {"one": [skill for skill in side.skills if skill in side.one]}
+    return {"skills": list(side.skills), "topics": list(side.topics), **one}
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +313,7 @@ def draw(wanted: CombinationsWanted) -> "list[Combination]":
 
     catalog = load_catalog(wanted.catalog)
     pools = catalog.pools(partition=wanted.partition, exclude=with_listed_skills(wanted.exclude))
+    catalog.partition(wanted.partition).side(wanted.setting)  # an unknown name is an error
     spec = Draw(side=dict(pools)[wanted.setting], setting=wanted.setting, k=wanted.k, seed=wanted.seed)
     spec = training_draw(spec, pools) if wanted.purpose == "training" else spec
     return draw_ladder(spec, wanted.count) if wanted.ladder else draw_combinations(spec, wanted.count)
@@ -349,6 +359,21 @@ def catalog_page(catalog: "Catalog", *, shipped: Sequence[str]) -> str:
     )
 
 
+def partition_page(partition: "Partition") -> str:
+    """The skills and the topics of every group, for a terminal."""
+    parts = [f"Partition {partition.name}"]
+    for name in partition.settings:
+        side = partition.side(name)
+        ones = [skill for skill in side.skills if skill in (side.one or ())]
+        lines = [f"{name}: {plural(len(side.skills), 'skill')}, {plural(len(side.topics), 'topic')}"]
+        if name != "all":
+            lines += [f"Exactly one of: {'; '.join(ones)}"] if ones else []
+            lines.append(f"{'Others' if ones else 'Skills'}: {'; '.join(s for s in side.skills if s not in ones)}")
+            lines.append(f"Topics: {'; '.join(side.topics)}")
+        parts.append("\n  ".join(wrapped(line, indent=4) for line in lines))
+    return "\n\n".join(parts)
+
+
 def _skills_by_category(catalog: "Catalog") -> Iterator[str]:
     """A paragraph for each category, with a line for each skill."""
     for category in sorted({skill.category for skill in catalog.skills}):
@@ -357,10 +382,10 @@ def _skills_by_category(catalog: "Catalog") -> Iterator[str]:
 
 
 def _never_drawn(catalog: "Catalog") -> list[str]:
-    """The skills on no side of a partition; nothing if each skill is on a side of each."""
+    """The skills in no group of a partition; nothing if each skill is in a group of each."""
     parts = []
     for partition in catalog.partitions:
-        drawn = {*partition.train.skills, *partition.held_out.skills}
+        drawn = partition.side("all").skills
         names = [skill.name for skill in catalog.skills if skill.name not in drawn]
         if names:
             parts.append(wrapped(f"On no side of {partition.name}, and never drawn: {', '.join(names)}."))

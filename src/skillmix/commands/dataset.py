@@ -163,7 +163,7 @@ def _print_left_out(left: "LeftOut", recipe: str) -> None:
         "with less than full marks": left.less,
         "undecided: votes are missing or cannot be read": left.undecided,
         "of conversations that are not over": left.unfinished,
-        "without the two turns of a conversation": left.not_conversations,
+        "without all turns of a conversation": left.not_conversations,
         **{f"outside of {recipe}: {why}": count for why, count in left.outside.items()},
         **{f"left out: {why}": count for why, count in {**left.removed, **left.shown}.items()},
     }

@@ -40,7 +40,7 @@ def add_parsers(commands: Commands) -> None:
     drawn.add_argument("--dataset", type=Path, metavar="FILE", help="write prompts to FILE.jsonl or FILE.parquet")
     drawn.add_argument("--k", type=positive, nargs="+", help="numbers of skills (default 1 2 3)")
     drawn.add_argument("--n", type=positive, help="combinations for each k (default 100)")
-    drawn.add_argument("--setting", choices=("train", "held-out", "all"), help="side of the partition (default train)")
+    drawn.add_argument("--setting", metavar="GROUP", help="group of the partition: train (default), held-out, all, …")
     drawn.add_argument("--partition", help="a name, or random-skills:SEED, random-categories:SEED")
     drawn.add_argument("--exclude", help='skills or exclude lists to leave out, "a; file:PATH"')
     drawn.add_argument("--seed", type=int)
@@ -253,7 +253,7 @@ def rendered_prompts(named: NamedCombination, *, answer: str) -> dict[str, str]:
     prompts = load_prompts(named.prompts)
     lead = [asked for asked, _ in prompts.lead_turns(catalog, combination)]
     rendered = dict(zip([LEAD_FILE], lead, strict=False))
-    rendered |= zip(STUDENT_FILES, prompts.student_prompts(catalog, combination), strict=True)
+    rendered |= zip(STUDENT_FILES, prompts.student_prompts(catalog, combination), strict=False)
     for variant in prompts.grader_variants:
         prompt = prompts.grader_prompt(catalog, combination, answer=answer, variant=variant)
         rendered[prompts.grader_file(variant)] = prompt

@@ -9,6 +9,7 @@ from pathlib import Path
 from sys import intern
 from typing import Any
 
+from skillmix.calls import ONLY_TURN
 from skillmix.catalog.catalog import Catalog
 from skillmix.datasets.card import CardFacts, dataset_card, dataset_info
 from skillmix.datasets.corpus import Corpus, corpus_of
@@ -18,11 +19,12 @@ from skillmix.datasets.leakage import EVALUATED, WRITE_FOR_TRAINING, Bars, names
 from skillmix.datasets.row_files import Prompting, Written, prompts_shown, write_rows
 from skillmix.datasets.shown import ShownRule
 from skillmix.errors import UserError
-from skillmix.experiment.data_settings import ShownMode
+from skillmix.experiment.data_settings import RequestChoice, ShownMode
 from skillmix.experiment.recipes import DataRecipe, draw_set
 from skillmix.models.lineage_files import LINEAGE_FILE, CountsEntry, DatasetFile, WriterEntry
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.output_formats import FormatName
+from skillmix.prompts.prompt_set import PromptSet
 from skillmix.runs.folder_replacement import DATASET, replacing, write_whole
 from skillmix.runs.journal.journal import JournalReader
 from skillmix.runs.on_disk.disk_list import ChosenItems
@@ -55,9 +57,10 @@ class Writers:
         return self.written_with.get(student, "unknown prompts")
 
 
-def has_two_turns(conversation: ConversationIndex) -> bool:
-    """Whether a conversation has both turns with replies, so that it can be trained on."""
-    return len(conversation.turns) == TURNS and all(turn.reply for turn in conversation.turns)
+def has_all_turns(conversation: ConversationIndex) -> bool:
+    """Whether a conversation has its two turns, or its only one, with replies, so that it can be trained on."""
+    numbers = [turn.number for turn in conversation.turns if turn.reply]
+    return numbers in ([ONLY_TURN], [*range(1, TURNS + 1)])
 
 
 def kept_texts(
@@ -73,20 +76,21 @@ def kept_texts(
     names = tuple(graders)
     result = []
     for g in graded:
-        first, last = g.conversation.turns
-        replies = words[first.reply or ""], words[last.reply or ""]
+        turns = g.conversation.turns
+        first, last = turns[0], turns[-1]
+        replies = tuple([words[turn.reply or ""] for turn in turns])
         result.append(
             KeptText(
                 run=writers.run,
                 writer=intern(g.conversation.student),
                 combination=meant[g.conversation.combination],
                 generation=g.conversation.generation,
-                answer_span=span_of(answer_of(replies[1], last.origin).text, replies[1]),
+                answer_span=span_of(answer_of(replies[-1], last.origin, last.number).text, replies[-1]),
                 text_id=g.decisions[0].text,
                 replies=replies,
-                first_status=answer_of(replies[0], first.origin).status,
+                first_status=answer_of(replies[0], first.origin, first.number).status,
                 model=intern(last.model),
-                requests=(first.request, last.request),
+                requests=tuple([turn.request for turn in turns]),
                 written_with=writers.of(g.conversation.student),
                 graders=names,
                 votes=tuple([intern(decision.votes) for decision in g.decisions]),
@@ -125,6 +129,8 @@ class DatasetPlan:
     shown: ShownMode = "drop"
     only_requested: bool = False
     """Whether texts that show further skills are left out."""
+    requests: RequestChoice = "all"
+    """The skills that the requests of the rows name."""
     output_format: FormatName | None = None
     """The output format that the prompts of the rows ask for."""
 
@@ -273,11 +279,11 @@ def make_dataset(
     figures = figures_of(chosen, reserved=plan.bars.reserved, named=named, corpus=corpus, examples=plan.examples)
     figures = replace(figures, shown=shown)
     prompts = load_prompts(plan.prompts, plan.output_format)
-    prompting = Prompting(prompts, plan.catalog)
+    prompting = Prompting(prompts, plan.catalog, plan.requests)
     with replacing(folder, DATASET) as new:
         new.mkdir()
         written = write_rows(new, chosen, prompting=prompting, validation=plan.validation)
-        facts = _facts(plan, chosen, written, prompts_shown(prompts))
+        facts = _facts(plan, chosen, written, prompts)
         (new / "README.md").write_text(dataset_card(facts, figures, left, yields), encoding="utf-8")
         info = dataset_info(plan.name, has_validation=written.validation > 0)
         (new / "dataset_info.json").write_text(info, encoding="utf-8")
@@ -303,7 +309,7 @@ def _empty(plan: DatasetPlan, left: LeftOut) -> UserError:
         "less than full marks": left.less,
         "undecided": left.undecided,
         "not over": left.unfinished,
-        "without two turns": left.not_conversations,
+        "without all turns": left.not_conversations,
         **{f"with {reason}": count for reason, count in left.outside.items()},
         **left.removed,
         **left.shown,
@@ -319,13 +325,15 @@ def _empty(plan: DatasetPlan, left: LeftOut) -> UserError:
     )
 
 
-def _facts(plan: DatasetPlan, texts: Sequence[KeptText], written: Written, shown: str) -> CardFacts:
+def _facts(plan: DatasetPlan, texts: Sequence[KeptText], written: Written, prompts: PromptSet) -> CardFacts:
     return CardFacts(
         name=plan.name,
         recipe=plan.recipe.name,
         size=plan.recipe.size,
         catalog=f"{plan.catalog.name} ({plan.catalog.content_hash()})",
         partition=plan.catalog.partition(plan.partition).name,
+        groups=tuple(sorted(plan.bars.groups)),
+        any_topic_at_one=plan.bars.any_topic_at_one,
         reserved=plan.bars.reserved,
         near_duplicates=plan.near_duplicates,
         keeps_exact_duplicates=plan.keeps_exact_duplicates,
@@ -334,13 +342,15 @@ def _facts(plan: DatasetPlan, texts: Sequence[KeptText], written: Written, shown
         train=written.train,
         held_back=written.validation,
         written_with=tuple(sorted({t.written_with for t in texts})),
-        prompts=shown,
+        prompts=prompts_shown(prompts),
         graders=tuple(sorted({grader for t in texts for grader in t.graders})),
         decoding=plan.decoding,
         checkable=len(plan.shown_rule.checkable),
         skills=len(plan.catalog.skills),
         shown=plan.shown,
         only_requested=plan.only_requested,
+        requests=plan.requests,
+        turns=prompts.turns,
         evaluations=dict(sorted(Counter(plan.bars.evaluations.values()).items())),
     )
 
@@ -355,6 +365,8 @@ def _lineage(
     """The `skillmix.json` of a data set: what trainers and evaluations need to know."""
     sets = sorted({tuple(sorted(t.combination.skills)) for t in texts if t.combination.k > 1})
     writers = Counter((t.run, t.writer, t.model) for t in texts)
+    more: dict[str, Any] = {"groups": sorted(plan.bars.groups)} if plan.bars.groups else {}
+    more |= {"requests": plan.requests} if plan.requests != "all" else {}
     return DatasetFile(
         kind="dataset",
         name=plan.name,
@@ -364,6 +376,7 @@ def _lineage(
         catalog_hash=plan.catalog.content_hash(),
         partition=plan.catalog.partition(plan.partition).name,
         k=list(figures.by_k),
+        **more,
         combinations=sorted({t.combination.id for t in texts}),
         skill_sets=[list(skills) for skills in sets],
         writers=sorted({f"{t.run}#{t.writer}" for t in texts}),

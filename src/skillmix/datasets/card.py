@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from skillmix.datasets.counts import DatasetCounts, LeftOut, SamplingYield
 from skillmix.render.markdown import markdown_table
@@ -42,6 +43,12 @@ class CardFacts:
     """Skills of the catalogue."""
     shown: str = "drop"
     only_requested: bool = False
+    requests: str = "all"
+    turns: int = 2
+    """Turns of a conversation in the data."""
+    groups: tuple[str, ...] = ()
+    """Further groups of the partition that the texts were drawn from."""
+    any_topic_at_one: bool = False
     evaluations: Mapping[str, int] = field(default_factory=dict)
     """The number of combinations of each evaluation that the data set was checked against."""
 
@@ -97,7 +104,7 @@ def size_category(rows: int) -> str:
 def _about(facts: CardFacts, figures: DatasetCounts) -> str:
     by_k = ", ".join(f"{whole(count)} with k = {k}" for k, count in figures.by_k.items())
     return (
-        f"{whole(figures.texts)} conversations (prompt, answer, prompt to improve it, better answer) whose last text "
+        f"{whole(figures.texts)} conversations ({_TURNS_IN_WORDS[facts.turns]}) whose last text "
         f"got full marks: {by_k}. Recipe: {facts.recipe}"
         + (f", {whole(facts.size)} of it" if facts.size else "")
         + f". `train.jsonl` has {whole(facts.train)} of them, `validation.jsonl` {whole(facts.held_back)}, split by "
@@ -113,6 +120,7 @@ def _making(facts: CardFacts, yields: Sequence[SamplingYield]) -> str:
         f"- Written with the prompts {', '.join(facts.written_with)}"
         + (f"; decoding: {'; '.join(facts.decoding)}." if facts.decoding else "."),
         _rendering(facts),
+        *([_ONE_SKILL] if facts.requests == "one" else []),
         _copies(facts),
     ]
     if not yields:
@@ -132,6 +140,13 @@ def _making(facts: CardFacts, yields: Sequence[SamplingYield]) -> str:
     ]
     header = ("k", "target", "taken", "conversations", "full marks", "yield", "waves", "per skill")
     return "\n".join(lines) + "\n\n" + markdown_table(header, rows, right=frozenset(range(7)))
+
+
+_TURNS_IN_WORDS: Final = {1: "prompt, text", 2: "prompt, answer, prompt to improve it, better answer"}
+_ONE_SKILL: Final = (
+    '- **Each request names one skill** of its text and says "any skill" for each other (`requests: one`): a control. '
+    "The texts are those of the same set with requests for all skills; the counts below are of what the texts show."
+)
 
 
 def _copies(facts: CardFacts) -> str:
@@ -167,7 +182,7 @@ def _left_out(left: LeftOut) -> str:
         ("less than full marks", left.less),
         ("undecided: a vote is missing or cannot be read", left.undecided),
         ("unfinished conversations", left.unfinished),
-        ("texts without the two turns of a conversation", left.not_conversations),
+        ("texts without all turns of a conversation", left.not_conversations),
         *((f"outside the recipe: {why}", count) for why, count in sorted(left.outside.items())),
         *((why, count) for why, count in sorted({**left.removed, **left.shown}.items())),
     ]
@@ -227,7 +242,9 @@ def _table(header: str, counts: Iterable[tuple[str, int]], most: int) -> str:
 
 def _leakage(facts: CardFacts, figures: DatasetCounts, left: LeftOut) -> str:
     lines = [
-        "- No held-out topic, no held-out skill at k > 1: checked on every row.",
+        f"- No held-out topic{' at k > 1' * facts.any_topic_at_one}, no held-out skill at k > 1"
+        + (f", except in combinations of {', '.join(facts.groups)}" if facts.groups else "")
+        + ": checked on every row.",
         _evaluations(facts),
         f"- {share(facts.reserved)} of the skill sets of k = 2 and more are reserved for evaluation and are in no row. "
         f"{are(figures.holding_reserved, 'text', verb=('has', 'have'))} a larger set that contains a reserved pair or "

@@ -9,7 +9,7 @@ from itertools import groupby, islice, zip_longest
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from skillmix.datasets.build import Writers, has_two_turns, kept_texts
+from skillmix.datasets.build import Writers, has_all_turns, kept_texts
 from skillmix.datasets.kept_texts import KeptText
 from skillmix.runs.helper_process import MOST_HELPERS, LostHelper, cores, in_helper, is_there_a_second_core
 from skillmix.runs.journal.ahead import ConversationsAhead
@@ -141,4 +141,4 @@ def _kind(conversation: DecidedConversation) -> str:
         return "undecided"
     if not conversation.is_kept:
         return "less"
-    return "full" if has_two_turns(conversation.conversation) else "no turns"
+    return "full" if has_all_turns(conversation.conversation) else "no turns"

@@ -31,6 +31,7 @@ from skillmix.datasets.writing.waves import Waves
 from skillmix.errors import UserError
 from skillmix.experiment.data_settings import ShownMode
 from skillmix.experiment.experiment import Experiment, StudentSettings
+from skillmix.experiment.plan import place_of
 from skillmix.experiment.recipes import DataRecipe
 from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import DatasetStep
@@ -77,11 +78,12 @@ def plan_of(step: DatasetStep, context: StepContext) -> DatasetPlan:
     experiment = context.experiment
     writer = settings_for(experiment, student_name(step.writer)) if step.writer else None
     leakage = step.leakage or experiment.leakage
+    place = place_of(step, experiment, context.catalog)
     return DatasetPlan(
         name=f"{experiment.name}-{step.name}",
         recipe=step.data_recipe,
-        catalog=context.catalog,
-        partition=experiment.partition,
+        catalog=place.catalog,
+        partition=place.partition.name,
         bars=bars_for(step, experiment, context.catalog, context.run),
         names=leakage.names,
         prompts=step.prompts or experiment.prompts,
@@ -95,6 +97,7 @@ def plan_of(step: DatasetStep, context: StepContext) -> DatasetPlan:
         copied=tuple(sorted({s.prompts or experiment.prompts for s in experiment.students.values()})),
         shown=leakage.shown,
         only_requested=step.only_requested,
+        requests=step.requests,
     )
 
 
@@ -157,7 +160,7 @@ def _outside(combination: Combination, recipe: DataRecipe, bars: Bars) -> str | 
     leak = bars.leak_of(combination)
     if not recipe.is_named:  # a training draw may hold reserved sets, and other leaks are errors
         return leak if leak == RESERVED_SET else None
-    if recipe.skills == "train" and not bars.skills.isdisjoint(combination.skills):
+    if recipe.skills == "train" and not bars.composes(set(combination.skills)):
         return "a held-out skill"
     return leak
 
@@ -299,7 +302,7 @@ def _common_catalog(runs: Sequence[Run]) -> Catalog:
             f"The runs {', '.join(run.name for run in runs)} use different catalogues.",
             hint="Make a data set from each.",
         )
-    return runs[0].catalog
+    return runs[0].catalog.member(None)
 
 
 def _kept_of_run(run: Run, wanted: FromRuns, left: LeftOut, *, scratch: Path) -> tuple[Sequence[KeptText], LeftOut]:

@@ -25,14 +25,14 @@ class KeptText:
     combination: Combination
     generation: int
     answer_span: tuple[int, int]
-    """The start and end of the graded text in the second reply; a copy would take a fifth more memory."""
+    """The start and end of the graded text in the last reply; a copy would take a fifth more memory."""
     text_id: str
-    replies: tuple[str, str]
+    replies: tuple[str, ...]
     first_status: str
     """The status of the first reply's answer: 'fine', or why it cannot be read."""
     model: str
-    requests: tuple[str, str]
-    """Hashes of the two requests."""
+    requests: tuple[str, ...]
+    """Hashes of the requests, turn by turn."""
     written_with: str
     """The writer's prompt set and its hash."""
     graders: tuple[str, ...]
@@ -46,7 +46,7 @@ class KeptText:
     @property
     def text(self) -> str:
         """The graded text."""
-        return self.replies[1][self.answer_span[0] : self.answer_span[1]]
+        return self.replies[-1][self.answer_span[0] : self.answer_span[1]]
 
     @property
     def key(self) -> str:

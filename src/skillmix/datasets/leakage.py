@@ -8,12 +8,12 @@ searches the texts.
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations, islice
 from pathlib import Path
 from typing import Final
 
-from skillmix.catalog.catalog import Catalog, Skill
+from skillmix.catalog.catalog import Catalog, Side, Skill
 from skillmix.catalog.combinations import Combination, combination_of, is_reserved
 from skillmix.catalog.files import load_catalog, shipped_catalogs
 from skillmix.catalog.names import before_parenthesis
@@ -22,7 +22,7 @@ from skillmix.catalog.yaml import read_text
 from skillmix.datasets.corpus import words_of
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, load_experiment
-from skillmix.experiment.plan import Around, step_cells
+from skillmix.experiment.plan import Around, place_of, step_cells
 from skillmix.experiment.step_base import Step, student_name
 from skillmix.experiment.steps import DatasetStep, EvaluateStep, GenerateStep
 from skillmix.models.lineage import Lineage, other_partitions
@@ -39,12 +39,20 @@ class Bars:
     topics: frozenset[str]
     """Held-out topics."""
     skills: frozenset[str]
-    """Held-out skills; a text with k = 1 may show one."""
+    """Held-out skills, which are in a group other than `train`; a text with k = 1 may show one."""
     train_skills: frozenset[str]
     evaluations: Mapping[str, str]
     """Ids of evaluated combinations, each with the step or file that evaluates it."""
     reserved: float
     """The share of skill sets that are reserved for evaluation."""
+    groups: Mapping[str, Side] = field(default_factory=dict)
+    """Groups that the data set draws from instead of the train side, by name."""
+    any_topic_at_one: bool = False
+    """Whether a text with k = 1 may be about a held-out topic."""
+
+    def composes(self, skills: Set[str]) -> bool:
+        """Whether training texts may combine these skills."""
+        return self.skills.isdisjoint(skills) or any(group.holds(skills) for group in self.groups.values())
 
     def leak_of(self, combination: Combination) -> str | None:
         """The rule that a combination breaks; None if it breaks none."""
@@ -54,7 +62,8 @@ class Bars:
         """The rule that a text breaks if it shows these skills, requested or not; None if it breaks none."""
         if any(is_reserved(pair, self.reserved) for pair in combinations(sorted(skills), 2)):
             return RESERVED_PAIR
-        return TWO_HELD_OUT if len(self.skills & skills) > 1 else None
+        held_out = self.skills & skills
+        return TWO_HELD_OUT if len(held_out) > 1 and not self.composes(held_out) else None
 
 
 EVALUATED: Final = "a combination of an evaluation"
@@ -66,17 +75,32 @@ RESERVED_PAIR: Final = "shows a reserved pair"
 RESERVED_SET: Final = "a reserved skill set"
 TWO_HELD_OUT: Final = "shows two held-out skills"
 _RULES: Final[Mapping[str, Callable[[Bars, Combination], bool]]] = {
-    "a held-out topic": lambda bars, c: c.topic in bars.topics,
-    "a held-out skill at k > 1": lambda bars, c: c.k > 1 and not bars.skills.isdisjoint(c.skills),
+    "a held-out topic": lambda bars, c: c.topic in bars.topics and not (c.k == 1 and bars.any_topic_at_one),
+    "a held-out skill at k > 1": lambda bars, c: c.k > 1 and not bars.composes(set(c.skills)),
     EVALUATED: lambda bars, c: c.id in bars.evaluations,
     RESERVED_SET: lambda bars, c: is_reserved(c.skills, bars.reserved),
 }
 
 
-def bars_of(catalog: Catalog, *, partition: str | None, evaluations: Mapping[str, str], reserved: float) -> Bars:
-    """The bars that follow from a partition and from evaluations."""
-    train, held_out = catalog.partition(partition).train, catalog.partition(partition).held_out
-    return Bars(frozenset(held_out.topics), frozenset(held_out.skills), frozenset(train.skills), evaluations, reserved)
+def bars_of(
+    catalog: Catalog,
+    *,
+    partition: str | None,
+    evaluations: Mapping[str, str],
+    reserved: float,
+    groups: Iterable[str] = (),
+) -> Bars:
+    """The bars that follow from a partition and from evaluations, for data drawn from its train side or from groups."""
+    split = catalog.partition(partition)
+    return Bars(
+        topics=split.held_out_topics,
+        skills=split.never_composed,
+        train_skills=frozenset(split.train.skills),
+        evaluations=evaluations,
+        reserved=reserved,
+        groups={name: catalog.pool(name, partition=partition) for name in groups},
+        any_topic_at_one=split.any_topic_at_one,
+    )
 
 
 def refuse_leaks(chosen: Iterable[Combination], bars: Bars) -> None:
@@ -120,7 +144,21 @@ def bars_for(step: DatasetStep, experiment: Experiment, catalog: Catalog, run: R
     for name in leakage.evaluations:
         for combination in combinations_in(own_or_shipped(name)):
             evaluations.setdefault(combination, name)
-    return bars_of(catalog, partition=experiment.partition, evaluations=evaluations, reserved=leakage.reserved)
+    place = place_of(step, experiment, catalog)
+    return bars_of(
+        place.catalog,
+        partition=place.partition.name,
+        evaluations=evaluations,
+        reserved=leakage.reserved,
+        groups=pools_of(step, experiment),
+    )
+
+
+def pools_of(step: DatasetStep, experiment: Experiment) -> tuple[str, ...]:
+    """The further groups that a data set draws from, and those of the data sets that it joins."""
+    joined = [s for s in experiment.steps if isinstance(s, DatasetStep) and s.name in step.of]
+    own = (step.pool,) if step.pool else ()
+    return tuple(dict.fromkeys([*own, *(name for source in joined for name in pools_of(source, experiment))]))
 
 
 def evaluated(experiment: Experiment, catalog: Catalog, around: Around | None = None) -> dict[str, str]:
@@ -171,8 +209,9 @@ def _evaluated_in(path: Path) -> list[str]:
     key = path.resolve(), state.st_mtime_ns, state.st_size, state.st_ino
     if key not in _EVALUATED:
         experiment = load_experiment(path)
-        ids = list(evaluated(experiment, load_catalog(experiment.catalog)))
-        if experiment.catalog not in shipped_catalogs():  # its files may change too
+        names = (experiment.catalog, *experiment.other_catalogs)
+        ids = list(evaluated(experiment, load_catalog(*names)))
+        if not set(names) <= set(shipped_catalogs()):  # its files may change too
             return ids
         _EVALUATED[key] = ids
     return _EVALUATED[key]
@@ -246,9 +285,10 @@ def refuse_other_partitions(step: EvaluateStep, experiment: Experiment, catalog:
     """Raise an error if a student's data were made under another partition, which mixes up the sides of this one."""
     if step.allow_trained or set(step.settings) == {"all"}:
         return  # every partition draws the same combinations for this setting
-    here = catalog.partition(experiment.partition).name
+    place = place_of(step, experiment, catalog)
+    here, names = place.partition.name, {step.catalog or experiment.catalog, place.catalog.name}
     for student, lineage in _lineages(step, experiment).items():
-        others = sorted(other_partitions(lineage, here, {experiment.catalog, catalog.name}))
+        others = sorted(other_partitions(lineage, here, names))
         if others:
             raise UserError(
                 f"{student} was trained on data of the partition {', '.join(others)}, but step {step.name} evaluates "

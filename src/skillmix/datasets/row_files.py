@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import islice
+from itertools import cycle, islice
 from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +14,8 @@ from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
 from skillmix.datasets.kept_texts import KeptText, is_for_validation, span_of
 from skillmix.errors import UserError
+from skillmix.experiment.data_settings import RequestChoice
+from skillmix.hashing import ranked
 from skillmix.prompts.prompt_set import PromptSet
 from skillmix.runs.on_disk.disk_list import ChosenItems
 
@@ -38,23 +40,35 @@ class Written:
     hash: str
 
 
+def refuse_more_turns(writer: str, turns: int, prompts: PromptSet) -> None:
+    """Refuse prompts of two turns for texts that were written in one."""
+    if prompts.turns > turns:
+        raise UserError(
+            f"The texts of {writer} have one turn, and the prompt set {prompts.name!r} has two.",
+            hint="Give the dataset step a prompt set of one turn: prompts: brief.",
+        )
+
+
 class Prompting:
     """The prompts in the data, rendered from each combination."""
 
-    def __init__(self, prompts: PromptSet, catalog: Catalog) -> None:
+    def __init__(self, prompts: PromptSet, catalog: Catalog, requests: RequestChoice) -> None:
         self.prompts = prompts
         self._catalog = catalog
-        self._last: tuple[str, tuple[str, str]] | None = None
+        self._requests = requests
+        self._last: tuple[object, tuple[str, ...]] | None = None
 
     def messages(self, kept: KeptText) -> list[str]:
-        """The four messages of a conversation, in order."""
-        if self._last is None or self._last[0] != kept.combination.id:
-            self._last = kept.combination.id, self.prompts.student_prompts(self._catalog, kept.combination)
-        (first, second), (answer, better) = self._last[1], kept.replies
-        return [first, answer, second, better]
-
-
-_ROLES: Final = ("user", "assistant", "user", "assistant")
+        """The messages of a conversation, in order; a conversation of one turn has the text alone as its reply."""
+        refuse_more_turns(kept.writer, len(kept.replies), self.prompts)
+        named = None
+        if self._requests == "one":
+            named = ranked(list(kept.combination.skills), "requests: one", kept.combination.id, kept.generation)[0]
+        if self._last is None or self._last[0] != (kept.combination.id, named):
+            prompts = self.prompts.student_prompts(self._catalog, kept.combination, named=named)
+            self._last = (kept.combination.id, named), prompts
+        replies = kept.replies if self.prompts.turns > 1 else (kept.text,)
+        return [message for turn in zip(self._last[1], replies, strict=True) for message in turn]
 
 
 def in_order(texts: Sequence[KeptText], validation: float) -> tuple[Sequence[KeptText], Sequence[KeptText]]:
@@ -111,14 +125,13 @@ def content_hash(files: Sequence[Path]) -> str:
     return content.hexdigest()
 
 
-def line_of(first: str, answer: str, second: str, better: str) -> str:
+def line_of(*messages: str) -> str:
     """One line as `json.dumps` would write it; the constant parts are not encoded again."""
-    return (
-        f'{{"messages": [{{"role": "user", "content": {_quoted(first)}}}, '
-        f'{{"role": "assistant", "content": {_quoted(answer)}}}, '
-        f'{{"role": "user", "content": {_quoted(second)}}}, '
-        f'{{"role": "assistant", "content": {_quoted(better)}}}]}}\n'
-    )
+    parts = [f"{role}{_quoted(message)}}}" for role, message in zip(cycle(_ROLE_PARTS), messages, strict=False)]
+    return f'{{"messages": [{", ".join(parts)}]}}\n'
+
+
+_ROLE_PARTS: Final = tuple(f'{{"role": "{role}", "content": ' for role in ("user", "assistant"))
 
 
 def _schema() -> Any:
@@ -157,9 +170,10 @@ def _columns(
     import pyarrow as pa
 
     flat = [content for messages in conversations for content in messages]
-    roles = pa.array(list(_ROLES) * len(texts))
+    per_row = 2 * prompts.turns
+    roles = pa.array(["user", "assistant"] * (prompts.turns * len(texts)))
     messages = pa.StructArray.from_arrays([roles, pa.array(flat, pa.string())], ["role", "content"])
-    offsets = pa.array(range(0, 4 * len(texts) + 1, 4), pa.int32())
+    offsets = pa.array(range(0, per_row * len(texts) + 1, per_row), pa.int32())
     shown = prompts_shown(prompts)
     return {
         "split": [split] * len(texts),
@@ -203,17 +217,18 @@ def read_rows(folder: Path) -> Iterator[KeptText]:
 
 
 def _kept_of(row: Mapping[str, Any]) -> KeptText:
+    replies = tuple(message["content"] for message in row["messages"][1::2])
     return KeptText(
         run=row["run"],
         writer=row["writer"],
         combination=Combination(row["combination"], tuple(row["skills"]), row["topic"]),
         generation=row["generation"],
-        answer_span=span_of(row["text"], row["messages"][3]["content"]),
+        answer_span=span_of(row["text"], replies[-1]),
         text_id=row["text_id"],
-        replies=(row["messages"][1]["content"], row["messages"][3]["content"]),
+        replies=replies,
         first_status=row["first_answer"],
         model=row["model"],
-        requests=(row["request_hashes"][0], row["request_hashes"][1]),
+        requests=tuple(row["request_hashes"]),
         written_with=row["written_with"],
         graders=tuple(row["graders"]),
         votes=tuple(row["votes"]),

@@ -220,8 +220,8 @@ class EvalRecords:
         prompts = load_prompts(settings.prompts or self._run.experiment.prompts)
         given = {"temperature": settings.temperature, "top_p": settings.top_p, "max_tokens": settings.max_tokens}
         arguments = {key: value for key, value in given.items() if value is not None}
-        template = "\n\n".join(prompts.templates[file] for file in STUDENT_FILES)
-        details = {"turns": str(self._run.turns), "prompts": prompts.name, "prompts_hash": prompts.content_hash()}
+        template = "\n\n".join(prompts.templates[file] for file in STUDENT_FILES[: prompts.turns])
+        details = {"turns": str(prompts.turns), "prompts": prompts.name, "prompts_hash": prompts.content_hash()}
         if settings.system is not None:
             details["system"] = settings.system
         return {"generation_args": {**arguments, "prompt_template": template}, "additional_details": details}

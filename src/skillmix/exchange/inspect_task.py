@@ -127,7 +127,7 @@ def _fitting_grader(settings: InspectTaskSettings) -> TaskGrader:
 
 @solver
 def write_text(settings: dict[str, Any]) -> Solver:
-    """Hold the conversation of two turns."""
+    """Hold the conversation, turn by turn."""
     protocol = _protocol_of(settings)
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:

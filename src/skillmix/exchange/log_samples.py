@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, get_args
 
 from skillmix.calls import (
+    ONLY_TURN,
     CallProblem,
     GenerateKey,
     GradeKey,
@@ -19,9 +20,9 @@ from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
 from skillmix.exchange.inspect_log import mapping
 from skillmix.exchange.task_settings import SCORER, TURNS_KEY, InspectTaskSettings
+from skillmix.prompts.files import turns_with
 from skillmix.runs.import_texts import imported_request
 from skillmix.runs.reading.deciding import answer_of
-from skillmix.runs.run import TURNS
 
 _FILTERED: Final = "content_filter"
 _ATTACHMENT: Final = "attachment://"
@@ -62,7 +63,7 @@ class SampleReader:
         if turns is None:
             return None
         last = turns[-1][1]
-        text = answer_of(last.text if isinstance(last, Reply) else None, "imported").text
+        text = answer_of(last.text if isinstance(last, Reply) else None, "imported", len(turns)).text
         return SampleCalls(turns, list(self._votes(record, combination, generation, text)))
 
     def _place(self, record: Mapping[str, Any]) -> tuple[Combination, int]:
@@ -83,7 +84,8 @@ class SampleReader:
         if not isinstance(facts, list) or not facts:
             return None
         is_filtered = mapping(facts[-1]).get("finish") == _FILTERED
-        if len(facts) > TURNS or (len(facts) < TURNS and not is_filtered):
+        wanted = turns_with(self.settings.prompts)
+        if len(facts) > wanted or (len(facts) < wanted and not is_filtered):
             return None
         messages = _messages(record, where)
         roles = [message.role for message in messages[-2 * len(facts) :]]
@@ -93,7 +95,7 @@ class SampleReader:
         calls: list[tuple[Request, Outcome]] = []
         for number, fact in enumerate(facts):
             place = first + 2 * number + 1
-            key = GenerateKey(self.student, combination.id, generation, number + 1)
+            key = GenerateKey(self.student, combination.id, generation, ONLY_TURN if wanted == 1 else number + 1)
             outcome = _outcome(messages[place].content, mapping(fact))
             calls.append((imported_request(key, tuple(messages[:place])), outcome))
         if not all(isinstance(outcome, Reply) for _, outcome in calls[:-1]):

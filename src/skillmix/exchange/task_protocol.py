@@ -6,7 +6,7 @@ The functions of `skillmix run` and `skillmix scores` compute everything here. T
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from skillmix.calls import GenerateKey, GradeKey, Reply, Request
+from skillmix.calls import ONLY_TURN, GenerateKey, GradeKey, Reply, Request
 from skillmix.catalog.combinations import Combination
 from skillmix.catalog.files import load_catalog
 from skillmix.checkers.judge import Verdict
@@ -34,7 +34,7 @@ from skillmix.runs.conversations import Conversations
 from skillmix.runs.graders.run_grader import RunGrader
 from skillmix.runs.reading.deciding import answer_of, ballot_of, votes_of
 from skillmix.runs.rules_grader import RulesGrader, applicable_reasons, require_checkers
-from skillmix.runs.run import TURNS, rules_named
+from skillmix.runs.run import rules_named
 
 _STUDENT = AskedBy("student", "student", STUDENT_TEMPERATURE, STUDENT_TOKENS)
 _GRADER = AskedBy("grader", "grader", GRADER_TEMPERATURE, GRADER_TOKENS)
@@ -99,7 +99,7 @@ class TaskProtocol:
     @property
     def turns(self) -> int:
         """Turns of a conversation."""
-        return TURNS
+        return self.prompts.turns
 
     def first(self, combination: str, generation: int) -> Task:
         """The first call of a conversation."""
@@ -108,19 +108,20 @@ class TaskProtocol:
     def next_turn(self, request: Request, reply: Reply) -> Task | None:
         """The student's next call; None after the last turn."""
         assert isinstance(request.key, GenerateKey)  # grading calls have asked_again
-        if request.key.turn >= TURNS:
+        if request.key.turn in (ONLY_TURN, self.turns):
             return None
         return next(iter(self._conversations.follow(request, reply)))
 
     def text_of(self, combination: str, generation: int, reply: str | None, *, finish: str | None) -> StudentText:
         """The text of a conversation that is over; no reply is a refusal."""
-        return StudentText(_STUDENT.name, self._by_id[combination], generation, answer_of(reply, "call"), finish)
+        answer = answer_of(reply, "call", ONLY_TURN if self.turns == 1 else self.turns)
+        return StudentText(_STUDENT.name, self._by_id[combination], generation, answer, finish)
 
     def votes_on(self, text: StudentText) -> list[Task]:
         """The first grading call of each round; none for a text that earns nothing whatever a grader says."""
         if earns_nothing(text.answer, self._rules):
             return []
-        key = GenerateKey(text.student, text.combination.id, text.generation, TURNS)
+        key = GenerateKey(text.student, text.combination.id, text.generation, self.turns)
         return list(self._conversations.votes_on(text.answer.text, key, text.combination))
 
     def asked_again(self, request: Request, reply: Reply) -> Task | None:

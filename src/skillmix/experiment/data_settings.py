@@ -10,6 +10,11 @@ ShownMode = Literal["refuse", "drop", "count"]
 """What happens to a text that shows a reserved pair or two held-out skills: an error, left out, or only counted."""
 
 
+RequestChoice = Literal["all", "one"]
+"""The skills that the requests of a data set name: all of their text, or one of them, with "any skill" for each other.
+"""
+
+
 class LeakageSettings(Section):
     """What a data set must not contain, besides held-out topics and skills."""
 
@@ -56,6 +61,23 @@ def with_data_settings(document: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(steps, list):
         return document
     return {**document, "steps": [_with_settings(step, filters, leakage) for step in steps]}
+
+
+def with_own_places(document: dict[str, Any]) -> dict[str, Any]:
+    """The document of an experiment without catalogs and partitions of steps that are those of the experiment."""
+    steps = document.get("steps")
+    if not isinstance(steps, list):
+        return document
+    return {**document, "steps": [_with_own_place(step, document) for step in steps]}
+
+
+def _with_own_place(step: object, document: dict[str, Any]) -> object:
+    if not isinstance(step, dict):
+        return step
+    shared = {"catalog": document.get("catalog", "paper"), "partition": document.get("partition")}
+    if step.get("catalog") not in (None, shared["catalog"]):
+        shared = {}
+    return {key: value for key, value in step.items() if key not in shared or value != shared[key]}
 
 
 def _stated_filters(section: object) -> dict[str, Any]:

@@ -22,14 +22,16 @@ from pydantic import (
 from skillmix.calls import extra_json
 from skillmix.catalog.exclude_files import document_with_lists
 from skillmix.catalog.shipped import experiment_file
-from skillmix.catalog.yaml import read_yaml, yaml_of
+from skillmix.catalog.yaml import read_yaml
 from skillmix.errors import UserError, faults_error
-from skillmix.experiment.data_settings import DataFilters, LeakageSettings, with_data_settings
+from skillmix.experiment.changes import with_changes
+from skillmix.experiment.data_settings import DataFilters, LeakageSettings, with_data_settings, with_own_places
 from skillmix.experiment.faults import checked
-from skillmix.experiment.outside_names import OutsideNames
+from skillmix.experiment.outside_names import OutsideNames, PlaceNames, names_of_step
 from skillmix.experiment.people_steps import CODE, people_faults
-from skillmix.experiment.step_base import Name, Positive, Seconds, Section, Step, Temperature, TopP
-from skillmix.experiment.steps import AnyStep, DatasetStep, EvaluateStep, GenerateStep, GradeStep
+from skillmix.experiment.step_base import DrawingStep, Name, Positive, Seconds, Section, Step, Temperature, TopP
+from skillmix.experiment.steps import AnyStep, DatasetStep, EvaluateStep, GradeStep
+from skillmix.experiment.variants import Matrix, Partitions, Seeds, Variant, expanded
 from skillmix.experiment.worker_settings import WorkerSettings
 from skillmix.models.batches.dialects import batch_fault
 from skillmix.models.request_fields import (
@@ -43,7 +45,7 @@ from skillmix.models.request_fields import (
 from skillmix.models.specs import asked_model, check_spec, parse_spec, provider_of, uses_code
 from skillmix.prompts.output_formats import FormatName
 from skillmix.prompts.prompt_set import DEFAULT_VARIANT
-from skillmix.render.nearest import did_you_mean, name_hint
+from skillmix.render.nearest import did_you_mean
 
 _KEY_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*_KEY")
 _NOT_A_MODELS_KEY: Final = re.compile(r"SECRET|PRIVATE|ACCESS_KEY|SIGNING|ENCRYPTION")
@@ -290,6 +292,14 @@ class Experiment(Section):
     workers: Annotated[WorkerSettings, Field(exclude=True)] = WorkerSettings()
     track: list[TrackerName] = []
     """Trackers that show training curves and scores; no step depends on them."""
+    seeds: Annotated[Seeds, Field(exclude=True)] = []
+    """Seeds of training: train steps, and steps that use their models, are repeated for each."""
+    partitions: Annotated[Partitions, Field(exclude=True)] = []
+    """Partitions instead of `partition`: steps that depend on the partition are repeated for each."""
+    matrix: Annotated[Matrix, Field(exclude=True)] = {}
+    """Values by name: steps and students with `{NAME}` in a setting are repeated for each value."""
+    variants: dict[Name, Variant] = {}
+    """In a stored experiment: what each step or student with a suffix in its name was repeated for."""
     steps: list[AnyStep]
     """What the run does, in order."""
 
@@ -297,13 +307,18 @@ class Experiment(Section):
     def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out an unset format and unset trackers, so that experiments without them keep their old form."""
         document: dict[str, Any] = handler(self)
-        unset = [name for name in ("format", "track") if not document.get(name)]
+        unset = [name for name in ("format", "track", "variants") if not document.get(name)]
         return {name: value for name, value in document.items() if name not in unset}
 
     @model_validator(mode="before")
     @classmethod
     def _complete_dataset_steps(cls, document: object) -> object:
-        return with_data_settings(document) if isinstance(document, dict) else document
+        return with_data_settings(with_own_places(document)) if isinstance(document, dict) else document
+
+    @property
+    def other_catalogs(self) -> tuple[str, ...]:
+        """The catalogs that steps draw from, besides that of the experiment."""
+        return tuple(dict.fromkeys(s.catalog for s in self.steps if isinstance(s, DrawingStep) and s.catalog))
 
     @property
     def reserved(self) -> float:
@@ -325,33 +340,27 @@ def experiment_of(document: object, *, source: str, checks_outside: bool = False
     A `file:PATH` in an exclude list is replaced by the skills of that file, so that a changed list is another draw.
     """
     document, list_faults = document_with_lists(document)
-    found = checked(document, Experiment)
-    faults = [*list_faults, *found.faults]
-    if found.section is not None:
-        faults += [*_base_faults(found.section), *_reference_faults(found.section, _declared_names(document))]
-        faults += _outside_names(found.section).faults() if checks_outside else []
-    if faults:
-        raise faults_error(source, faults, hint=found.hint or _REFERENCES)
+    expansion = expanded(document)
+    for one in (expansion.first, expansion.whole):  # the first has the names of the file, for the locations of faults
+        found = checked(one, Experiment)
+        faults = [*list_faults, *expansion.faults, *found.faults]
+        if found.section is not None:
+            faults += [*_base_faults(found.section), *_reference_faults(found.section, _declared_names(one))]
+            faults += _outside_names(found.section).faults() if checks_outside else []
+        if faults:
+            raise faults_error(source, faults, hint=found.hint or _REFERENCES)
+        if expansion.whole is expansion.first:
+            break
     assert found.section is not None  # without faults the whole document is valid
     return found.section
 
 
 def _outside_names(experiment: Experiment) -> OutsideNames:
-    excluded = {f"steps.{s.name}.exclude": s.exclude for s in experiment.steps if isinstance(s, EvaluateStep)}
+    own = PlaceNames("", experiment.catalog, experiment.partition, ("catalog", "partition"), experiment.exclude)
+    steps = [step for step in experiment.steps if isinstance(step, DrawingStep)]
+    drawing = [names_of_step(step, experiment.catalog, experiment.partition) for step in steps]
     prompts = {f"students.{name}.prompts": s.prompts for name, s in experiment.students.items() if s.prompts}
-    return OutsideNames(
-        catalog=experiment.catalog,
-        partition=experiment.partition,
-        exclude={"exclude": experiment.exclude, **excluded},
-        prompts={"prompts": experiment.prompts, **prompts},
-        without_skills=[
-            f"steps.{step.name}.k.{place}"
-            for step in experiment.steps
-            if isinstance(step, EvaluateStep | GenerateStep)
-            for place, k in enumerate(step.k, start=1)
-            if k == 0
-        ],
-    )
+    return OutsideNames([own, *drawing], {"prompts": experiment.prompts, **prompts})
 
 
 _REFERENCES: Final = "A file names its own students and graders, and a step earlier steps."
@@ -457,43 +466,3 @@ def _model_faults(step: Step, experiment: Experiment, earlier: dict[str, Step], 
         elif reference not in declared.students:
             faults.append(_unknown("student", reference, [*declared.students, *(f"step:{n}" for n in earlier)]))
     return faults
-
-
-_CHANGE_HINT: Final = "Write KEY=VALUE, such as budget.max_usd=5 or steps.eval.k=[1,2]; a step goes by name or number."
-
-
-def with_changes(document: object, changes: Sequence[str]) -> object:
-    """The document after changes such as `budget.max_usd=5` and `steps.eval.k=[1,2]`, in order."""
-    for change in changes:
-        path, equals, value = change.partition("=")
-        if not equals or not path or not isinstance(document, dict):
-            raise UserError(f"--set {change!r} is not a change of the form KEY=VALUE.", hint=_CHANGE_HINT)
-        document = _with(document, path.split("."), yaml_of(value, source=f"The value of --set {path}"), change)
-    return document
-
-
-def _with(document: object, path: Sequence[str], value: object, change: str) -> object:
-    if not path:
-        return value
-    first, *rest = path
-    if isinstance(document, list):
-        index = _index_in(document, first, change)
-        return [*document[:index], _with(document[index], rest, value, change), *document[index + 1 :]]
-    if document is None:
-        document = {}
-    if not isinstance(document, dict):
-        raise UserError(
-            f"--set {change!r} needs a key {first!r} inside {document!r}, which has no keys.", hint=_CHANGE_HINT
-        )
-    return {**document, first: _with(document.get(first), rest, value, change)}
-
-
-def _index_in(items: list[object], name: str, change: str) -> int:
-    for index, item in enumerate(items):
-        if isinstance(item, dict) and item.get("name") == name:
-            return index
-    if name.isdecimal() and 1 <= int(name) <= len(items):
-        return int(name) - 1
-    known = [str(item["name"]) for item in items if isinstance(item, dict) and "name" in item]
-    hint = name_hint(name, known, otherwise=_CHANGE_HINT)
-    raise UserError(f"--set {change!r}: the list has no entry {name!r}.", hint=hint)

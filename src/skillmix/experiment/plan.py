@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
-from skillmix.catalog.catalog import Catalog, Setting
+from skillmix.catalog.catalog import Catalog, Partition, Setting, Side
 from skillmix.catalog.combinations import (
     Combination,
     Draw,
@@ -18,6 +18,7 @@ from skillmix.catalog.combinations import (
 )
 from skillmix.experiment.experiment import Experiment, GraderSettings, StudentSettings
 from skillmix.experiment.step_base import SetChoice, Step, UndrawnCell, setting_label
+from skillmix.experiment.steps import DatasetStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +37,70 @@ class PlannedCell:
     sets: SetChoice = "all"
     purpose: Purpose = "evaluation"
     exclude: tuple[str, ...] = ()
+    catalog: str | None = None
+    partition: str | None = None
 
     @property
     def label(self) -> str:
         """The setting as tables name it."""
-        return setting_label(self.setting, self.sets, self.exclude)
+        return setting_label(self.setting, self.sets, self.exclude, catalog=self.catalog, partition=self.partition)
 
     @property
     def numbers(self) -> range:
         """The numbers of the generations."""
         return range(self.first, self.first + self.generations)
+
+
+class _Drawing(Protocol):
+    """A step or a cell that may have a catalog and a partition of its own."""
+
+    @property
+    def catalog(self) -> str | None: ...
+    @property
+    def partition(self) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a step draws from."""
+
+    catalog: Catalog
+    partition: Partition
+    exclude: tuple[str, ...]
+    seed: int
+
+    def pool(self, setting: Setting, exclude: Iterable[str] = ()) -> Side:
+        """The skills and topics of a group."""
+        return self.catalog.pool(setting, partition=self.partition.name, exclude=(*self.exclude, *exclude))
+
+    def training_draw(self, setting: Setting, k: int, exclude: Iterable[str] = ()) -> Draw:
+        """A draw for training data, apart from the evaluation draws of all groups.
+
+        Texts of a further group are about the topics of the train side.
+        """
+        side = self.pool(setting, exclude)
+        if setting in self.partition.groups:
+            side = replace(side, topics=self.partition.train.topics)
+        pools = self.catalog.pools(partition=self.partition.name, exclude=self.exclude)
+        return training_draw(Draw(side=side, setting=setting, k=k, seed=self.seed), pools)
+
+    def dataset_draw(self, step: DatasetStep, k: int) -> Draw:
+        """The draw of a dataset step."""
+        setting = step.setting_of(k)
+        if setting != "all":
+            return self.training_draw(setting, k, step.exclude)
+        draw = self.training_draw("train", k, step.exclude)
+        topics = self.pool("all").topics if self.partition.any_topic_at_one else draw.side.topics
+        return replace(draw, side=replace(draw.side, skills=self.pool("all", step.exclude).skills, topics=topics))
+
+
+def place_of(drawing: _Drawing, experiment: Experiment, catalog: Catalog) -> Place:
+    """The catalog and the partition of a step or a cell: its own, or else those of the experiment."""
+    own = catalog.member(drawing.catalog)
+    is_elsewhere = drawing.catalog is not None
+    partition = drawing.partition or (None if is_elsewhere else experiment.partition)
+    exclude = () if is_elsewhere else tuple(experiment.exclude)
+    return Place(own, own.partition(partition), exclude, experiment.seed)
 
 
 Around = Mapping[str, frozenset[str]]
@@ -74,6 +129,8 @@ def step_cells(
             sets=cell.sets,
             purpose=cell.purpose,
             exclude=cell.exclude,
+            catalog=cell.catalog,
+            partition=cell.partition,
         )
 
 
@@ -89,10 +146,11 @@ def first_combination(experiment: Experiment, catalog: Catalog) -> Combination |
 def _combinations(
     cell: UndrawnCell, experiment: Experiment, catalog: Catalog, around: Around
 ) -> tuple[Combination, ...]:
-    pools = catalog.pools(partition=experiment.partition, exclude=experiment.exclude)
-    side = catalog.pool(cell.setting, partition=experiment.partition, exclude=[*experiment.exclude, *cell.exclude])
-    draw = Draw(side=side, setting=cell.setting, k=cell.k, seed=experiment.seed)
-    draw = training_draw(draw, pools) if cell.purpose == "training" else draw
+    place = place_of(cell, experiment, catalog)
+    if cell.purpose == "training":
+        draw = place.training_draw(cell.setting, cell.k, cell.exclude)
+    else:
+        draw = Draw(side=place.pool(cell.setting, cell.exclude), setting=cell.setting, k=cell.k, seed=experiment.seed)
     draw = replace(draw, without=around.get(cell.source, frozenset()))
     reserved = experiment.reserved if cell.sets == "reserved" else None
     # Without skills there are as many combinations as topics.

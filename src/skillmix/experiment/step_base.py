@@ -9,7 +9,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    model_serializer,
+)
 from pydantic_core.core_schema import LiteralSchema, literal_schema
 
 from skillmix.catalog.catalog import Setting
@@ -59,16 +67,49 @@ SetChoice = Literal["all", "reserved"]
 """Which skill sets a step draws: any, or only those that no data set may hold."""
 
 
-def setting_label(setting: str, sets: SetChoice, exclude: Sequence[str] = ()) -> str:
-    """The setting as tables name it; draws of reserved skill sets, and draws without some skills, have their own label.
+def setting_label(
+    setting: str,
+    sets: SetChoice,
+    exclude: Sequence[str] = (),
+    *,
+    catalog: str | None = None,
+    partition: str | None = None,
+) -> str:
+    """The setting as tables name it.
+
+    Draws of reserved skill sets, draws without some skills, and draws from a catalog or a partition that the step names
+    itself have their own label.
 
     >>> setting_label("train", "all"), setting_label("train", "reserved")
     ('train', 'train-reserved')
     >>> setting_label("all", "all", ["common"]), setting_label("all", "all", ["red herring", "common"])
     ('all-without-common', 'all-without-common-and-red-herring')
+    >>> setting_label("train", "all", catalog="figures", partition="nested:2")
+    'train in figures under nested:2'
     """
     label = setting if sets == "all" else f"{setting}-{sets}"
-    return f"{label}-without-{_excluded_label(exclude)}" if exclude else label
+    label = f"{label}-without-{_excluded_label(exclude)}" if exclude else label
+    return label + (f" in {catalog}" if catalog else "") + (f" under {partition}" if partition else "")
+
+
+class LabelParts(NamedTuple):
+    """What a label says."""
+
+    setting: str
+    catalog: str | None
+    """The step's own; None for that of the experiment."""
+    partition: str | None
+
+
+def label_parts(label: str) -> LabelParts:
+    """The parts of a label; the names of settings have no blanks.
+
+    >>> label_parts("held-out under nested:2"), label_parts("all").partition
+    (LabelParts(setting='held-out', catalog=None, partition='nested:2'), None)
+    """
+    place, _, partition = label.partition(" under ")
+    setting, _, catalog = place.partition(" in ")
+    return LabelParts(setting, catalog or None, partition or None)
 
 
 _LONGEST_EXCLUDED_LABEL: Final = 40
@@ -111,11 +152,13 @@ class UndrawnCell:
     """Whether the combinations are drawn for an evaluation or for training data."""
     exclude: tuple[str, ...] = ()
     """Skills and exclude lists that the step leaves out, besides those of the experiment."""
+    catalog: str | None = None
+    partition: str | None = None
 
     @property
     def label(self) -> str:
         """The setting as tables name it."""
-        return setting_label(self.setting, self.sets, self.exclude)
+        return setting_label(self.setting, self.sets, self.exclude, catalog=self.catalog, partition=self.partition)
 
 
 class DrawnPool(NamedTuple):
@@ -123,6 +166,8 @@ class DrawnPool(NamedTuple):
 
     setting: Setting
     exclude: tuple[str, ...]
+    catalog: str | None = None
+    partition: str | None = None
 
 
 class Step(Section):
@@ -185,7 +230,12 @@ class Step(Section):
 
     def pools_drawn_from(self, steps: Sequence["Step"]) -> tuple[DrawnPool, ...]:
         """Pools whose skills the step's combinations may have; `steps` are all steps of the experiment."""
-        return tuple(dict.fromkeys(DrawnPool(cell.setting, cell.exclude) for cell in self.undrawn_cells(steps)))
+        return tuple(
+            dict.fromkeys(
+                DrawnPool(cell.setting, cell.exclude, cell.catalog, cell.partition)
+                for cell in self.undrawn_cells(steps)
+            )
+        )
 
     def undrawn_cells(self, steps: Sequence["Step"]) -> Iterator[UndrawnCell]:
         """The cells of the score table that the step fills; `steps` are all steps of the experiment."""
@@ -194,6 +244,24 @@ class Step(Section):
     def conversations(self, steps: Sequence["Step"]) -> int:
         """Conversations that the step plans, without a draw; a small catalog may have fewer combinations."""
         return sum(cell.combinations * cell.generations for cell in set(self.undrawn_cells(steps)))
+
+    @model_serializer(mode="wrap")
+    def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out keys that newer versions added and that are not set, so that stored experiments keep their form."""
+        document: dict[str, Any] = handler(self)
+        fields = type(self).model_fields
+        added = [name for name in ("catalog", "partition", "pool", "requests") if name in document]
+        unset = {name for name in added if document[name] == fields[name].default}
+        return {name: value for name, value in document.items() if name not in unset}
+
+
+class DrawingStep(Step):
+    """A step that draws combinations, from a catalog and a partition that it may name itself."""
+
+    catalog: str | None = None
+    """Catalogue to draw from; the default is that of the experiment."""
+    partition: str | None = None
+    """Partition to draw from; the default is that of the experiment, or that of the step's own catalogue."""
 
 
 def student_name(reference: str) -> str:

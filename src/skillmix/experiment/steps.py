@@ -12,10 +12,11 @@ from pydantic import Field, model_validator
 from skillmix.catalog.catalog import Setting
 from skillmix.catalog.combinations import Purpose
 from skillmix.errors import UserError
-from skillmix.experiment.data_settings import DataFilters, LeakageSettings
+from skillmix.experiment.data_settings import DataFilters, LeakageSettings, RequestChoice
 from skillmix.experiment.people_steps import AnnotateStep, GradersStep
 from skillmix.experiment.recipes import DataRecipe, plain_recipe, recipe_named
 from skillmix.experiment.step_base import (
+    DrawingStep,
     DrawnPool,
     FilledList,
     ModelRef,
@@ -36,18 +37,18 @@ _CONVERSATIONS_PER_TEXT = 100
 """Default limit of a dataset step: conversations written for each text of the target."""
 
 
-_OF_WRITING = ("graders", "target", "most", "least", "exclude", "rules")
+_OF_WRITING = ("graders", "target", "most", "least", "exclude", "rules", "pool")
 """Keys of a dataset step that apply only to a writer."""
 
 
-class GenerateStep(Step):
+class GenerateStep(DrawingStep):
     """Students write texts: students × settings × k."""
 
     stage: Literal["generate"]
     students: FilledList[ModelRef]
     """Students that write, or `step:NAME` for the model of a train step."""
     settings: FilledList[Setting] = ["all"]
-    """Skills and topics to draw from: the train side, the held-out side, or all."""
+    """Groups of the partition to draw skills and topics from: `train`, `held-out`, `all`, or a further one."""
     k: FilledList[SkillCount]
     """Numbers of skills; 0 is the plain request, for catalogs of probes."""
     combinations: Positive = 100
@@ -74,7 +75,7 @@ class GenerateStep(Step):
         yield from _cells_of(self, is_ladder=False, purpose=self.purpose)
 
 
-class EvaluateStep(Step):
+class EvaluateStep(DrawingStep):
     """Students write texts and graders grade them: students × settings × k."""
 
     stage: Literal["evaluate"]
@@ -83,7 +84,7 @@ class EvaluateStep(Step):
     graders: FilledList[Name]
     """Graders that grade every text."""
     settings: FilledList[Setting] = ["train", "held-out", "all"]
-    """Skills and topics to draw from: the train side, the held-out side, or all."""
+    """Groups of the partition to draw skills and topics from: `train`, `held-out`, `all`, or a further one."""
     k: FilledList[SkillCount] = [1, 2, 3, 4, 5]
     """Numbers of skills; 0 is the plain request, for catalogs of probes."""
     combinations: Positive = 100
@@ -157,6 +158,8 @@ def _cells_of(
                     sets=sets,
                     purpose=purpose,
                     exclude=tuple(step.exclude),
+                    catalog=step.catalog,
+                    partition=step.partition,
                 )
 
 
@@ -228,7 +231,7 @@ class PerSkill(Section):
         return self
 
 
-class _NamedDatasetStep(Step):
+class _NamedDatasetStep(DrawingStep):
     """The keys of a dataset step that pydantic puts before the filters."""
 
     stage: Literal["dataset"]
@@ -248,7 +251,9 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
     k: list[Positive] = []
     """Numbers of skills, if there is no recipe."""
     skills: Literal["train", "all"] | None = None
-    """Skills drawn for k = 1: `all` by default in a recipe, else `train`. Larger k always draw train skills."""
+    """Skills drawn for k = 1: `all` by default in a recipe, else `train`."""
+    pool: Setting | None = None
+    """A further group of the partition to draw from instead of `train`; its texts are about the train topics."""
     target: Positive | dict[Positive, Positive] | None = None
     """Texts to keep for each k."""
     most: Positive | None = None
@@ -267,6 +272,8 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
     """Relative weight of each k in a data set with a `size`; by default k does not matter."""
     prompts: str | None = None
     """Prompt set of the rows; the default is that of the experiment."""
+    requests: RequestChoice = "all"
+    """With `one`, each request names one skill of its text and says "any skill" for each other; for controls."""
     rules: Literal["default", "paper"] | None = None
     """Scoring rules that decide which texts have full marks; the default is those of the experiment."""
     leakage: LeakageSettings | None = None
@@ -358,8 +365,14 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
         return "at least"
 
     def pools_drawn_from(self, steps: Sequence[Step]) -> tuple[DrawnPool, ...]:
-        """The pool `all` if k = 1 draws all skills, else `train`."""
-        return (DrawnPool(self.data_recipe.skills, tuple(self.exclude)),)
+        """The pool `all` if k = 1 draws all skills, else `train` or the pool that the step names."""
+        ks = self.data_recipe.ks if self.writer else ()
+        settings = dict.fromkeys(self.setting_of(k) for k in ks)
+        return tuple(DrawnPool(name, tuple(self.exclude), self.catalog, self.partition) for name in settings)
+
+    def setting_of(self, k: int) -> Setting:
+        """The group of the partition that the writer's combinations of k skills are drawn from."""
+        return "all" if k == 1 and self.data_recipe.skills == "all" else self.pool or "train"
 
     def conversations(self, steps: Sequence[Step]) -> int:
         """One conversation for each text; the first wave shows how many more are needed."""

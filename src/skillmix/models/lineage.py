@@ -61,6 +61,7 @@ class DatasetFacts:
     yields: Mapping[int, DatasetYield]
     """By k."""
     catalog: str | None = None
+    requests: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,8 @@ class Lineage:
     """A hash of the recipes, without seeds: trainings that share it and their data sets repeat each other."""
     partitions: frozenset[TrainedPartition] = frozenset()
     """Those of all data sets, or of all trainings where a data set is not found."""
+    requests: str | None = None
+    """`one` if each request of the training texts names one skill, however many skills the texts show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,7 @@ def dataset_facts(name: str, file: DatasetFile) -> DatasetFacts:
         rows=file.counts.train,
         yields=_yields(file.counts),
         catalog=file.catalog,
+        requests=file.requests,
     )
 
 
@@ -158,6 +162,7 @@ def lineage_on(paths: Sequence[str], *, base: str) -> Lineage:
         is_adapter=False,
         identity=short_id("declared", base, [data.hash for data in facts]),
         partitions=_partitions_of(facts),
+        requests=_common_requests(facts),
     )
 
 
@@ -174,6 +179,7 @@ def continued_lineage(before: Lineage, after: Lineage) -> Lineage:
         rows=None if before.rows is None or after.rows is None else before.rows + after.rows,
         identity=short_id("continued", before.identity, after.identity),
         partitions=before.partitions | after.partitions,
+        requests=_common_requests([before, after]),
     )
 
 
@@ -195,6 +201,7 @@ def _lineage_of_models(models: Sequence[_TunedModel], datasets: Mapping[str, Dat
         identity=short_id("lineage", *(model.file.document for model in _in_hash_order(models))),
         partitions=_partitions_of(used or files),
         recipe=short_id("recipe", *([file.recipe, file.adapter] for file in files)),
+        requests=_common_requests(files),
     )
 
 
@@ -301,6 +308,12 @@ def _united_sets(datasets: Iterable[DatasetFacts]) -> SkillSets | None:
             return None
         united |= facts.skill_sets
     return united
+
+
+def _common_requests(sources: Iterable[DatasetFacts | ModelFile | Lineage]) -> str | None:
+    """`one` if each request of every source names one skill."""
+    kinds = {source.requests for source in sources}
+    return kinds.pop() if len(kinds) == 1 else None
 
 
 def _total_rows(datasets: Iterable[DatasetFacts]) -> int | None:

@@ -83,6 +83,8 @@ class ModelFile(_LineageFile):
     base: BaseEntry
     dataset: list[DataEntry] = []
     k: list[_SkillCount]
+    requests: _Text | None = None
+    """`one` if each request of the training texts names one skill, however many skills the texts show."""
     catalog: _Text | None = None
     partition: _Text | None = None
     combinations: list[_Text]
@@ -145,7 +147,11 @@ class DatasetFile(_LineageFile):
     catalog: _Text | None = None
     catalog_hash: _Text | None = None
     partition: _Text | None = None
+    groups: list[_Text] = []
+    """Further groups of the partition that the texts were drawn from."""
     k: list[_SkillCount]
+    requests: _Text | None = None
+    """`one` if each request names one skill, however many skills its text shows."""
     combinations: list[_Text]
     skill_sets: list[list[_Text]] | None = None
     """Sets of two skills or more."""

@@ -29,6 +29,8 @@ _CRITERION = re.compile(r"^- (?P<phrase>[^\n:]+)$", re.MULTILINE)
 _TOPIC = re.compile(r"(?:about (?:this topic: |the topic \")|^Topic: )(?P<topic>[^\n\"]+)", re.MULTILINE)
 _IN_A_LINE = re.compile(r"example of (?P<names>[^\n]+?), this time about (?P<topic>[^\n]+?), at most ")
 """How the prompt set `worked` names skills and topic."""
+_ITEMS = re.compile(r"(?:[^\n]+; )?topic: (?P<topic>[^\n;]+)(?:; [^\n]+)?")
+"""The whole prompt of the set `brief`: names and the topic in any order."""
 _BETWEEN: Final = "=========="
 """The line before and after the text in the shipped prompts for graders."""
 
@@ -179,6 +181,9 @@ class ScriptedModel:
 def _writing(request: Request) -> Subject | None:
     """A student's task, read from a shipped prompt; None for any other prompt."""
     prompts = [m.content for m in request.messages if m.role == "user"]
+    items = _ITEMS.fullmatch(prompts[-1]) if prompts else None
+    if items:
+        return _subject([item for item in items[0].split("; ") if not item.startswith("topic: ")], items)
     # The last match counts, because worked examples come before the task itself.
     patterns = (_DEFINITION, _IN_A_LINE)
     first = next((prompt for prompt in reversed(prompts) if any(p.search(prompt) for p in patterns)), "")

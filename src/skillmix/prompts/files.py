@@ -63,6 +63,12 @@ def prompt_folder(name: str) -> Path:
     return SHIPPED / "prompts" / name if name in shipped_prompt_sets() else Path(name)
 
 
+def turns_with(name: str) -> int:
+    """Turns of a conversation with a prompt set, by its files; two if its folder is gone."""
+    first, second = (prompt_folder(name) / file for file in STUDENT_FILES)
+    return 1 if first.is_file() and not second.is_file() else 2
+
+
 def load_prompts(name: str, output_format: FormatName | None = None) -> PromptSet:
     """Load a shipped prompt set by name, or a folder by path; it asks for an output format if one is given."""
     if name in _shipped_names():

@@ -13,14 +13,14 @@ from typing import Final
 from skillmix.catalog.catalog import Catalog, Skill
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError, faults_error
-from skillmix.hashing import short_id
+from skillmix.hashing import digest, short_id
 from skillmix.prompts.output_formats import OUTPUT_FORMATS, FormatName
 from skillmix.prompts.rubric import Phrases, length_limit, limit_in_words, rubric_of
 from skillmix.render.nearest import did_you_mean, name_hint
 
 SLOTS: Final = {
-    "topic": ("topic",),
-    "skills": ("skills", "skills_str"),
+    "topic": ("topic", "items"),
+    "skills": ("skills", "skills_str", "items"),
     "definitions": ("definitions", "bare_definitions", "examples", "skills_defs_and_examples_simple", "skills_defs"),
     "limit": ("limit", "num_sentences_str"),
     "answer": ("answer", "student_answer"),
@@ -42,6 +42,7 @@ LEAD_FILE: Final = "generate-0.txt"
 seems to have written better than it follows instructions. With this file, the first turn needs no names and no
 definitions."""
 STUDENT_FILES: Final = ("generate-1.txt", "generate-2.txt")
+"""The turns of a student. Without the second file, a conversation has one turn, and the reply is the text itself."""
 PLAIN_FILES: Final = ("plain-1.txt", "plain-2.txt")
 """Optional turns for combinations without skills, k = 0: the request alone."""
 _STUDENT_PARTS: Final = {
@@ -51,7 +52,9 @@ _STUDENT_PARTS: Final = {
     "plain-1.txt": ("topic",),
     "plain-2.txt": ("limit",),
 }
-"""The parts that each template of the student must have."""
+"""The parts that each template of the student must have; with one turn, names do without definitions."""
+ANY_SKILL: Final = Skill("any skill", "", "", "")
+"""Stands for a skill that a request does not name."""
 
 DEFAULT_VARIANT: Final = "gpt"
 _GRADER_FILE: Final = re.compile(r"grade-([a-z0-9][a-z0-9._-]*)\.txt")
@@ -106,37 +109,52 @@ class PromptSet:
         if LEAD_FILE not in self.templates:
             return []
         prompt = fill(self.templates[LEAD_FILE], _values_of(skills, topic, self._slots(LEAD_FILE)))
-        return [(prompt, f"Answer: {' '.join(skill.example for skill in skills)}")]
+        return [(prompt, self.said(" ".join(skill.example for skill in skills)))]
 
     def worked_turns(self) -> list[tuple[str, str]]:
         """The prompts and answers of the worked examples, turn by turn."""
         turns = []
-        slots = self._slots(*STUDENT_FILES)
+        files = STUDENT_FILES[: self.turns]
+        slots = self._slots(*files)
         for example in self.examples:
             turns += self._lead(example.skills, example.topic)
             values = _values_of(example.skills, example.topic, slots)
-            for file, answer in zip(STUDENT_FILES, example.answers, strict=True):
-                turns.append((fill(self.templates[file], values), f"Answer: {answer}"))
+            for file, answer in zip(files, example.answers[-self.turns :], strict=True):
+                turns.append((fill(self.templates[file], values), self.said(answer)))
         return turns
 
-    def student_prompts(self, catalog: Catalog, combination: Combination) -> tuple[str, str]:
-        """The student's prompts of turn 1 and turn 2; both end with the output format if there is one."""
-        files = STUDENT_FILES if combination.skills else self.require_plain()
-        values = self._values_for(catalog, combination, self._slots(*files))
+    @property
+    def turns(self) -> int:
+        """Turns of a conversation: one without generate-2.txt, else two."""
+        return len([file for file in STUDENT_FILES if file in self.templates])
+
+    def said(self, text: str) -> str:
+        """A text as the student's reply: after 'Answer:' or, in a conversation of one turn, bare."""
+        return text if self.turns == 1 else f"Answer: {text}"
+
+    def student_prompts(
+        self, catalog: Catalog, combination: Combination, *, named: str | None = None
+    ) -> tuple[str, ...]:
+        """The student's prompts, turn by turn; each ends with the output format if there is one.
+
+        If one skill is `named`, the prompts say "any skill" in place of each other one.
+        """
+        files = STUDENT_FILES[: self.turns] if combination.skills else self.require_plain()
+        values = self._values_for(catalog, combination, self._slots(*files), named)
         form = self.phrases.format
         end = "" if form is None else f"\n\n{OUTPUT_FORMATS[form].request}"
-        first, second = [f"{fill(self.templates[file], values)}{end}" for file in files]
-        return first, second
+        return tuple([f"{fill(self.templates[file], values)}{end}" for file in files])
 
     def require_plain(self) -> tuple[str, ...]:
         """The files of the turns without skills; an error if the set does not have them."""
-        missing = [file for file in PLAIN_FILES if file not in self.templates]
+        wanted = PLAIN_FILES[: self.turns]
+        missing = [file for file in wanted if file not in self.templates]
         if missing:
             raise UserError(
                 f"Prompt set {self.name!r} has no prompts for k = 0: it lacks {' and '.join(missing)}.",
                 hint="Add them, or begin with k = 1.",
             )
-        return PLAIN_FILES
+        return wanted
 
     def criteria(self, combination: Combination) -> tuple[str, ...]:
         """The criteria of a combination, in the words that its grader reads."""
@@ -176,9 +194,12 @@ class PromptSet:
             )
         return file
 
-    def _values_for(self, catalog: Catalog, combination: Combination, slots: Container[str]) -> dict[str, str]:
-        skills = [catalog.skill(name) for name in combination.skills]
-        return _values_of(skills, combination.topic, slots, self.phrases.format)
+    def _values_for(
+        self, catalog: Catalog, combination: Combination, slots: Container[str], named: str | None = None
+    ) -> dict[str, str]:
+        skills = [catalog.skill(name) if named in (None, name) else ANY_SKILL for name in combination.skills]
+        place = int.from_bytes(digest("place of the topic", combination.id, size=6)) % (len(skills) + 1)
+        return _values_of(skills, combination.topic, slots, self.phrases.format, place)
 
     def _slots(self, *files: str) -> frozenset[str]:
         return frozenset().union(*[slots_of(self.templates[file]) for file in files])
@@ -192,13 +213,16 @@ def prompt_set(
     examples: tuple[WorkedExample, ...] = (),
 ) -> PromptSet:
     """Make a prompt set from the texts of its files; one error reports the faults of all files."""
-    faults = [f"{file}: the set needs this file" for file in STUDENT_FILES if file not in files]
+    faults = [] if STUDENT_FILES[0] in files else [f"{STUDENT_FILES[0]}: the set needs this file"]
     phrases = phrases or Phrases()
     templates = {}
     for file, text in files.items():
         templates[file] = text.strip()
-        given_before = ("skills", "definitions") if file == "generate-1.txt" and LEAD_FILE in files else ()
-        own = _slot_faults(file, templates[file], given_before, has_outcomes=phrases.outcomes is not None)
+        not_needed: tuple[str, ...] = ()
+        if file == STUDENT_FILES[0]:
+            not_needed = ("skills", "definitions") if LEAD_FILE in files else ()
+            not_needed += () if STUDENT_FILES[1] in files else ("definitions",)
+        own = _slot_faults(file, templates[file], not_needed, has_outcomes=phrases.outcomes is not None)
         faults += [f"{file}: {fault}" for fault in own]
     for field, wanted in (
         ("skill", {"skill"}),
@@ -213,13 +237,13 @@ def prompt_set(
     return PromptSet(name=name, templates=templates, phrases=phrases, examples=examples)
 
 
-def _slot_faults(file: str, template: str, given_before: Container[str], *, has_outcomes: bool) -> list[str]:
+def _slot_faults(file: str, template: str, not_needed: Container[str], *, has_outcomes: bool) -> list[str]:
     slots = slots_of(template)
     is_graders = file not in _STUDENT_PARTS
     allowed = {slot for part, names in SLOTS.items() if is_graders or part not in _GRADER_ONLY for slot in names}
     faults = [] if template else ["the file is empty"]
     of_graders = _OUTCOME_PARTS if has_outcomes else _GRADER_PARTS
-    required = [part for part in _STUDENT_PARTS.get(file, of_graders) if part not in given_before]
+    required = [part for part in _STUDENT_PARTS.get(file, of_graders) if part not in not_needed]
     faults += [f"missing slot: {part}" for part in required if not slots & set(SLOTS[part])]
     unknown = sorted(slots - allowed)
     return faults + [f"unknown slot: {slot}. {did_you_mean(slot, sorted(allowed))}".rstrip(" .") for slot in unknown]
@@ -227,26 +251,30 @@ def _slot_faults(file: str, template: str, given_before: Container[str], *, has_
 
 def _known_slots() -> str:
     of_graders = [slot for part in _GRADER_ONLY for slot in SLOTS[part]]
-    of_all = [slot for part, names in SLOTS.items() if part not in _GRADER_ONLY for slot in names]
+    of_all = dict.fromkeys(slot for part, names in SLOTS.items() if part not in _GRADER_ONLY for slot in names)
     return f"Slots of the .txt files: {', '.join(of_all)}; of a grader's file also: {', '.join(of_graders)}."
 
 
 def _values_of(
-    skills: Sequence[Skill], topic: str, slots: Container[str], form: FormatName | None = None
+    skills: Sequence[Skill], topic: str, slots: Container[str], form: FormatName | None = None, place: int = 0
 ) -> dict[str, str]:
-    """The values of slots; those that give definitions only if `slots` has them, as they take long to make."""
+    """The values of slots; those that give definitions only if `slots` has them, as they take long to make.
+
+    `place` is the number of items before the topic.
+    """
     limit = limit_in_words(length_limit(len(skills), form), form)
     names = [skill.name for skill in skills] or ["none"]
     values = {
         "topic": topic,
         "skills": "; ".join(names),
         "skills_str": ", ".join(names),
+        "items": "; ".join([*names[:place], f"topic: {topic}", *names[place:]]),
         "limit": limit,
         "num_sentences_str": limit,
     }
     for slot, layout in _LAYOUTS.items():
         if slot in slots:
-            values[slot] = "\n".join([_line(skill, layout) for skill in skills])
+            values[slot] = "\n".join([_line(skill, layout) for skill in skills if skill is not ANY_SKILL])
     return values
 
 

@@ -31,6 +31,7 @@ from skillmix.report.tables import (
     data,
     grader_card,
     graders,
+    partitions,
     published,
     skill_rates,
     templates,
@@ -41,7 +42,7 @@ from skillmix.report.tables.table import ReportTable
 from skillmix.runs.judging.worker_pool import is_wanted, started_pool
 
 TABLES: Final = [
-    *specs_in(TableSpec, score_tables, comparisons, skill_rates, outcome_tables, graders),
+    *specs_in(TableSpec, score_tables, partitions, comparisons, skill_rates, outcome_tables, graders),
     *specs_in(TableSpec, grader_card, data, templates, published, times, call_costs),
 ]
 FIGURES: Final = specs_in(FigureSpec, result_figures, score_figures, skill_figures, outcome_figures)

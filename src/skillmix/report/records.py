@@ -50,6 +50,8 @@ class RunFacts:
     """The sampling settings of students and graders, in words."""
     train_seeds: Mapping[str, int] = field(default_factory=dict)
     """The seed of each train step."""
+    families: Mapping[str, str] = field(default_factory=dict)
+    """Names in the file, of students that the file repeats for seeds, partitions or values of a matrix."""
     hashes: Mapping[str, str] = field(default_factory=dict)
     """Content hashes of the catalogue and of prompt sets, by name."""
     shown_texts: int | None = None

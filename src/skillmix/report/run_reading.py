@@ -325,6 +325,7 @@ def _facts(run: Run, records: RunRecords, cells: tuple[Cell, ...]) -> RunFacts:
         invocations=read_invocations(run.path),
         decoding={} if run.is_imported else decoding_in_words(experiment),
         train_seeds=_train_seeds(experiment),
+        families={name: variant.family for name, variant in experiment.variants.items()},
         hashes=_hashes(run),
     )
 

@@ -30,7 +30,7 @@ from skillmix.runs.leases.worker_notes import noted_workers
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress, watched
 from skillmix.runs.progress.stopping import stopping_on_interrupt
 from skillmix.runs.progress.terminal import say
-from skillmix.runs.run import TURNS, Run
+from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts, Follow, Scheduler
 from skillmix.runs.seconds.step_clock import Part, StepClock
 from skillmix.runs.students import require_trained
@@ -352,7 +352,6 @@ class FirstTurns:
         self._conversations = conversations
         self._journal = journal
         self._counts = counts
-        self._whole = TURNS + conversations.votes_wanted()
         self._done: dict[str, dict[tuple[str, int], int]] = {}
         self._seen: set[tuple[str, str, int]] | None = set() if may_repeat else None
         """The conversations that have come; None if the caller gives each of them once."""
@@ -372,11 +371,12 @@ class FirstTurns:
         later: list[tuple[PlannedCell, array[int]]] = []
         for cell in cells:
             done = self._calls_done(cell.student)
+            all_calls = self._conversations.turns_of(cell.student) + self._conversations.votes_wanted()
             whole = array("q")
             for index, (combination, generation) in enumerate(conversations_of_cell(cell)):
                 if self._has_come((cell.student, combination.id, generation)):
                     continue
-                if index > 0 and done.get((combination.id, generation), 0) >= self._whole:
+                if index > 0 and done.get((combination.id, generation), 0) >= all_calls:
                     whole.append(index)
                 else:
                     yield LentConversation(cell.student, combination, generation)

@@ -1,10 +1,11 @@
-"""Which call follows which: two turns of a student, then the votes of graders on the text."""
+"""Which call follows which: the turns of a student, then the votes of graders on the text."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from skillmix.calls import (
+    ONLY_TURN,
     Call,
     CallKey,
     Decoding,
@@ -21,7 +22,7 @@ from skillmix.calls import (
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
 from skillmix.experiment.experiment import Experiment, GraderSettings, StudentSettings
-from skillmix.grading.answers import RULES, extract_answer
+from skillmix.grading.answers import RULES
 from skillmix.grading.points import earns_nothing
 from skillmix.grading.reader import read_grades
 from skillmix.models.lineage import lineage_of
@@ -29,6 +30,7 @@ from skillmix.models.specs import parse_spec
 from skillmix.prompts.prompt_set import PromptSet
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.budget import Task
+from skillmix.runs.reading.deciding import answer_of
 from skillmix.runs.run import TURNS
 
 
@@ -46,7 +48,7 @@ class Conversations:
         self._worked_turns: dict[str, tuple[Message, ...]] = {}
         self._system_turns: dict[str, Message] = {}
         self._models: dict[str, _Asked] = {}
-        self._prompts_made: dict[tuple[str, str], tuple[str, str]] = {}
+        self._prompts_made: dict[tuple[str, str], tuple[str, ...]] = {}
         """By student and combination, the prompts of conversations that began lately."""
         self._rules = replace(RULES[experiment.rules], missing_marker=experiment.answer.missing_marker)
 
@@ -61,8 +63,8 @@ class Conversations:
     def first(self, student: str, combination: Combination, generation: int) -> Task:
         """The first turn of a conversation."""
         self._combinations[combination.id] = combination
-        prompt, _ = self._student_prompts(student, combination)
-        key = GenerateKey(student, combination.id, generation, 1)
+        prompt, *later = self._student_prompts(student, combination)
+        key = GenerateKey(student, combination.id, generation, 1 if later else ONLY_TURN)
         before = (*self._system(self._experiment.students[student]), *self._worked(student))
         before = (*before, *self._lead(student, combination))
         return self._student_task(key, (*before, Message("user", prompt)))
@@ -74,9 +76,9 @@ class Conversations:
         key = request.key
         if isinstance(key, GradeKey):
             yield from self._ask_again(key, request, outcome)
-        elif key.turn < TURNS:
+        elif ONLY_TURN < key.turn < TURNS:
             combination = self._combinations[key.combination]
-            _, prompt = self._student_prompts(key.student, combination)
+            prompt = self._student_prompts(key.student, combination)[key.turn]
             messages = (*request.messages, Message("assistant", outcome.text), Message("user", prompt))
             later = GenerateKey(key.student, key.combination, key.generation, key.turn + 1)
             yield self._student_task(later, messages)
@@ -84,12 +86,12 @@ class Conversations:
             yield from self._votes(key, outcome)
 
     def is_settled(self, combination: Combination, calls: Sequence[Call]) -> bool:
-        """Whether a conversation needs no more calls: it has both turns, and a readable vote in every round."""
-        turns = [call for call in calls if isinstance(call.key, GenerateKey)]
-        last = turns[-1].outcome if len(turns) == TURNS else None
-        if not isinstance(last, Reply):
+        """Whether a conversation needs no more calls: it has all turns, and a readable vote in every round."""
+        turns = [(call.key, call.outcome) for call in calls if isinstance(call.key, GenerateKey)]
+        own, last = turns[-1] if turns else (None, None)
+        if own is None or len(turns) < self.turns_of(own.student) or not isinstance(last, Reply):
             return False
-        answer = extract_answer(last.text)
+        answer = answer_of(last.text, "call", own.turn)
         wanted = {
             (grader, vote) for grader in self._model_graders() for vote in range(self._experiment.graders[grader].votes)
         }
@@ -113,6 +115,10 @@ class Conversations:
         rubric = rubric_of(combination.skills, combination.topic, phrases=phrases)
         return read_grades(rubric, reply.text, text=text).points is not None
 
+    def turns_of(self, student: str) -> int:
+        """Turns of a student's conversations."""
+        return self._prompts_of(student).turns
+
     def votes_wanted(self) -> int:
         """How many votes a text gets that is worth grading."""
         return sum(self._experiment.graders[grader].votes for grader in self._model_graders())
@@ -126,7 +132,7 @@ class Conversations:
         return [grader for grader in self._graders if self._experiment.graders[grader].asked]
 
     def _votes(self, key: GenerateKey, outcome: Reply) -> Iterator[Task]:
-        answer = extract_answer(outcome.text) if self._model_graders() else None
+        answer = answer_of(outcome.text, "call", key.turn) if self._model_graders() else None
         if answer is not None and not earns_nothing(answer, self._rules):
             yield from self.votes_on(answer.text, key, self._combinations[key.combination])
 
@@ -168,7 +174,7 @@ class Conversations:
     def _lead(self, student: str, combination: Combination) -> tuple[Message, ...]:
         return _messages(self._prompts_of(student).lead_turns(self._catalog, combination))
 
-    def _student_prompts(self, student: str, combination: Combination) -> tuple[str, str]:
+    def _student_prompts(self, student: str, combination: Combination) -> tuple[str, ...]:
         made = self._prompts_made.get((student, combination.id))
         if made is None:
             if len(self._prompts_made) >= _MOST_PROMPTS:

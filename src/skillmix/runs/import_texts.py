@@ -91,7 +91,7 @@ def import_texts(file: Path, run_name: str, *, catalog: str, prompts: str = "sta
             seen[line.student, combination.id] += 1
             outcomes, origin = _conversation(line, combination, generation)
             new += journal.record_all(outcomes, origin=origin)
-            text = answer_of(outcomes[-1][1].text, origin).text
+            text = answer_of(outcomes[-1][1].text, origin, turn=1).text
             graded = list(_gradings(line, combination, generation, text))
             gradings += len(graded)
             new += journal.record_all(graded, origin="imported")

@@ -7,18 +7,20 @@ from skillmix.experiment.step_base import Step
 from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 from skillmix.runs.progress.time_left import Work
 from skillmix.runs.run import TURNS
-from skillmix.runs.students import settings_for
+from skillmix.runs.students import settings_for, turns_of
 
 
-def calls_a_conversation(experiment: Experiment, graders: Sequence[str]) -> int:
-    """The turns of a student, and the votes of graders that are models."""
+def calls_a_conversation(experiment: Experiment, students: Sequence[str], graders: Sequence[str]) -> float:
+    """The turns of a student, on average over several, and the votes of graders that are models."""
     settings = [experiment.graders[name] for name in graders]
-    return TURNS + sum(one.votes for one in settings if one.asked)
+    turns = [turns_of(experiment, name) for name in students] or [TURNS]
+    return sum(turns) / len(turns) + sum(one.votes for one in settings if one.asked)
 
 
 def planned_calls(step: Step, experiment: Experiment) -> Work:
     """The calls of a step, as far as the experiment file shows; the step corrects the number when it begins."""
-    total = step.conversations(experiment.steps) * calls_a_conversation(experiment, step.grader_names)
+    each = calls_a_conversation(experiment, step.student_names, step.grader_names)
+    total = round(step.conversations(experiment.steps) * each)
     return Work(step.name, _kind(step, experiment), total, step.call_bound)
 
 

@@ -206,13 +206,14 @@ class Run:
 
     @cached_property
     def catalog(self) -> Catalog:
-        """The catalogue that the run names, as it is now."""
+        """The catalogue that the run names, as it is now, joined with those that its steps name."""
         name = self.fact("catalog")
         if name is None:
             raise UserError(
                 f"The run {self.name} does not say what its catalogue is.", hint="Import it with --catalog."
             )
-        return load_catalog(name)
+        known = (self.experiment, *self.earlier)
+        return load_catalog(name, *dict.fromkeys(other for e in known for other in e.other_catalogs))
 
     @cached_property
     def unchanged_catalog(self) -> Catalog | None:
@@ -342,7 +343,7 @@ class Run:
         if self.experiment_file.exists() and self.document != document:
             self._keep_earlier(experiment)
         self._store(document)
-        self.experiment, self.catalog = experiment, catalog
+        self.experiment = experiment
 
     def _keep_earlier(self, experiment: Experiment) -> None:
         """Store the experiments of the run so far that the next one does not cover."""

@@ -303,7 +303,7 @@ class Scheduler:
         if self.counts.stopped:
             return self._forget(task)
         key = task.request.key
-        is_first = isinstance(key, GenerateKey) and key.turn == 1
+        is_first = isinstance(key, GenerateKey) and key.turn <= 1
         self._queues[task.model].put_nowait((_FIRST_TURN if is_first else _LATER, next(self._order), task))
 
     async def _serve(self, model: Model, queue: "asyncio.PriorityQueue[_QueueEntry]") -> None:

@@ -9,6 +9,7 @@ from skillmix.experiment.experiment import Experiment, StudentSettings
 from skillmix.experiment.step_base import student_name
 from skillmix.models.lineage import DatasetFacts, Lineage, continued_lineage, lineage_in, lineage_of, lineage_on
 from skillmix.models.lineage_files import LINEAGE_FILE
+from skillmix.prompts.files import turns_with
 from skillmix.render.nearest import name_hint
 from skillmix.runs.run import Run
 
@@ -29,6 +30,11 @@ def settings_for(experiment: Experiment, name: str) -> StudentSettings:
         seen.add(name)
         name = student_name(base)
     return experiment.students[name]
+
+
+def turns_of(experiment: Experiment, student: str) -> int:
+    """Turns of a student's conversations, by its prompt set."""
+    return turns_with(settings_for(experiment, student).prompts or experiment.prompts)
 
 
 def has_settings(run: Run, name: str) -> bool:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from skillmix.catalog.combinations import Combination
+from skillmix.experiment.step_base import label_parts
 from skillmix.grading.answers import AnswerStatus
 from skillmix.grading.points import FULL_MARKS, METRICS, Points, text_score, woven_full_marks
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS, mean_interval, wilson_interval
@@ -96,7 +97,8 @@ class CellScore(Score):
         """The fields in the order in which `scores --json` prints them: the cell, the numbers, the rest."""
         own = [field.name for field in fields(self) if field.name not in _NUMBERS]
         last = own.index("metric") + 1
-        return {name: getattr(self, name) for name in (*own[:last], *_NUMBERS, *own[last:])}
+        row = {name: getattr(self, name) for name in (*own[:last], *_NUMBERS, *own[last:])}
+        return row | {"setting": label_parts(self.setting).setting}
 
 
 _NUMBERS: Final = tuple(field.name for field in fields(Score))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, Literal
 
+from skillmix.experiment.step_base import label_parts
 from skillmix.scores.cells import CellKey
 from skillmix.scores.compare import Cells, ComparableStudent, base_of, families
 
@@ -56,7 +57,8 @@ class Comparison:
         first, second = self.first, self.second
         protocol = (second.catalog, second.prompts, second.decoding, second.graders.get(self.grader), self.generations)
         training = (first.k, second.k, first.recipe, second.recipe, self.pair.is_matched)
-        return (self.claim, first.base, self.grader, self.setting, *protocol, *training)
+        setting, catalog, _ = label_parts(self.setting)
+        return (self.claim, first.base, self.grader, setting, catalog, *protocol, *training)
 
     @property
     def data(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -101,7 +103,7 @@ def _comparisons(students: Sequence[ComparableStudent], cells: Cells) -> Iterato
 def _comparison(claim: Claim, pair: StudentPair, context: tuple[str, str], cells: Cells) -> Iterator[Comparison]:
     """The comparison in one grader and setting, if the second student has cells that the claim is about."""
     grader, setting = context
-    if setting != _SETTINGS.get(claim, setting):
+    if label_parts(setting).setting != _SETTINGS.get(claim, label_parts(setting).setting):
         return
     second = pair.second
     ks = sorted({key.k for key in cells if key[:4] == (second.run, second.student, grader, setting)})

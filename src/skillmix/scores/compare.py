@@ -37,6 +37,8 @@ class ComparableStudent:
     """The hash of the catalog of its run."""
     graders: Mapping[str, str] = field(default_factory=dict)
     """The graders of its run by name, each with a hash of everything that decides its points."""
+    family: str | None = None
+    """Its name in the file, if the file repeats it for seeds, partitions or values of a matrix."""
 
     @property
     def base(self) -> str:
@@ -174,8 +176,9 @@ def comparable_students(
     comparable = []
     for student in students:
         lineage = lineages.get(student)
-        seed = lineage.seed if lineage and lineage.seed is not None else experiment.seed
-        partition = (lineage.partition if lineage else None) or experiment.partition
+        variant = experiment.variants.get(student)
+        seeds = (lineage.seed if lineage else None, variant.seed if variant else None, experiment.seed)
+        partition = (lineage and lineage.partition) or (variant and variant.partition) or experiment.partition
         prompts, decoding = _prompts_and_decoding(experiment, student) if specs else ("", "")
         spec = specs.get(student, student)
         comparable.append(
@@ -186,10 +189,11 @@ def comparable_students(
                 prompts=prompts,
                 lineage=lineage,
                 partition=partition or "default",
-                seed=seed,
+                seed=next(seed for seed in seeds if seed is not None),
                 decoding=decoding,
                 catalog=run.fact("catalog_hash") or run.fact("catalog") or "",
                 graders=_graders(run, experiment),
+                family=variant.family if variant else None,
             )
         )
     return comparable

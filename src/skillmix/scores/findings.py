@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from skillmix.catalog.catalog import SETTINGS
+from skillmix.experiment.step_base import label_parts
 from skillmix.scores.claims import CLAIMS, Claim, Comparison, comparisons_to_pool
 from skillmix.scores.compare import Cells, ComparableStudent, paired
+from skillmix.scores.partitions import apart, together
 from skillmix.scores.statistics.differences import Gain, gain, holm
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS, ROUNDING
 from skillmix.scores.statistics.more_data import MoreData, largest, more_to_exclude, more_to_find, smallest
@@ -75,9 +77,10 @@ class Finding:
 
 def findings(students: Sequence[ComparableStudent], cells: Cells) -> list[Finding]:
     """Judge every claim that the runs have data for; p-values are corrected over all k and settings of a claim."""
+    students, cells = apart(students, cells)
     compared = [_finding(group, cells) for group in comparisons_to_pool(students, cells)]
     runs = list(dict.fromkeys(student.run for student in students))
-    return sorted(
+    judged = sorted(
         _judged([f for f in compared if f is not None]),
         key=lambda f: (
             CLAIMS.index(f.claim),
@@ -88,6 +91,7 @@ def findings(students: Sequence[ComparableStudent], cells: Cells) -> list[Findin
             runs.index(f.runs[0]),
         ),
     )
+    return [together(f, students) for f in judged]
 
 
 def _rank(setting: str) -> int:
@@ -106,12 +110,12 @@ def _finding(comparisons: Sequence[Comparison], cells: Cells) -> Finding | None:
         compared.append(Compared(k, difference, difference.p))
     if not compared:
         return None
-    pair = comparisons[0].pair
+    pair, labels = comparisons[0].pair, list(dict.fromkeys(c.setting for c in comparisons))
     return Finding(
         claim=comparisons[0].claim,
         base=pair.first.base,
         grader=comparisons[0].grader,
-        setting=comparisons[0].setting,
+        setting=labels[0] if len(labels) == 1 else label_parts(labels[0]).setting,
         first=pair.first.student,
         second=pair.second.student,
         first_k=pair.first.k,

@@ -7,7 +7,8 @@ from typing import Any
 
 from skillmix.catalog.combinations import is_reserved
 from skillmix.experiment.experiment import Experiment
-from skillmix.experiment.step_base import setting_label
+from skillmix.experiment.plan import place_of
+from skillmix.experiment.step_base import label_parts
 from skillmix.experiment.steps import EvaluateStep
 from skillmix.grading.answers import Rules
 from skillmix.grading.points import METRICS
@@ -100,12 +101,13 @@ def score_of(cell: Cell, metric: str, run: Run) -> CellScore:
 def cell_facts(key: CellKey, run: Run) -> dict[str, Any]:
     """A cell's key by name, and what its run says of itself: the fields that every row about a cell begins with."""
     name, student, grader, setting, k = key
+    _, catalog, partition = label_parts(setting)
     return {
         "run": name,
         "student": student,
         "grader": grader,
-        "catalog": run.fact("catalog"),
-        "partition": run.fact("partition"),
+        "catalog": catalog or run.fact("catalog"),
+        "partition": partition or (None if catalog else run.fact("partition")),
         "prompts": run.fact("prompts"),
         "seed": run.seed,
         "setting": setting,
@@ -124,32 +126,34 @@ class _Training:
     """What one student was trained on, as far as it concerns the combinations of its cells."""
 
     def __init__(self, run: Run, lineage: Lineage) -> None:
-        self._combinations = lineage.combinations
-        self._pairs = _pairs_seen_elsewhere(run, lineage)
+        self._run, self._lineage = run, lineage
+        self._pairs = _pairs_seen(lineage)
 
     def counted(self, scores: Iterable[CellScore], cell: Cell) -> list[CellScore]:
         """Scores with the number of combinations that the student was trained on, or saw two skills of together."""
-        trained = sum(c.id in self._combinations for c in cell.combinations)
-        seen = None if self._pairs is None else _count_with(self._pairs, cell)
+        trained = sum(c.id in self._lineage.combinations for c in cell.combinations)
+        is_elsewhere = bool(_partitions_elsewhere(self._run, self._lineage, cell.key.setting))
+        seen = _count_with(self._pairs, cell) if is_elsewhere and self._pairs is not None else None
         return [replace(score, trained_on=trained, seen_pairs=seen) for score in scores]
 
 
 _SkillPairs = frozenset[frozenset[str]]
 
 
-def _pairs_seen_elsewhere(run: Run, lineage: Lineage) -> _SkillPairs | None:
-    """Pairs of skills in training data, if those were made under another partition than the run's and are known."""
-    if not _partitions_elsewhere(run, lineage) or lineage.skill_sets is None:
+def _pairs_seen(lineage: Lineage) -> _SkillPairs | None:
+    """Pairs of skills in training data; None if they are unknown."""
+    if lineage.skill_sets is None:
         return None
     return frozenset(pair for skills in lineage.skill_sets for pair in _pairs_of(skills))
 
 
-def _partitions_elsewhere(run: Run, lineage: Lineage) -> frozenset[str]:
-    """The partitions other than the run's that a student's training data were made under."""
+def _partitions_elsewhere(run: Run, lineage: Lineage, label: str) -> frozenset[str]:
+    """The partitions that a student's training data were made under, other than that of the cells with this label."""
     if run.is_imported or not lineage.partitions:
         return frozenset()
-    here = run.experiment.partition or run.catalog.default_partition
-    return other_partitions(lineage, here, {run.experiment.catalog, run.catalog.name})
+    place = place_of(label_parts(label), run.experiment, run.catalog)
+    names = {label_parts(label).catalog or run.experiment.catalog, place.catalog.name}
+    return other_partitions(lineage, place.partition.name, names)
 
 
 def _pairs_of(skills: Iterable[str]) -> Iterator[frozenset[str]]:
@@ -166,17 +170,19 @@ def partition_notes(run: Run, lineages: Mapping[str, Lineage], cells: Iterable[C
     notes = []
     cells = list(cells)
     for student, lineage in lineages.items():
-        names = ", ".join(sorted(_partitions_elsewhere(run, lineage)))
+        own = [cell for cell in cells if cell.key.student == student]
+        elsewhere = {label: _partitions_elsewhere(run, lineage, label) for label in {c.key.setting for c in own}}
+        names = ", ".join(sorted(frozenset[str]().union(*elsewhere.values())))
         if not names:
             continue
-        pairs = _pairs_seen_elsewhere(run, lineage)
+        pairs = _pairs_seen(lineage)
         if pairs is None:
             notes.append(f"{student} was trained under the partition {names}; which skills it saw together is unknown")
             continue
         counts = {
             f"{_count_with(pairs, cell)} of {len(cell.combinations)} ({cell.key.setting}, k = {cell.key.k})": None
-            for cell in cells
-            if cell.key.student == student and _count_with(pairs, cell)
+            for cell in own
+            if elsewhere[cell.key.setting] and _count_with(pairs, cell)
         }
         seen = f"combinations with two skills that it saw together: {', '.join(counts) or 'none'}"
         notes.append(f"{student} was trained under the partition {names}; {seen}")
@@ -231,7 +237,7 @@ def skipped_cells(experiment: Experiment, scores: Sequence[CellScore]) -> set[Sk
         if not isinstance(step, EvaluateStep) or step.stop_below is None:
             continue
         for student in step.student_names:
-            for setting in (setting_label(name, step.sets, step.exclude) for name in step.settings):
+            for setting in dict.fromkeys(cell.label for cell in step.undrawn_cells(experiment.steps)):
                 reached = [k for k in sorted(set(step.k)) if _is_below(step, student, setting, k, values)]
                 skipped |= {(step.name, student, setting, k) for k in step.k if reached and k > reached[0]}
     return skipped

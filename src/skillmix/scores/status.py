@@ -25,7 +25,8 @@ from skillmix.runs.reading.graded_conversations import (
 )
 from skillmix.runs.reading.marks import MarksBuilder, MarkTable, is_large
 from skillmix.runs.reading.run_records import RecordsBuilder, RunRecords
-from skillmix.runs.run import TURNS, Run, open_run
+from skillmix.runs.run import Run, open_run
+from skillmix.runs.students import turns_of
 from skillmix.scores.scoring import SkippedCell, run_scores, skipped_cells
 
 _IMPORTED: Final = "imported"
@@ -156,7 +157,7 @@ def _missing(run: Run, records: RunRecords, begun: Mapping[ConversationKey, int]
     for (student, combination, generation), graders in _conversations(run, _skipped(run)).items():
         text = written.get((student, combination, generation))
         if text is None:
-            missing += TURNS - begun.get((student, combination, generation), 0)
+            missing += turns_of(run.experiment, student) - begun.get((student, combination, generation), 0)
         elif not earns_nothing(text.answer, rules):
             for grader in graders:
                 ballot = votes.get((student, combination, generation, grader))
@@ -181,7 +182,7 @@ def _missing_in_table(run: Run, table: MarkTable, begun: Mapping[ConversationKey
                     graded[generation, grader].update(own)
         for generation, drawn in texts.items():
             for combination in table.unwritten(student, list(drawn.values()), generation):
-                missing += TURNS - begun.get((student, combination, generation), 0)
+                missing += turns_of(run.experiment, student) - begun.get((student, combination, generation), 0)
         for (generation, grader), drawn in graded.items():
             needed = run.experiment.graders[grader].votes
             missing += table.missing_votes(student, grader, list(drawn.values()), generation, needed)

@@ -15,7 +15,7 @@ from skillmix.datasets.leakage import usable_around
 from skillmix.errors import UserError, faults_error
 from skillmix.experiment.costs import Price
 from skillmix.experiment.experiment import Experiment
-from skillmix.experiment.plan import PlannedCell, Settings, cells_of, settings_by_model
+from skillmix.experiment.plan import PlannedCell, Settings, cells_of, place_of, settings_by_model
 from skillmix.experiment.step_base import Step, student_name
 from skillmix.experiment.train_step import TrainStep
 from skillmix.models.lineage_files import read_model_file
@@ -174,9 +174,8 @@ def check_code_graders(experiment: Experiment, catalog: Catalog, steps: Sequence
     for step in steps:
         code = [name for name in step.grader_names if experiment.graders[name].asked is None]
         if code:
-            for setting, exclude in step.pools_drawn_from(experiment.steps):
-                names = [*experiment.exclude, *exclude]
-                pool = catalog.pool(setting, partition=experiment.partition, exclude=names)
+            for drawn in step.pools_drawn_from(experiment.steps):
+                pool = place_of(drawn, experiment, catalog).pool(drawn.setting, drawn.exclude)
                 require_checkers(catalog, pool.skills, code[0])
 
 

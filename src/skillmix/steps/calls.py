@@ -143,8 +143,9 @@ def draw_around_training(step: EvaluateStep | GenerateStep, context: StepContext
 def expect_calls(step: StepT, cells: Sequence[PlannedCell], context: StepContext) -> None:
     """Give the progress bar the number of calls that the cells need."""
     conversations = {(c.student, combination.id, g) for c in cells for combination in c.combinations for g in c.numbers}
-    calls = len(conversations) * calls_a_conversation(context.experiment, step.grader_names)
-    context.progress.expect(step.name, calls)
+    by_student = Counter(student for student, _, _ in conversations)
+    calls = sum(n * calls_a_conversation(context.experiment, [s], step.grader_names) for s, n in by_student.items())
+    context.progress.expect(step.name, round(calls))
 
 
 def counts_line(step: str, counts: CallCounts) -> str:

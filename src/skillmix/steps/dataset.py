@@ -5,15 +5,17 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from skillmix.catalog.catalog import Catalog, Setting
-from skillmix.catalog.combinations import Combination, Draw, all_combinations, training_draw
+from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.combinations import Combination, all_combinations
 from skillmix.datasets.leakage import bars_for
-from skillmix.datasets.row_files import content_hash, require_parquet
+from skillmix.datasets.row_files import content_hash, refuse_more_turns, require_parquet
 from skillmix.experiment.experiment import Experiment
-from skillmix.experiment.plan import PlannedCell
+from skillmix.experiment.plan import PlannedCell, place_of
+from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import DatasetStep
 from skillmix.experiment.train_step import TrainStep
 from skillmix.models.lineage_files import LINEAGE_FILE
+from skillmix.prompts.files import load_prompts
 from skillmix.render.wording import plural
 from skillmix.runs.calling import StepContext, conversations_of
 from skillmix.runs.conversations import Conversations
@@ -21,6 +23,7 @@ from skillmix.runs.folder_replacement import DATASET, require_replaceable
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts
+from skillmix.runs.students import turns_of
 from skillmix.steps.calls import counts_line
 from skillmix.steps.dependencies import Dependencies, StepInputs, of_calls, of_draws, of_files, of_settings
 from skillmix.steps.estimates import (
@@ -46,7 +49,10 @@ class DatasetKind(StepKind[DatasetStep]):
         require_parquet("train" if is_training else "parquet")  # so that one installation is enough
         require_replaceable(run.step(step.name) / "dataset", DATASET)
         bars_for(step, experiment, catalog, run)
-        catalog.excluded(step.exclude)
+        place_of(step, experiment, catalog).catalog.excluded(step.exclude)
+        if step.writer:
+            turns = turns_of(experiment, student_name(step.writer))
+            refuse_more_turns(step.writer, turns, load_prompts(step.prompts or experiment.prompts))
 
     def first_cells(self, step: DatasetStep, context: StepContext) -> Iterable[tuple[Conversations, PlannedCell]]:
         """The first conversation of each k."""
@@ -148,13 +154,8 @@ def _estimates(
 
 
 def _sample(step: DatasetStep, k: int, basis: EstimateBasis) -> list[Combination]:
-    experiment = basis.experiment
-    setting: Setting = "all" if k == 1 and step.data_recipe.skills == "all" else "train"
-    pools = basis.catalog.pools(partition=experiment.partition, exclude=experiment.exclude)
-    exclude = [*experiment.exclude, *step.exclude]
-    side = basis.catalog.pool(setting, partition=experiment.partition, exclude=exclude)
-    draw = Draw(side=side, setting=setting, k=k, seed=experiment.seed)
-    return list(islice(all_combinations(training_draw(draw, pools)), _SAMPLE))
+    draw = place_of(step, basis.experiment, basis.catalog).dataset_draw(step, k)
+    return list(islice(all_combinations(draw), _SAMPLE))
 
 
 def _spread(conversations: int, sample: list[Combination]) -> Counted:

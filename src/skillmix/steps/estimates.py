@@ -150,19 +150,21 @@ class _Asked:
 
 
 def student_estimate(label: EstimatedStep, student: str, counted: Counted, basis: EstimateBasis) -> CallEstimate:
-    """The calls of a student: two turns for each conversation."""
+    """The calls of a student: one for each turn of a conversation."""
     settings = settings_for(basis.experiment, student)
     prompts = load_prompts(settings.prompts or basis.experiment.prompts, basis.experiment.format)
     longest = settings.max_tokens
-    calls = 2 * sum(count for _, count in counted)
+    calls = prompts.turns * sum(count for _, count in counted)
     bound = 0
     typical: dict[int, _Tokens] = {}
     for combination, count in counted:
-        first, second = _prompt_lengths(prompts, basis.catalog, combination, settings)
+        first, *second = _prompt_lengths(prompts, basis.catalog, combination, settings)
         reply = min(longest, usual_tokens_in(_REPLY_PER_SKILL * (combination.k + 2)))
-        # The second prompt repeats the first and the reply to it.
-        bound += count * (2 * tokens_in(first) + longest + tokens_in(second))
-        usual = _Tokens(2 * count, count * (usual_tokens_in(2 * first + second) + reply), count * 2 * reply)
+        # A second prompt repeats the first and the reply to it.
+        turns, repeated = prompts.turns, prompts.turns - 1
+        bound += count * (turns * tokens_in(first) + repeated * longest + sum(map(tokens_in, second)))
+        read = usual_tokens_in(turns * first + sum(second)) + repeated * reply
+        usual = _Tokens(turns * count, count * read, count * turns * reply)
         typical[combination.k] = typical.get(combination.k, _NO_TOKENS) + usual
     asked = _asked_student(label, student, settings, basis)
     return _estimate(asked, _Tokens(calls, bound, calls * longest), typical, basis)
@@ -215,12 +217,12 @@ def _grader_estimate(label: EstimatedStep, name: str, counted: Counted, basis: E
 
 def _prompt_lengths(
     prompts: PromptSet, catalog: Catalog, combination: Combination, settings: StudentSettings
-) -> tuple[int, int]:
-    """Characters that the model reads before its first reply, and those of the second prompt."""
-    first, second = prompts.student_prompts(catalog, combination)
+) -> tuple[int, ...]:
+    """Characters that the model reads before its first reply, and those of a second prompt if there is one."""
+    first, *later = prompts.student_prompts(catalog, combination)
     turns_before = [*prompts.worked_turns(), *prompts.lead_turns(catalog, combination)]
     characters_before = sum(len(prompt) + len(reply) for prompt, reply in turns_before)
-    return len(settings.system or "") + characters_before + len(first), len(second)
+    return len(settings.system or "") + characters_before + len(first), *map(len, later)
 
 
 def _estimate(asked: _Asked, at_most: _Tokens, typical: dict[int, _Tokens], basis: EstimateBasis) -> CallEstimate:

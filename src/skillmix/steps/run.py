@@ -126,7 +126,7 @@ def _run_checked(
 ) -> RunResult:
     started, cpu_started = time.monotonic(), _cpu_seconds()
     steps = (wanted or StepFilter()).select(experiment)
-    catalog = load_catalog(experiment.catalog)
+    catalog = load_catalog(experiment.catalog, *experiment.other_catalogs)
     check_code_graders(experiment, catalog, steps)
     run = new_run(experiment.name)
     at_once = _taken_at_once(steps, experiment, catalog, run)
@@ -222,7 +222,7 @@ def _taken_at_once(steps: Sequence[Step], experiment: Experiment, catalog: Catal
     with run.locked():
         if run.checked_document(experiment, catalog) != run.document:
             return None
-        run.experiment, run.catalog = experiment, catalog
+        run.experiment = experiment
         inputs = StepInputs(with_trained(experiment, run), catalog, run)
         if not take_all_finished(steps, inputs, result, NO_PROGRESS):
             return None
@@ -273,7 +273,7 @@ def train_steps(path: Path, *, changes: Sequence[str] = (), only: str | None = N
     if not is_first_rank():
         with RunProgress(()) as progress:
             return [train_step(experiment, step, run, progress) for step in chosen]
-    catalog = load_catalog(experiment.catalog)
+    catalog = load_catalog(experiment.catalog, *experiment.other_catalogs)
     check_plan(experiment, catalog, chosen, run)
     trained: list[Trained] = []
     with (
@@ -302,7 +302,9 @@ def _locked(run: Run, experiment: Experiment, catalog: Catalog, steps: Sequence[
 def estimate_experiment(experiment: Experiment, *, prices: Path | None) -> list[CallEstimate]:
     """Estimate the calls, tokens, cost and GPU hours of every step, without a call."""
     past = PastCalls(new_run(experiment.name))
-    basis = EstimateBasis(experiment, load_catalog(experiment.catalog), load_prices(prices), past)
+    basis = EstimateBasis(
+        experiment, load_catalog(experiment.catalog, *experiment.other_catalogs), load_prices(prices), past
+    )
     return [estimate for step in experiment.steps for estimate in kind_of(step).estimates(step, basis)]
 
 

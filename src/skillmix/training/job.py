@@ -14,6 +14,7 @@ from skillmix.catalog.shipped import own_or_shipped
 from skillmix.datasets.row_files import content_hash
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
+from skillmix.experiment.steps import DatasetStep
 from skillmix.experiment.train_step import TrainStep
 from skillmix.hashing import digest
 from skillmix.models.checkpoints import Checkpoint, checkpoint_of
@@ -100,13 +101,15 @@ class Job:
         parent = _parent(self.checkpoint)
         before = [file for file in (*(source.about for source in self.sources), parent) if file is not None]
         base_hash = self.checkpoint.weights_hash()
+        catalog, partition = self._drawn_from()
         return ModelFile(
             kind="model",
             base=BaseEntry(spec=self.base, hash=base_hash),
             dataset=[DataEntry(path=str(source.path), hash=source.hash) for source in self.sources],
             k=sorted({k for file in before for k in file.k}),
-            catalog=self.experiment.catalog,
-            partition=self.experiment.partition or load_catalog(self.experiment.catalog).default_partition,
+            **({"requests": "one"} if before and {file.requests for file in before} == {"one"} else {}),
+            catalog=catalog,
+            partition=partition,
             combinations=sorted({combination for file in before for combination in file.combinations}),
             recipe={**self.step.recipe(), "steps_taken": steps},
             seed=self.seed,
@@ -114,6 +117,15 @@ class Job:
             adapter=self.step.lora is not None and not self.step.lora.merge,
             identity=self.identity(),
         )
+
+    def _drawn_from(self) -> tuple[str, str]:
+        """The catalog and the partition of the data sets, or those of the experiment if they differ or are unknown."""
+        steps = [step for step in self.experiment.steps if isinstance(step, DatasetStep)]
+        own = {(step.catalog, step.partition) for step in steps if step.name in self.step.data_steps}
+        catalog, partition = own.pop() if len(own) == 1 else (None, None)
+        partition = partition or (None if catalog else self.experiment.partition)
+        catalog = catalog or self.experiment.catalog
+        return catalog, partition or load_catalog(catalog).default_partition
 
 
 def chosen_steps(experiment: Experiment, only: str | None) -> list[TrainStep]:

@@ -43,7 +43,7 @@ def rejected_texts(
         words = contents(journal, [reply for index in less if (reply := index.turns[-1].reply) is not None])
     for index in less:
         last = index.turns[-1]
-        answer = answer_of(None if last.reply is None else words[last.reply], last.origin)
+        answer = answer_of(None if last.reply is None else words[last.reply], last.origin, last.number)
         if answer.text:
             yield index.combination, RejectedText(run.name, index.student, index.generation, answer.text)
 
@@ -70,8 +70,8 @@ def preference_rows(
         for chosen, other in _pairs(texts, rejected.get(id_, ())):
             yield {
                 "prompt": prompt,
-                "chosen": _reply(chosen.text),
-                "rejected": _reply(other.text),
+                "chosen": _reply(prompts.said(chosen.text)),
+                "rejected": _reply(prompts.said(other.text)),
                 "skills": list(combination.skills),
                 "topic": combination.topic,
                 "k": combination.k,
@@ -82,7 +82,7 @@ def preference_rows(
 
 
 def _reply(text: str) -> list[dict[str, str]]:
-    return [{"role": "assistant", "content": f"Answer: {text}"}]
+    return [{"role": "assistant", "content": text}]
 
 
 def _pairs(kept: Sequence[KeptText], rejected: Sequence[RejectedText]) -> Iterator[tuple[KeptText, RejectedText]]:

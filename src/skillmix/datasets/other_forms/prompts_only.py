@@ -43,7 +43,9 @@ def prompt_rows(
 
 def one_turn_prompt(prompts: PromptSet, catalog: Catalog, combination: Combination) -> str:
     """The first prompt of a conversation with the limit on the text, for trainers that know one turn only."""
-    first, _ = prompts.student_prompts(catalog, combination)
+    first, *later = prompts.student_prompts(catalog, combination)
+    if not later:
+        return first
     form = prompts.phrases.format
     return f"{first}\n\nThe text may have at most {limit_in_words(length_limit(combination.k, form), form)}."
 

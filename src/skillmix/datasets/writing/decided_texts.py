@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
-from skillmix.datasets.build import Writers, has_two_turns, kept_texts
+from skillmix.datasets.build import Writers, has_all_turns, kept_texts
 from skillmix.datasets.kept_texts import KeptText
 from skillmix.runs.reading.conversation_index import Made, conversations_made
 from skillmix.runs.reading.decisions import DecidedConversation, OpenDecisions
@@ -146,7 +146,7 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
         indexes, known = conversations_made(calls for calls in conversations.values() if calls)
         decided = self._opened.decide(indexes, known)
         decided += self._opened.of(self._writer, [key for key, calls in conversations.items() if not calls])
-        full = [one for one in decided if one.is_kept and has_two_turns(one.conversation)]
+        full = [one for one in decided if one.is_kept and has_all_turns(one.conversation)]
         texts = kept_texts(full, self._opened.journal, self._writers, self._opened.names, known)
         by_key = {(text.combination.id, text.generation): (text, self._look(text)) for text in texts}
         nothing = (None, None)

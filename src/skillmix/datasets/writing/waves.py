@@ -4,15 +4,14 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import ceil
 from pathlib import Path
 from typing import Final
 
 from skillmix.calls import CallKey, CallProblem, Outcome, Request
-from skillmix.catalog.catalog import Side
-from skillmix.catalog.combinations import Draw, training_draw
+from skillmix.catalog.combinations import Draw
 from skillmix.datasets.build import DatasetPlan, Writers
 from skillmix.datasets.counts import LeftOut, SamplingYield
 from skillmix.datasets.kept_texts import KeptText
@@ -22,7 +21,7 @@ from skillmix.datasets.writing.learning import MOST_EXAMPLES, Learned, LearnedTe
 from skillmix.datasets.writing.lent_conversations import LentConversations
 from skillmix.datasets.writing.sampling import Candidates, Drawn, Sampler, Target
 from skillmix.datasets.writing.waiting_texts import WaitingTexts
-from skillmix.experiment.plan import PlannedCell
+from skillmix.experiment.plan import PlannedCell, place_of
 from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import DatasetStep
 from skillmix.models.specs import provider_of
@@ -321,23 +320,13 @@ class Waves:
                 return
 
     def _candidates(self, k: int) -> Candidates:
-        experiment = self.context.experiment
-        pools = self.context.catalog.pools(partition=experiment.partition, exclude=experiment.exclude)
-        draw = training_draw(Draw(side=self._side(k), setting="train", k=k, seed=experiment.seed), pools)
         bars, rule = self.plan.bars, self.plan.shown_rule
-        drawn = self.context.draws.combinations(draw)
+        drawn = self.context.draws.combinations(self._draw(k))
         allowed = (c for c in drawn if bars.leak_of(c) is None and not rule.forbids(c))
         return Candidates(allowed, generations=self.step.generations)
 
-    def _side(self, k: int) -> Side:
-        """The train topics with the skills of the train side, or with all skills if the recipe says so for k = 1."""
-        experiment, catalog = self.context.experiment, self.context.catalog
-        exclude = [*experiment.exclude, *self.step.exclude]
-        train = catalog.pool("train", partition=experiment.partition, exclude=exclude)
-        if k > 1 or self.plan.recipe.skills == "train":
-            return train
-        everything = catalog.pool("all", partition=experiment.partition, exclude=exclude)
-        return replace(train, skills=everything.skills)
+    def _draw(self, k: int) -> Draw:
+        return place_of(self.step, self.context.experiment, self.context.catalog).dataset_draw(self.step, k)
 
     def _target(self, k: int) -> Target:
         return Target(
@@ -345,7 +334,7 @@ class Waves:
             most=self.step.max_conversations(k),
             floor=self.step.per_skill.floor,
             ceiling=self.step.per_skill.ceiling,
-            skills=self._side(k).skills,
+            skills=self._draw(k).side.skills,
         )
 
     def _cells(self, k: int, wave: Drawn) -> list[PlannedCell]:
@@ -421,7 +410,8 @@ class Waves:
         later = ks[ks.index(k) + 1 :]
         conversations = sum(y.written for y in self.yields) + len(sampler.tried) + more
         conversations += sum(self.step.target_of(one) for one in later)
-        calls = conversations * calls_a_conversation(self.context.experiment, self.step.graders)
+        each = calls_a_conversation(self.context.experiment, self.step.student_names, self.step.graders)
+        calls = round(conversations * each)
         # Before the first text is kept, only the upper limit is known.
         bound: Bound = "about" if sampler.yielded or missing <= 0 else "at most"
         self.context.progress.expect(self.step.name, calls, bound="at least" if later else bound)

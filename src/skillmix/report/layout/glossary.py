@@ -89,9 +89,8 @@ def _side(catalog: Catalog, partition: str | None, skill: str) -> str:
         sides = catalog.partition(partition)
     except UserError:
         return "unknown side"
-    if skill in sides.train.skills:
-        return "train"
-    return "held-out" if skill in sides.held_out.skills else "neither train nor held-out"
+    groups = (name for name in sides.settings[:-1] if skill in sides.side(name).skills)
+    return next(groups, "neither train nor held-out")
 
 
 def _sides(sides: Mapping[str, str]) -> str:

@@ -261,7 +261,7 @@ class LeaseWorker:
         """Ask for leave as soon as the model has room; later parts of a conversation go first."""
         key = task.request.key
         self._without_leave[key] = task, start
-        is_first = isinstance(key, GenerateKey) and key.turn == 1
+        is_first = isinstance(key, GenerateKey) and key.turn <= 1
         heappush(self._wanted.setdefault(task.model, []), (is_first, next(self._order), task))
         self._news.set()
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
+from skillmix.calls import ONLY_TURN
 from skillmix.grading.answers import Answer, extract_answer, plain_answer
 from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.reader import Reading
@@ -21,17 +22,23 @@ def is_over(*, turn: int, origin: str, has_reply: bool, problem: str | None, tur
     False
     >>> is_over(turn=1, origin="call", has_reply=False, problem="final", turns=2)
     True
+    >>> is_over(turn=ONLY_TURN, origin="call", has_reply=True, problem=None, turns=2)
+    True
     """
     if problem is not None:
         return problem == "final"
-    return has_reply and (turns is None or turn >= turns or origin != "call")
+    return has_reply and (turns is None or turn in (turns, ONLY_TURN) or origin != "call")
 
 
-def answer_of(reply: str | None, origin: str) -> Answer:
-    """The graded text of the latest reply; an imported text is the answer itself, and no reply is a refusal."""
+def answer_of(reply: str | None, origin: str, turn: int) -> Answer:
+    """The graded text of the latest reply; an imported text is the answer itself, and no reply is a refusal.
+
+    The only turn of a conversation does not ask for 'Answer:', so its reply is fine without.
+    """
     if reply is None:
         return Answer("", "refused")
-    return plain_answer(reply) if origin == "imported-text" else extract_answer(reply)
+    answer = plain_answer(reply) if origin == "imported-text" else extract_answer(reply)
+    return Answer(answer.text, "fine") if turn == ONLY_TURN and answer.status == "no marker" else answer
 
 
 def votes_of(attempts: Iterable[tuple[int, Reading | None]]) -> dict[int, Reading | None]:

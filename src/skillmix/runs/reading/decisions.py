@@ -187,7 +187,7 @@ class OpenDecisions(AbstractContextManager["OpenDecisions"]):
         questions = []
         for index, grader, _ in missing:
             last = index.turns[-1]
-            answer = answer_of(None if last.reply is None else words[last.reply], last.origin)
+            answer = answer_of(None if last.reply is None else words[last.reply], last.origin, last.number)
             own = [(v, words[v.reply] if v.reply else "") for v in index.votes if v.grader == grader.name]
             questions.append(Question(grader, combinations[index.combination], answer, own))
         decisions = self._workers.decide(questions, self._rules.means)
@@ -204,6 +204,7 @@ def _key(version: bytes, grader: str, index: ConversationIndex) -> bytes:
     last = index.turns[-1]
     content = blake2b(version, digest_size=16)
     content.update(f"{index.combination}{last.reply}{last.origin == 'imported-text'}".encode())
+    content.update(b"" if last.number else b"the only turn")
     for vote in index.votes:
         if vote.grader == grader:
             content.update(f"{vote.round} {vote.attempt} {vote.text}{vote.reply}".encode())

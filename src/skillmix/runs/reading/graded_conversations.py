@@ -113,7 +113,8 @@ def _text_of(
             hint="It is damaged. Restore it from a copy.",
         )
     finish = last.outcome.finish if isinstance(last.outcome, Reply) else None
-    return StudentText(student, combinations[combination], generation, answer_of(reply, last.origin), finish)
+    answer = answer_of(reply, last.origin, last.key.turn)
+    return StudentText(student, combinations[combination], generation, answer, finish)
 
 
 def _joined(run: Run, texts: Iterable[StudentText], calls: Iterable[Call]) -> Iterator[Ungraded]:

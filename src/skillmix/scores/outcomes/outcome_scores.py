@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Final, Literal
 
 from skillmix.errors import UserError
+from skillmix.experiment.step_base import label_parts
 from skillmix.grading.outcomes.outcome_points import outcome_of, possible_outcomes
 from skillmix.grading.points import Points
 from skillmix.prompts.rubric import OUTCOMES, TextOutcome
@@ -62,7 +63,7 @@ class OutcomeScore(OutcomeShare):
 
     def json_row(self) -> dict[str, object]:
         """The fields in the order in which `scores --json` prints them: the cell, then the numbers."""
-        row = asdict(self)
+        row = asdict(self) | {"setting": label_parts(self.setting).setting}
         numbers = tuple(OutcomeShare.__dataclass_fields__)
         return {name: row[name] for name in (*(n for n in row if n not in numbers), *numbers)}
 

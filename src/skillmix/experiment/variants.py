@@ -1,0 +1,260 @@
+"""One file for many seeds, partitions and settings: a step of the file becomes a step for each value it depends on.
+
+`seeds`, `partitions` and `matrix` each vary one thing. A step or a student that depends on it, directly or through a
+step or a student that it names, is repeated under a name with a suffix, such as `m123-p101-s0`; everything else is
+shared. A stored experiment has the repeated steps, and says in `variants` what each of them was repeated for.
+"""
+
+import re
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, JsonValue
+
+from skillmix.experiment.step_base import Name, Section
+
+
+def _different(values: list[Any]) -> list[Any]:
+    twice = [value for place, value in enumerate(values) if value in values[:place]]
+    if twice or not values:
+        raise ValueError(f"{twice[0]!r} is given twice" if twice else "the list is empty; give at least one value")
+    return values
+
+
+Seeds = Annotated[list[int], AfterValidator(_different)]
+Partitions = Annotated[list[str], AfterValidator(_different)]
+
+
+def _own_name(name: str) -> str:
+    if name in ("seed", "partition") or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise ValueError("lower-case letters, digits and '_' make a name; seed and partition have lists of their own")
+    return name
+
+
+Matrix = dict[Annotated[str, AfterValidator(_own_name)], Annotated[list[JsonValue], AfterValidator(_different)]]
+
+
+class Variant(Section):
+    """What a step or a student was repeated for."""
+
+    family: Name
+    """Its name in the file."""
+    seed: int | None = None
+    """The seed of the training."""
+    partition: str | None = None
+    """The partition."""
+    values: dict[str, JsonValue] = {}
+    """Values of `matrix`, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """A document with its steps repeated, or a document that says nothing of repetitions as it is."""
+
+    first: object
+    """With the first value of everything, under the names of the file."""
+    whole: object
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """One thing that varies: its name in braces, and its values with the suffix that each gives to names."""
+
+    name: str
+    values: Mapping[str, Any]
+    """The value of each suffix."""
+
+
+_Node = tuple[str, str]
+"""A step or a student: `steps` or `students`, and its name."""
+_Change = Callable[[_Node, dict[str, Any]], Iterable[tuple[str, dict[str, Any]]]]
+_KEYS: Final = ("seeds", "partitions", "matrix")
+_WHOLE_RUN: Final = ("report", "annotate", "graders")
+"""Steps that read all that was made, so that there is one of each."""
+_STEP_KEYS: Final = ("of", "data")
+_MODEL_KEYS: Final = ("base", "writer", "students", "tuned_from")
+
+
+def expanded(document: object) -> Expansion:
+    """Repeat the steps and students of an experiment file for its seeds, partitions and the values of its matrix."""
+    if not isinstance(document, dict) or not any(key in document for key in _KEYS):
+        return Expansion(document, document)
+    axes = {axis.name: axis for axis in _axes(document)}
+    nodes: dict[_Node, dict[str, Any]] = {}
+    _with_nodes(document, lambda node, entry: [(node[1], nodes.setdefault(node, entry))])
+    depends = _dependences(nodes, axes)
+    firsts = {name: next(iter(axis.values.values())) for name, axis in axes.items()}
+    first = _with_nodes(document, lambda node, entry: [(node[1], _filled(entry, depends[node], firsts))])
+    branches = {
+        node: [dict(zip(own, suffixes, strict=True)) for suffixes in product(*(axes[name].values for name in own))]
+        for node, own in depends.items()
+    }
+    variants: dict[str, dict[str, Any]] = {}
+
+    def repeated(node: _Node, entry: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+        for branch in branches[node]:
+            values = {name: axes[name].values[suffix] for name, suffix in branch.items()}
+            others = {name: value for name, value in values.items() if name not in Variant.model_fields}
+            if values:
+                about = {name: value for name, value in values.items() if name not in others}
+                variants[_name(node, branch)] = {"family": node[1], **about, "values": others}
+            yield _name(node, branch), _with_references(_filled(entry, branch, values), branches, branch)
+
+    whole = _with_nodes({key: value for key, value in document.items() if key not in _KEYS}, repeated)
+    return Expansion(first, {**whole, "variants": variants}, tuple(_faults(document, axes, depends)))
+
+
+def _name(node: _Node, branch: Mapping[str, str]) -> str:
+    return f"{node[1]}{''.join(branch.values())}"
+
+
+def _axes(document: Mapping[str, Any]) -> Iterator[_Axis]:
+    """What varies, in the order of suffixes; a list that is not valid is left out, for the check of the form."""
+    matrix = document.get("matrix")
+    named = [(name, name, values) for name, values in matrix.items()] if isinstance(matrix, dict) else []
+    for name, prefix, values in (
+        ("partition", "p", document.get("partitions")),
+        *named,
+        ("seed", "s", document.get("seeds")),
+    ):
+        if isinstance(values, list) and values:
+            yield _Axis(str(name), dict(zip(_suffixes(str(prefix), values), values, strict=True)))
+
+
+def _suffixes(prefix: str, values: Sequence[object]) -> list[str]:
+    """A suffix for each value: its last part if that tells values apart, else all of it, else its number.
+
+    >>> _suffixes("p", ["nested:101", "nested:102"]), _suffixes("p", ["category"]), _suffixes("rate", [-0.5, 0.5])
+    (['-p101', '-p102'], ['-p-category'], ['-rate1', '-rate2'])
+    """
+    numbers = [str(place) for place in range(1, len(values) + 1)]
+    texts = [str(value).casefold() for value in values]
+    for parts in ([text.rpartition(":")[2] for text in texts], texts, numbers):
+        words = [re.sub(r"[^a-z0-9._]+", "-", part).strip("-._") for part in parts]
+        if len({*words, ""}) == len(values) + 1:
+            break
+    return [f"-{prefix}{'' if word[0].isdigit() else '-'}{word}" for word in words]
+
+
+def _with_nodes(document: Mapping[str, Any], change: _Change) -> dict[str, Any]:
+    """The document with each student and step replaced by what `change` makes of it, entries by name."""
+    students, steps = document.get("students"), document.get("steps")
+    result = dict(document)
+    if isinstance(students, dict):
+        found = [(("students", str(name)), entry) for name, entry in students.items()]
+        result["students"] = {
+            name: new
+            for node, entry in found
+            for name, new in (change(node, entry) if isinstance(entry, dict) else [(node[1], entry)])
+        }
+    if isinstance(steps, list):
+        result["steps"] = []
+        for entry in steps:
+            named = isinstance(entry, dict) and isinstance(entry.get("name"), str)
+            news = change(("steps", entry["name"]), entry) if named else [("", entry)]
+            result["steps"] += [{**new, "name": name} if named else new for name, new in news]
+    return result
+
+
+def _dependences(nodes: Mapping[_Node, dict[str, Any]], axes: Iterable[str]) -> dict[_Node, list[str]]:
+    """The axes that each step and student depends on, directly or through those that it names, in their order."""
+    found = {node: {axis for axis in axes if _varies(entry, axis)} for node, entry in nodes.items()}
+    before: object = None
+    while before != found:
+        before = {node: set(names) for node, names in found.items()}
+        for node, entry in nodes.items():
+            if entry.get("stage") not in _WHOLE_RUN:
+                found[node] |= {name for named in _named_in(entry) for name in found.get(named, ())}
+    return {node: [axis for axis in axes if axis in names] for node, names in found.items()}
+
+
+def _varies(entry: Mapping[str, Any], axis: str) -> bool:
+    """Whether a step or a student depends on an axis by itself."""
+    stage = entry.get("stage")
+    if stage in _WHOLE_RUN:
+        return False
+    if f"{{{axis}}}" in str(entry):
+        return True
+    if axis == "seed":
+        return stage == "train" and "seed" not in entry
+    if axis != "partition" or "partition" in entry:
+        return False
+    settings = entry.get("settings", ["all"] if stage == "generate" else ["train", "held-out"])
+    return stage == "dataset" or (stage in ("generate", "evaluate") and settings not in ("all", ["all"]))
+
+
+def _target(key: str, reference: object) -> _Node | None:
+    """The step or the student that a reference under a key means; None if the key holds no references."""
+    if key in _MODEL_KEYS and isinstance(reference, str):
+        name = reference.removeprefix("step:")
+        return ("students" if name == reference else "steps"), name
+    return ("steps", str(reference)) if key in _STEP_KEYS else None
+
+
+def _named_in(entry: Mapping[str, Any]) -> Iterator[_Node]:
+    for key, value in entry.items():
+        for reference in value if isinstance(value, list) else [value]:
+            target = _target(key, reference)
+            if target is not None:
+                yield target
+
+
+def _with_references(
+    entry: Mapping[str, Any], branches: Mapping[_Node, Sequence[Mapping[str, str]]], own: Mapping[str, str]
+) -> dict[str, Any]:
+    """A step or a student whose references lead to its own branch: to several if it leaves a value open."""
+
+    def renamed(key: str, reference: object) -> list[object]:
+        target = _target(key, reference)
+        if target is None or target not in branches:
+            return [reference]
+        prefix = "step:" if str(reference).startswith("step:") else ""
+        fitting = [b for b in branches[target] if all(own.get(name, suffix) == suffix for name, suffix in b.items())]
+        return [f"{prefix}{_name(target, branch)}" for branch in fitting]
+
+    return {
+        key: [new for one in value for new in renamed(key, one)] if isinstance(value, list) else renamed(key, value)[0]
+        for key, value in entry.items()
+    }
+
+
+def _filled(entry: Mapping[str, Any], own: Container[str], values: Mapping[str, Any]) -> dict[str, Any]:
+    """A step or a student with the values of a branch, in braces and in the settings that follow from them."""
+    filled: dict[str, Any] = _with_values(entry, values)
+    if "partition" in own and entry.get("stage") in ("dataset", "generate", "evaluate"):
+        filled.setdefault("partition", values["partition"])
+    if "seed" in own and entry.get("stage") == "train":
+        filled.setdefault("seed", values["seed"])
+    return filled
+
+
+def _with_values(value: Any, values: Mapping[str, Any]) -> Any:
+    """A value with `{NAME}` replaced; a text that is nothing else becomes the value itself, such as a number."""
+    if isinstance(value, str):
+        for name, own in values.items():
+            if value == f"{{{name}}}":
+                return own
+            value = value.replace(f"{{{name}}}", str(own))
+        return value
+    if isinstance(value, Mapping):
+        return {key: _with_values(part, values) for key, part in value.items()}
+    return [_with_values(part, values) for part in value] if isinstance(value, list) else value
+
+
+def _faults(document: Mapping[str, Any], axes: Iterable[str], depends: Mapping[_Node, Iterable[str]]) -> Iterator[str]:
+    """Lists that nothing depends on."""
+    used = {axis for own in depends.values() for axis in own}
+    for axis in axes:
+        if axis not in used:
+            yield _UNUSED.get(axis, f"matrix.{axis}: no step and no student has {{{axis}}} in a setting")
+    if document.get("partition") is not None and "partitions" in document:
+        yield "partition: partitions says which; leave one of the two out"
+
+
+_UNUSED: Final = {
+    "seed": "seeds: no step trains with a seed of the list; leave seeds out, or write {seed} where it belongs",
+    "partition": "partitions: no step depends on the partition; leave partitions out, or evaluate held-out skills",
+}
