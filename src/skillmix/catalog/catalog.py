@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, Literal
 
+from skillmix.catalog.grammar import Figure, Grammar
 from skillmix.catalog.names import before_parenthesis, fold_name
 from skillmix.catalog.nested import GROUPS_OF_CELLS, cells_by_group
 from skillmix.catalog.own_code import OwnCode
@@ -33,6 +34,7 @@ class Skill:
     definition: str
     example: str
     figure: str | None = None
+    """For a skill with two parts: the figure, and below the word."""
     word: str | None = None
 
 
@@ -150,6 +152,10 @@ class Catalog:
     """The clauses of the template student, by skill and form."""
     controls: Mapping[str, str] = field(default_factory=dict)
     """For a catalog of probes, by topic that is a control: the probe whose harmless twin it is."""
+    figures: tuple[Figure, ...] = ()
+    """For skills with two parts: how code finds each figure. Full marks then mean exactly the requested skills."""
+    grammar: Grammar | None = None
+    """How the teacher `composer:` words the figures; None if it cannot."""
     code: OwnCode | None = None
     """The `checkers.py` in the folder of the catalog; None if there is none."""
     members: Mapping[str | None, "Catalog"] = field(default_factory=dict)
@@ -177,7 +183,7 @@ class Catalog:
             parts.append(["woven", self.woven])
         if self.controls:
             parts.append(["controls", dict(self.controls)])
-        if self.figures:
+        if self.figure_of:
             parts.append(["figures", [[s.figure, s.word] for s in self.skills]])
         if any(p.groups for p in self.partitions):
             groups = [
@@ -188,7 +194,7 @@ class Catalog:
         return short_id("catalog", *parts)
 
     @cached_property
-    def figures(self) -> Mapping[str, str]:
+    def figure_of(self) -> Mapping[str, str]:
         """The figures of skills that have one; a combination never uses a figure twice."""
         return {skill.name: skill.figure for skill in self.skills if skill.figure}
 
@@ -262,7 +268,7 @@ class Catalog:
             one=None if side.one is None else side.one - excluded,
             impossible=self.not_combined,
             may_be_plain=bool(self.controls),
-            one_of_each=self.figures,
+            one_of_each=self.figure_of,
         )
 
     def pools(self, *, partition: str | None = None, exclude: Sequence[str] = ()) -> list[tuple[Setting, Side]]:

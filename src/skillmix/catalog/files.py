@@ -5,11 +5,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from skillmix.catalog.catalog import RESERVED_NAMES, SETTINGS, Catalog, EntailedPair, Partition, Side, Skill, WovenRule
+from skillmix.catalog.grammar import (
+    PATTERN,
+    Figure,
+    Frames,
+    Grammar,
+    filled,
+    frame_faults,
+    remember_figures,
+    with_article,
+)
 from skillmix.catalog.names import fold_name
 from skillmix.catalog.own_code import own_code_of
 from skillmix.catalog.validation import Fault, fault_words, known_keys
@@ -22,6 +32,9 @@ SHIPPED = Path(str(files("skillmix"))) / "data"
 
 Name = Annotated[str, StringConstraints(pattern=r"^[^\s;|\x00-\x1f\x7f]([^;|\x00-\x1f\x7f]*[^\s;|\x00-\x1f\x7f])?$")]
 """A name is one line without outer blanks, without ';' (it separates names on the command line) and without '|'."""
+FigureWord = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]+$")]
+Pair = Annotated[list[Name], Field(min_length=2, max_length=2)]
+Pattern = Annotated[str, StringConstraints(pattern=PATTERN)]
 Prose = Annotated[str, StringConstraints(min_length=1, pattern=r"\S")]
 
 
@@ -41,6 +54,78 @@ class SkillEntry(_Strict):
     example: Prose
     figure: Name | None = None
     word: Name | None = None
+
+
+class FigureEntry(_Strict):
+    """A figure of figures.yaml: a skill with each word of its kind."""
+
+    kind: str
+    name: Name
+    category: Name
+    definition: Prose
+    example: Prose
+    patterns: list[Pattern] = []
+
+
+class FiguresFile(_Strict):
+    """The content of figures.yaml."""
+
+    words: dict[Name, Annotated[list[FigureWord], Field(min_length=1)]] = {}
+    figures: dict[Name, FigureEntry] = {}
+
+
+class FramesEntry(_Strict):
+    """The frames of one figure."""
+
+    events: list[Prose] = []
+    clauses: list[Prose] = []
+    closed: list[Prose] = []
+    before: list[Prose] = []
+    after: list[Prose] = []
+    fits: Literal["events", "any"] = "events"
+
+    def frames(self) -> Frames:
+        """The frames as the teacher uses them."""
+        events, hosts = tuple(self.events), (*self.events, *self.clauses)
+        parts = tuple(self.before), tuple(self.after)
+        return Frames((*hosts, *self.closed), hosts, events, *parts, self.fits == "any")
+
+
+class TopicSlotsEntry(_Strict):
+    """The words of one topic for the slots of frames."""
+
+    who: Name
+    verb: Pair
+    """The base form and the past."""
+    things: Annotated[list[Pair], Field(min_length=2)]
+    """Singular and plural of each."""
+    tool: Name
+    place: Name
+    at: Name
+
+    def slots(self) -> Iterator[dict[str, str]]:
+        """The words by slot, once for each of the things."""
+        own = {"who": self.who, "base": self.verb[0], "past": self.verb[1], "tool": self.tool, "place": self.place}
+        for number, (thing, things) in enumerate(self.things):
+            _, others = self.things[number - 1]
+            yield {
+                **own,
+                "at": self.at,
+                "thing": thing,
+                "a thing": with_article(thing),
+                "things": things,
+                "others": others,
+            }
+
+
+class GrammarFile(_Strict):
+    """The content of grammar.yaml."""
+
+    plain: Annotated[list[Prose], Field(min_length=1)]
+    joints: Annotated[list[Prose], Field(min_length=1)]
+    adjectives: list[FigureWord] = []
+    figures: dict[str, FramesEntry]
+    topics: dict[str, TopicSlotsEntry]
 
 
 class SideEntry(_Strict):
@@ -129,7 +214,7 @@ class PartitionsFile(_Strict):
 
 def shipped_catalogs() -> list[str]:
     """Names of the catalogs in the package."""
-    return sorted(path.parent.name for path in SHIPPED.glob("*/skills.yaml"))
+    return sorted(path.parent.name for path in SHIPPED.glob("*/partitions.yaml"))
 
 
 def load_catalog(name: str, *others: str) -> Catalog:
@@ -192,7 +277,15 @@ def _joined(first: Catalog, others: Mapping[str, Catalog]) -> Catalog:
 
 def _build(name: str, folder: Path) -> Catalog:
     faults: list[str] = []
-    skills = _validated(folder / "skills.yaml", list[SkillEntry], faults)
+    figures_file, grammar_file = folder / "figures.yaml", folder / "grammar.yaml"
+    figures = (_validated(figures_file, FiguresFile, faults) if figures_file.is_file() else None) or FiguresFile()
+    faults += _kind_faults(figures)
+    of_figures = _figure_skills(figures)
+    skills: list[Skill] | None = of_figures
+    if not figures_file.is_file() or (folder / "skills.yaml").is_file():
+        entries = _validated(folder / "skills.yaml", list[SkillEntry], faults)
+        plain = [Skill(**s.model_dump()) for s in entries or []]
+        skills = None if entries is None else [*plain, *of_figures]
     topics = _validated(folder / "topics.yaml", list[Name], faults)
     partitions = _validated(folder / "partitions.yaml", PartitionsFile, faults)
     words_file = folder / "vocabulary.yaml"
@@ -203,6 +296,10 @@ def _build(name: str, folder: Path) -> Catalog:
     controls_file = folder / "controls.yaml"
     controls = _validated(controls_file, dict[str, str], faults) if controls_file.is_file() else {}
     faults += _control_faults(controls or {}, set(topics or []))
+    grammar = _validated(grammar_file, GrammarFile, faults) if grammar_file.is_file() else None
+    if grammar is not None:
+        known = {"figure": list(figures.figures), "topic": topics or []}
+        faults += [*_grammar_gaps(grammar, known), *_frame_faults(grammar)]
     faults += [
         _with_nearest(f"vocabulary.yaml: there is no topic {name!r}", name, topics or [])
         for name in words or {}
@@ -216,9 +313,11 @@ def _build(name: str, folder: Path) -> Catalog:
         faults += _partition_faults(partitions, skills, topics)
     if faults or not skills or not topics or not partitions:
         raise faults_error(f"Catalogue {folder}", faults, hint="Correct the files; nothing was loaded.")
+    made = _figures(figures, skills)
+    remember_figures(name, made)
     return Catalog(
         name=name,
-        skills=tuple(Skill(**s.model_dump()) for s in skills),
+        skills=tuple(skills),
         topics=tuple(topics),
         partitions=tuple(_partition(n, entry, partitions.topics, skills) for n, entry in partitions.partitions.items()),
         default_partition=partitions.default,
@@ -229,7 +328,63 @@ def _build(name: str, folder: Path) -> Catalog:
         woven=partitions.woven,
         templates={n: {"fixed": entry.fixed, "slot": entry.slot} for n, entry in (templates or {}).items()},
         controls={control: probe for probe, control in (controls or {}).items()},
+        figures=made,
+        grammar=_grammar(grammar) if grammar else None,
         code=own_code_of(folder, tuple(s.name for s in skills)),
+    )
+
+
+def _kind_faults(document: FiguresFile) -> Iterator[str]:
+    for name, entry in document.figures.items():
+        if entry.kind not in document.words:
+            yield _with_nearest(f"figures.yaml, {name}: no words of kind {entry.kind!r}", entry.kind, document.words)
+        if "{word}" not in entry.name and "{a word}" not in entry.name:
+            yield f"figures.yaml, {name}, name: has neither {{word}} nor {{a word}}"
+
+
+def _figure_skills(document: FiguresFile) -> list[Skill]:
+    skills = []
+    for figure, entry in document.figures.items():
+        for word in document.words.get(entry.kind, ()):
+            name, definition, example = (filled(part, word) for part in (entry.name, entry.definition, entry.example))
+            skills.append(Skill(name, entry.category, definition, example, figure, word))
+    return skills
+
+
+def _figures(document: FiguresFile, skills: Sequence[Skill]) -> tuple[Figure, ...]:
+    return tuple(
+        Figure(name, tuple(entry.patterns), tuple((s.word or "", s.name) for s in skills if s.figure == name))
+        for name, entry in document.figures.items()
+    )
+
+
+def _grammar_gaps(grammar: GrammarFile, known: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Figures and topics that the grammar lacks, or that the catalog does not have."""
+    for kind, listed in (("figure", grammar.figures), ("topic", grammar.topics)):
+        for name in listed:
+            if name not in known[kind]:
+                yield _with_nearest(f"grammar.yaml: there is no {kind} {name!r}", name, known[kind])
+        yield from (f"grammar.yaml: the {kind} {name!r} is missing" for name in known[kind] if name not in listed)
+
+
+def _frame_faults(grammar: GrammarFile) -> Iterator[str]:
+    for name, entry in grammar.figures.items():
+        frames = entry.frames()
+        if not frames.own:
+            yield f"grammar.yaml, {name}: has no whole clause"
+        for frame in (*frames.own, *frames.before, *frames.after):
+            yield from (f"grammar.yaml, {name}: {fault}" for fault in frame_faults(frame, has_word=True))
+    for frame in grammar.plain:
+        yield from (f"grammar.yaml, plain: {fault}" for fault in frame_faults(frame, has_word=False))
+
+
+def _grammar(document: GrammarFile) -> Grammar:
+    return Grammar(
+        tuple(document.plain),
+        tuple(document.joints),
+        tuple(document.adjectives),
+        {n: entry.frames() for n, entry in document.figures.items()},
+        {n: tuple(entry.slots()) for n, entry in document.topics.items()},
     )
 
 
@@ -275,7 +430,7 @@ def _name_faults(file: str, names: Sequence[str]) -> Iterator[str]:
         first.setdefault(folded, number)
 
 
-def _partition_faults(document: PartitionsFile, skills: Sequence[SkillEntry], topics: Sequence[str]) -> Iterator[str]:
+def _partition_faults(document: PartitionsFile, skills: Sequence[Skill], topics: Sequence[str]) -> Iterator[str]:
     names, categories = {s.name for s in skills}, {s.category for s in skills}
     if document.default not in document.partitions:
         yield f"partitions.yaml, default: {document.default!r} is not one of {', '.join(document.partitions) or 'none'}"
@@ -307,7 +462,7 @@ def _partition_faults(document: PartitionsFile, skills: Sequence[SkillEntry], to
 
 
 def _group_faults(
-    partition: str, entry: PartitionEntry, shared: TopicSides, skills: Sequence[SkillEntry], topics: Sequence[str]
+    partition: str, entry: PartitionEntry, shared: TopicSides, skills: Sequence[Skill], topics: Sequence[str]
 ) -> Iterator[str]:
     for name, group in entry.groups.items():
         at = f"{partition}, groups, {name}"
@@ -362,7 +517,7 @@ def _overlap(location: str, train: Iterable[str], held_out: Iterable[str]) -> It
         yield f"partitions.yaml, {location}: {name!r} is on both sides"
 
 
-def _skills_of(side: SideEntry | OneEntry, skills: Sequence[SkillEntry]) -> tuple[str, ...]:
+def _skills_of(side: SideEntry | OneEntry, skills: Sequence[Skill]) -> tuple[str, ...]:
     return tuple(s.name for s in skills if s.category in side.categories or s.name in side.skills)
 
 
@@ -371,7 +526,7 @@ def _topics_of(side: SideEntry, label: str, topics: TopicSides) -> tuple[str, ..
     return tuple(side.topics if side.topics is not None else shared)
 
 
-def _partition(name: str, entry: PartitionEntry, topics: TopicSides, skills: Sequence[SkillEntry]) -> Partition:
+def _partition(name: str, entry: PartitionEntry, topics: TopicSides, skills: Sequence[Skill]) -> Partition:
     return Partition(
         name=name,
         train=Side(_skills_of(entry.train, skills), _topics_of(entry.train, "train", topics)),
@@ -380,7 +535,7 @@ def _partition(name: str, entry: PartitionEntry, topics: TopicSides, skills: Seq
     )
 
 
-def _group(name: str, entry: GroupEntry, topics: TopicSides, skills: Sequence[SkillEntry]) -> Side:
+def _group(name: str, entry: GroupEntry, topics: TopicSides, skills: Sequence[Skill]) -> Side:
     ones = _skills_of(entry.one, skills) if entry.one else ()
     one = frozenset(ones) if entry.one else None
     return Side((*_skills_of(entry, skills), *ones), _topics_of(entry, name, topics), one=one)

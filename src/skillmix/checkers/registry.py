@@ -7,6 +7,7 @@ from typing import Final
 
 from skillmix.catalog.names import fold_name
 from skillmix.catalog.own_code import OwnCode, trusted_codes
+from skillmix.checkers.figures import figure_checkers, looked_for
 from skillmix.checkers.own_checkers import own_checkers
 from skillmix.checkers.passage import Checker
 from skillmix.checkers.skills import (
@@ -77,7 +78,8 @@ def may_repeat(skill: str) -> bool:
 
 def checker_of(skill: str) -> Checker | None:
     """The checker of a skill; None if the skill has none."""
-    return all_checkers().get(fold_name(skill))
+    name = fold_name(skill)
+    return all_checkers().get(name) or figure_checkers().get(name)
 
 
 def why_not_shown(skill: str) -> str:
@@ -86,7 +88,8 @@ def why_not_shown(skill: str) -> str:
     >>> why_not_shown("simile")
     'code found no passage that shows it; the check looks for a comparison with "as ... as a" or "like a"'
     """
-    looks_for = _LOOKS_FOR.get(fold_name(skill)) or _looked_for(fold_name(skill), trusted_codes())
+    name = fold_name(skill)
+    looks_for = _LOOKS_FOR.get(name) or _looked_for(name, trusted_codes()) or looked_for(name)
     return _NOT_SHOWN if looks_for is None else f"{_NOT_SHOWN}; the check looks for {looks_for}"
 
 

@@ -118,6 +118,18 @@ def sense_problem(
     return repeats or (_copy(passage, shown) if shown else None)
 
 
+def form_problem(passage: Passage) -> str | None:
+    """What is wrong with the form of a text from a small vocabulary: its length, markup, its end, loops.
+
+    Such texts share their frames, so this leaves out what compares a text with English at large or with the prompt.
+    """
+    for problem in (_length, _markup, _end, _loop):
+        reason = problem(passage)
+        if reason:
+            return reason
+    return None
+
+
 def _copy(passage: Passage, shown: PromptTexts) -> str | None:
     copy = shown.copied_by(passage)
     if copy:

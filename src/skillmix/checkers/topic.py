@@ -1,6 +1,6 @@
 """Decide whether a text is on its topic, by the words of the topic's name and vocabulary."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,6 +61,26 @@ def on_topic(passage: Passage, topic: TopicWords) -> Span | None:
             if len(seen) >= ENOUGH or topic.name <= seen.keys():
                 return Span(min(word.start for word in seen.values()), word.end)
     return None
+
+
+class OtherTopics:
+    """Finds words that put a text on another topic than the requested one."""
+
+    def __init__(self, topics: Mapping[str, TopicWords]) -> None:
+        self._topics: dict[str, list[str]] = {}
+        for topic, words in topics.items():
+            for form, base in words.forms.items():
+                if base in words.alone or words.name == {base}:
+                    self._topics.setdefault(form, []).append(topic)
+
+    def word_in(self, passage: Passage, topic: str) -> tuple[Word, str] | None:
+        """The first word of another topic, and that topic; a word of the requested topic is none."""
+        for word in passage.words:
+            for form in (word.lower,) if word.lower.isalpha() else _parts(word.lower):
+                topics = self._topics.get(form)
+                if topics is not None and topic not in topics:
+                    return word, topics[0]
+        return None
 
 
 def topic_bases(words: Words, topic: TopicWords) -> frozenset[str]:

@@ -334,6 +334,8 @@ def catalog_page(catalog: "Catalog", *, shipped: Sequence[str]) -> str:
     from skillmix.render.markdown import markdown_table
 
     categories = len({skill.category for skill in catalog.skills})
+    figures = f" ({plural(len(catalog.figures), 'figure')})" if catalog.figures else ""
+    skills, topics = plural(len(catalog.skills), "skill"), plural(len(catalog.topics), "topic")
     partitions = [
         [
             p.name,
@@ -344,7 +346,7 @@ def catalog_page(catalog: "Catalog", *, shipped: Sequence[str]) -> str:
     header = ["partition", "train skills", "held-out skills", "train topics", "held-out topics"]
     return "\n\n".join(
         [
-            f"{catalog.name}: {len(catalog.skills)} skills in {categories} categories, {len(catalog.topics)} topics",
+            f"{catalog.name}: {skills}{figures} in {categories} categories, {topics}",
             *_skills_by_category(catalog),
             markdown_table(header, partitions, right=frozenset({1, 2, 3, 4})),
             *_never_drawn(catalog),
@@ -375,10 +377,19 @@ def partition_page(partition: "Partition") -> str:
 
 
 def _skills_by_category(catalog: "Catalog") -> Iterator[str]:
-    """A paragraph for each category, with a line for each skill."""
+    """A paragraph for each category, with a line for each skill, or for the first of each figure."""
+    words: dict[str, list[str]] = {}
+    for skill in catalog.skills:
+        if skill.figure and skill.word:
+            words.setdefault(skill.figure, []).append(skill.word)
     for category in sorted({skill.category for skill in catalog.skills}):
-        skills = [f"{s.name}: {' '.join(s.definition.split())}" for s in catalog.skills if s.category == category]
-        yield "\n".join([f"{category}:", *("  " + wrapped(skill, indent=6) for skill in skills)])
+        lines = []
+        for skill in catalog.skills:
+            others = words.get(skill.figure or "", [skill.word])
+            if skill.category == category and others[0] == skill.word:
+                also = f" (and with {', '.join(map(str, others[1:]))})" if others[1:] else ""
+                lines.append(f"{skill.name}{also}: {' '.join(skill.definition.split())}")
+        yield "\n".join([f"{category}:", *("  " + wrapped(line, indent=6) for line in lines)])
 
 
 def _never_drawn(catalog: "Catalog") -> list[str]:

@@ -138,6 +138,18 @@ def _check_scripted(spec: ModelSpec) -> None:
     check_script(spec)
 
 
+def _open_composer(spec: ModelSpec, options: ModelOptions) -> Model:
+    from skillmix.models.composer import ComposerModel
+
+    return ComposerModel(spec)
+
+
+def _check_composer(spec: ModelSpec) -> None:
+    from skillmix.models.composer import check_composer
+
+    check_composer(spec)
+
+
 LOCAL_PACKAGES: Final = ("torch", "transformers", "safetensors")
 _ROWS: Final = (
     Provider(
@@ -181,6 +193,14 @@ _ROWS: Final = (
         _open_scripted,
         is_free=True,
         check=_check_scripted,
+    ),
+    Provider(
+        "composer",
+        "a teacher by code for a catalogue with a grammar: composer: (for figures) or composer:CATALOG",
+        _open_composer,
+        is_free=True,
+        needs_name=False,
+        check=_check_composer,
     ),
     Provider(
         "rules",

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.grammar import remember_figures
 from skillmix.catalog.own_code import remember_trusted, require_trust
 from skillmix.checkers.judge import Judge, Verdict
 from skillmix.checkers.prompt_copies import prompt_texts
@@ -52,8 +53,10 @@ def judge_of(catalog: Catalog) -> Judge:
     """The judge of a catalogue's texts; one with code of its own must be trusted."""
     require_trust(catalog.code)
     remember_trusted(catalog.code)  # in a worker process, the catalogue brings it
+    remember_figures(catalog.name, catalog.figures)
     requires_woven = catalog.woven == "required"
-    return Judge(catalog.vocabulary, prompt_texts(catalog.skills), requires_woven=requires_woven)
+    shown = prompt_texts(catalog.skills)
+    return Judge(catalog.vocabulary, shown, requires_woven=requires_woven, figures=catalog.figures)
 
 
 class RulesGrader:

@@ -161,7 +161,7 @@ def _row(ballot: Ballot, run: Run, rules: Rules, facts: TextFacts) -> TextRow:
         points=dict(zip(names, points, strict=True)),
         evidence={name: words for name, words in quoted.items() if words},
         reasons=reasons_for(run, ballot, points, rules, verdict),
-        woven={name: verdict.woven[name] for name, words in quoted.items() if words} if verdict else {},
+        woven={name: woven for name, woven in verdict.woven.items() if quoted.get(name)} if verdict else {},
         full_marks=text_score(points, "full_marks") if is_scored else None,
         skill_fraction=text_score(points, "skill_fraction") if is_scored else None,
         woven_full_marks=None if verdict is None else woven_full_marks(points, ballot.is_woven),
