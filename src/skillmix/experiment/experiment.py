@@ -31,6 +31,7 @@ from skillmix.experiment.outside_names import OutsideNames, PlaceNames, names_of
 from skillmix.experiment.people_steps import CODE, people_faults
 from skillmix.experiment.step_base import DrawingStep, Name, Positive, Seconds, Section, Step, Temperature, TopP
 from skillmix.experiment.steps import AnyStep, DatasetStep, EvaluateStep, GradeStep
+from skillmix.experiment.train_step import untrained_faults
 from skillmix.experiment.variants import Matrix, Partitions, Seeds, Variant, expanded
 from skillmix.experiment.worker_settings import WorkerSettings
 from skillmix.models.batches.dialects import batch_fault
@@ -42,6 +43,7 @@ from skillmix.models.request_fields import (
     template_option_faults,
     without_seed,
 )
+from skillmix.models.shapes import shape_of
 from skillmix.models.specs import asked_model, check_spec, parse_spec, provider_of, uses_code
 from skillmix.prompts.output_formats import FormatName
 from skillmix.prompts.prompt_set import DEFAULT_VARIANT
@@ -135,6 +137,8 @@ class AskedModel(Section):
     def _check_additions(self, asked: str | None) -> None:
         if asked is None and (self.system is not None or self.extra):
             raise ValueError("rules: alone is code: it reads no system text and no extra fields")
+        if self.system is not None and asked is not None and shape_of(asked) is not None:
+            raise ValueError(f"system: {asked} has no system turns")
         if asked is not None and provider_of(asked).has_checkpoint:
             faults = list(template_option_faults(self.extra))
             if faults:
@@ -377,14 +381,11 @@ class _DeclaredNames:
 
 def _declared_names(document: object) -> _DeclaredNames:
     sections = document if isinstance(document, dict) else {}
-    students, graders = (frozenset(map(str, _keys(sections.get(name)))) for name in ("students", "graders"))
+    both = (sections.get(name) for name in ("students", "graders"))
+    students, graders = (frozenset(map(str, section if isinstance(section, dict) else ())) for section in both)
     steps = sections.get("steps")
     named = [step.get("name") for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
     return _DeclaredNames(students, graders, frozenset(map(str, named)))
-
-
-def _keys(section: object) -> list[object]:
-    return list(section) if isinstance(section, dict) else []
 
 
 def _check_spec(text: str) -> None:
@@ -428,7 +429,7 @@ def _reference_faults(experiment: Experiment, declared: _DeclaredNames) -> list[
         if isinstance(step, GradeStep):
             own += [f"no step in `of` has texts with {value}" for value in step.unmatched(list(earlier.values()))]
         models = {name: settings.model for name, settings in experiment.students.items()}
-        own += people_faults(step, experiment.steps, models, truths)
+        own += [*untrained_faults(step, models), *people_faults(step, experiment.steps, models, truths)]
         own += [
             _unknown("grader", name, declared.graders) for name in step.grader_names if name not in declared.graders
         ]

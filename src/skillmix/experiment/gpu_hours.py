@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep
 from skillmix.models.checkpoints import base_and_adapters, parameters_in
+from skillmix.models.shapes import shape_of
 from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 
 PEAK: Final = 989e12
@@ -58,6 +59,9 @@ def generation_hours(model: str, tokens: int) -> float | None:
 def parameters_of(model: str) -> float | None:
     """Number of weights of a model, from its files or else from its name; None if not known."""
     spec = parse_spec(model)
+    shape = shape_of(spec)
+    if shape is not None:
+        return shape.weights
     folder = _folder(spec)
     if folder is not None and (parameters := parameters_in(folder)):
         return parameters

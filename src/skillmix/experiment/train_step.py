@@ -1,5 +1,6 @@
 """Train steps of an experiment; the defaults are the paper's recipe (arXiv 2409.19808, section 3.3)."""
 
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
@@ -7,6 +8,7 @@ from pydantic import Field, model_validator
 from skillmix.catalog.files import SHIPPED
 from skillmix.experiment.precisions import AUTO, PRECISIONS
 from skillmix.experiment.step_base import ModelRef, OneOf, Positive, Section, Share, Step, StepInput
+from skillmix.models.shapes import shape_of
 
 CHAT_TEMPLATES: Final = {
     file.stem: file.read_text(encoding="utf-8").removesuffix("\n")
@@ -17,6 +19,8 @@ AboveZero = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 DEFAULT_STEPS: Final = 4000
 """Optimiser steps of a recipe that sets neither `steps` nor `epochs`."""
+MUON_ADAM_RATE: Final = 3e-3
+"""Adam's learning rate beside Muon, if the recipe sets none."""
 DEFAULT_GAMMA: Final = 0.5
 """Weight of the loss of replayed text."""
 _SPEED_AND_MEMORY: Final = frozenset(
@@ -70,8 +74,10 @@ class RecipeSettings(Section):
     """Steps in which the learning rate rises from zero."""
     schedule: Literal["constant", "cosine"] = "constant"
     """Course of the learning rate after the warm-up."""
-    optimizer: Literal["adam", "sgd"] = "adam"
-    """The optimiser."""
+    optimizer: Literal["adam", "sgd", "muon"] = "adam"
+    """The optimiser; `muon` updates the matrices of the layers, and Adam embeddings, output and norms."""
+    adam_learning_rate: AboveZero | None = None
+    """With `muon`: Adam's largest step size; by default 0.003."""
     weight_decay: NotNegative = 0.0
     """Decoupled weight decay."""
     clip: AboveZero | None = None
@@ -132,6 +138,10 @@ class TrainStep(RecipeSettings, _ModelAndData):
     def _consistent(self) -> "TrainStep":
         if self.steps is not None and self.epochs is not None:
             raise ValueError("steps and epochs are two ways to say the same: give one of them")
+        if self.adam_learning_rate is not None and self.optimizer != "muon":
+            raise ValueError(f"adam_learning_rate goes with optimizer: muon, not {self.optimizer}: set learning_rate")
+        if self.optimizer == "muon" and self.lora is not None:
+            raise ValueError("optimizer: muon updates whole matrices: leave lora out, or choose adam")
         return self
 
     def recipe(self) -> dict[str, Any]:
@@ -140,7 +150,8 @@ class TrainStep(RecipeSettings, _ModelAndData):
 
     def decisive(self) -> dict[str, Any]:
         """The part of the recipe that changes the model."""
-        return {key: value for key, value in self.recipe().items() if key not in _SPEED_AND_MEMORY}
+        unset = {"adam_learning_rate"} if self.adam_learning_rate is None else set()  # older recipes have no such key
+        return {key: value for key, value in self.recipe().items() if key not in _SPEED_AND_MEMORY | unset}
 
     @property
     def data_steps(self) -> list[str]:
@@ -156,3 +167,10 @@ class TrainStep(RecipeSettings, _ModelAndData):
     def inputs(self) -> tuple[StepInput, ...]:
         """The dataset steps among the data."""
         return tuple(StepInput(name, ("dataset",)) for name in self.data_steps)
+
+
+def untrained_faults(step: Step, models: Mapping[str, str]) -> Iterator[str]:
+    """Students that a step asks, and that are no models before a train step has trained them."""
+    for name in step.student_names:
+        if name in models and shape_of(models[name]) is not None:
+            yield f"{models[name]} writes nothing yet: make it the base of a train step, and ask step:NAME instead"

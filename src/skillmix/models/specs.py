@@ -132,6 +132,12 @@ def _open_scripted(spec: ModelSpec, options: ModelOptions) -> Model:
     return ScriptedModel(spec)
 
 
+def _check_new(spec: ModelSpec) -> None:
+    from skillmix.models.shapes import check_shape
+
+    check_shape(spec)
+
+
 def _check_scripted(spec: ModelSpec) -> None:
     from skillmix.models.scripted import check_script
 
@@ -186,6 +192,15 @@ _ROWS: Final = (
         is_free=True,
         announce=_announce_local,
         packages=LOCAL_PACKAGES,
+    ),
+    Provider(
+        "new",
+        "a base of train steps without any training: new:tiny, new:small, new:base or new:WIDTHxLAYERSxHEADS",
+        open=None,
+        is_free=True,
+        packages=LOCAL_PACKAGES,
+        check=_check_new,
+        closed_hint="It has no weights and no words yet: make it the base of a train step, and ask that step's model.",
     ),
     Provider(
         "scripted",

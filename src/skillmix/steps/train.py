@@ -78,7 +78,7 @@ class TrainKind(StepKind[TrainStep]):
         """The recipe, the seed, the weights of the base and the conversations of the data."""
         try:
             job = job_of(inputs.experiment, step, inputs.run)
-            weights = job.checkpoint.weights_hash()
+            weights = job.base_hash()
         except UserError:
             return None  # the step itself reports what is missing
         seed = {"its seed": job.seed, "its base": [job.base, weights]}

@@ -27,6 +27,7 @@ from skillmix.models.lineage_files import (
     read_dataset_file,
     read_model_file,
 )
+from skillmix.models.shapes import shape_of
 from skillmix.models.specs import parse_spec, provider_of
 from skillmix.render.nearest import name_hint
 from skillmix.runs.folder_replacement import write_whole
@@ -67,7 +68,8 @@ class Job:
     step: TrainStep
     folder: Path
     base: str
-    checkpoint: Checkpoint
+    checkpoint: Checkpoint | None
+    """The weights to begin with; None for a base without weights, `new:SHAPE`."""
     sources: list[TrainingSource]
     model_folder: Path
     """Folder of the trained model."""
@@ -91,7 +93,15 @@ class Job:
         """Hash of everything that changes the trained model."""
         recipe = self.step.decisive()
         hashes = [source.hash for source in self.sources]
-        return digest("training", self.checkpoint.weights_hash(), hashes, recipe, self.seed).hex()
+        return digest("training", self.base_hash(), hashes, recipe, self.seed).hex()
+
+    def base_hash(self) -> str:
+        """The hash of the base's weights, or of the shape of a base without weights."""
+        if self.checkpoint is not None:
+            return self.checkpoint.weights_hash()
+        shape = shape_of(self.base)
+        assert shape is not None
+        return shape.hash()
 
     def lineage(self, *, steps: int) -> ModelFile:
         """The content of the trained model's `skillmix.json`."""
@@ -100,7 +110,7 @@ class Job:
             return ModelFile.of({**self.known_lineage.document, "recipe": recipe})
         parent = _parent(self.checkpoint)
         before = [file for file in (*(source.about for source in self.sources), parent) if file is not None]
-        base_hash = self.checkpoint.weights_hash()
+        base_hash = self.base_hash()
         catalog, partition = self._drawn_from()
         return ModelFile(
             kind="model",
@@ -144,7 +154,7 @@ def chosen_steps(experiment: Experiment, only: str | None) -> list[TrainStep]:
 def job_of(experiment: Experiment, step: TrainStep, run: Run) -> Job:
     """Look up the base model and the data sets of a step."""
     base = base_spec(experiment, step, run)
-    checkpoint = checkpoint_of(parse_spec(base))
+    checkpoint = checkpoint_in(base)
     _parent(checkpoint)  # a damaged file is an error before training starts
     return Job(
         experiment=experiment,
@@ -166,12 +176,17 @@ def base_spec(experiment: Experiment, step: TrainStep, run: Run) -> str:
             raise UserError(f"{step.base} has not trained its model yet.", hint="Run that train step first.")
         return f"{file.base.spec}+{folder}" if file.adapter else f"local:{folder}"
     spec = experiment.students[step.base].model
-    if not provider_of(spec).has_checkpoint:
+    if not provider_of(spec).has_checkpoint and shape_of(spec) is None:
         raise UserError(
             f"{spec} cannot be trained: its weights are not on this machine.",
-            hint="base: is a student with a local: model.",
+            hint="base: is a student with a local: model, or with new:SHAPE for a model without any training.",
         )
     return spec
+
+
+def checkpoint_in(base: str) -> Checkpoint | None:
+    """The checkpoint that a base's spec names; None for a base without weights."""
+    return checkpoint_of(parse_spec(base)) if shape_of(base) is None else None
 
 
 def lessons_of(step: TrainStep, run: Run) -> Lessons:
@@ -218,11 +233,24 @@ def check_base(step: TrainStep, experiment: Experiment, run: Run) -> None:
     """Refuse a base without weights, before any step of the run begins; an earlier train step may make the base."""
     if step.base.startswith("step:"):
         return
-    checkpoint = checkpoint_of(parse_spec(base_spec(experiment, step, run)))
-    if not checkpoint.bytes():
+    base = base_spec(experiment, step, run)
+    checkpoint = checkpoint_in(base)
+    if checkpoint is None:
+        _check_new_base(step, base)
+    elif not checkpoint.bytes():
         raise UserError(
             f"There are no safetensors weights in {checkpoint.base}, the base of step {step.name!r}.",
             hint="Download the checkpoint into this folder, or convert its weights with transformers.",
+        )
+
+
+def _check_new_base(step: TrainStep, base: str) -> None:
+    """Refuse settings that only a trained base can have."""
+    given = [name for name in ("lora", "format", "ranks") if getattr(step, name) is not None]
+    if given:
+        raise UserError(
+            f"Step {step.name!r} sets {', '.join(given)}, which {base} cannot have.",
+            hint="A new model learns all of its weights in one process, and has a chat template of its own.",
         )
 
 
@@ -248,8 +276,10 @@ def check_data(step: TrainStep) -> None:
         read_dataset_file(path, strict=True)
 
 
-def _parent(checkpoint: Checkpoint) -> ModelFile | None:
+def _parent(checkpoint: Checkpoint | None) -> ModelFile | None:
     """The `skillmix.json` of a checkpoint's last adapter or its base; None for a model that was not trained here."""
+    if checkpoint is None:
+        return None
     return read_model_file((checkpoint.adapters or (checkpoint.base,))[-1])
 
 

@@ -8,7 +8,8 @@ from skillmix.errors import UserError
 from skillmix.experiment.precisions import weights_format
 from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep
 from skillmix.models.bf16_trial import require_bf16
-from skillmix.models.local.loading import load_for_training, read_tokenizer, training_device
+from skillmix.models.local.loading import load_for_training, training_device
+from skillmix.models.shapes import shape_of
 from skillmix.render.wording import plural
 from skillmix.runs.folder_replacement import MODEL, remove_checkpoints, replacing
 from skillmix.runs.progress.progress import RunProgress
@@ -25,6 +26,7 @@ from skillmix.training.loop import train
 from skillmix.training.ranks import joined_ranks
 from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.saving import merged, require_space, weights_bytes, with_adapter, write_model
+from skillmix.training.scratch import base_tokenizer, new_model
 from skillmix.training.step.engine import choose_precision
 
 _TRACKED: Final = ("answers", "replay", "validation", "norm", "rate", "tokens_per_second")
@@ -65,12 +67,12 @@ def run_training(job: Job, lessons: Lessons, progress: RunProgress, clock: StepC
     weights = weights_format(step.precision)
     if device == "cpu" and weights == "bfloat16":
         require_bf16()
-    tokenizer, ends = read_tokenizer(job.checkpoint)
+    tokenizer, ends = base_tokenizer(job.base, lessons.train)
     encoder = Encoder(tokenizer, end_ids=ends, chat_format=step.format)
     data, recipe = _data_and_recipe(job, encoder, lessons)
     validation = _validation(encoder, lessons, step)
     with clock.measuring("loading"):
-        model = load_for_training(job.checkpoint, device=device, is_fp32=weights == "float32")
+        model = _base_model(job, tokenizer, device=device, is_fp32=weights == "float32")
         if step.lora is not None:
             model = with_adapter(model, step.lora, seed=job.seed)
     _check_disk(model, recipe, job)
@@ -94,6 +96,15 @@ def run_training(job: Job, lessons: Lessons, progress: RunProgress, clock: StepC
             _write(job, result.model, tokenizer, steps=result.steps)
             remove_checkpoints(job.folder / "checkpoints")
     joined_ranks().wait()  # the next step may train on from this model
+
+
+def _base_model(job: Job, tokenizer: Any, *, device: str, is_fp32: bool) -> Any:
+    """The weights to begin with: those of the base, or random ones."""
+    shape = shape_of(job.base)
+    if shape is not None:
+        return new_model(shape, tokenizer, seed=job.seed).to(device)
+    assert job.checkpoint is not None
+    return load_for_training(job.checkpoint, device=device, is_fp32=is_fp32)
 
 
 def _facts(job: Job) -> dict[str, str]:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from skillmix.experiment.experiment import load_experiment
-from skillmix.models.checkpoints import checkpoint_of
 from skillmix.models.specs import parse_spec, require_packages
 from skillmix.runs.run import new_run
 from skillmix.training.job import base_spec, chosen_steps, lessons_of
@@ -36,13 +35,13 @@ def shown_masks(
     experiment = load_experiment(path, changes=changes)
     run = new_run(experiment.name)
     for step in chosen_steps(experiment, only):
-        base = parse_spec(base_spec(experiment, step, run))
-        require_packages(base)
-        from skillmix.models.local.loading import read_tokenizer
+        base = base_spec(experiment, step, run)
+        require_packages(parse_spec(base))
         from skillmix.training.data.examples import Encoder
+        from skillmix.training.scratch import base_tokenizer
 
         lessons = lessons_of(step, run)
-        tokenizer, ends = read_tokenizer(checkpoint_of(base))
+        tokenizer, ends = base_tokenizer(base, lessons.train)
         encoder = Encoder(tokenizer, end_ids=ends, chat_format=step.format)
         prepared = encoder.examples(lessons.train[:count], limit=step.max_tokens, too_long=step.too_long)
         for example in prepared.examples:

@@ -33,6 +33,8 @@ def train_on_ranks(job: Job, lessons: Lessons, workers: CallWorkers, progress: R
         elif name in ("expect", "begin", "update", "end"):
             getattr(progress, name)(*arguments, **keywords)
 
+    if job.checkpoint is None:  # a new model is too small for ranks
+        return False
     replayed = job.step.replay.sources if job.step.replay else []
     work = RankWork(
         step=job.step.name,

@@ -2,7 +2,7 @@
 
 import math
 
-from skillmix.experiment.train_step import DEFAULT_GAMMA, DEFAULT_STEPS, RecipeSettings
+from skillmix.experiment.train_step import DEFAULT_GAMMA, DEFAULT_STEPS, MUON_ADAM_RATE, RecipeSettings
 
 
 class TrainingRecipe(RecipeSettings):
@@ -23,6 +23,11 @@ class TrainingRecipe(RecipeSettings):
         fields = {name: getattr(settings, name) for name in RecipeSettings.model_fields}
         gamma = settings.replay.gamma if settings.replay else 0.0
         return cls(**{**fields, "steps": steps, "gamma": gamma, "seed": seed, "trainings": trainings})
+
+    @property
+    def adam_share(self) -> float:
+        """Learning rate of parameters that Adam updates beside Muon, as a multiple of Muon's."""
+        return (self.adam_learning_rate or MUON_ADAM_RATE) / self.learning_rate if self.optimizer == "muon" else 1.0
 
     def rate_at(self, step: int) -> float:
         """Learning rate of a step, counted from 0: a linear warm-up that starts above zero, then the schedule.

@@ -33,6 +33,8 @@ _STEPS: Final = {"cuda": 8, "cpu": 1}
 _PATIENCE: Final = 0.2
 _SHORT_PATIENCE: Final = 0.03
 """Seconds for which the slot of an ended row is kept for the next turn, while other rows run and while none does."""
+_PATIENT_ROUNDS: Final = 8
+"""Rounds for which it is kept at most: what a small model would read again takes less time than an empty slot costs."""
 _LENGTH_STEP: Final = 128
 """The length of a slot is a multiple of this many positions."""
 _LIMIT_STEP: Final = 64
@@ -91,6 +93,8 @@ class Generator:
         self._table = SlotTable(0)
         self.read_tokens = 0
         """Prompt tokens that no slot held and that were therefore read."""
+        self._round_s = 0.0
+        """Duration of the last round that wrote."""
         self.clock = StartupClock()
         """Measures what delays the first text."""
 
@@ -144,6 +148,7 @@ class Generator:
 
     def work(self) -> None:
         """Do one round: start waiting rows, write some tokens, deliver ended rows."""
+        begun = time.monotonic()
         try:
             if not self._active or self._device != "cuda":
                 self._deliver()
@@ -151,6 +156,7 @@ class Generator:
             self._start_waiting()
             if self._active:
                 self._write()
+                self._round_s = time.monotonic() - begun
             elif self._fresh or self._going_on:
                 time.sleep(_SHORT_PATIENCE / 10)
         except torch.OutOfMemoryError:
@@ -283,7 +289,7 @@ class Generator:
         if match is not None and self._can_be_taken(match):
             self._table.take(match.slot)
             return match.slot
-        patience = _PATIENCE if self._active else _SHORT_PATIENCE
+        patience = min(_PATIENCE, _PATIENT_ROUNDS * self._round_s) if self._active else _SHORT_PATIENCE
         return self._table.free(now=time.monotonic(), patience=patience)
 
     def _exact(self, tokens: list[int]) -> list[int]:

@@ -1,11 +1,11 @@
 """Causal attention inside each example of a micro-batch, never across examples.
 
-On a GPU, PyTorch's flash attention runs over all examples with their bounds; on a CPU, each example is computed by
-itself. Both are one operator, so compilers and tests see no difference.
+On a GPU, PyTorch's flash attention runs over all examples with their bounds; on a CPU, examples of similar length are
+padded and computed together. Both are one operator, so compilers and tests see no difference.
 """
 
-from itertools import pairwise
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
 
 import torch
 from transformers import AttentionInterface
@@ -16,6 +16,8 @@ ATTENTION: Final = "skillmix_packed"
 """The name by which transformers finds `attend`."""
 _WHOLE: Final = -1
 """Window size of attention to all earlier tokens."""
+_SHORT: Final = 128
+"""Tokens of an example that a CPU may pad; longer ones keep it busy by themselves."""
 
 
 @torch.library.custom_op("skillmix::packed_attention", mutates_args=())  # type: ignore[untyped-decorator]
@@ -36,12 +38,13 @@ def packed_attention(
         )  # fmt: skip
         return result[0], result[1]
     outputs, sums = torch.empty_like(query), query.new_empty(query.shape[1], query.shape[0], dtype=torch.float32)
-    for part in _parts(bounds):
-        pieces = (_piece(tensor, part, heads=query.shape[1]) for tensor in (query, key, value))
+    for group in _groups(bounds):
+        pieces = (_padded(tensor, group, heads=query.shape[1]) for tensor in (query, key, value))
         out, log_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            *pieces, 0.0, window == _WHOLE, attn_mask=_mask(part, window, query), scale=scale
+            *pieces, 0.0, window == _WHOLE, attn_mask=_mask(group, window, query), scale=scale
         )
-        outputs[part], sums[:, part] = out[0].transpose(0, 1), log_sum[0].to(torch.float32)
+        outputs[group.tokens] = _tokens_of(out, group)
+        sums[:, group.tokens] = _tokens_of(log_sum, group).T.to(torch.float32)
     return outputs, sums
 
 
@@ -73,15 +76,18 @@ def packed_attention_backward(
         return result[0], result[1], result[2]
     gradients = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
     heads = query.shape[1]
-    for part in _parts(bounds):
-        whole = (_piece(tensor, part, heads=heads) for tensor in (gradient, query, key, value, outputs))
+    for group in _groups(bounds):
+        padded = [_padded(tensor, group, heads=heads) for tensor in (gradient, query, key, value, outputs)]
+        padded[0] = padded[0] * group.is_token[:, None, :, None]
+        log_sums = sums.T[group.places].transpose(1, 2)
         pieces = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            *whole, sums[None, :, part].to(torch.float64 if query.dtype == torch.float64 else torch.float32),
-            0.0, window == _WHOLE, attn_mask=_mask(part, window, query), scale=scale,
+            *padded, log_sums.to(torch.float64 if query.dtype == torch.float64 else torch.float32),
+            0.0, window == _WHOLE, attn_mask=_mask(group, window, query), scale=scale,
         )  # fmt: skip
         for target, piece in zip(gradients, pieces, strict=True):
             own = target.shape[1]
-            target[part] = piece[0].reshape(own, heads // own, -1, piece.shape[-1]).sum(1).transpose(0, 1)
+            summed = piece if own == heads else piece.unflatten(1, (own, heads // own)).sum(2)
+            target[group.tokens] = _tokens_of(summed, group)
     return gradients
 
 
@@ -138,19 +144,52 @@ def attend(
 AttentionInterface.register(ATTENTION, attend)
 
 
-def _parts(bounds: torch.Tensor) -> list[slice]:
-    return [slice(start, end) for start, end in pairwise(bounds.tolist()) if start < end]
+class _Group(NamedTuple):
+    """Examples that are padded to the longest of them."""
+
+    places: torch.Tensor
+    """(examples, length): the index of each token; padding repeats the last token of its example."""
+    is_token: torch.Tensor
+    """(examples, length): whether a place is no padding."""
+    filled: torch.Tensor
+    """The indexes of these places."""
+    tokens: torch.Tensor
+    """The indexes of all tokens."""
 
 
-def _piece(tensor: torch.Tensor, part: slice, *, heads: int) -> torch.Tensor:
-    """One example as (1, heads, tokens, size); key and value heads are repeated for the query heads that share them."""
-    piece = tensor[part].transpose(0, 1)
-    return piece.repeat_interleave(heads // piece.shape[0], 0)[None]
+def _groups(bounds: torch.Tensor) -> Iterator[_Group]:
+    """Examples whose lengths lie between the same powers of two; a long example is a group by itself.
+
+    No token attends to padding, because it comes last. Its gradients are those of no output: zeros.
+    """
+    sizes = bounds.diff().tolist()
+    starts = bounds.tolist()
+    classes: dict[int, list[int]] = {}
+    for number, size in enumerate(sizes):
+        if size:
+            classes.setdefault(size.bit_length() if size <= _SHORT else -number, []).append(number)
+    for numbers in classes.values():
+        first = torch.tensor([starts[number] for number in numbers])[:, None]
+        last = torch.tensor([starts[number] + sizes[number] - 1 for number in numbers])[:, None]
+        places = first + torch.arange(max(sizes[number] for number in numbers))
+        is_token = places <= last
+        yield _Group(places.clamp(max=last), is_token, is_token.flatten().nonzero()[:, 0], places[is_token])
 
 
-def _mask(part: slice, window: int, like: torch.Tensor) -> torch.Tensor | None:
+def _padded(tensor: torch.Tensor, group: _Group, *, heads: int) -> torch.Tensor:
+    """(examples, heads, length, size); key and value heads are repeated for the query heads that share them."""
+    padded = tensor.index_select(0, group.places.flatten()).view(*group.places.shape, *tensor.shape[1:]).transpose(1, 2)
+    return padded if heads == tensor.shape[1] else padded.repeat_interleave(heads // tensor.shape[1], 1)
+
+
+def _tokens_of(padded: torch.Tensor, group: _Group) -> torch.Tensor:
+    """The tokens of (examples, heads, length, …) as (tokens, heads, …)."""
+    return padded.transpose(1, 2).flatten(0, 1).index_select(0, group.filled)
+
+
+def _mask(group: _Group, window: int, like: torch.Tensor) -> torch.Tensor | None:
     if window == _WHOLE:
         return None
-    positions = torch.arange(part.stop - part.start)
+    positions = torch.arange(group.places.shape[1])
     behind = positions[:, None] - positions[None, :]
     return torch.zeros(behind.shape, dtype=like.dtype).masked_fill((behind < 0) | (behind > window), float("-inf"))

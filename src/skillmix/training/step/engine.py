@@ -111,8 +111,12 @@ class Engine:
         low_halves = _convert_weights(model, self.precision)
         self.packed.train()
         if ranks.count > 1:
+            _refuse_sharded_muon(recipe)
             shard(self.packed, ranks, reshard=recipe.reshard)
-        self.optimizer = Optimizer(trained_parameters(model), recipe, precision=self.precision, low_halves=low_halves)
+        named = trained_parameters(model)
+        in_layers = {id(parameter) for layer in self.packed.layers for parameter in layer.parameters()}
+        hidden = {name for name, parameter in named if id(parameter) in in_layers and parameter.ndim == 2}
+        self.optimizer = Optimizer(named, recipe, precision=self.precision, low_halves=low_halves, hidden=hidden)
         self._has_dropout = has_dropout(model)
         set_recompute(self.packed.layers, is_on=recipe.recompute == "on")
         self.budget = recipe.token_budget
@@ -358,6 +362,14 @@ class Engine:
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def _refuse_sharded_muon(recipe: TrainingRecipe) -> None:
+    if recipe.optimizer == "muon":
+        raise UserError(
+            "optimizer: muon needs whole matrices, and several ranks have parts of them.",
+            hint="Train on one rank (ranks: 1), or choose adam.",
+        )
 
 
 def trained_parameters(model: Any) -> list[tuple[str, Any]]:

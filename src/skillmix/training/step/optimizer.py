@@ -4,7 +4,7 @@ The precision decides how weights, moments and sums are stored; see `experiment/
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Final
@@ -17,6 +17,10 @@ from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.step.compile_workers import leave_workers_at_exit
 from skillmix.training.step.precision import DTYPES, UPDATES, NewValues, Rule, add_rounded
 
+_MOMENTUM: Final = 0.95
+"""Muon's."""
+_NEWTON: Final = (3.4445, -4.7750, 2.0315)
+"""Coefficients of Muon's polynomial, those of its authors and of torch."""
 _TICKS: Final = 4096
 """Ticks of a step: one for each micro-batch, the last for the update."""
 
@@ -39,11 +43,13 @@ class TrainedParameter:
     """Key of the noise."""
     start: torch.Tensor
     """Index of the first element in the whole parameter."""
-    is_decayed: bool
+    numbers: int
+    """Row of the step's numbers that its update takes."""
+    update: Callable[..., None]
 
 
 class Optimizer:
-    """Adam or SGD over the trained parameters of a model."""
+    """Adam, SGD or Muon over the trained parameters of a model."""
 
     def __init__(
         self,
@@ -52,16 +58,21 @@ class Optimizer:
         *,
         precision: Precision,
         low_halves: Mapping[str, torch.Tensor] | None = None,
+        hidden: Container[str] = (),
     ) -> None:
+        """Muon updates the `hidden` matrices, and Adam all other parameters."""
         self.recipe, self.precision = recipe, precision
+        self._hidden = hidden if recipe.optimizer == "muon" else ()
+        named = list(named)
+        device = local_part(named[0][1].data).device
+        self._functions = _functions(device.type == "cuda", recipe.optimizer, precision, recipe.betas, recipe.eps)
         self.parameters = [self._trained_parameter(name, parameter, low_halves or {}) for name, parameter in named]
-        device = self.parameters[0].weight.device
         self._tick = torch.zeros((), dtype=torch.int32, device=device)
-        self._rates = torch.zeros(2, 3, device=device)
-        """Numbers of the step's update: rate, correction of the second moment, decay; without decay and with it."""
+        self._rates = torch.zeros(3, 3, device=device)
+        """Numbers of the step's update: rate, correction of the second moment, decay. Their rows are for vectors, which
+        do not decay, for matrices, and for matrices that Muon updates."""
         self.untouched: set[str] = set()
         """Names of the parameters that have no gradient yet in this step."""
-        self._functions = _functions(device.type == "cuda", recipe.optimizer, precision, recipe.betas, recipe.eps)
         self._hooks = [
             trained.parameter.register_post_accumulate_grad_hook(partial(self._gather, trained))
             for trained in self.parameters
@@ -96,9 +107,11 @@ class Optimizer:
         """Set the numbers of a step's update."""
         recipe = self.recipe
         rate, (beta1, beta2) = recipe.rate_at(step), recipe.betas
-        is_adam = recipe.optimizer == "adam"
-        first, second = (1 - beta1 ** (step + 1), 1 - beta2 ** (step + 1)) if is_adam else (1.0, 1.0)
-        rows = [[rate / first, second**-0.5, decay] for decay in (1.0, 1 - rate * recipe.weight_decay)]
+        is_sgd = recipe.optimizer == "sgd"
+        first, second = (1.0, 1.0) if is_sgd else (1 - beta1 ** (step + 1), 1 - beta2 ** (step + 1))
+        other = rate * recipe.adam_share
+        rows = [[other / first, second**-0.5, decay] for decay in (1.0, 1 - other * recipe.weight_decay)]
+        rows.append([rate, 1.0, 1 - rate * recipe.weight_decay])
         self._rates.copy_(pinned(torch.tensor(rows), self._rates.device), non_blocking=True)
         self._tick.fill_((step + 1) * _TICKS - 1)
 
@@ -107,11 +120,10 @@ class Optimizer:
         clip = self.recipe.clip
         scale = torch.ones_like(norm) if clip is None else (clip / (norm + 1e-6)).clamp(max=1.0)
         finite_and_scale = torch.stack([is_finite.float(), scale])
-        plain, decayed = (torch.cat([finite_and_scale, rates]) for rates in self._rates)
+        numbers = [torch.cat([finite_and_scale, rates]) for rates in self._rates]
         for trained in self.parameters:
             tensors = (trained.weight, trained.low, trained.first, trained.second, trained.total)
-            numbers = decayed if trained.is_decayed else plain
-            self._functions.update(*tensors, numbers, trained.key, self._tick, trained.start)
+            trained.update(*tensors, numbers[trained.numbers], trained.key, self._tick, trained.start)
 
     def _gather(self, trained: TrainedParameter, parameter: Any) -> None:
         gradient, parameter.grad = local_part(parameter.grad).reshape(-1), None
@@ -129,18 +141,19 @@ class Optimizer:
         if low is not None and len(low) > len(local):
             low = low[start : start + len(local)].clone()
         state = DTYPES[self.precision.state]
-        has_moments = self.recipe.optimizer == "adam"
+        is_hidden, is_sgd = name in self._hidden, self.recipe.optimizer == "sgd"
         return TrainedParameter(
             name=name,
             parameter=parameter,
             weight=local,
             low=low,
-            first=torch.zeros_like(local, dtype=state) if has_moments else None,
-            second=torch.zeros_like(local, dtype=state) if has_moments else None,
+            first=torch.zeros_like(local, dtype=state) if not is_sgd else None,
+            second=torch.zeros_like(local, dtype=state) if not is_sgd and not is_hidden else None,
             total=torch.zeros_like(local, dtype=state),
             key=torch.tensor(_key(self.recipe.seed, name), dtype=torch.int32, device=local.device),
             start=torch.tensor(start, dtype=torch.int32, device=local.device),
-            is_decayed=parameter.ndim > 1,
+            numbers=2 if is_hidden else int(parameter.ndim > 1),
+            update=self._functions.update if not is_hidden else _muon_update(parameter.shape, self.precision),
         )
 
 
@@ -165,7 +178,7 @@ class _Functions:
 def _functions(
     is_compiled: bool, optimizer: str, precision: Precision, betas: tuple[float, float], eps: float
 ) -> _Functions:
-    rule: Rule = partial(_adam, betas=betas, eps=eps) if optimizer == "adam" else _sgd
+    rule: Rule = _sgd if optimizer == "sgd" else partial(_adam, betas=betas, eps=eps)
     update, add = partial(UPDATES[precision.storage], rule), add_rounded
     if is_compiled:
         functions = _Functions(torch.compile(update, dynamic=True), torch.compile(add, dynamic=True))
@@ -192,6 +205,45 @@ def _adam(
 
 def _sgd(weight: torch.Tensor, first: None, second: None, gradient: torch.Tensor, numbers: torch.Tensor) -> NewValues:
     return weight * numbers[4] - numbers[2] * numbers[1] * gradient, None, None
+
+
+def _muon_update(shape: Sequence[int], precision: Precision) -> Callable[..., None]:
+    """The update of a matrix by Muon; it is never compiled, because it consists of matrix products."""
+    update: Callable[..., None] = torch.no_grad()(partial(UPDATES[precision.storage], partial(_muon, shape=shape)))
+    return update
+
+
+def _muon(
+    weight: torch.Tensor,
+    first: torch.Tensor,
+    second: None,
+    gradient: torch.Tensor,
+    numbers: torch.Tensor,
+    *,
+    shape: Sequence[int],
+) -> NewValues:
+    """The rule of `torch.optim.Muon`, with Nesterov's momentum."""
+    gradient = gradient * numbers[1]
+    first = torch.lerp(gradient, first, _MOMENTUM)
+    direction = orthogonal(torch.lerp(gradient, first, _MOMENTUM).view(*shape))
+    scale = max(1, shape[0] / shape[1]) ** 0.5
+    return weight * numbers[4] - numbers[2] * scale * direction.reshape(-1), first, None
+
+
+def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
+    """A matrix with the same singular vectors, and singular values near 1, by five steps of Newton and Schulz.
+
+    `torch.optim.Muon` computes them in bfloat16 everywhere, which is slow on most CPUs and kills the process on some.
+    """
+    is_tall = matrix.shape[0] > matrix.shape[1]
+    wide = matrix.T if is_tall else matrix
+    wide = (wide / wide.norm().clamp(min=1e-7)).to(torch.bfloat16 if matrix.is_cuda else torch.float32)
+    for _ in range(5):
+        square = wide @ wide.T
+        wide = torch.addmm(
+            wide, torch.addmm(square, square, square, beta=_NEWTON[1], alpha=_NEWTON[2]), wide, beta=_NEWTON[0]
+        )
+    return (wide.T if is_tall else wide).to(matrix.dtype)
 
 
 def _key(seed: int, name: str) -> int:

@@ -7,7 +7,7 @@ depends only on the position of the piece and its length.
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import groupby
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -25,6 +25,9 @@ from skillmix.models.local.cpu.block_attention import (
 GRAIN: Final = 16
 """Tokens of a piece. Pieces start at multiples of it, so a whole piece has the same bits whichever request reads it."""
 
+_GAP: Final = 8
+"""Slots from one row to the next at most: a call takes as long as the attention of a few rows."""
+
 
 class PromptPiece(NamedTuple):
     """Up to `GRAIN` tokens of a prompt."""
@@ -36,11 +39,15 @@ class PromptPiece(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Rows that write in slots next to each other."""
+    """Rows that write in slots near each other; slots between them take part, and nothing uses their results."""
 
-    first_row: int
     first_slot: int
     length: int
+    row_of: torch.Tensor
+    """The row of each slot; the first row for a slot without one."""
+    rows: torch.Tensor
+    places: torch.Tensor
+    """The slot of each row, from the first slot on."""
     plan: BlockPlan
 
 
@@ -87,12 +94,18 @@ class FlatCache:
         )
 
     def _runs(self, slots: Sequence[int], positions: Sequence[int]) -> "list[_Run]":
+        if not slots:
+            return []
         runs = []
-        for _, group in groupby(enumerate(slots), key=lambda row: row[1] - row[0]):
-            members = list(group)
-            first_row, first_slot = members[0]
-            own = torch.tensor(positions[first_row : first_row + len(members)])
-            runs.append(_Run(first_row, first_slot, len(members), plan_blocks(own, key_heads=self._heads)))
+        bounds = [0, *(n for n in range(1, len(slots)) if slots[n] - slots[n - 1] > _GAP), len(slots)]
+        for start, end in pairwise(bounds):
+            rows = torch.arange(start, end)
+            places = torch.tensor(slots[start:end]) - slots[start]
+            row_of, position_of = places.new_full((2, int(places[-1]) + 1), start)
+            position_of.zero_()
+            row_of[places], position_of[places] = rows, torch.tensor(positions[start:end])
+            plan = plan_blocks(position_of, key_heads=self._heads)
+            runs.append(_Run(slots[start], len(row_of), row_of, rows, places, plan))
         return runs
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
@@ -120,9 +133,10 @@ def flat_attention(query: torch.Tensor, flat: FlatKeys, *, scaling: float) -> to
     heads, tokens, size = query.shape[1:]
     output = query.new_zeros(1, tokens, heads, size)
     for run in layout.runs:
-        slots, rows = (slice(first, first + run.length) for first in (run.first_slot, run.first_row))
-        own = query[0, :, rows].transpose(0, 1)[:, :, None]
-        output[0, rows] = block_attention(own, BlockedKeys(keys[slots], values[slots], run.plan), scaling=scaling)[:, 0]
+        slots = slice(run.first_slot, run.first_slot + run.length)
+        own = query[0].index_select(1, run.row_of).transpose(0, 1)[:, :, None]
+        attended = block_attention(own, BlockedKeys(keys[slots], values[slots], run.plan), scaling=scaling)
+        output[0, run.rows] = attended[run.places, 0]
     first = layout.rows
     for piece in layout.pieces:
         last, seen = first + piece.length, piece.first + piece.length

@@ -1,0 +1,70 @@
+"""`new:SHAPE`: the sizes of a model that a train step makes from nothing."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from skillmix.errors import UserError
+from skillmix.hashing import digest
+from skillmix.models.specs import ModelSpec, parse_spec
+
+_NAMED: Final = {"tiny": "96x2x4", "small": "160x3x5", "base": "256x5x8"}
+"""About 0.27, 1 and 4 million weights with 500 words."""
+_EXPLICIT: Final = re.compile(r"(\d{1,4})x(\d{1,2})x(\d{1,2})")
+_INNER_STEP: Final = 32
+_LARGEST: Final = (1024, 32, 32)
+"""Width, layers and heads."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """The sizes of a Llama-shaped model, apart from its vocabulary."""
+
+    width: int
+    layers: int
+    heads: int
+
+    @property
+    def inner(self) -> int:
+        """Width of the feed-forward layers: 8/3 of the model's width, rounded up."""
+        return -(-8 * self.width // (3 * _INNER_STEP)) * _INNER_STEP
+
+    @property
+    def weights(self) -> int:
+        """Number of weights without those of the words.
+
+        >>> ModelShape(96, 2, 4).weights
+        221664
+        """
+        return self.layers * (4 * self.width**2 + 3 * self.width * self.inner + 2 * self.width) + self.width
+
+    def hash(self) -> str:
+        """Stands for the hash of the weights, which do not exist before training; shape and seed decide them."""
+        return digest("new model", self.width, self.layers, self.heads, self.inner).hex()
+
+
+def shape_of(spec: ModelSpec | str) -> ModelShape | None:
+    """The shape that a spec names; None for a spec of another provider.
+
+    >>> shape_of("new:tiny"), shape_of("local:models/a")
+    (ModelShape(width=96, layers=2, heads=4), None)
+    """
+    parsed = parse_spec(spec) if isinstance(spec, str) else spec
+    if parsed.provider != "new":
+        return None
+    match = _EXPLICIT.fullmatch(_NAMED.get(parsed.name, parsed.name))
+    sizes = [int(size) for size in match.groups()] if match else []
+    is_possible = bool(sizes) and all(0 < size <= most for size, most in zip(sizes, _LARGEST, strict=True))
+    if not is_possible or sizes[0] % (8 * sizes[2]):  # kernels of attention need heads of 8, 16, 24 … numbers
+        named = ", ".join(f"new:{name} ({form})" for name, form in _NAMED.items())
+        raise UserError(
+            f"{str(parsed)!r} is not a shape of a new model.",
+            hint=f"Write {named}, or new:WIDTHxLAYERSxHEADS, at most {'x'.join(map(str, _LARGEST))}; the width is a "
+            "multiple of 8 times the heads.",
+        )
+    return ModelShape(*sizes)
+
+
+def check_shape(spec: ModelSpec) -> None:
+    """Refuse a spec that names no shape."""
+    shape_of(spec)
