@@ -71,8 +71,9 @@ constraints: $(TEST)    ## write constraints.txt again: the newest versions that
 # Set-up is incremental: a stamp for each target, newer than what decides it. An interrupted one resumes at the next call.
 $(VENV)/.venv:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("skillmix needs Python 3.11 or newer: make PYTHON=python3.12")'
-	@echo "Setting up $(VENV). A CPU build of torch: download @CPU_RUN@ for make run, @CPU_TEST@ for make test; on disk @CPU_RUND@, @CPU_TESTD@."
-	@echo "The CUDA build, which pip takes from PyPI:   download @CU_RUN@ for make run, @CU_TEST@ for make test; on disk @CU_RUND@, @CU_TESTD@."
+	@echo "Setting up $(VENV)          make run: download, disk   make test: download, disk"
+	@echo "  CPU build of torch               0.4 GB   1.6 GB            0.6 GB   2.5 GB"
+	@echo "  CUDA build (PyPI, Linux)         2.9 GB   5.5 GB            3.1 GB   6.4 GB"
 	@$(PYTHON) -m venv '$(VENV)'
 	@touch $@
 
