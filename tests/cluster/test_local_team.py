@@ -8,7 +8,7 @@ import pytest
 
 from skillmix.cluster.devices import _UNTIL_THE_END, DeviceShare
 from skillmix.cluster.local_workers import LocalTeam
-from skillmix.experiment.worker_settings import WorkerSettings
+from skillmix.experiment.experiment import WorkerSettings
 from skillmix.models.local.gpu_share import GPU_SHARE
 from skillmix.models.local.resident import MODELS
 

@@ -13,8 +13,7 @@ from skillmix.cluster import node_workers, ray_workers
 from skillmix.cluster.node_workers import NodeWorkers, _start_problem
 from skillmix.cluster.ray_workers import RayLink, RayWorkers
 from skillmix.errors import UserError
-from skillmix.experiment.experiment import StudentSettings
-from skillmix.experiment.worker_settings import WorkerSettings
+from skillmix.experiment.experiment import StudentSettings, WorkerSettings
 from skillmix.runs.leases.driving import LentWork, LostWorker, UnreachableWorker
 from skillmix.runs.leases.mailbox import Packet
 

@@ -19,7 +19,7 @@ from skillmix.checkers.registry import ENTRY_POINTS
 from skillmix.cluster import verdict_actors
 from skillmix.cluster.ray_workers import RayWorkers
 from skillmix.cluster.verdict_actors import VerdictActor, VerdictActors, versions_here
-from skillmix.experiment.worker_settings import WorkerSettings
+from skillmix.experiment.experiment import WorkerSettings
 from skillmix.runs.judging import verdict_workers, worker_pool
 from skillmix.runs.judging.verdict_workers import VerdictWorkers, decide
 from skillmix.runs.leases.driving import LentWork

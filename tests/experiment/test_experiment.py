@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from skillmix.errors import UserError
-from skillmix.experiment.changes import with_changes
+from skillmix.experiment.document import with_changes
 from skillmix.experiment.experiment import experiment_of, load_experiment
 from skillmix.experiment.steps import EvaluateStep
 from skillmix.prompts.files import shipped_prompt_sets

@@ -145,8 +145,8 @@ class _EvaluationPart:
 
     def has(self, skills: Collection[str], topic: str) -> bool:
         """Whether the draw has a combination early enough."""
-        rank = self._subsets.rank_of(skills)
-        if rank is None or topic not in self._topics:
+        rank = self._subsets.rank_of(skills) if topic in self._topics else None
+        if rank is None:
             return False
         image = rank * len(self._topics) + self._topics[topic]
         return unpermuted(image, self._total, self._key) < int(EVALUATION_SHARE * self._total)

@@ -1,147 +1,77 @@
 """Number the sets of k skills that a side allows, so that a draw can name any of them without the others."""
 
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from functools import lru_cache
-from math import comb
-from typing import Protocol
 
 from skillmix.catalog.catalog import Side
 
 
-class Subsets(Protocol):
-    """The sets of k skills of a side, numbered from 0."""
+class Subsets:
+    """The sets of k skills of a side, numbered from 0.
 
-    total: int
-
-    def at(self, rank: int) -> list[str]:
-        """The set of this number."""
-        ...
-
-    def rank_of(self, skills: Collection[str]) -> int | None:
-        """The number of a set; None if the side does not allow it."""
-        ...
-
-
-@lru_cache(maxsize=256)
-def subsets_of(side: Side, k: int) -> Subsets:
-    """The sets of k skills of a side."""
-    skills = sorted(side.skills)
-    figures = {side.one_of_each.get(skill, skill) for skill in skills}
-    return _RuledSubsets(side, k) if side.one is not None or len(figures) < len(skills) else _AllSubsets(skills, k)
-
-
-class _AllSubsets:
-    """Every set of k skills, in the combinatorial number system."""
-
-    def __init__(self, skills: Sequence[str], k: int) -> None:
-        self._skills, self._k = skills, k
-        self._places = {skill: place for place, skill in enumerate(skills)}
-        self.total = comb(len(skills), k)
-
-    def at(self, rank: int) -> list[str]:
-        """The set of this number."""
-        chosen = []
-        for size in range(self._k, 0, -1):
-            element = _largest_element(rank, size)
-            chosen.append(self._skills[element])
-            rank -= comb(element, size)
-        return chosen
-
-    def rank_of(self, skills: Collection[str]) -> int | None:
-        """The number of a set."""
-        places = sorted(self._places.get(skill, -1) for skill in skills)
-        if places and places[0] < 0:
-            return None
-        return sum(comb(place, size) for size, place in enumerate(places, start=1))
-
-
-class _RuledSubsets:
-    """The sets with at most one skill of each figure and, if the side says so, exactly one of the skills in `one`.
-
-    Figures come in order of their names; the sets that skip a figure come before those that have a skill of it.
+    A set has at most one skill of each figure and, if the side says so, exactly one of the skills in `one`; a skill
+    without a figure counts as one of its own. Without such rules this is the combinatorial number system.
     """
 
     def __init__(self, side: Side, k: int) -> None:
         by_figure: dict[str, list[str]] = {}
         for skill in sorted(side.skills):
             by_figure.setdefault(side.one_of_each.get(skill, skill), []).append(skill)
-        self._figures = [by_figure[name] for name in sorted(by_figure)]
-        self._side, self._k = side, k
-        self._special = side.one or frozenset()
-        self._ones = int(side.one is not None)
-        # _ways[i][ones][size]: sets of that many skills of the figures from i on, of which that many must be special.
-        self._ways = [[[1] + [0] * k, [0] * (k + 1)]]
-        for skills in reversed(self._figures):
-            special = sum(skill in self._special for skill in skills)
-            none, one = self._ways[-1]
-            plain = len(skills) - special
-            self._ways.append(
-                [
-                    [none[size] + (plain * none[size - 1] if size else 0) for size in range(k + 1)],
-                    [
-                        one[size] + (plain * one[size - 1] + special * none[size - 1] if size else 0)
-                        for size in range(k + 1)
-                    ],
-                ]
-            )
-        self._ways.reverse()
-        self.total = self._ways[0][self._ones][k]
+        self._figures = list(by_figure.values())
+        self._places = {skill: place for place, skills in enumerate(self._figures) for skill in skills}
+        self._k, self._special, self._ones = k, side.one or frozenset(), int(side.one is not None)
+        special = [sum(skill in self._special for skill in skills) for skills in self._figures]
+        # By number of special skills, size and place: the sets of that kind from the figures before the place.
+        self._before = [[[1 - ones] * (len(self._figures) + 1)] for ones in range(self._ones + 1)]
+        for size in range(1, k + 1):
+            for ones, tables in enumerate(self._before):
+                counts = [0]
+                for place, skills in enumerate(self._figures):
+                    ways = (len(skills) - special[place]) * tables[size - 1][place]
+                    ways += special[place] * self._before[0][size - 1][place] if ones else 0
+                    counts.append(counts[-1] + ways)
+                tables.append(counts)
+        self.total = self._before[self._ones][k][-1]
 
     def at(self, rank: int) -> list[str]:
         """The set of this number."""
-        chosen: list[str] = []
-        ones = self._ones
-        for skills, ways in zip(self._figures, self._ways[1:], strict=True):
-            size = self._k - len(chosen)
-            if not size:
-                break
-            if rank < ways[ones][size]:
-                continue
-            rank -= ways[ones][size]
-            for skill in skills:
-                left = ones - (skill in self._special)
-                with_skill = ways[left][size - 1] if left >= 0 else 0
+        chosen, ones = [], self._ones
+        for size in range(self._k, 0, -1):
+            counts = self._before[ones][size]
+            place = bisect_right(counts, rank) - 1
+            rank -= counts[place]
+            for skill in self._figures[place]:
+                with_skill = self._with(skill, ones, size)
                 if rank < with_skill:
-                    chosen.append(skill)
-                    ones = left
                     break
                 rank -= with_skill
+            chosen.append(skill)
+            ones -= skill in self._special
         return chosen
 
     def rank_of(self, skills: Collection[str]) -> int | None:
         """The number of a set; None if the side does not allow it."""
-        if len(skills) != self._k or not self._side.holds(skills):
+        if len(skills) != self._k or not self._places.keys() >= set(skills):
             return None
-        rank, size, ones = 0, self._k, self._ones
-        for of_figure, ways in zip(self._figures, self._ways[1:], strict=True):
-            chosen = next((skill for skill in of_figure if skill in skills), None)
-            if chosen is None:
-                continue
-            rank += ways[ones][size]
-            for skill in of_figure[: of_figure.index(chosen)]:
-                left = ones - (skill in self._special)
-                rank += ways[left][size - 1] if left >= 0 else 0
-            ones -= chosen in self._special
-            size -= 1
-        return rank
+        rank, ones, last = 0, self._ones, len(self._figures)
+        ordered = sorted(skills, key=self._places.__getitem__, reverse=True)
+        for size, chosen in zip(range(self._k, 0, -1), ordered, strict=True):
+            place = self._places[chosen]
+            if place == last or (chosen in self._special and not ones):
+                return None
+            others = self._figures[place][: self._figures[place].index(chosen)]
+            rank += self._before[ones][size][place] + sum(self._with(skill, ones, size) for skill in others)
+            ones, last = ones - (chosen in self._special), place
+        return None if ones else rank
+
+    def _with(self, skill: str, ones: int, size: int) -> int:
+        """The number of sets whose last figure is that of a skill, with this skill of it."""
+        left = ones - (skill in self._special)
+        return self._before[left][size - 1][self._places[skill]] if left >= 0 else 0
 
 
-def _largest_element(rank: int, size: int) -> int:
-    """The largest n with comb(n, size) <= rank: from a table, or by doubling and halving beyond its end."""
-    table = _binomials(size)
-    if rank < table[-1]:
-        return bisect_right(table, rank) - 1
-    low, high = size - 1, size
-    while comb(high, size) <= rank:
-        low, high = high, high * 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if comb(middle, size) <= rank else (low, middle)
-    return low
-
-
-@lru_cache(maxsize=64)
-def _binomials(size: int) -> list[int]:
-    """comb(n, size) for small n."""
-    return [comb(n, size) for n in range(128)]
+@lru_cache(maxsize=256)
+def subsets_of(side: Side, k: int) -> Subsets:
+    """The sets of k skills of a side."""
+    return Subsets(side, k)

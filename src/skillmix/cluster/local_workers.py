@@ -11,7 +11,7 @@ from skillmix.cluster.folder_files import CheckpointFiles, FolderFiles, files_of
 from skillmix.cluster.folder_sender import FolderSender
 from skillmix.cluster.node_workers import no_room
 from skillmix.errors import UserError
-from skillmix.experiment.worker_settings import WorkerSettings
+from skillmix.experiment.experiment import WorkerSettings
 from skillmix.models.checkpoints import checkpoint_of
 from skillmix.models.specs import ModelSpec
 from skillmix.runs.leases.driving import LentWork

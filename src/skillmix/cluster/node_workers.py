@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 from skillmix.cluster.devices import DeviceShare
 from skillmix.cluster.lease_actor import VERSIONS, LeaseActor
 from skillmix.errors import UserError, visible
-from skillmix.experiment.worker_settings import WorkerSettings
+from skillmix.experiment.experiment import WorkerSettings
 
 _START_S: Final = 180.0
 """Seconds that a worker may take to start."""

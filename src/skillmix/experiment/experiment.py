@@ -24,16 +24,14 @@ from skillmix.catalog.exclude_files import document_with_lists
 from skillmix.catalog.shipped import experiment_file
 from skillmix.catalog.yaml import read_yaml
 from skillmix.errors import UserError, faults_error
-from skillmix.experiment.changes import with_changes
 from skillmix.experiment.data_settings import DataFilters, LeakageSettings, with_data_settings, with_own_places
+from skillmix.experiment.document import Matrix, Partitions, Seeds, Variant, expanded, with_changes
 from skillmix.experiment.faults import checked
 from skillmix.experiment.outside_names import OutsideNames, PlaceNames, names_of_step
 from skillmix.experiment.people_steps import CODE, people_faults
 from skillmix.experiment.step_base import DrawingStep, Name, Positive, Seconds, Section, Step, Temperature, TopP
 from skillmix.experiment.steps import AnyStep, DatasetStep, EvaluateStep, GradeStep
 from skillmix.experiment.train_step import untrained_faults
-from skillmix.experiment.variants import Matrix, Partitions, Seeds, Variant, expanded
-from skillmix.experiment.worker_settings import WorkerSettings
 from skillmix.models.batches.dialects import batch_fault
 from skillmix.models.request_fields import (
     SEED,
@@ -49,6 +47,10 @@ from skillmix.prompts.output_formats import FormatName
 from skillmix.prompts.prompt_set import DEFAULT_VARIANT
 from skillmix.render.nearest import did_you_mean
 
+MOST_WRITERS: Final = 16
+"""Journal files of a run; its ids are divided among them by their first two hexadecimal digits."""
+_MOST_LEASES: Final = 64
+_MOST_OF_A_NODE: Final = 4096
 _KEY_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*_KEY")
 _NOT_A_MODELS_KEY: Final = re.compile(r"SECRET|PRIVATE|ACCESS_KEY|SIGNING|ENCRYPTION")
 
@@ -252,6 +254,26 @@ class BudgetSettings(Section):
     """Most dollars; the price of every model must then be known."""
     max_calls: Annotated[int, Field(ge=0)] | None = None
     """Most calls."""
+
+
+class WorkerSettings(Section):
+    """Workers on a cluster, and the files that store their rows."""
+
+    gpus: Annotated[float, Field(gt=0, le=_MOST_OF_A_NODE)] | None = None
+    """GPUs of a worker; a share such as 0.5 lets workers share a GPU. None leaves it to the models of a step."""
+    cpus: Annotated[float, Field(gt=0, le=_MOST_OF_A_NODE)] | None = None
+    """CPUs of a worker; a node has as many workers as fit. None stands for one worker on each node."""
+    leases: Annotated[int, Field(ge=1, le=_MOST_LEASES)] = 2
+    """Leases of a worker: while the last calls of one are under way, the other has work."""
+    writers: Annotated[int, Field(ge=1, le=MOST_WRITERS)] = 1
+    """Journal files that are written at the same time."""
+
+    @field_validator("gpus", "cpus")
+    @classmethod
+    def _is_share_or_whole(cls, amount: float | None) -> float | None:
+        if amount is not None and amount > 1 and amount != int(amount):
+            raise ValueError("above 1 this must be a whole number, because Ray divides only one of them")
+        return amount
 
 
 TrackerName = Literal["tensorboard", "wandb", "mlflow"]

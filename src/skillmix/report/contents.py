@@ -26,24 +26,23 @@ from skillmix.report.records import Report
 from skillmix.report.registry import Drawing, FigureSpec, Position, TableSpec, specs_in
 from skillmix.report.sections import SECTIONS, SectionId
 from skillmix.report.tables import (
+    by_partition,
     call_costs,
     comparisons,
     data,
     grader_card,
     graders,
-    partitions,
     published,
     skill_rates,
     templates,
-    times,
 )
 from skillmix.report.tables import scores as score_tables
 from skillmix.report.tables.table import ReportTable
 from skillmix.runs.judging.worker_pool import is_wanted, started_pool
 
 TABLES: Final = [
-    *specs_in(TableSpec, score_tables, partitions, comparisons, skill_rates, outcome_tables, graders),
-    *specs_in(TableSpec, grader_card, data, templates, published, times, call_costs),
+    *specs_in(TableSpec, score_tables, by_partition, comparisons, skill_rates, outcome_tables, graders),
+    *specs_in(TableSpec, grader_card, data, templates, published, call_costs),
 ]
 FIGURES: Final = specs_in(FigureSpec, result_figures, score_figures, skill_figures, outcome_figures)
 

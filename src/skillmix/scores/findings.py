@@ -8,10 +8,10 @@ from skillmix.catalog.catalog import SETTINGS
 from skillmix.experiment.step_base import label_parts
 from skillmix.scores.claims import CLAIMS, Claim, Comparison, comparisons_to_pool
 from skillmix.scores.compare import Cells, ComparableStudent, paired
-from skillmix.scores.partitions import apart, together
 from skillmix.scores.statistics.differences import Gain, gain, holm
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS, ROUNDING
 from skillmix.scores.statistics.more_data import MoreData, largest, more_to_exclude, more_to_find, smallest
+from skillmix.scores.verdicts.one_run import apart, together
 
 Verdict = Literal["supported", "not supported", "too little data"]
 LEVEL: Final = 0.05

@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.errors import UserError
+from skillmix.experiment.experiment import WorkerSettings
 from skillmix.experiment.plan import Settings
-from skillmix.experiment.worker_settings import WorkerSettings
 from skillmix.models.specs import ModelSpec
 from skillmix.render.wording import plural
 from skillmix.runs.conversations import Conversations

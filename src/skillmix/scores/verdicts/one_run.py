@@ -2,14 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any, TypeVar
 
 from skillmix.experiment.step_base import label_parts
 from skillmix.scores.compare import Cells, ComparableStudent
 
-if TYPE_CHECKING:
-    from skillmix.scores.findings import Finding
-
+_Finding = TypeVar("_Finding", bound=Any)
 _UNDER = " under "
 """Between the name of a run, which has no blanks, and a partition."""
 
@@ -35,7 +33,7 @@ def _joined(run: str, partition: str | None) -> str:
     return f"{run}{_UNDER}{partition}" if partition else run
 
 
-def together(finding: "Finding", students: Sequence[ComparableStudent]) -> "Finding":
+def together(finding: _Finding, students: Sequence[ComparableStudent]) -> _Finding:
     """A finding with the runs that there are; over several partitions, its students have their names in the file."""
     partitions = {run.partition(_UNDER)[2] for run in finding.runs}
     runs, repeated = (

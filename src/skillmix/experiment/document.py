@@ -1,4 +1,4 @@
-"""One file for many seeds, partitions and settings: a step of the file becomes a step for each value it depends on.
+"""A file before it is checked: changes on the command line, and a step for each value that a step depends on.
 
 `seeds`, `partitions` and `matrix` each vary one thing. A step or a student that depends on it, directly or through a
 step or a student that it names, is repeated under a name with a suffix, such as `m123-p101-s0`; everything else is
@@ -13,7 +13,10 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, JsonValue
 
+from skillmix.catalog.yaml import yaml_of
+from skillmix.errors import UserError
 from skillmix.experiment.step_base import Name, Section
+from skillmix.render.nearest import name_hint
 
 
 def _different(values: list[Any]) -> list[Any]:
@@ -258,3 +261,43 @@ _UNUSED: Final = {
     "seed": "seeds: no step trains with a seed of the list; leave seeds out, or write {seed} where it belongs",
     "partition": "partitions: no step depends on the partition; leave partitions out, or evaluate held-out skills",
 }
+
+
+_CHANGE_HINT: Final = "Write KEY=VALUE, such as budget.max_usd=5 or steps.eval.k=[1,2]; a step goes by name or number."
+
+
+def with_changes(document: object, changes: Sequence[str]) -> object:
+    """The document after changes such as `budget.max_usd=5` and `steps.eval.k=[1,2]`, in order."""
+    for change in changes:
+        path, equals, value = change.partition("=")
+        if not equals or not path or not isinstance(document, dict):
+            raise UserError(f"--set {change!r} is not a change of the form KEY=VALUE.", hint=_CHANGE_HINT)
+        document = _with(document, path.split("."), yaml_of(value, source=f"The value of --set {path}"), change)
+    return document
+
+
+def _with(document: object, path: Sequence[str], value: object, change: str) -> object:
+    if not path:
+        return value
+    first, *rest = path
+    if isinstance(document, list):
+        index = _index_in(document, first, change)
+        return [*document[:index], _with(document[index], rest, value, change), *document[index + 1 :]]
+    if document is None:
+        document = {}
+    if not isinstance(document, dict):
+        raise UserError(
+            f"--set {change!r} needs a key {first!r} inside {document!r}, which has no keys.", hint=_CHANGE_HINT
+        )
+    return {**document, first: _with(document.get(first), rest, value, change)}
+
+
+def _index_in(items: list[object], name: str, change: str) -> int:
+    for index, item in enumerate(items):
+        if isinstance(item, dict) and item.get("name") == name:
+            return index
+    if name.isdecimal() and 1 <= int(name) <= len(items):
+        return int(name) - 1
+    known = [str(item["name"]) for item in items if isinstance(item, dict) and "name" in item]
+    hint = name_hint(name, known, otherwise=_CHANGE_HINT)
+    raise UserError(f"--set {change!r}: the list has no entry {name!r}.", hint=hint)

@@ -1,0 +1,1 @@
+"""Verdicts on differences between students, and the sentences that state them."""
