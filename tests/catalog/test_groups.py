@@ -226,8 +226,8 @@ def test_faults_of_groups_are_reported_at_once(tmp_path: Path) -> None:
 
     assert "kinds, groups, one: there is no category 'kind 2'. Did you mean" in shown
     assert "there is no topic 'topik 1'. Did you mean \"topic 1\"?" in shown
-    assert "kinds, groups, one: no skill is in this group" in shown
-    assert "kinds, groups, two: there is no skill 'nothing'" in shown
+    assert "kinds, groups, one: no skill is on this side" in shown
+    assert "kinds, groups, two, one: there is no skill 'nothing'" in shown
     assert "kinds, groups, two: 'figure 0 with 0a' is in `one` and beside it" in shown
 
 

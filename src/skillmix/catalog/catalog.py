@@ -243,9 +243,9 @@ class Catalog:
         if wanted in self._partitions:
             return self._partitions[wanted]
         kind, _, seed = wanted.partition(":")
-        if kind in _RANDOM_PARTITIONS and seed.isdecimal() and len(seed) < 19:
-            return self._partitions.setdefault(wanted, _RANDOM_PARTITIONS[kind](self, int(seed)))
-        known = [p.name for p in self.partitions] + [f"{kind}:SEED" for kind in _RANDOM_PARTITIONS]
+        if kind in _COMPUTED and seed.isdecimal() and len(seed) < 19:
+            return self._partitions.setdefault(wanted, _COMPUTED[kind](self, int(seed)))
+        known = [p.name for p in self.partitions] + [f"{kind}:SEED" for kind in _COMPUTED]
         raise UserError(
             f"No partition named {wanted!r} in catalogue {self.name!r}.",
             hint=name_hint(wanted, known, otherwise=f"Known: {', '.join(known)}."),
@@ -337,8 +337,4 @@ def _nested(catalog: Catalog, seed: int) -> Partition:
     )
 
 
-_RANDOM_PARTITIONS: Final = {
-    "random-skills": _random_skills,
-    "random-categories": _random_categories,
-    "nested": _nested,
-}
+_COMPUTED: Final = {"random-skills": _random_skills, "random-categories": _random_categories, "nested": _nested}

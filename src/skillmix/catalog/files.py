@@ -128,26 +128,31 @@ class GrammarFile(_Strict):
     topics: dict[str, TopicSlotsEntry]
 
 
-class SideEntry(_Strict):
-    """One side of a partition: whole categories, single skills, or both."""
+class SkillsEntry(_Strict):
+    """Whole categories, single skills, or both."""
 
     categories: list[str] = []
     skills: list[str] = []
+
+
+class SideEntry(SkillsEntry):
+    """One side of a partition."""
+
     topics: list[str] | None = None
     """Default: the topics of the same side under `topics:`; those of a further group are held-out topics."""
-
-
-class OneEntry(_Strict):
-    """The skills of which a combination has exactly one."""
-
-    categories: list[str] = []
-    skills: list[str] = []
 
 
 class GroupEntry(SideEntry):
     """A further group of a partition; with `one`, its other keys name the skills beside that one."""
 
-    one: OneEntry | None = None
+    one: SkillsEntry | None = None
+
+
+class TopicSides(_Strict):
+    """The topics of both sides, for partitions without topics of their own."""
+
+    train: list[str]
+    held_out: list[str] = Field(alias="held-out")
 
 
 def _group_name(name: str) -> str:
@@ -157,13 +162,6 @@ def _group_name(name: str) -> str:
             f"{', '.join(SETTINGS)}, which every partition has"
         )
     return name
-
-
-class TopicSides(_Strict):
-    """The topics of both sides, for partitions without topics of their own."""
-
-    train: list[str]
-    held_out: list[str] = Field(alias="held-out")
 
 
 class PartitionEntry(_Strict):
@@ -256,10 +254,8 @@ def _joined(first: Catalog, others: Mapping[str, Catalog]) -> Catalog:
             for topic in {*other.topics}.intersection(first.topics)
             if other.vocabulary.get(topic) != first.vocabulary.get(topic)
         ]
-        if other.code and other.code != first.code:
-            faults.append(f"{name}: only the catalogue of the experiment may have checkers of its own")
-        if other.woven != first.woven:
-            faults.append(f"{name}: woven is {other.woven}, and {first.woven} in {first.name}")
+        if other.code not in (None, first.code) or other.woven != first.woven:
+            faults.append(f"{name}: its checkers.py, or its rule for woven texts, is not that of {first.name}")
         words |= other.vocabulary
     if faults:
         raise faults_error(f"A run with {first.name}", faults, hint="Use a run of its own for such a catalogue.")
@@ -431,7 +427,7 @@ def _name_faults(file: str, names: Sequence[str]) -> Iterator[str]:
 
 
 def _partition_faults(document: PartitionsFile, skills: Sequence[Skill], topics: Sequence[str]) -> Iterator[str]:
-    names, categories = {s.name for s in skills}, {s.category for s in skills}
+    names = {s.name for s in skills}
     if document.default not in document.partitions:
         yield f"partitions.yaml, default: {document.default!r} is not one of {', '.join(document.partitions) or 'none'}"
     for label, listed in (("train", document.topics.train), ("held-out", document.topics.held_out)):
@@ -444,40 +440,38 @@ def _partition_faults(document: PartitionsFile, skills: Sequence[Skill], topics:
     for location, listed in lists.items():
         yield from _unknown(location, "skill", listed, names)
     for name, entry in document.partitions.items():
-        for label, side in (("train", entry.train), ("held-out", entry.held_out)):
-            yield from _unknown(f"{name}, {label}", "category", side.categories, categories)
-            yield from _unknown(f"{name}, {label}", "skill", side.skills, names)
-            yield from _unknown(f"{name}, {label}", "topic", side.topics or [], set(topics))
-            if not _skills_of(side, skills):
-                yield f"partitions.yaml, {name}, {label}: no skill is on this side"
-            if not _topics_of(side, label, document.topics):
-                yield f"partitions.yaml, {name}, {label}: no topic is on this side"
-        yield from _overlap(name, _skills_of(entry.train, skills), _skills_of(entry.held_out, skills))
-        yield from _overlap(
-            name,
-            _topics_of(entry.train, "train", document.topics),
-            _topics_of(entry.held_out, "held-out", document.topics),
-        )
-        yield from _group_faults(name, entry, document.topics, skills, topics)
+        yield from _faults_of_groups(name, entry, document.topics, skills, topics)
 
 
-def _group_faults(
-    partition: str, entry: PartitionEntry, shared: TopicSides, skills: Sequence[Skill], topics: Sequence[str]
+def _faults_of_groups(
+    name: str, entry: PartitionEntry, shared: TopicSides, skills: Sequence[Skill], topics: Sequence[str]
 ) -> Iterator[str]:
-    for name, group in entry.groups.items():
-        at = f"{partition}, groups, {name}"
-        for part in (group, group.one or OneEntry()):
-            yield from _unknown(at, "category", part.categories, {s.category for s in skills})
-            yield from _unknown(at, "skill", part.skills, {s.name for s in skills})
-        yield from _unknown(at, "topic", group.topics or [], set(topics))
-        if not _skills_of(group, skills) or (group.one and not _skills_of(group.one, skills)):
-            yield f"partitions.yaml, {at}: no skill is in this group"
-        if not _topics_of(group, name, shared):
-            yield f"partitions.yaml, {at}: no topic is in this group"
-        for skill in sorted(
-            {*_skills_of(group, skills)}.intersection(_skills_of(group.one, skills) if group.one else ())
-        ):
-            yield f"partitions.yaml, {at}: {skill!r} is in `one` and beside it"
+    further = {f"groups, {group}": side for group, side in entry.groups.items()}
+    for label, side in {"train": entry.train, "held-out": entry.held_out, **further}.items():
+        yield from _unknown_skills(f"{name}, {label}", side, skills)
+        yield from _unknown(f"{name}, {label}", "topic", side.topics or [], set(topics))
+        if not _skills_of(side, skills):
+            yield f"partitions.yaml, {name}, {label}: no skill is on this side"
+        if not _topics_of(side, label, shared):
+            yield f"partitions.yaml, {name}, {label}: no topic is on this side"
+        if isinstance(side, GroupEntry) and side.one:
+            yield from _unknown_skills(f"{name}, {label}, one", side.one, skills)
+            if not _skills_of(side.one, skills):
+                yield f"partitions.yaml, {name}, {label}, one: no skill is named"
+            both = {*_skills_of(side.one, skills)}.intersection(_skills_of(side, skills))
+            yield from (
+                f"partitions.yaml, {name}, {label}: {skill!r} is in `one` and beside it" for skill in sorted(both)
+            )
+    train, held_out = (
+        _topics_of(side, at, shared) for side, at in ((entry.train, "train"), (entry.held_out, "held-out"))
+    )
+    yield from _overlap(name, _skills_of(entry.train, skills), _skills_of(entry.held_out, skills))
+    yield from _overlap(name, train, held_out)
+
+
+def _unknown_skills(at: str, listed: SkillsEntry, skills: Sequence[Skill]) -> Iterator[str]:
+    yield from _unknown(at, "category", listed.categories, {s.category for s in skills})
+    yield from _unknown(at, "skill", listed.skills, {s.name for s in skills})
 
 
 def _entailed_faults(pairs: Sequence[EntailedEntry]) -> Iterator[str]:
@@ -517,7 +511,7 @@ def _overlap(location: str, train: Iterable[str], held_out: Iterable[str]) -> It
         yield f"partitions.yaml, {location}: {name!r} is on both sides"
 
 
-def _skills_of(side: SideEntry | OneEntry, skills: Sequence[Skill]) -> tuple[str, ...]:
+def _skills_of(side: SkillsEntry, skills: Sequence[Skill]) -> tuple[str, ...]:
     return tuple(s.name for s in skills if s.category in side.categories or s.name in side.skills)
 
 

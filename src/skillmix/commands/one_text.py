@@ -41,7 +41,7 @@ def add_parsers(commands: Commands) -> None:
     drawn.add_argument("--k", type=positive, nargs="+", help="numbers of skills (default 1 2 3)")
     drawn.add_argument("--n", type=positive, help="combinations for each k (default 100)")
     drawn.add_argument("--setting", metavar="GROUP", help="group of the partition: train (default), held-out, all, …")
-    drawn.add_argument("--partition", help="a name, or random-skills:SEED, random-categories:SEED")
+    drawn.add_argument("--partition", help="a name, or random-skills:SEED, random-categories:SEED, nested:SEED")
     drawn.add_argument("--exclude", help='skills or exclude lists to leave out, "a; file:PATH"')
     drawn.add_argument("--seed", type=int)
 

@@ -27,7 +27,7 @@ from skillmix.errors import UserError, faults_error
 from skillmix.experiment.data_settings import DataFilters, LeakageSettings, with_data_settings, with_own_places
 from skillmix.experiment.document import Matrix, Partitions, Seeds, Variant, expanded, with_changes
 from skillmix.experiment.faults import checked
-from skillmix.experiment.outside_names import OutsideNames, PlaceNames, names_of_step
+from skillmix.experiment.outside_names import OutsideNames
 from skillmix.experiment.people_steps import CODE, people_faults
 from skillmix.experiment.step_base import DrawingStep, Name, Positive, Seconds, Section, Step, Temperature, TopP
 from skillmix.experiment.steps import AnyStep, DatasetStep, EvaluateStep, GradeStep
@@ -382,11 +382,14 @@ def experiment_of(document: object, *, source: str, checks_outside: bool = False
 
 
 def _outside_names(experiment: Experiment) -> OutsideNames:
-    own = PlaceNames("", experiment.catalog, experiment.partition, ("catalog", "partition"), experiment.exclude)
-    steps = [step for step in experiment.steps if isinstance(step, DrawingStep)]
-    drawing = [names_of_step(step, experiment.catalog, experiment.partition) for step in steps]
     prompts = {f"students.{name}.prompts": s.prompts for name, s in experiment.students.items() if s.prompts}
-    return OutsideNames([own, *drawing], {"prompts": experiment.prompts, **prompts})
+    return OutsideNames(
+        catalog=experiment.catalog,
+        partition=experiment.partition,
+        exclude=experiment.exclude,
+        prompts={"prompts": experiment.prompts, **prompts},
+        steps=[step for step in experiment.steps if isinstance(step, DrawingStep)],
+    )
 
 
 _REFERENCES: Final = "A file names its own students and graders, and a step earlier steps."

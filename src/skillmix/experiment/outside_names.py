@@ -1,91 +1,62 @@
 """Check the names in an experiment that lead outside its file: a catalog, a partition, excluded skills and prompts."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from skillmix.catalog.catalog import Catalog, Partition
 from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError
 from skillmix.experiment.step_base import DrawingStep
-from skillmix.experiment.steps import EvaluateStep, GenerateStep
 from skillmix.prompts.files import load_prompts
 from skillmix.render.nearest import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceNames:
-    """What the experiment or one of its steps draws from."""
+class OutsideNames:
+    """The names, by their locations in the experiment where there may be several."""
 
-    at: str
-    """Location of the step, with a dot at its end; empty for the experiment."""
     catalog: str
     partition: str | None
-    own: Collection[str]
-    """Those of `catalog` and `partition` that stand at this location."""
-    exclude: Sequence[str] = ()
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """Groups of the partition, by location."""
-    pool: str | None = None
-    without_skills: Sequence[str] = ()
-    """Locations of k = 0, which only catalogs of probes have."""
-
-    def faults(self) -> Iterator[str]:
-        """Every name that leads nowhere; those of the experiment are not reported again for its steps."""
-        catalogs: list[Catalog] = []
-        partitions: list[Partition] = []
-        faults = list(_fault(f"{self.at}catalog", lambda: catalogs.append(load_catalog(self.catalog))))
-        yield from faults if "catalog" in self.own else ()
-        for catalog in catalogs:
-            yield from (f"{at}: 0 is below 1" for at in self.without_skills if not catalog.controls)
-            for name in self.exclude:
-                yield from _fault(f"{self.at}exclude", partial(catalog.excluded, [name]))
-            faults = list(
-                _fault(f"{self.at}partition", lambda: partitions.append(catalogs[0].partition(self.partition)))
-            )
-            yield from faults if "partition" in self.own else ()
-        for partition in partitions:
-            for at, setting in self.settings.items():
-                yield from _fault(f"{self.at}{at}", partial(partition.side, setting))
-            if self.pool is not None and self.pool not in partition.groups:
-                known = ", ".join(partition.groups) or "no further groups"
-                question = did_you_mean(self.pool, partition.groups)
-                yield f"{self.at}pool: {partition.name} has {known}, and not {self.pool!r}. {question}".rstrip(". ")
-
-
-def names_of_step(step: DrawingStep, catalog: str, partition: str | None) -> PlaceNames:
-    """What a step draws from: its own catalog and partition, or else those of the experiment."""
-    draws = step if isinstance(step, EvaluateStep | GenerateStep) else None
-    return PlaceNames(
-        at=f"steps.{step.name}.",
-        catalog=step.catalog or catalog,
-        partition=step.partition or (None if step.catalog else partition),
-        own=[key for key in ("catalog", "partition") if getattr(step, key) is not None],
-        exclude=getattr(step, "exclude", ()),
-        settings={f"settings.{place}": name for place, name in enumerate(draws.settings, start=1)} if draws else {},
-        pool=getattr(step, "pool", None),
-        without_skills=[f"steps.{step.name}.k.{n}" for n, k in enumerate(draws.k, start=1) if k == 0] if draws else [],
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class OutsideNames:
-    """The names of an experiment."""
-
-    places: Sequence[PlaceNames]
-    """Of the experiment, then of its steps."""
+    exclude: Sequence[str]
     prompts: Mapping[str, str]
-    """Prompt sets by location."""
+    steps: Sequence[DrawingStep] = ()
 
     def faults(self) -> Iterator[str]:
         """Every name that leads nowhere, with its location."""
-        found = [fault for place in self.places for fault in place.faults()]
+        places = [self._place_faults("", self, self.exclude)]
+        places += [self._place_faults(f"steps.{step.name}.", step, getattr(step, "exclude", ())) for step in self.steps]
+        found = [fault for faults in places for fault in faults]
         yield from found
-        names = dict.fromkeys(place.catalog for place in self.places)
-        if len(names) > 1 and not found:
-            yield from _fault("catalog", lambda: load_catalog(*names))
+        others = dict.fromkeys(step.catalog for step in self.steps if step.catalog)
+        if others and not found:
+            yield from _fault("catalog", lambda: load_catalog(self.catalog, *others))
         for at, name in self.prompts.items():
             yield from _fault(at, partial(load_prompts, name))
+
+    def _place_faults(self, at: str, place: "DrawingStep | OutsideNames", exclude: Sequence[str]) -> Iterator[str]:
+        """Names of a catalog and its partition, those of the experiment unless the place has its own."""
+        name, partition = place.catalog or self.catalog, place.partition or (None if place.catalog else self.partition)
+        catalogs: list[Catalog] = []
+        partitions: list[Partition] = []
+        faults = list(_fault(f"{at}catalog", lambda: catalogs.append(load_catalog(name))))
+        yield from faults if place.catalog else ()
+        for catalog in catalogs:
+            for number, k in enumerate(getattr(place, "k", ()), start=1):
+                if k == 0 and not catalog.controls:
+                    yield f"{at}k.{number}: 0 is below 1"
+            for skill in exclude:
+                yield from _fault(f"{at}exclude", partial(catalog.excluded, [skill]))
+            faults = list(_fault(f"{at}partition", lambda: partitions.append(catalogs[0].partition(partition))))
+            yield from faults if place.partition or place.catalog else ()
+        for split in partitions:
+            for number, setting in enumerate(getattr(place, "settings", ()), start=1):
+                yield from _fault(f"{at}settings.{number}", partial(split.side, setting))
+            pool = getattr(place, "pool", None)
+            if pool is not None and pool not in split.groups:
+                known = ", ".join(split.groups) or "no further groups"
+                question = did_you_mean(pool, split.groups)
+                yield f"{at}pool: {split.name} has {known}, and not {pool!r}. {question}".rstrip(". ")
 
 
 def _fault(at: str, use: Callable[[], object]) -> Iterator[str]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final
 
 from skillmix.catalog.catalog import Catalog, Partition, Setting, Side
 from skillmix.catalog.combinations import (
@@ -17,7 +17,15 @@ from skillmix.catalog.combinations import (
     training_draw,
 )
 from skillmix.experiment.experiment import Experiment, GraderSettings, StudentSettings
-from skillmix.experiment.step_base import SetChoice, Step, UndrawnCell, setting_label
+from skillmix.experiment.step_base import (
+    DrawingStep,
+    DrawnPool,
+    LabelParts,
+    SetChoice,
+    Step,
+    UndrawnCell,
+    setting_label,
+)
 from skillmix.experiment.steps import DatasetStep
 
 
@@ -49,15 +57,6 @@ class PlannedCell:
     def numbers(self) -> range:
         """The numbers of the generations."""
         return range(self.first, self.first + self.generations)
-
-
-class _Drawing(Protocol):
-    """A step or a cell that may have a catalog and a partition of its own."""
-
-    @property
-    def catalog(self) -> str | None: ...
-    @property
-    def partition(self) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,9 @@ class Place:
         return replace(draw, side=replace(draw.side, skills=self.pool("all", step.exclude).skills, topics=topics))
 
 
-def place_of(drawing: _Drawing, experiment: Experiment, catalog: Catalog) -> Place:
+def place_of(
+    drawing: DrawingStep | UndrawnCell | DrawnPool | LabelParts, experiment: Experiment, catalog: Catalog
+) -> Place:
     """The catalog and the partition of a step or a cell: its own, or else those of the experiment."""
     own = catalog.member(drawing.catalog)
     is_elsewhere = drawing.catalog is not None

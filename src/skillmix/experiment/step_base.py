@@ -9,16 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    StringConstraints,
-    model_serializer,
-)
-from pydantic_core.core_schema import LiteralSchema, literal_schema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic.functional_serializers import model_serializer
+from pydantic_core.core_schema import LiteralSchema, SerializerFunctionWrapHandler, literal_schema
 
 from skillmix.catalog.catalog import Setting
 from skillmix.catalog.combinations import Purpose
@@ -230,12 +223,8 @@ class Step(Section):
 
     def pools_drawn_from(self, steps: Sequence["Step"]) -> tuple[DrawnPool, ...]:
         """Pools whose skills the step's combinations may have; `steps` are all steps of the experiment."""
-        return tuple(
-            dict.fromkeys(
-                DrawnPool(cell.setting, cell.exclude, cell.catalog, cell.partition)
-                for cell in self.undrawn_cells(steps)
-            )
-        )
+        cells = self.undrawn_cells(steps)
+        return tuple(dict.fromkeys(DrawnPool(c.setting, c.exclude, c.catalog, c.partition) for c in cells))
 
     def undrawn_cells(self, steps: Sequence["Step"]) -> Iterator[UndrawnCell]:
         """The cells of the score table that the step fills; `steps` are all steps of the experiment."""

@@ -63,6 +63,7 @@ def of_draws(inputs: StepInputs) -> Dependencies:
     return {
         "the seed": experiment.seed,
         "the catalogue": catalog.content_hash(),
+        **{f"the catalogue {name}": member.content_hash() for name, member in catalog.members.items() if name},
         "the words of the topics": short_id({t: list(map(list, w)) for t, w in catalog.vocabulary.items()}),
         "the partition": experiment.partition,
         "the exclude list": experiment.exclude,
