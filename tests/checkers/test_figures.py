@@ -20,6 +20,7 @@ from skillmix.errors import UserError
 from skillmix.grading.answers import RULES, Answer, names_skill
 from skillmix.grading.points import decide_points, text_score
 from skillmix.prompts.rubric import rubric_of
+from skillmix.runs.reading.decisions import _catalog_parts
 from skillmix.runs.rules_grader import RulesGrader, reading_of
 
 FIGURES = load_catalog("figures")
@@ -206,11 +207,10 @@ def test_all_faults_of_the_files_are_reported_at_once(tmp_path: Path) -> None:
     figures["figures"]["tag"]["patterns"] = []
     with pytest.raises(UserError) as caught:
         load_catalog(str(copied(folder, figures=yaml.safe_dump(figures), grammar=grammar)))
-    print(caught.value.message)
     for fault in (
-        "figures.yaml, simile: no words of kind 'anima'. Do you mean \"animal\"?",
+        "figures.yaml, simile: no words of kind 'anima'. Did you mean \"animal\"?",
         "figures.yaml, wish, name: has neither {word} nor {a word}",
-        "grammar.yaml: there is no figure 'emfasis'. Do you mean \"emphasis\"?",
+        "grammar.yaml: there is no figure 'emfasis'. Did you mean \"emphasis\"?",
         "grammar.yaml: the figure 'emphasis' is missing",
         "grammar.yaml, promise: '{whom} {word} {a thing}' has an unknown slot: whom",
     ):
@@ -230,3 +230,33 @@ def test_no_draw_takes_a_figure_twice(k: int) -> None:
     assert all(len(set(figures_of(FIGURES, c.skills))) == k for c in ladder)
     free = draw_combinations(Draw(replace(side, at_most_one=()), "all", k, seed=1), 400)
     assert any(len(set(figures_of(FIGURES, c.skills))) < k for c in free)
+
+
+def test_the_checkers_of_all_skills_read_a_text_once() -> None:
+    checkers = [checker for skill in FIGURES.skills if (checker := checker_of(skill.name)) is not None]
+    passages = [passage_of(f"At {word} o'clock, the baker worked like an owl.") for word in ("three", "four")] * 50
+    assert len(checkers) == 144
+    started = time.process_time()
+    counts = [sum(checker(passage) is not None for checker in checkers) for passage in passages]
+    assert set(counts) == {2}
+    assert (time.process_time() - started) / len(passages) < 0.002
+
+
+def test_decisions_are_made_again_when_patterns_change(tmp_path: Path) -> None:
+    figures = (SHIPPED / "figures/figures.yaml").read_text("utf-8").replace('"like {a word}"]', '"unlike {a word}"]')
+    changed = load_catalog(str(copied(tmp_path / "figures", figures=figures)))
+    assert changed.content_hash() == FIGURES.content_hash()
+    assert _catalog_parts(changed) != _catalog_parts(FIGURES)
+    RulesGrader(FIGURES)
+
+
+def test_two_catalogues_with_different_patterns_for_a_skill_are_refused(tmp_path: Path) -> None:
+    figures = (SHIPPED / "figures/figures.yaml").read_text("utf-8").replace('"like {a word}"]', '"unlike {a word}"]')
+    load_catalog(str(copied(tmp_path / "mine", figures=figures)))
+    try:
+        with pytest.raises(
+            UserError, match="Two catalogues have different patterns for the skill 'simile with an owl'"
+        ):
+            checker_of(OWL)
+    finally:
+        load_catalog(str(copied(tmp_path / "mine")))

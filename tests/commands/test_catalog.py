@@ -16,7 +16,10 @@ def test_catalog_json_has_the_documented_form(capsys: pytest.CaptureFixture[str]
     shown = json.loads(out)
     assert status == 0
     assert shown.keys() == {"skills", "topics", "partitions", "entailed", "woven"}
-    assert all(s.keys() == {"name", "category", "definition", "example", "checkable"} for s in shown["skills"])
+    assert all(
+        s.keys() == {"name", "category", "definition", "example", "checkable", "figure", "word"}
+        for s in shown["skills"]
+    )
     assert (len(shown["skills"]), len(shown["topics"])) == (104, 100)
     sizes = {n: (len(p["train"]["skills"]), len(p["held-out"]["skills"])) for n, p in shown["partitions"].items()}
     assert sizes == {"category": (54, 50), "tables": (59, 45)}

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -102,7 +103,7 @@ def answer(combination: Combination | None, prompt: str, seed: int | None = 3, s
     subject = Subject(combination) if combination else None
     request = Request(GenerateKey("t", "c", 0, 1), spec, (Message("user", prompt),), Decoding(), seed, subject)
 
-    async def only():  # type: ignore[no-untyped-def]
+    async def only() -> AsyncIterator[Request]:
         yield request
 
     async def outcome() -> Outcome:

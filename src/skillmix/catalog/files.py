@@ -301,7 +301,7 @@ def _build(name: str, folder: Path) -> Catalog:
         for name in words or {}
         if name not in (topics or [])
     ]
-    faults += _name_faults("skills.yaml", [s.name for s in skills or []])
+    faults += _name_faults("figures.yaml" if of_figures else "skills.yaml", [s.name for s in skills or []])
     faults += _name_faults("topics.yaml", topics or [])
     if skills == [] or topics == []:
         faults.append("skills.yaml and topics.yaml must each have an entry")
@@ -419,7 +419,7 @@ def _name_faults(file: str, names: Sequence[str]) -> Iterator[str]:
         folded = fold_name(name)
         if not folded:
             yield f"{file}, entry {number}: the name {name!r} has no letters or digits"
-        elif folded in RESERVED_NAMES and file == "skills.yaml":
+        elif folded in RESERVED_NAMES and file != "topics.yaml":
             yield f"{file}, entry {number}: the name {name!r} is reserved for a criterion"
         elif folded in first:
             yield f"{file}, entry {number}: the name {name!r} is that of entry {first[folded]}"

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-PIECE: Final = r"(?:\{word\}|\{a word\}|\*|\.\.\.|[,?!:;\"]|[a-z']+(?:\|[a-z']+)*)"
-PATTERN: Final = rf"^{PIECE}(?: {PIECE})*$"
+PIECE: Final = re.compile(r"(?:\{word\}|\{a word\}|\*|\.\.\.|[,?!:;\"]|[a-z']+(?:\|[a-z']+)*)")
+PATTERN: Final = rf"^{PIECE.pattern}(?: {PIECE.pattern})*$"
 """What a pattern of a figure may be: words, marks and slots with one blank between them, nothing of which is slow."""
+_SLOT: Final = re.compile(r"\{([^{}]*)\}")
 SLOTS: Final = frozenset(
     ["who", "thing", "a thing", "things", "others", "tool", "place", "at", "base", "past", "Clause", "word", "a word"]
 )
@@ -75,7 +76,7 @@ def filled(template: str, word: str) -> str:
 
 def frame_faults(frame: str, *, has_word: bool) -> Iterator[str]:
     """What is wrong with the slots of a frame; each frame of a figure has the word, and a plain clause has none."""
-    slots = re.findall(r"\{([^{}]*)\}", frame)
+    slots = _SLOT.findall(frame)
     unknown = sorted(set(slots) - SLOTS)
     if unknown or frame.count("{") != len(slots):
         yield f"{frame!r} has an unknown slot: {', '.join(unknown) or 'a brace without its other'}"

@@ -27,7 +27,13 @@ def figure_finder(figures: tuple[Figure, ...]) -> Callable[[Passage], Shown]:
     """The function that finds all skills of some figures in a text; patterns are compiled here, once."""
     searches = [(_compiled(figure), {word.lower(): name for word, name in figure.skills}) for figure in figures]
 
+    last: tuple[Passage | None, Shown] = (None, {})  # the checkers of all skills look at a text one after another
+
     def find(passage: Passage) -> Shown:
+        nonlocal last
+        known, found = last
+        if known is passage:
+            return found
         shown: dict[str, Span] = {}
         text = passage.lower
         words = {word.lower.removesuffix("'s") for word in passage.words}
@@ -35,6 +41,7 @@ def figure_finder(figures: tuple[Figure, ...]) -> Callable[[Passage], Shown]:
             if not words.isdisjoint(skills):
                 for match in pattern.finditer(text):
                     shown.setdefault(skills[match[match.lastgroup or 0]], Span(match.start(), match.end()))
+        last = passage, shown
         return shown
 
     return find
@@ -50,7 +57,7 @@ def _compiled(figure: Figure) -> re.Pattern[str]:
 def _expression(pattern: str, group: str, words: str) -> str:
     """A pattern as a regular expression; the second {word} of a pattern must be the first one again."""
     expression, before = "", ""
-    for piece in re.findall(PIECE, pattern):
+    for piece in PIECE.findall(pattern):
         if before:
             expression += r"\s*+" if piece in _MARKS or before in _MARKS else "" if before == "..." else r"\s++"
         if piece in ("{word}", "{a word}"):
@@ -74,20 +81,20 @@ def figure_checkers() -> Mapping[str, Checker]:
 
 @lru_cache(maxsize=8)
 def _checkers(figures: tuple[Figure, ...]) -> Mapping[str, Checker]:
-    checkers: dict[str, Checker] = {}
-    for figure in dict.fromkeys(figures):
+    find = figure_finder(tuple(dict.fromkeys(figures)))
+    patterns: dict[str, tuple[str, ...]] = {}
+    for figure in figures:
         for _, skill in figure.skills if figure.patterns else ():
-            if fold_name(skill) in checkers:
+            if patterns.setdefault(skill, figure.patterns) != figure.patterns:
                 raise UserError(
                     f"Two catalogues have different patterns for the skill {skill!r}.",
                     hint="Give the figure another name in figures.yaml, or use one of the catalogues at a time.",
                 )
-            checkers[fold_name(skill)] = partial(_shown, (figure,), skill)
-    return checkers
+    return {fold_name(skill): partial(_shown, find, skill) for skill in patterns}
 
 
-def _shown(figures: tuple[Figure, ...], skill: str, passage: Passage) -> Span | None:
-    return figure_finder(figures)(passage).get(skill)
+def _shown(find: Callable[[Passage], Shown], skill: str, passage: Passage) -> Span | None:
+    return find(passage).get(skill)
 
 
 def looked_for(skill: str) -> str | None:

@@ -45,7 +45,7 @@ class Composer:
         if catalog.grammar is None:
             raise UserError(
                 f"The catalogue {catalog.name!r} has no grammar.yaml, so composer: cannot write for it.",
-                hint="Name one that has: composer:figures. docs/laboratory.md says what a grammar is.",
+                hint="Name one that has: composer:figures.",
             )
         self._grammar = catalog.grammar
         self._parts = {s.name: (s.figure, s.word) for s in catalog.skills if s.figure and s.word}

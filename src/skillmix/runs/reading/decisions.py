@@ -97,9 +97,15 @@ class DecisionRules:
 
 
 def _catalog_parts(catalog: Catalog) -> list[object]:
-    """What a catalogue adds to decisions: its names, the words of its topics and, if it has any, its code."""
+    """What a catalogue adds to decisions: its names, the words of its topics and, if it has any, patterns and code."""
     words = {topic: list(map(list, words)) for topic, words in catalog.vocabulary.items()}
-    return [catalog.content_hash(), words, *([catalog.code.hash] if catalog.code else [])]
+    patterns = [[figure.name, figure.patterns] for figure in catalog.figures]
+    return [
+        catalog.content_hash(),
+        words,
+        *([patterns] if patterns else []),
+        *([catalog.code.hash] if catalog.code else []),
+    ]
 
 
 @cache
