@@ -18,6 +18,7 @@ from skillmix.commands import main
 from skillmix.errors import UserError
 from skillmix.models.shapes import ModelShape, shape_of
 from skillmix.models.specs import open_model, parse_spec
+from skillmix.scores.scoring import run_scores
 from skillmix.steps.run import train_steps
 from skillmix.training.scratch import new_model, word_tokenizer
 from tests.training.tiny import weights_of
@@ -74,6 +75,15 @@ def test_a_student_from_scratch_learns_and_writes(in_folder: Path) -> None:
         generator.work()
     assert {ask: reply.text for ask, reply in replies.items()} == dict(ROWS)
     assert {reply.finish for reply in replies.values()} == {"stop"}
+
+
+def test_a_run_trains_it_and_then_evaluates_it(in_folder: Path) -> None:
+    asking = {"name": "asked", "stage": "evaluate", "students": ["step:m1"], "graders": ["code"], "k": [1]}
+    path = experiment(in_folder, STEP, {**asking, "settings": ["train"], "combinations": 2, "generations": 1})
+
+    assert main(["run", str(path)]) == 0
+
+    assert {(score.student, score.k) for score in run_scores("small")} == {("m1", 1)}
 
 
 def test_lineage_weights_and_settings_are_those_of_the_recipe(in_folder: Path) -> None:
