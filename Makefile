@@ -47,8 +47,8 @@ format: $(TEST)
 golden: $(TEST)         ## regenerate golden files; say why in the commit
 	SKILLMIX_GOLDEN=write $(BIN)/pytest -q tests/test_golden.py
 
-same: $(TEST)           ## what the commands print and write, compared with OLD=REVISION or OLD=FOLDER; without OLD: see CONTRIBUTING
-	$(BIN)/python -m tools.same check $(OLD)
+same: $(TEST)           ## what the commands print and write, compared with OLD=baseline, a revision or a folder; ONLY="PART …": these parts
+	$(BIN)/python -m tools.same check $(OLD) $(if $(ONLY),--only $(ONLY))
 
 readme: $(TEST)         ## the README's headline figure and table, from the result it names (RESULT=results/x.json for another)
 	$(BIN)/python tools/readme.py $(RESULT)

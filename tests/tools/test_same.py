@@ -2,26 +2,18 @@
 
 import json
 import shutil
-import sqlite3
 import subprocess
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tools.same import __main__ as same
 from tools.same.compare import differences, normalised
+from tools.same.outputs import ROOT
 
 SCORES = [{"k": 1, "value": 0.5, "at": "2026-01-02T03:04:05+00:00"}, {"k": 2, "value": 0.25, "skills": ["a", "b"]}]
 LOG = """eval: 300 calls made, 0 found; the run: 40 %, about 3 min left
 cost: 300 calls made, 0 found, 1 s, 1 s of CPU time
 """
-
-
-def write_journal(path: Path, *, replies: list[str], at: str) -> None:
-    path.unlink(missing_ok=True)
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute("CREATE TABLE calls (id INTEGER PRIMARY KEY, reply TEXT, at TEXT)")
-        database.executemany("INSERT INTO calls (reply, at) VALUES (?, ?)", [(reply, at) for reply in replies])
 
 
 @pytest.fixture
@@ -33,7 +25,9 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     (part / "votes.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in SCORES), encoding="utf-8")
     (part / "run.stderr.txt").write_text(LOG, encoding="utf-8")
     (part / "report/figure.png").write_bytes(b"\x89PNG\xff\x00")
-    write_journal(part / "calls.sqlite", replies=["one", "two"], at="2026-01-02T03:04:05.000+00:00")
+    (part / "runs/smoke/d/dataset").mkdir(parents=True)
+    (part / "runs/smoke/d/dataset/train.jsonl").write_text('{"key": "a"}\n', encoding="utf-8")
+    (part / "runs/smoke/texts.jsonl").write_text('{"text": "A text."}\n', encoding="utf-8")
     shutil.copytree(tmp_path / "old", tmp_path / "new")
     return tmp_path / "old", tmp_path / "new"
 
@@ -50,7 +44,7 @@ def rewrite(path: Path, before: str, after: str) -> None:
 
 def test_equal_folders_have_no_difference(folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert same.main(["compare", *map(str, folders)]) == 0
-    assert capsys.readouterr().out == "0 of 5 files differ\n"
+    assert capsys.readouterr().out == "0 of 6 files differ\n"
 
 
 def test_a_changed_number_in_json_is_named_by_its_path(
@@ -59,7 +53,7 @@ def test_a_changed_number_in_json_is_named_by_its_path(
     rewrite(folders[1] / "smoke/scores.json", "0.25", "0.26")
 
     assert same.main(["compare", *map(str, folders)]) == 1
-    assert capsys.readouterr().out == "smoke/scores.json: $[1].value: 0.25 → 0.26\n1 of 5 files differ\n"
+    assert capsys.readouterr().out == "smoke/scores.json: $[1].value: 0.25 → 0.26\n1 of 6 files differ\n"
 
 
 @pytest.mark.parametrize(
@@ -127,13 +121,22 @@ def test_times_and_measured_seconds_are_the_same(folders: tuple[Path, Path]) -> 
     assert found(folders) == []
 
 
-def test_a_journal_is_compared_by_its_rows_and_not_by_their_order_or_times(folders: tuple[Path, Path]) -> None:
-    journal = folders[1] / "smoke/calls.sqlite"
-    write_journal(journal, replies=["two", "one"], at="2027-01-02T03:04:05.000+00:00")
-    assert found(folders) == []
+@pytest.mark.parametrize("name", ["texts.jsonl", "d/dataset/train.jsonl"])
+def test_the_results_in_the_folder_of_a_run_count(folders: tuple[Path, Path], name: str) -> None:
+    rewrite(folders[1] / "smoke/runs/smoke" / name, '": "', '": "another ')
 
-    write_journal(journal, replies=["one", "three"], at="2026-01-02T03:04:05.000+00:00")
-    assert found(folders) == ['smoke/calls.sqlite: line 2: $.reply: "two" → "three"']
+    [difference] = found(folders)
+
+    assert difference.startswith(f"smoke/runs/smoke/{name}: line 1: $.")
+
+
+@pytest.mark.parametrize("name", ["journal/calls.sqlite", "journal/human-ann.sqlite", "run.sqlite", "around.json"])
+def test_how_a_run_is_kept_does_not_count(folders: tuple[Path, Path], name: str) -> None:
+    file = folders[1] / "smoke/runs/smoke" / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"SQLite")
+
+    assert found(folders) == []
 
 
 @pytest.mark.parametrize(
@@ -145,6 +148,16 @@ def test_a_journal_is_compared_by_its_rows_and_not_by_their_order_or_times(folde
         ("a\neval: begins, 1,200 calls\nb", "a\nb"),
         ("a\neval: 300 of at most 1,200 calls, 12/s; the run: 20 %\nb", "a\nb"),
         ("a\nd1: 61 s: 50 s writing, 11 s grading; the GPU worked in 78 % of the time\nb", "a\nd1: less than 0.1 s\nb"),
+        ("openai:m@http://127.0.0.1:3001/v1", "openai:m@http://127.0.0.1:45678/v1"),
+        (
+            '{"tag": "skx0123456789abcdef", "since": "2026-11-16 13:20"}',
+            '{"tag": "skxfedcba9876543210", "since": "2027-01-02 03:04"}',
+        ),
+        (
+            "f/01234567-89ab-cdef-0123-456789abcdef_samples.jsonl",
+            "f/11234567-89ab-cdef-0123-456789abcdef_samples.jsonl",
+        ),
+        ('"evaluation_id": "paper/me/weak/1795028693"', '"evaluation_id": "paper/me/weak/1895028693"'),
         ('<section id="time">1 s</table><p>a', '<section id="time">\n2 s</table><p>a'),
     ],
 )
@@ -156,6 +169,7 @@ def test_what_may_differ_is_the_same(one: str, other: str) -> None:
     ("one", "other"),
     [
         ("report: /tmp/skillmix-same-abc/outputs/x", "report: /tmp/skillmix-same-abc/outputs/y"),
+        ('"evaluation_id": "paper/me/weak/1795028693"', '"evaluation_id": "paper/me/strong/1795028693"'),
         ("eval: 300 calls made, 0 found", "eval: 301 calls made, 0 found"),
         ("m1: step 4 of 4, loss 10.7803, 7,369 tokens/s", "m1: step 4 of 4, loss 10.7804, 7,369 tokens/s"),
         ('{"tokens": 1550, "seconds": 1.5}', '{"tokens": 1551, "seconds": 1.5}'),
@@ -208,8 +222,19 @@ def test_two_runs_of_the_same_code_are_equal(tmp_path: Path) -> None:
 
     printed = (first / "python/printed.txt").read_text(encoding="utf-8")
     assert printed.count("setting=held-out k=3 metric=full_marks value=") == 1
-    journals = [(side / "python/runs/first-try/journal/calls.sqlite").read_bytes() for side in (first, second)]
-    assert journals[0] != journals[1]  # times
+    votes = "python/printed/run-first-try-votes.jsonl"
+    assert (first / votes).read_bytes() == (second / votes).read_bytes() != b""
+    calls = [(side / "python/printed/run-first-try-calls.jsonl").read_bytes() for side in (first, second)]
+    assert calls[0] != calls[1]  # times
     assert same.main(["compare", str(first), str(second)]) == 0
     rewrite(second / "python/printed.txt", "complete: True", "complete: False")
     assert same.main(["compare", str(first), str(second)]) == 1
+
+
+def test_a_revision_is_unpacked_as_it_was_committed(tmp_path: Path) -> None:
+    if not (ROOT / ".git").exists() or (ROOT / ".git/shallow").exists():
+        pytest.skip("the history is not here")
+
+    same.unpack("baseline", tmp_path / "tree")
+
+    assert (tmp_path / "tree/src/skillmix/runs/reading/graded_conversations.py").is_file()

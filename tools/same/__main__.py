@@ -1,7 +1,8 @@
 """`python -m tools.same check [OLD]`, `… write FOLDER`, `… compare OLD NEW`; the Makefile calls the first.
 
-OLD is a git revision, or a folder that `write` made. Without OLD, code with uncommitted changes is compared with HEAD,
-and code without them with HEAD~1. Exit status: 0 no difference, 1 differences, 2 the comparison could not be made.
+OLD is a git revision, the word `baseline`, or a folder that `write` made. Without OLD, code with uncommitted changes is
+compared with HEAD, and code without them with HEAD~1. Exit status: 0 no difference, 1 differences, 2 the comparison
+could not be made.
 """
 
 import argparse
@@ -19,6 +20,8 @@ from typing import Final
 from tools.same.compare import differences, files_of
 from tools.same.outputs import PARTS, ROOT, SKIPPED, Place, Problem, make
 
+BASELINE: Final = "7208247a3a4b42c882fc1d36827556ceead8c073"
+"""The revision that `baseline` means: the last one before the rewrite of how runs are kept and read."""
 PREFIX: Final = "skillmix-same-"
 """Of temporary folders; compare.py knows it."""
 
@@ -44,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     check = commands.add_parser("check", help="compare the present code with another revision or with earlier outputs")
-    check.add_argument("old", nargs="?", help="a revision, or a folder that `write` made")
+    check.add_argument("old", nargs="?", help="a revision, `baseline`, or a folder that `write` made")
     write = commands.add_parser("write", help="write the outputs of the present code into a new folder")
     write.add_argument("folder", type=Path)
     write.add_argument("--revision", help="of this revision instead")
@@ -109,11 +112,11 @@ def _checked(folder: Path) -> Path:
 @contextmanager
 def _outputs(revision: str | None, parts: Sequence[str]) -> Iterator[Path]:
     """Make the outputs of a revision, or of the present files, in a temporary folder."""
-    name = _git("rev-parse", "--verify", "--short", f"{revision}^{{commit}}").strip() if revision else "present code"
+    name = _commit(revision)[:10] if revision else "present code"
     with tempfile.TemporaryDirectory(prefix=PREFIX) as scratch:
         place = Place(Path(scratch))
         if revision:
-            _unpack(revision, place.tree)
+            unpack(revision, place.tree)
         else:
             _copy(place.tree)
         start = time.monotonic()
@@ -121,8 +124,15 @@ def _outputs(revision: str | None, parts: Sequence[str]) -> Iterator[Path]:
         yield place.outputs
 
 
-def _unpack(revision: str, folder: Path) -> None:
-    archive = subprocess.run(["git", "archive", revision], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
+def _commit(revision: str) -> str:
+    named = BASELINE if revision == "baseline" else revision
+    return _git("rev-parse", "--verify", f"{named}^{{commit}}").strip()
+
+
+def unpack(revision: str, folder: Path) -> None:
+    """Write the files of a revision into a new folder."""
+    folder.mkdir()
+    archive = subprocess.run(["git", "archive", _commit(revision)], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
     subprocess.run(["tar", "x", "-C", str(folder)], input=archive, check=True)
 
 

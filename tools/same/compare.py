@@ -3,9 +3,7 @@
 import hashlib
 import json
 import re
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -13,6 +11,8 @@ from typing import Any, Final
 
 # --- What may differ. Nothing else is forgiven. ---
 
+UUID: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9a-f])")
+"""Of records for Every Eval Ever: it depends on when the calls were made, and is also a file's name."""
 SUBSTITUTIONS: Final = tuple(
     (re.compile(pattern, re.MULTILINE), replacement)
     for pattern, replacement in (
@@ -20,6 +20,17 @@ SUBSTITUTIONS: Final = tuple(
         (r"[^\s\"'`(=:+]*/skillmix-same-[^/\s\"'`)]+", "SCRATCH"),
         # The interpreter, where a command suggests other commands.
         (r"[^\s\"'`]*/bin/python[\d.]* -m skillmix", "python -m skillmix"),
+        # The port of a stub provider, and the tag and the moments of a batch.
+        (r"\b127\.0\.0\.1:\d+", "STUB"),
+        (r"\bskx[0-9a-f]{16}\b", "TAG"),
+        (r"(since|\"since\":) \"?\d{4}-\d\d-\d\d \d\d:\d\d", r"\1 TIME"),
+        (UUID.pattern, "UUID"),
+        (r'("evaluation_id": "[^"]*/)\d{10}"', r'\1TIME"'),
+        (r'"(retrieved|evaluation)_timestamp": "[\d.]+"', r'"\1_timestamp": "TIME"'),
+        # Of a file that is compared itself, and has those times.
+        (r'"checksum": "[0-9a-f]{64}"', '"checksum": "SHA-256"'),
+        # The size of a report: it has seconds.
+        (r'"bytes": \d+', '"bytes": 0'),
         # Times and dates, as journals, exports and manifests write them.
         (r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(\+00:00|Z)", "TIME"),
         # When the calls of a run were made, as reports write it.
@@ -48,19 +59,15 @@ SUBSTITUTIONS: Final = tuple(
     )
 )
 LEFT_OUT: Final = (
-    "*.lock",  # empty files
-    "*.sqlite-wal",  # read as a part of the database
-    "*.sqlite-shm",
-    "derived.sqlite",  # a cache: its keys are hashes of the code itself
-    "derived-scores.json",  # a cache: its key is a hash of the times of files
-    "finished.json",  # holds the times of files
     "seconds.json",  # where the time of each step went
     "where-the-time-went.*",  # the same in a report
+    "begun.json",  # how a training that stops is found again
 )
-UNSTEADY_COLUMNS: Final = {  # of journals: numbers by order of arrival, and times
-    "calls": {"id", "at"},
-    "tries": {"id", "at", "seconds"},
-}
+RESULTS_OF_A_RUN: Final = ("texts.*", "votes.*", "calls.*", "frequencies.json", "exclude.yaml")
+"""Files beside the folders of a run's steps that are results; the others, and the journal, are how a run is kept.
+
+What they keep is compared as commands show it: `run-NAME-*` in the folder of what was printed.
+"""
 
 # --- The comparison. ---
 
@@ -92,12 +99,24 @@ def differences(old: Path, new: Path) -> Iterator[Difference]:
 
 def files_of(folder: Path) -> set[str]:
     """Name the files that count."""
-    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    return {name for name in names if not any(fnmatch(name.rpartition("/")[2], pattern) for pattern in LEFT_OUT)}
+    return {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_file() and _counts(path.relative_to(folder).parts)
+    }
+
+
+def _counts(parts: tuple[str, ...]) -> bool:
+    if any(fnmatch(parts[-1], pattern) for pattern in LEFT_OUT):
+        return False
+    below = parts[parts.index("runs") + 2 :] if "runs" in parts else ()
+    if len(below) == 1:
+        return any(fnmatch(below[0], pattern) for pattern in RESULTS_OF_A_RUN)
+    return below[:1] != ("journal",)
 
 
 def _difference(old: Path, new: Path) -> str | None:
-    if old.suffix != ".sqlite" and old.read_bytes() == new.read_bytes():
+    if old.read_bytes() == new.read_bytes():
         return None
     before, after = _text(old), _text(new)
     if before is None or after is None:
@@ -106,7 +125,7 @@ def _difference(old: Path, new: Path) -> str | None:
         return None
     if old.suffix == ".json":
         return _in_json(before, after) or _in_lines(before, after, of_json=False)
-    return _in_lines(before, after, of_json=old.suffix in (".jsonl", ".sqlite"))
+    return _in_lines(before, after, of_json=old.suffix == ".jsonl")
 
 
 def _digest(path: Path) -> str:
@@ -115,8 +134,6 @@ def _digest(path: Path) -> str:
 
 def _text(path: Path) -> str | None:
     """Return the content of a file as text in which everything counts; None if it is no text."""
-    if path.suffix == ".sqlite":
-        return normalised("\n".join(_rows(path)))
     try:
         return normalised(path.read_bytes().decode())
     except UnicodeDecodeError:
@@ -128,25 +145,6 @@ def normalised(text: str) -> str:
     for pattern, replacement in SUBSTITUTIONS:
         text = pattern.sub(replacement, text)
     return text
-
-
-def _rows(path: Path) -> list[str]:
-    """Return the rows of all tables as lines of JSON, in an order that does not depend on that of writing."""
-    try:
-        with closing(sqlite3.connect(path)) as database:
-            found = database.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name").fetchall()
-            return [line for (table,) in found for line in sorted(_rows_of(database, table))]
-    except sqlite3.DatabaseError as error:  # some are damaged on purpose
-        return [f"no database: {error}"]
-
-
-def _rows_of(database: sqlite3.Connection, table: str) -> Iterator[str]:
-    rows = database.execute(f'SELECT * FROM "{table}"')
-    names = [column[0] for column in rows.description]
-    dropped = UNSTEADY_COLUMNS.get(table, set[str]())
-    for row in rows:
-        kept = {name: value for name, value in zip(names, row, strict=True) if name not in dropped}
-        yield json.dumps({"table": table, **kept}, ensure_ascii=False, default=repr)
 
 
 def _in_lines(before: str, after: str, *, of_json: bool) -> str:

@@ -1,10 +1,12 @@
 """Make the outputs of one copy of the code: every part is a folder in which commands run one after another."""
 
+import csv
 import json
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -16,8 +18,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
 import yaml
+from aiohttp import web
+from tests.runs.batches.stub_provider import StubProvider, serving
 
-from skillmix.models.bundled import cache_folder
+from tools.same.compare import UUID
 
 ROOT: Final = Path(__file__).parents[2]
 HERE: Final = Path(__file__).parent
@@ -69,6 +73,12 @@ class Place:
             raise Problem(f"{shlex.join(command)} ended with exit status {done.returncode}:\n{done.stderr}")
         return done.stdout
 
+    def start(self, *words: str, cwd: Path) -> "subprocess.Popen[bytes]":
+        """Start a command of skillmix that a part will kill."""
+        command = [sys.executable, "-P", "-m", "skillmix", *words]
+        quiet = subprocess.DEVNULL
+        return subprocess.Popen(command, cwd=cwd, env=self._environment(), stdout=quiet, stderr=quiet)
+
     def run(self, part: str, commands: Iterable[Command], *, cwd: Path | None = None) -> None:
         """Run commands in the folder of their part, or in another one."""
         folder = self.outputs / part
@@ -79,7 +89,8 @@ class Place:
 
     def printed(self, part: str, name: str) -> str:
         """Return what a command has printed."""
-        return (self.outputs / part / "printed" / name).read_text(encoding="utf-8")
+        file = self.outputs / part / "printed" / name
+        return file.read_text(encoding="utf-8") if file.exists() else ""
 
     def _environment(self) -> dict[str, str]:
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
@@ -91,6 +102,7 @@ class Place:
             "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": "1",
             "PYTHONHASHSEED": "0",  # PEFT writes a set into adapter_config.json
+            "RAY_AUTH_MODE": "disabled",  # else a run leaves a token in the user's home
             "LC_ALL": "C.UTF-8",
             "COLUMNS": "100",
             "TERM": "dumb",
@@ -105,6 +117,7 @@ def make(place: Place, parts: Iterable[str], say: Callable[[str], None]) -> None
         say(part)
         try:
             PARTS[part](place)
+            _describe_runs(place, part)
         except Skip as reason:
             folder = place.outputs / part
             shutil.rmtree(folder, ignore_errors=True)
@@ -112,10 +125,30 @@ def make(place: Place, parts: Iterable[str], say: Callable[[str], None]) -> None
             (folder / SKIPPED).write_text(f"{part}: {reason}\n", encoding="utf-8")
 
 
+def _describe_runs(place: Place, part: str) -> None:
+    """Write what commands say about every run of a part: it is compared in the place of the files that keep a run."""
+    folder = place.outputs / part
+    commands = []
+    # A run of `frequency` has no texts; its frequencies.json is compared.
+    runs = [path.name for path in (folder / "runs").glob("*") if not (path / "frequencies.json").exists()]
+    for run in sorted(runs):
+        for what in ("texts", "votes", "calls"):
+            words = ["export", run, "--what", what, "--output", f"printed/run-{run}-{what}.jsonl"]
+            commands.append(Command(f"run-{run}-{what}", words))
+        commands.append(Command(f"run-{run}-scores", ["scores", run, "--sets", "--json"]))
+        commands.append(Command(f"run-{run}-status", ["status", run, "--json"]))
+    place.run(part, commands)
+    for file in (folder / "printed").glob("run-*-status.json"):
+        status = json.loads(file.read_text(encoding="utf-8"))
+        status.pop("workers", None)  # machines, processes and paces
+        file.write_text(json.dumps(status, ensure_ascii=False, indent=1), encoding="utf-8")
+
+
 def _link_bundled_models(cache: Path) -> None:
     """Make a cache that has the user's bundled models and keeps everything else to itself."""
     cache.mkdir()
-    models = cache_folder() / "bundled"
+    own = os.environ.get("SKILLMIX_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "skillmix"
+    models = Path(own).expanduser().absolute() / "bundled"
     if models.is_dir():
         (cache / "bundled").symlink_to(models)
 
@@ -250,6 +283,115 @@ def _mistakes(place: Place) -> None:
     place.run("mistakes", listed("mistakes"))
 
 
+def _people(place: Place) -> None:
+    """Scripted raters read texts, and one more rater answers in a spreadsheet."""
+    place.run("people", listed("people"))
+    folder = place.outputs / "people"
+    sheet = folder / "sheet.csv"
+    with sheet.open(encoding="utf-8-sig", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    with (folder / "filled.csv").open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]))
+        writer.writeheader()
+        writer.writerows({**row, "vote": "110?1"[number % 5]} for number, row in enumerate(rows))
+    place.run("people", listed("people-after-the-spreadsheet"))
+
+
+def _calibration(place: Place) -> None:
+    _give(place, "calibration", "labelled.yaml")
+    place.run("calibration", listed("calibration"))
+
+
+def _frequency(place: Place) -> None:
+    folder = _give(place, "frequency")
+    with (folder / "corpus.jsonl").open("w", encoding="utf-8") as stream:
+        for row in _witnesses():
+            stream.write(json.dumps({"text": row["text"]}, ensure_ascii=False) + "\n")
+    place.run("frequency", listed("frequency"))
+
+
+def _exchange(place: Place) -> None:
+    """Share a run, and import the logs of Inspect that the tests have."""
+    folder = _give(place, "exchange", "good.yaml")
+    for log in sorted((ROOT / "tests/exchange/logs").iterdir()):
+        shutil.copy(log, folder)
+    place.run("exchange", listed("exchange"))
+    for record in [path for path in folder.glob("shared*/**/*") if UUID.search(path.name)]:
+        record.rename(record.with_name(UUID.sub("UUID", record.name)))
+
+
+def _safety(place: Place) -> None:
+    place.run("safety", listed("safety"))
+
+
+def _batches(place: Place) -> None:
+    """Make the calls of a run in batches of both shapes, in as many invocations as it takes."""
+    for shape, faults in (("openai", frozenset[str]()), ("anthropic", frozenset({"anthropic"}))):
+        with serving(StubProvider(faults, most_requests=1000)) as stub:
+            folder = place.outputs / "batches"
+            _write_served(folder, shape, shape, stub.address, {"batch": True})
+            run = Command(f"{shape}-run", ["run", f"{shape}.yaml", "--no-wait", "--json"])
+            place.run("batches", [run, Command(f"{shape}-open", ["status", shape, "--json"])])
+            for _ in range(30):
+                if not place.printed("batches", f"{shape}-run.stderr.txt").startswith("exit status 3\n"):
+                    break
+                place.run("batches", [run])
+            bill = {"calls in batches": sorted(stub.billed.values()), "direct calls": stub.direct}
+            (folder / f"{shape}-bill.json").write_text(json.dumps(bill), encoding="utf-8")
+
+
+def _write_served(folder: Path, name: str, shape: str, address: str, options: dict[str, Any]) -> None:
+    """Write an experiment whose models are on a stub provider."""
+    folder.mkdir(exist_ok=True)
+    step = {"name": "e", "stage": "evaluate", "students": ["s"], "graders": ["g"], "settings": ["all"], "k": [1, 2]}
+    document = {
+        "name": name,
+        "students": {"s": {"model": f"{shape}:student@{address}", **options}},
+        "graders": {"g": {"model": f"{shape}:grader@{address}", "rounds": 3, "attempts": 2, **options}},
+        "steps": [{**step, "combinations": 12, "generations": 1}],
+    }
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+
+
+def _ray(place: Place) -> None:
+    if find_spec("ray") is None:
+        raise Skip("Ray is not installed")
+    _give(place, "ray", "data.yaml")
+    place.run("ray", listed("ray"))
+
+
+class KillingProvider(StubProvider):
+    """Kills a process with SIGKILL when it has asked for so many calls."""
+
+    victim: "subprocess.Popen[bytes] | None" = None
+    last_call = 75
+
+    async def direct_chat(self, request: web.Request) -> web.Response:
+        """Answer a call, if nobody is to be killed."""
+        if self.victim is not None and self.direct == self.last_call:
+            self.victim.send_signal(signal.SIGKILL)
+            self.victim = None
+        return await super().direct_chat(request)
+
+
+def _resume(place: Place) -> None:
+    """Finish a run that a budget stopped, and one that was killed in the middle of a call."""
+    folder = _give(place, "resume", "data.yaml")
+    place.run("resume", listed("resume"))
+    with serving(KillingProvider()) as stub:
+        assert isinstance(stub, KillingProvider)
+        _write_served(folder, "killed", "openai", stub.address, {"concurrency": 2})
+        victim = stub.victim = place.start("run", "killed.yaml", cwd=folder)
+        if victim.wait(300) != -signal.SIGKILL:
+            raise Problem(f"The run that was to be killed ended with exit status {victim.returncode}.")
+        place.run("resume", [Command("killed-run", ["run", "killed.yaml", "--json"])])
+        again = stub.direct
+        place.run("resume", [Command("killed-again", ["run", "killed.yaml", "--json"])])
+        (folder / "bill.json").write_text(json.dumps({"calls of a third run": stub.direct - again}), encoding="utf-8")
+    # How many calls were found depends on how many had no reply yet when the process died.
+    (folder / "printed/killed-run.stderr.txt").unlink()
+
+
 def _python(place: Place) -> None:
     folder = _give(place, "python", "evaluate.py")
     (folder / "printed.txt").write_text(place.python("evaluate.py", cwd=folder), encoding="utf-8")
@@ -266,7 +408,15 @@ PARTS: Final[dict[str, Callable[[Place], None]]] = {
     "python": _python,
     "datasets": _datasets,
     "smoke": _smoke,
+    "people": _people,
+    "calibration": _calibration,
+    "frequency": _frequency,
+    "exchange": _exchange,
+    "safety": _safety,
+    "batches": _batches,
+    "resume": _resume,
     "training": _training,
+    "ray": _ray,
 }
 
 
