@@ -143,7 +143,8 @@ def kind(form: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
 
 
 def _plural(words: str) -> str:
-    plurals = {"string": "strings", "list": "lists", "table": "tables", "[a student]": "[students]", "[a grader]": "[graders]"}
+    plurals = {name: f"{name}s" for name in ("string", "list", "table")}
+    plurals |= {"[a student]": "[students]", "[a grader]": "[graders]"}
     for one, many in plurals.items():
         if words.startswith(one):
             return many + words.removeprefix(one)
