@@ -14,7 +14,7 @@ from skillmix.commands import main
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, experiment_of, load_experiment
 from skillmix.experiment.plan import cells_of, place_of
-from skillmix.models.lineage_files import read_dataset_file
+from skillmix.models.lineage_files import read_dataset_file, read_model_file
 from skillmix.report.write import ReportOptions, report
 from skillmix.runs.run import open_run
 from skillmix.scores.cells import CellScore
@@ -276,3 +276,40 @@ def test_the_command_catalog_shows_every_group(in_folder: Path, capsys: pytest.C
     assert main(["catalog", folder, "--partition", "nestd:1"]) == 2
     assert main(["combinations", folder, "--partition", "nested:1", "--setting", "new-word", "--k", "1"]) == 2
     assert 'Did you mean "new-words"' in capsys.readouterr().err
+
+
+def test_rows_on_train_cells_of_any_partition_are_split_by_reserved_sets(in_folder: Path) -> None:
+    ended(EVAL | {"name": "one", "partition": "nested:1", "settings": ["train", "new-words"], "combinations": 15})
+    parts = [s for s in run_scores("places", by_sets=True) if s.metric == "full_marks"]
+
+    assert [(s.setting, s.sets) for s in parts] == [
+        ("train under nested:1", "all"),
+        ("train under nested:1", "reserved"),
+        ("train under nested:1", "seen"),
+        ("new-words under nested:1", "all"),
+    ]
+
+
+def test_a_report_shows_steps_with_another_catalogue(in_folder: Path) -> None:
+    ended(
+        EVAL | {"name": "cells"},
+        EVAL | {"name": "paper", "catalog": "paper", "settings": ["train"], "exclude": ["common"]},
+    )
+
+    assert "train-without-common in paper" in page_text()
+
+
+def test_a_model_has_the_partition_of_its_data_sets_in_its_lineage(in_folder: Path, small_model: Path) -> None:
+    students = {"base": {"model": "scripted:student?skill=1"}, "small": {"model": f"local:{small_model}"}}
+    train = {"stage": "train", "base": "small", "steps": 1, "batch": 2}
+    path = written(
+        DATA | {"name": "d1", "k": [1], "target": 3, "partition": "nested:1"},
+        DATA | {"name": "d2", "k": [1], "target": 3, "partition": "nested:2"},
+        train | {"name": "one", "data": ["d1"]},
+        train | {"name": "both", "data": ["d1", "d2"]},
+        students=students,
+    )
+    assert run_experiment(path).is_complete
+    models = {name: read_model_file(Path(f"runs/places/{name}/model")) for name in ("one", "both")}
+
+    assert {name: file.partition for name, file in models.items() if file} == {"one": "nested:1", "both": "kinds"}

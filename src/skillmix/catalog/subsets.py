@@ -71,7 +71,7 @@ class Subsets:
         return self._before[left][size - 1][self._places[skill]] if left >= 0 else 0
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=2048)
 def subsets_of(side: Side, k: int) -> Subsets:
     """The sets of k skills of a side."""
     return Subsets(side, k)

@@ -159,7 +159,7 @@ def _combinations(
     return _drawn(draw, count, is_ladder=cell.is_ladder and cell.k > 0, reserved=reserved)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=2048)
 def _drawn(draw: Draw, count: int, *, is_ladder: bool, reserved: float | None) -> tuple[Combination, ...]:
     """Cached, because the checks, the calls and the scores of a run need the same draw."""
     if reserved is not None:

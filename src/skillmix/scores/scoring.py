@@ -201,7 +201,7 @@ def _parts(groups: Iterable[BallotCell | MarkedCell], reserved: float) -> Iterat
     """Each cell, and its two parts where a share of its skill sets is reserved."""
     for group in groups:
         yield "all", group
-        if not reserved or group.k < 2 or group.setting != "train":
+        if not reserved or group.k < 2 or label_parts(group.setting).setting != "train":
             continue
         for name, wanted in (("reserved", True), ("seen", False)):
             chosen = [i for i, c in enumerate(group.combinations) if is_reserved(c.skills, reserved) == wanted]

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 from skillmix.catalog.combinations import is_reserved
 from skillmix.catalog.novelty import novelty
+from skillmix.experiment.step_base import label_parts
 from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.models.lineage import short_name
 from skillmix.render.numbers import expectation
@@ -350,8 +351,8 @@ def _seen_and_kept_back(cell: Cell, report: Report) -> tuple[Cell, Cell]:
     if cell.key.k < 2 or (share is None and sets is None):
         return cell, cell.only(lambda _: False)
     if share is not None:
-        is_kept_back = [is_reserved(c.skills, share) for c in cell.combinations] if cell.key.setting == "train" else []
-        kept_back = {c.id for c, kept in zip(cell.combinations, is_kept_back, strict=False) if kept}
+        is_train = label_parts(cell.key.setting).setting == "train"
+        kept_back = {c.id for c in cell.combinations if is_train and is_reserved(c.skills, share)}
     else:
         kept_back = {c.id for c in cell.combinations if frozenset(c.skills) not in (sets or ())}
     return cell.only(lambda c: c.id not in kept_back), cell.only(lambda c: c.id in kept_back)
