@@ -310,7 +310,7 @@ def test_the_page_explains_itself_to_a_reader_who_knows_nothing(folder: Path) ->
     assert ">writing, s<" in times and ">sum, s<" in times and ">share<" in times
     assert "writing," in (folder / "tables" / "where-the-time-went.csv").read_text(encoding="utf-8").split(", s")[0]
     (calls,) = re.findall(r'id="calls-and-cost">(.*?)</section>', page, re.DOTALL)
-    assert '<th scope="row" class="short">all</th>' in calls and "two calls for each text" in calls
+    assert '<th scope="row" class="short">all</th>' in calls and "one call for each turn" in calls
 
 
 def test_prose_escapes_everything_but_its_own_code() -> None:

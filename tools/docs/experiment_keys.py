@@ -143,7 +143,7 @@ def kind(form: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
 
 
 def _plural(words: str) -> str:
-    plurals = {name: f"{name}s" for name in ("string", "list", "table")}
+    plurals = {word: f"{word}s" for word in ("string", "list", "table")}
     plurals |= {"[a student]": "[students]", "[a grader]": "[graders]"}
     for one, many in plurals.items():
         if words.startswith(one):

@@ -21,8 +21,8 @@ def call_table(report: Report) -> ReportTable | None:
         title="Calls, tokens and cost",
         note="A student takes one call for each turn; the reply to the last one is graded. A grader takes one call for "
         "each round, and another where a reply cannot be read. All: the sum over a run. All calls in the journals "
-        "count, those that write data sets and repeated gradings included. – and unknown: the provider does not say how many "
-        "tokens it counted, or the model has no known price. Code that grades makes no calls.",
+        "count, those that write data sets and repeated gradings included. – and unknown: the provider does not say "
+        "how many tokens it counted, or the model has no known price. Code that grades makes no calls.",
         columns=("name", "role", "model", "calls", "input tokens", "output tokens", "US dollars"),
         rows=tuple(rows),
     )
