@@ -15,8 +15,8 @@ from typing import Any
 
 from skillmix.render.numbers import whole
 from skillmix.report.figures.style import as_svg, house_style, laid_out
-from skillmix.report.headline import format_line, headline_figure, headline_table, valid_table
 from skillmix.scores.cells import CellScore
+from tools.headline import format_line, headline_figure, headline_table, valid_table
 
 ROOT = Path(__file__).parents[1]
 FIGURE = Path("docs/figures/headline.svg")

@@ -20,13 +20,13 @@ from typing import Any
 
 from skillmix.models.lineage_files import LINEAGE_FILE, read_dataset_file
 from skillmix.report.archive import Archive
-from skillmix.report.main_result import CLAIM_TITLES
 from skillmix.report.page import claim_sentence
 from skillmix.report.records import by_key
 from skillmix.report.run_reading import RunReading, read_run
 from skillmix.runs.run import Run, open_run
 from skillmix.scores.findings import findings
 from skillmix.scores.scoring import run_scores
+from skillmix.scores.verdicts.main_result import CLAIM_TITLES
 
 
 def result_of(name: str, *, words: Mapping[str, str]) -> dict[str, Any]:
@@ -53,6 +53,8 @@ def findings_of(reading: RunReading) -> Iterator[dict[str, object]]:
     """The findings of the report, with their sentences."""
     cells = by_key(reading.cells)
     for finding in findings(reading.contenders, cells):
+        if finding.claim == "planned":
+            continue
         yield {
             "claim": CLAIM_TITLES[finding.claim],
             "setting": finding.setting,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -43,7 +44,7 @@ from skillmix.scores.outcomes.outcome_changes import OutcomeChange, run_outcome_
 from skillmix.scores.outcomes.outcome_scores import OutcomeScore, run_outcomes
 from skillmix.scores.outcomes.outcome_table import outcome_table, outcome_table_html
 from skillmix.scores.pairs import StudentComparison, compare_students
-from skillmix.scores.scoring import run_scores
+from skillmix.scores.scoring import ScoredRun, run_scores, scored_run
 from skillmix.scores.table import score_table, score_table_html
 from skillmix.steps.run import StepFilter, run_checked
 from skillmix.steps.step_kind import Trained
@@ -64,13 +65,19 @@ class RunView:
         return f"Run({str(self.path)!r})"
 
     def __str__(self) -> str:
-        return outcome_table(self.outcomes) if self._run.has_outcomes else score_table(self.scores)
+        if self._run.has_outcomes:
+            return outcome_table(self.outcomes)
+        return "\n\n".join([*self._scored.format_first, score_table(self.scores), self.result]).rstrip()
 
     def _repr_markdown_(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return outcome_table_html(self.outcomes) if self._run.has_outcomes else score_table_html(self.scores)
+        if self._run.has_outcomes:
+            return outcome_table_html(self.outcomes)
+        first = "".join(f"<p>{escape(line)}</p>" for line in self.format_first)
+        last = f"<p>{escape(self.result)}</p>" if self.result else ""
+        return f"{first}{score_table_html(self.scores)}{last}"
 
     @property
     def name(self) -> str:
@@ -82,13 +89,27 @@ class RunView:
         """The run's folder."""
         return self._run.path
 
-    @cached_property
+    @property
     def scores(self) -> list[CellScore]:
         """One record for each student, grader, setting, k and metric, under the run's own rules.
 
         Empty if the graders of the run name outcomes.
         """
-        return run_scores(self._run)
+        return self._scored.scores
+
+    @property
+    def result(self) -> str:
+        """The main result, as a report states it; empty for a run of one student."""
+        return " ".join(self._scored.result)
+
+    @property
+    def format_first(self) -> list[str]:
+        """A line for each student most of whose replies miss the format, so that its scores say little about skill."""
+        return self._scored.format_first
+
+    @cached_property
+    def _scored(self) -> ScoredRun:
+        return scored_run(self._run)
 
     @cached_property
     def outcomes(self) -> list[OutcomeScore]:

@@ -122,28 +122,36 @@ def template_baseline(case: Case) -> list[Row]:
 
 
 def students_compared(case: Case) -> list[Row]:
-    """Every pair of the at most five students of these runs, p-values corrected over the whole table."""
+    """Every pair of the at most five students of these runs."""
+    return [row for pair in combinations(case.run.students, 2) for row in pair_rows(case.run, *pair)]
+
+
+def pair_rows(run: SecondRun, first: str, second: str) -> list[Row]:
+    """Two students by grader, setting and k, with p-values corrected for each grader."""
     rows: list[Row] = []
-    for first, second in combinations(case.run.students, 2):
-        for grader, setting, k in product(case.run.graders, case.run.settings, case.run.ks):
-            differences = case.run.differences(first, second, grader, setting, k)
+    for grader in run.graders:
+        family = []
+        for setting, k in product(run.settings, run.ks):
+            differences = run.differences(first, second, grader, setting, k)
             if differences:
                 head = {"students": f"{second} − {first}", "grader": grader, "setting": setting, "k": k}
-                rows.append(head | _compared(differences))
-    for row, corrected in zip(rows, second_way.holm([row["p"] for row in rows]), strict=True):
-        row["p, corrected"] = corrected
+                family.append(head | _compared(differences))
+        second_way.family_p(family)
+        rows += [row | {"verdict": second_way.verdict(row)} for row in family]
     return rows
 
 
 def _compared(differences: list[float]) -> Row:
     low, high = second_way.difference_interval(differences)
     up, down = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
+    p = stats.binomtest(up, up + down).pvalue if up + down else 1.0
     return {
         "difference": mean(differences),
         "difference low": low,
         "difference high": high,
-        "p": stats.binomtest(up, up + down).pvalue if up + down else 1.0,
-        "p, corrected": None,
+        "p": p,
+        "p, corrected": p,
+        "verdict": None,
         "wins": up,
         "ties": len(differences) - up - down,
         "losses": down,
@@ -173,13 +181,13 @@ def before_and_after(case: Case) -> list[Row]:
         if student not in run.models:
             continue
         base = run.base_of(student)
-        differences = run.differences(base, student, grader, setting, k)
-        if not differences:
+        pair = pair_rows(run, base, student)
+        found = [row for row in pair if (row["grader"], row["setting"], row["k"]) == (grader, setting, k)]
+        if not found:
             continue
-        low, high = second_way.difference_interval(differences)
-        remark = "within noise" if low <= 0 <= high else ("a gain" if np.mean(differences) > 0 else "a loss")
-        remark = remark if low == low else "too few combinations"
-        value, value_low, value_high, role = _format(run, base, (student, grader, setting, k), (low, high))
+        (row,) = found
+        low, high, remark = row["difference low"], row["difference high"], row["verdict"]
+        value, value_low, value_high, role = _format(run, base, (student, grader, setting, k), remark)
         rows.append(
             {
                 "student": student,
@@ -188,10 +196,11 @@ def before_and_after(case: Case) -> list[Row]:
                 "grader": grader,
                 "setting": setting,
                 "k": k,
-                "difference": mean(differences),
+                "difference": row["difference"],
                 "difference low": low,
                 "difference high": high,
-                "combinations": len(differences),
+                "p, corrected": row["p, corrected"],
+                "combinations": row["combinations"],
                 "remark": remark,
                 "difference among valid": value,
                 "difference among valid low": value_low,
@@ -202,7 +211,7 @@ def before_and_after(case: Case) -> list[Row]:
     return rows
 
 
-def _format(run: SecondRun, base: str, where: Where, ends: tuple[float, float]) -> tuple[float, float, float, str]:
+def _format(run: SecondRun, base: str, where: Where, remark: str) -> tuple[float, float, float, str]:
     """Full marks among valid texts, second minus first, and what format has to do with the difference."""
     before = (base, *where[1:])
     clusters = [run.valid_clusters(w) for w in (before, where)]
@@ -217,7 +226,7 @@ def _format(run: SecondRun, base: str, where: Where, ends: tuple[float, float]) 
     _, shape_low, shape_high = second_way.ratio_difference(
         [(*forms[0].get(c, (0.0, 0)), *forms[1].get(c, (0.0, 0))) for c in names]
     )
-    is_shaped = (ends[0] > 0 and shape_low > 0) or (ends[1] < 0 and shape_high < 0)
+    is_shaped = (remark == "a gain" and shape_low > 0) or (remark == "a loss" and shape_high < 0)
     if not is_shaped:
         return value, low, high, "–"
     if few:

@@ -207,6 +207,22 @@ def holm(p_values: list[float]) -> list[float]:
     return [float(p) for p in corrected]
 
 
+def family_p(family: list[dict[str, Any]]) -> None:
+    """Correct the p-values of two students under one grader; rows with few differing combinations keep theirs."""
+    counted = [row for row in family if row["wins"] + row["losses"] >= 6]
+    for row, p in zip(counted, holm([row["p"] for row in counted]), strict=True):
+        row["p, corrected"] = p
+
+
+def verdict(row: dict[str, Any]) -> str:
+    low, high = row["difference low"], row["difference high"]
+    if low != low:
+        return "too few combinations"
+    if row["p, corrected"] >= 0.05 or low <= 0 <= high:
+        return "within noise"
+    return "a gain" if low > 0 else "a loss"
+
+
 def summary(texts: Frame, metric: str, *, combinations: list[str], generations: int) -> dict[str, float]:
     """Everything that a cell of a table says."""
     scored = texts.assign(score=[metric_of(p, metric) for p in texts["points"]])

@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from skillmix.report.main_result import MainResult, main_result
 from skillmix.report.records import Report, RunFacts, by_key
-from skillmix.report.tables.comparisons import compared_pairs
 from skillmix.scores.cells import Cell
 from skillmix.scores.findings import findings
+from skillmix.scores.verdicts.main_result import MainResult
 from tests.report.test_findings import WHO, cell, contender, lineage
 
 FACTS = RunFacts(
@@ -30,53 +29,59 @@ FACTS = RunFacts(
 
 
 def result_of(*cells: Cell) -> MainResult:
-    report = Report(runs=(FACTS,), cells=cells)
-    return main_result(replace(report, comparisons=tuple(compared_pairs(report))))
+    names = dict.fromkeys(c.key.student for c in cells)
+    found = findings([contender(name, LINEAGES.get(name)) for name in names], {c.key: c for c in cells})
+    return Report(runs=(FACTS,), cells=cells, findings=tuple(found)).result
 
 
-def test_a_difference_is_said_with_its_interval_and_the_better_student_first() -> None:
+LINEAGES = {"tuned": lineage(1)}
+
+
+def test_a_difference_is_said_with_its_interval_and_its_verdict() -> None:
     result = result_of(cell("weak", 5, 40), cell("strong", 30, 40))
 
     assert result.headline == "strong earns full marks more often than weak"
-    assert result.detail.startswith("with 4 skills in one text, 75 % of combinations against 12 %, a difference of 62")
-    assert "(95 % interval" in result.detail
-    assert result.evidence == "Setting held-out, grader g, 40 combinations; p < .001."
+    assert result.detail.startswith(
+        "with 4 skills in one text, strong earns full marks on 75 % of combinations and weak on 12 %, a difference of "
+    )
+    assert "(95 % interval" in result.detail and result.detail.endswith("; a gain, p < .001.")
+    assert result.evidence == "Setting held-out, grader g, 40 combinations."
     assert [n.value for n in result.numbers] == ["+62 points", "25 of 40", "120"]
     assert "weak does better on 0, neither on 15" in result.numbers[1].label
 
 
-def test_a_loss_of_the_second_student_is_a_gain_of_the_first() -> None:
+def test_a_loss_of_the_second_student_is_called_a_loss() -> None:
     result = result_of(cell("first", 30, 40), cell("second", 5, 40))
 
-    assert result.headline == "first earns full marks more often than second"
-    assert [n.value for n in result.numbers][:2] == ["+62 points", "25 of 40"]
-    assert result.students == (("r", "first"), ("r", "second"))
+    assert result.headline == "second earns full marks less often than first"
+    assert result.detail.endswith("; a loss, p < .001.")
+    assert [n.value for n in result.numbers][:2] == ["−62 points", "0 of 40"]
 
 
-def test_the_clearest_k_leads_and_the_other_k_are_named() -> None:
+def test_the_first_k_with_a_difference_leads_and_the_other_k_are_named() -> None:
     cells = [cell("a", 10, 40, k=k) for k in (1, 2, 3)]
-    cells += [cell("b", n, 40, k=k) for k, n in ((1, 11), (2, 38), (3, 25))]
+    cells += [cell("b", n, 40, k=k) for k, n in ((1, 17), (2, 11), (3, 38))]
 
     result = result_of(*cells)
 
-    assert result.k == 2
-    assert "after correction for 3 comparisons. A difference is found at k = 2, 3, but not at k = 1." in result.evidence
+    assert result.k == 1
+    assert "p = .016 after correction for 2 comparisons." in result.detail  # at k = 2 one combination differs
+    assert "A difference is found at k = 1, 3, but not at k = 2." in result.evidence
 
 
 def test_equal_students_have_no_difference() -> None:
     result = result_of(cell("a", 20, 40), cell("b", 21, 40))
 
-    assert result.headline == "No difference was found between b and a"
-    assert "53 % of combinations against 50 %, a difference of 3 points (95 % interval" in result.detail
-    assert "more combinations at this k would show a difference of this size" in result.evidence
+    assert result.headline == "No clear difference was found between b and a"
+    assert "b earns full marks on 53 % of combinations and a on 50 %, a difference of 3 points (" in result.detail
+    assert "more combinations at each k would be needed to decide." in result.evidence
 
 
-def test_a_difference_that_the_correction_takes_away_may_be_chance() -> None:
+def test_a_third_student_does_not_change_the_verdict_on_two_others() -> None:
     cells = [cell(name, n, 16, k=1) for name, n in (("base", 0), ("other", 6), ("third", 1))]
 
-    result = result_of(*cells)
-
-    assert result.headline == "other may be better than base, but chance could explain the difference"
+    assert result_of(*cells).sentence == result_of(*cells[:2]).sentence
+    assert result_of(*cells).detail.endswith("; a gain, p = .031.")
 
 
 def test_too_few_combinations_decide_nothing() -> None:
@@ -105,13 +110,13 @@ def test_one_student_at_one_k_has_one_try_beside_the_best() -> None:
 
 
 def test_without_a_graded_text_the_page_says_so() -> None:
-    assert main_result(Report(runs=(), cells=())).sentence == "No text is graded yet"
+    assert Report(runs=(), cells=()).result.sentence == "No text is graded yet"
 
 
 @pytest.mark.parametrize(
     ("successes", "headline"),
     [
-        ({"base": 2, "m1": 10, "m12": 20, "m123": 70}, "Training improves texts with skills that were held out"),
+        ({"base": 2, "m1": 2, "m12": 20, "m123": 70}, "Training on texts that combine skills teaches more"),
         ({"base": 0, "m1": 0, "m12": 0, "m123": 0}, "Training on single skills alone does not teach"),
     ],
 )
@@ -119,13 +124,11 @@ def test_a_supported_finding_leads_and_the_control_leads_only_alone(successes: d
     cells = [cell(name, n, 100) for name, n in successes.items()]
     found = findings([contender(name, told) for name, told in WHO.items()], {c.key: c for c in cells})
 
-    result = main_result(Report(runs=(FACTS,), cells=tuple(cells), findings=tuple(found)))
+    result = Report(runs=(FACTS,), cells=tuple(cells), findings=tuple(found)).result
 
     assert result.headline.startswith(headline)
     if successes["m123"]:
-        assert (
-            "m123 earns full marks on 70 % of combinations and base on 2 %, a difference of 68 points" in result.detail
-        )
+        assert "m123 earns full marks on 70 % of combinations and m1 on 2 %, a difference of 68 points" in result.detail
         assert result.numbers[1].value == "68 of 100"
 
 
@@ -139,8 +142,8 @@ def test_several_trainings_have_no_shares_of_one_student() -> None:
             cells.append(cell(name, 5 if own is None else 60 + seed, 100, run=f"r{seed}"))
     found = findings(students, by_key(cells))
 
-    result = main_result(Report(runs=(FACTS,), cells=tuple(cells), findings=tuple(found)))
+    result = Report(runs=(FACTS,), cells=tuple(cells), findings=tuple(found)).result
 
-    assert "with 4 skills in one text, m12 beats base by 56 points (95 % interval" in result.detail
+    assert "with 4 skills in one text, m12 against base: a difference of 56 points (95 % interval" in result.detail
     assert result.numbers[1].value == "4 of 4" and result.numbers[1].label.startswith("seeds on which m12 does better")
     assert result.evidence.startswith("4 trainings, setting held-out")

@@ -10,8 +10,6 @@ import pytest
 from skillmix.commands import main
 from skillmix.scores.cells import Cell
 from skillmix.scores.compare import before_and_after
-from skillmix.scores.table import change_note
-from tests.ends import ends
 from tests.report.cases import Reported
 from tests.report.conftest import inside
 from tests.report.test_findings import cell, contender, lineage
@@ -78,32 +76,36 @@ def test_the_terminal_says_the_same(trained: Reported, command: str, capsys: pyt
     assert {row[column].strip() for row in rows} == {".00"}
     flat = " ".join(said.split())  # lines are wrapped
     for setting in ("train", "held-out"):
-        if command == "scores":
-            after = flat.partition(f"m12 against base, judge, {setting}: ")[2].partition(" m12 against base")[0]
-            assert after.startswith("too few combinations at k = 1 (") and ", k = 3 (" in after
-        else:
-            sentences = re.split(r"(?=With (?:one|two|three) skills? \()", flat)
-            found = [sentence for sentence in sentences if re.match(rf"With \w+ skills? \({setting}\)", sentence)]
-            assert len(found) == 3 and all("m12" in sentence and "[too few]" in sentence for sentence in found)
-    assert "interval includes 0" in flat or "interval over combinations includes 0" in flat
+        sentences = re.split(r"(?=With (?:one|two|three) skills? \()", flat)
+        found = [sentence for sentence in sentences if re.match(rf"With \w+ skills? \({setting}\)", sentence)]
+        assert len(found) == 3 and all("m12" in sentence and "too few combinations" in sentence for sentence in found)
+    headline = page_of(trained).partition("<h1>")[2].partition("<span")[0]
+    assert headline.startswith("Too few combinations to tell m12 and base apart") and headline in flat
 
 
-def test_remarks_follow_the_interval() -> None:
+def test_verdicts_follow_the_corrected_p_and_the_interval() -> None:
     cells: list[Cell] = []
-    for k, after in ((1, 60), (2, 3), (3, 32)):
+    for k, after in ((1, 60), (2, 3), (3, 36), (4, 37)):
         cells += [cell("base", 30, 100, k=k), cell("m12", after, 100, k=k)]
 
     changes = before_and_after([contender("base"), contender("m12", lineage(1, 2))], {c.key: c for c in cells})
 
-    assert [c.remark for c in changes] == ["a gain", "a loss", "within noise"]
-    for change in changes:
-        low, high = ends(change.gain)
-        assert (low <= 0 <= high) == (change.remark == "within noise")
-    note = change_note(changes)
-    assert note is not None
-    last = note.splitlines()[-1]
-    assert last.startswith("m12 against base, g, held-out: a gain at k = 1 (+.30 [+.2")
-    assert "; a loss at k = 2 (−.27 [" in last and "; within noise at k = 3 (+.02 [.00, +.0" in last
+    assert [c.row.verdict for c in changes] == ["a gain", "a loss", "a gain", "a gain"]
+    assert [c.row.p_corrected for c in changes[2:]] == pytest.approx([2 / 2**6, 2 * 2 / 2**7])
+    fewer = before_and_after([contender("base"), contender("m12", lineage(1, 2))], {c.key: c for c in cells[:6]})
+    assert fewer[2].row.p_corrected == pytest.approx(2 / 2**6)
+
+
+def test_rows_that_cannot_show_anything_do_not_count_in_the_correction() -> None:
+    cells = [cell("base", 30, 100, k=1), cell("m12", 37, 100, k=1)]
+    for k in (2, 3, 4, 5):
+        cells += [cell("base", 0, 100, k=k), cell("m12", 5, 100, k=k)]
+
+    changes = before_and_after([contender("base"), contender("m12", lineage(1, 2))], {c.key: c for c in cells})
+
+    assert [c.row.tests for c in changes] == [1] * 5
+    assert changes[0].row.p_corrected == changes[0].row.p == pytest.approx(2 / 2**7)
+    assert {(c.row.p_corrected, c.row.verdict) for c in changes[1:]} == {(2 / 2**5, "within noise")}
 
 
 def test_without_a_base_or_shared_combinations_nothing_is_said() -> None:
@@ -112,7 +114,6 @@ def test_without_a_base_or_shared_combinations_nothing_is_said() -> None:
 
     assert before_and_after(tuned, cells) == []
     assert before_and_after([contender("base"), *tuned], cells) == []
-    assert change_note([]) is None
 
 
 def test_a_student_without_lineage_changes_nothing(by_code: Reported, capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,7 +98,7 @@ def test_a_served_model_with_a_declared_lineage_gets_findings_and_changes(in_fol
 
     run_experiment(experiment(in_folder, {"tuned_from": "base", "trained_on": "d12"}))
 
-    assert {(c.student, c.base, c.k, c.remark) for c in scored_run("served").changes} == {
+    assert {(c.student, c.base, c.row.k, c.row.verdict) for c in scored_run("served").changes} == {
         ("tuned", "base", 2, "a gain"),
         ("tuned", "base", 3, "a gain"),
     }

@@ -3,7 +3,7 @@
 from skillmix.catalog.combinations import Combination
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.format_effect import FormatEffect, format_effect
-from skillmix.scores.statistics.differences import Gain, gain
+from skillmix.scores.verdicts.judged import compare_cells
 
 FULL, NONE = (True,) * 5, (False, *(True,) * 4)
 N = 60
@@ -19,13 +19,9 @@ def student(name: str, *, valid: int, full: int) -> Cell:
     return Cell(CellKey("r", name, "g", "all", 2), combinations, points, statuses)  # type: ignore[arg-type]
 
 
-def gain_of(first: Cell, second: Cell) -> Gain:
-    before, after = first.best("full_marks"), second.best("full_marks")
-    return gain({"p": {0: {c: after[c] - before[c] for c in sorted(before)}}})
-
-
 def effect(first: Cell, second: Cell) -> FormatEffect:
-    return format_effect([(first, second)], gain_of(first, second))
+    (row,) = compare_cells("r", first.key.student, second.key.student, {c.key: c for c in (first, second)})
+    return format_effect([(first, second)], row.found)
 
 
 def test_format_explains_a_difference_if_valid_texts_are_equally_good() -> None:

@@ -109,8 +109,8 @@ def test_combinations_that_not_all_seeds_have_are_left_out() -> None:
 def test_partitions_are_the_unit() -> None:
     nested = {
         "p": {0: by_id([1.0, 1.0, 0.0, 0.0]), 1: by_id([0.0] * 4)},
-        "q": {0: by_id([1.0, 0.0])},
-        "r": {0: by_id([1.0, 1.0, 1.0, 0.0])},
+        "q": {0: by_id([1.0, 0.0], start=10)},
+        "r": {0: by_id([1.0, 1.0, 1.0, 0.0], start=20)},
     }
 
     result = pooled(nested)
@@ -120,10 +120,26 @@ def test_partitions_are_the_unit() -> None:
     assert (result.components.units, result.components.combinations) == (3, 2)
 
 
+def test_partitions_with_the_same_combinations_are_crossed_with_them_as_seeds_are() -> None:
+    rows = RNG.choice([0.0, 1.0], size=(3, 40)) + np.linspace(-1, 1, 40)
+    others = rows[0] + RNG.choice([0.0, 0.2], size=40)
+    of_seeds = pooled({"p": seeds_of([(rows[0] + others) / 2, rows[1], rows[2]])})
+
+    of_partitions = pooled(
+        {"p": {0: by_id(rows[0]), 1: by_id(others)}, "q": {0: by_id(rows[1])}, "r": {5: by_id(rows[2])}}
+    )
+
+    assert of_partitions == of_seeds
+    assert of_partitions.combinations == 40
+
+
 def test_partitions_that_differ_have_the_interval_of_their_means() -> None:
     means = [0.1, 0.3, 0.8]
     # The halves of 4,000 combinations differ by .02, so nearly all of the variance is between partitions.
-    nested = {str(mean): {0: by_id([mean - 0.01, mean + 0.01] * 2000)} for mean in means}
+    nested = {
+        str(mean): {0: by_id([mean - 0.01, mean + 0.01] * 2000, start=5000 * number)}
+        for number, mean in enumerate(means)
+    }
 
     result = pooled(nested)
 
@@ -133,8 +149,8 @@ def test_partitions_that_differ_have_the_interval_of_their_means() -> None:
 
 def test_partitions_with_equal_means_are_not_certain() -> None:
     rows = {"p": [1.0, 0.0] * 10, "q": [0.0, 1.0] * 10, "r": [1.0, 0.0] * 10}
-    two = pooled({name: {0: by_id(rows[name])} for name in "pq"})
-    three = pooled({name: {0: by_id(row)} for name, row in rows.items()})
+    two = pooled({name: {0: by_id(rows[name], start=20 * n)} for n, name in enumerate("pq")})
+    three = pooled({name: {0: by_id(row, start=20 * n)} for n, (name, row) in enumerate(rows.items())})
 
     assert (two.mean, two.low, two.high) == (0.5, None, None)
     low, high = ends(three)
@@ -203,7 +219,8 @@ def test_the_advised_data_find_the_gain_in_about_80_percent(kind: str) -> None:
 
 
 def test_more_partitions_are_asked_for_by_their_spread() -> None:
-    observed = gain({name: {0: by_id([value, value, 0.0, 0.0])} for name, value in (("p", 0.1), ("q", 0.5))})
+    values = {"p": 0.1, "q": 0.5}
+    observed = gain({p: {0: by_id([v, v, 0.0, 0.0], start=10 * n)} for n, (p, v) in enumerate(values.items())})
 
     more = more_to_find(observed, level=0.05)
 

@@ -81,16 +81,16 @@ def test_no_difference_has_p_one() -> None:
     result = paired_difference({"a": 1.0, "b": 0.0}, {"a": 1.0, "b": 0.0, "c": 1.0})
 
     assert result is not None
-    assert (result.difference, result.p, result.combinations, result.needed) == (0.0, 1.0, 2, None)
+    assert (result.mean, result.p, result.combinations, result.needed()) == (0.0, 1.0, 2, None)
 
 
 def test_equal_differences_are_not_certain() -> None:
     few, result = (paired_difference({str(i): 0.0 for i in range(n)}, {str(i): 1.0 for i in range(n)}) for n in (5, 10))
 
     assert few is not None and result is not None
-    assert (few.difference, few.low, few.high, few.p, few.needed) == (1.0, None, None, 0.0625, 6)
+    assert (few.mean, few.low, few.high, few.p, few.needed()) == (1.0, None, None, 0.0625, 6)
     low, high = ends(result)
-    assert (result.difference, high, result.needed) == (1.0, 1.0, 6)
+    assert (result.mean, high, result.needed()) == (1.0, 1.0, 6)
     assert result.p == pytest.approx(2 * 0.5**10)
     assert -1 < low < 0.5
 
@@ -99,7 +99,7 @@ def test_rounding_noise_is_no_difference() -> None:
     result = paired_difference({"a": 0.0, "b": 0.0, "c": 0.6}, {"a": 0.2, "b": 0.4, "c": 0.0})
 
     assert result is not None
-    assert result.needed is None
+    assert result.needed() is None
     assert mean_interval([0.1 + 0.2, 0.3]) == pytest.approx(tuple(wilson_interval(0.3, 2)))
 
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from tools.headline import headline_figure, headline_table, valid_table
 from tools.readme import facts
 from tools.result import result_of
 
-from skillmix.report.headline import headline_figure, headline_table, valid_table
 from skillmix.scores.cells import CellScore
 from tests.report.worlds import make_world
 

@@ -3,29 +3,40 @@
 from collections.abc import Sequence
 from typing import Final
 
-from skillmix.render.numbers import dollars, duration, in_words, share, share_with_interval, signed_with_interval, whole
+from skillmix.render.numbers import dollars, duration, in_words, share, signed_with_interval, whole
 from skillmix.render.wording import plural
-from skillmix.scores.cells import CellScore
-from skillmix.scores.compare import Change, clearest_first
+from skillmix.scores.compare import Change
 
 _MAX_LINES: Final = 12
-_NOISE: Final = (
-    "A difference is within noise if its 95 % interval over combinations includes 0; each k is looked at by itself."
+_NOTE: Final = (
+    "p is corrected over all settings and k of two students under one grader; within noise: p is .05 or more."
 )
 
 
-def shown_lines(changes: Sequence[Change], scores: Sequence[CellScore], *, run: str) -> list[str]:
-    """The differences between tuned students and their bases, the clearest first; none if a run has no such pair."""
-    words = _Words(changes, scores)
-    known = [change for change in clearest_first(changes) if words.knows(change)]
-    if not known:
-        return []
-    shown = known[:_MAX_LINES]
-    lines = [words.sentence(shown[0]), *map(words.short, shown[1:])]
-    more = len(known) - len(shown)
-    if more > 0:
-        lines.append(f"{plural(more, 'more difference')}: skillmix scores {run}")
-    return [*lines, _NOISE]
+def shown_lines(changes: Sequence[Change], *, run: str) -> list[str]:
+    """The differences between tuned students and their bases, in the order of the cells; none without such a pair."""
+    several = [len({getattr(change.row, name) for change in changes}) > 1 for name in ("setting", "grader")]
+    lines = [_line(change, *several) for change in changes[:_MAX_LINES]]
+    more = len(changes) - len(lines)
+    if more:
+        lines.append(f"{plural(more, 'more difference')}: skillmix report {run}")
+    return [*lines, _NOTE] if lines else []
+
+
+def _line(change: Change, names_setting: bool, names_grader: bool) -> str:
+    """A difference with its verdict, and the role of format in it."""
+    row = change.row
+    named = [row.setting] * names_setting + [f"graded by {row.grader}"] * names_grader
+    where = f"With {in_words(row.k)} {'skill' if row.k == 1 else 'skills'}" + (
+        f" ({', '.join(named)})" if named else ""
+    )
+    format_words = change.format_words
+    explained = f" {format_words[0].upper()}{format_words[1:]}." if format_words else ""
+    return (
+        f"With {where}: {change.student} {share(row.second_value)}, {change.base} {share(row.first_value)} on "
+        f"{plural(row.combinations, 'combination')}, difference "
+        f"{signed_with_interval(row.difference, row.low, row.high)}: {row.words}.{explained}"
+    )
 
 
 def cost_line(*, called: int, found: int, seconds: float, cpu_seconds: float, cost_usd: float | None) -> str:
@@ -52,77 +63,3 @@ def cost_line(*, called: int, found: int, seconds: float, cpu_seconds: float, co
 def command_lines(commands: Sequence[tuple[str, str]]) -> list[str]:
     """Commands to try, each with a shell comment that says what it does."""
     return ["try next:", *(f"  {command}  # {about}" for command, about in commands)] if commands else []
-
-
-class _Words:
-    """Puts differences into words; names the setting and the grader if a run has several."""
-
-    def __init__(self, changes: Sequence[Change], scores: Sequence[CellScore]) -> None:
-        self._has_settings = len({change.setting for change in changes}) > 1
-        self._has_graders = len({change.grader for change in changes}) > 1
-        self._scores: dict[tuple[str, str, str, int], CellScore] = {}
-        for score in scores:
-            key = score.student, score.grader, score.setting, score.k
-            is_larger = key not in self._scores or score.combinations > self._scores[key].combinations
-            if score.metric == "full_marks" and score.sets == "all" and is_larger:
-                self._scores[key] = score
-
-    def knows(self, change: Change) -> bool:
-        """Whether the table has both scores; an early stop can leave one out."""
-        return all((name, change.grader, change.setting, change.k) in self._scores for name in _both(change))
-
-    def sentence(self, change: Change) -> str:
-        """A difference as a full sentence."""
-        after, before = (self._score(name, change) for name in _both(change))
-        n = change.gain.combinations
-        is_same = after.complete == before.complete == n
-        of_before = "" if is_same else f" of {whole(before.complete)}"
-        things = "combination" if after.complete == 1 else "combinations"
-        shared = "" if is_same else f"on the {whole(n)} that both have, "
-        return (
-            f"{self._where(change)}, {change.student} earns full marks on {_value(after)} of {whole(after.complete)} "
-            f"{things}, {change.base} on {_value(before)}{of_before}: {shared}a difference of "
-            f"{_difference(change)}.{self._format(change)}"
-        )
-
-    def short(self, change: Change) -> str:
-        """A difference as one short line."""
-        after, before = (self._score(name, change) for name in _both(change))
-        return (
-            f"{self._where(change)}: {change.student} {_value(after)}, {change.base} {_value(before)}, "
-            f"difference {_difference(change)}.{self._format(change)}"
-        )
-
-    def _format(self, change: Change) -> str:
-        """Full marks among texts with a valid format, and what format has to do with the difference."""
-        scores = [(name, self._score(name, change)) for name in _both(change)]
-        if not any(score.format_failures for _, score in scores):
-            return ""
-        each = [f"{name} {share(score.among_valid)} of {whole(score.valid_texts)}" for name, score in scores]
-        words = change.format_words
-        explained = f" {words[0].upper()}{words[1:]}." if words else ""
-        return f" Full marks among texts with a valid format: {', '.join(each)}.{explained}"
-
-    def _score(self, student: str, change: Change) -> CellScore:
-        return self._scores[student, change.grader, change.setting, change.k]
-
-    def _where(self, change: Change) -> str:
-        skills = "skill" if change.k == 1 else "skills"
-        named = [change.setting] if self._has_settings else []
-        named += [f"graded by {change.grader}"] if self._has_graders else []
-        return f"With {in_words(change.k)} {skills}" + (f" ({', '.join(named)})" if named else "")
-
-
-def _both(change: Change) -> tuple[str, str]:
-    return change.student, change.base
-
-
-def _value(score: CellScore) -> str:
-    return share_with_interval(score.value, score.low, score.high)
-
-
-def _difference(change: Change) -> str:
-    interval = signed_with_interval(change.gain.mean, change.gain.low, change.gain.high)
-    if change.gain.low is None:
-        return interval
-    return f"{interval}, {'within' if change.remark == 'within noise' else 'outside'} noise"

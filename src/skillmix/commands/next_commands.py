@@ -10,7 +10,6 @@ from skillmix.catalog.files import load_catalog
 from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.plan import first_combination
 from skillmix.runs.run import Run
-from skillmix.scores.compare import clearest_first
 from skillmix.scores.scoring import ScoredRun
 
 _COUNT = 3
@@ -69,10 +68,10 @@ _ECHO = "echo 'Write a sentence of your own here.'"
 
 
 def _worth_reading(scored: ScoredRun) -> tuple[str, int]:
-    """The tuned student and k with the clearest gain; without one, the student and k with the best score."""
-    without_loss = [change for change in clearest_first(scored.changes) if change.gain.mean >= 0]
-    if without_loss:
-        return without_loss[0].student, without_loss[0].k
+    """The tuned student and k with the largest gain found; without one, the student and k with the best score."""
+    found = max(scored.changes, key=lambda change: change.row.found, default=None)
+    if found is not None and found.row.found > 0:
+        return found.student, found.row.k
     best = max(scored.scores, key=lambda s: (s.metric == "full_marks", s.value or 0.0, s.k))
     return best.student, best.k
 

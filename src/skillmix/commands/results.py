@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 from skillmix.commands.shared_options import Commands, add_command, add_trust_option, not_negative, positive
 from skillmix.commands.streams import (
     METRIC_NAMES,
+    print_first,
     print_json,
     print_notes,
     print_outcomes,
+    print_result,
     print_scores,
     score_rows,
 )
@@ -136,15 +138,17 @@ def scores(options: argparse.Namespace) -> int:
     ungraded = students_without_scores(run, scores)
     print_notes(f"the texts of {student} have no gradings yet, and are in no row" for student in ungraded)
     print_notes(scored.notes)
-    from skillmix.scores.table import change_note, cut_lines, set_table, trained_note
+    from skillmix.scores.table import cut_lines, set_table, trained_note
 
     for line in cut_lines(scores):
         print(f"cut: {line}", file=sys.stderr)
     if options.json:
         return print_json(score_rows(scores, by_sets=options.sets))
     if scores:
+        print_first(scored)
         print_scores(scores, run=options.run, metric=options.metric, wide=options.wide)
-    for part in (change_note(scored.changes), set_table(scores), trained_note(scores)):
+    print_result(scored, run=options.run)
+    for part in (set_table(scores), trained_note(scores)):
         if part:
             print(f"\n{part if part.startswith('|') else wrapped(part, indent=2)}")
     return 0

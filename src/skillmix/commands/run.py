@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from skillmix.commands.shared_options import Commands, add_command, add_trust_option
-from skillmix.commands.streams import print_json, print_notes, print_outcomes, print_scores, program, score_rows
+from skillmix.commands.streams import (
+    print_first,
+    print_json,
+    print_notes,
+    print_outcomes,
+    print_result,
+    print_scores,
+    program,
+    score_rows,
+)
 from skillmix.render.layout import wrapped
 from skillmix.render.wording import plural
 
@@ -212,12 +221,9 @@ def _print_scores(scored: "ScoredRun", *, run: str, as_json: bool) -> None:
     if as_json:
         print_json(score_rows(scored.scores))
     elif scored.scores:
-        from skillmix.commands.closing import shown_lines
-
+        print_first(scored)
         print_scores(scored.scores, run=run)
-        shown = shown_lines(scored.changes, scored.scores, run=run)
-        if shown:
-            print("\n" + "\n".join(wrapped(line, indent=2) for line in shown))
+        print_result(scored, run=run)
 
 
 def _close(options: argparse.Namespace, result: "RunResult", scored: "ScoredRun") -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from skillmix.runs.run import Run
     from skillmix.scores.cells import CellScore
     from skillmix.scores.outcomes.outcome_scores import OutcomeScore
+    from skillmix.scores.scoring import ScoredRun
 
 METRIC_NAMES = ("full_marks", "all_skills", "skill_fraction")
 """The metrics, as `--metric` names them."""
@@ -55,6 +56,14 @@ def score_rows(scores: "Iterable[CellScore]", *, by_sets: bool = False) -> list[
     return [{name: value for name, value in score.json_row().items() if name not in hidden} for score in scores]
 
 
+def print_first(scored: "ScoredRun") -> None:
+    """Print before any score which students miss the format."""
+    from skillmix.render.layout import wrapped
+
+    for line in scored.format_first:
+        print(f"{wrapped(line, indent=2)}\n")
+
+
 def print_scores(scores: "Sequence[CellScore]", *, run: str, metric: str = "full_marks", wide: bool = False) -> None:
     """Print the scores of a run: one metric by k and how to see more, or everything that is known."""
     from skillmix.render.layout import wrapped
@@ -67,6 +76,16 @@ def print_scores(scores: "Sequence[CellScore]", *, run: str, metric: str = "full
     others = " or ".join(name for name in METRIC_NAMES if name != metric)
     more = f"skillmix scores {quote(run)} --wide"
     print(wrapped(f"More: {more} for every metric and count; --metric {others}; --json"))
+
+
+def print_result(scored: "ScoredRun", *, run: str) -> None:
+    """Print the main result, and every tuned student against its base."""
+    from skillmix.commands.closing import shown_lines
+    from skillmix.render.layout import wrapped
+
+    lines = [*scored.result, *shown_lines(scored.changes, run=run)]
+    if lines:
+        print("\n" + "\n".join(wrapped(line, indent=2) for line in lines))
 
 
 def print_outcomes(run: "Run", *, name: str, as_json: bool) -> "list[OutcomeScore]":

@@ -200,8 +200,8 @@ def _lineage_of_models(models: Sequence[_TunedModel], datasets: Mapping[str, Dat
         is_adapter=newest.adapter,
         identity=short_id("lineage", *(model.file.document for model in _in_hash_order(models))),
         partitions=_partitions_of(used or files),
+        requests=_common_requests(used) if used else None,
         recipe=short_id("recipe", *([file.recipe, file.adapter] for file in files)),
-        requests=_common_requests(files),
     )
 
 

@@ -9,11 +9,10 @@ from skillmix.grading.points import FULL_MARKS
 from skillmix.render.numbers import in_words, p_value, share, signed_with_interval, whole
 from skillmix.report.records import Report, by_key
 from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.pairs import PairRow, compare_cells, with_corrected_p
+from skillmix.scores.verdicts.judged import PairRow, explanations
 
 MOST_PAIRS: Final = 100
 """Pairs of one run on the page; `skillmix compare` compares any others."""
-_LEVEL: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,8 @@ class PairCell:
             "bounds": [row.difference, low, high],
             "p": p_value(row.p),
             "corrected": p_value(row.p_corrected),
-            "clear": 0 if row.p_corrected >= _LEVEL else 1 if row.difference > 0 else -1,
+            "clear": (row.found > 0) - (row.found < 0),
+            "verdict": row.words,
             "wins": row.wins,
             "ties": row.ties,
             "losses": row.losses,
@@ -79,40 +79,28 @@ class ComparedStudents:
     @property
     def sentences(self) -> tuple[str, str]:
         """How the second student compares with the first, and the first with the second."""
-        rows = [cell.row for cell in self.cells if cell.row.p_corrected < _LEVEL]
-        more = sum(row.difference > 0 for row in rows)
-        fewer = len(rows) - more
-        counts = more, fewer, len(self.cells)
+        rows = [cell.row for cell in self.cells]
+        more, fewer = sum(row.found > 0 for row in rows), sum(row.found < 0 for row in rows)
+        notes = "".join(f" {sentence}" for sentence in explanations(self.second, rows))
+        if len(rows) == 1:
+            sentence = f"{self.second} against {self.first}: {rows[0].words}.{notes}"
+            return sentence, sentence
         return (
-            _sentence((self.second, self.first), counts, self._scope),
-            _sentence((self.first, self.second), (fewer, more, len(self.cells)), self._scope),
+            f"{_sentence(self.second, self.first, (more, fewer, len(rows)))}{notes}",
+            f"{_sentence(self.first, self.second, (fewer, more, len(rows)))}{notes}",
         )
 
-    @property
-    def _scope(self) -> str:
-        """The rows that the sentences count, whatever rows a reader chooses to see."""
-        several = len({cell.row.grader for cell in self.cells}) > 1
-        return "every grader, setting and k" if several else "every setting and k"
 
+def _sentence(name: str, other: str, counts: tuple[int, int, int]) -> str:
+    """A sentence about all rows of a comparison, whatever rows a reader chooses to see.
 
-def _sentence(names: tuple[str, str], counts: tuple[int, int, int], scope: str) -> str:
-    """A sentence about the rows whose difference is found after correction.
-
-    >>> for sentence in _sentence(("b", "a"), (2, 0, 5), "every setting and k").split("; "):
-    ...     print(sentence)
-    b has more full marks than a in two of five rows over every setting and k (corrected p < .05), fewer in none
-    in three no difference is found (corrected p of .05 or more).
+    >>> print(_sentence("b", "a", (2, 0, 5)))
+    b has more full marks than a in two of five comparisons and fewer in zero; in three no difference is found.
     """
-    (name, other), (more, fewer, total) = names, counts
-    if not more and not fewer:
-        return f"No row shows a clear difference between {name} and {other}: corrected p is .05 or more at {scope}."
-    open_rows = total - more - fewer
-    rest = f"; in {in_words(open_rows)} no difference is found (corrected p of .05 or more)" if open_rows else ""
-    (word, count), (other_word, other_count) = sorted([("more", more), ("fewer", fewer)], key=lambda pair: -pair[1])
-    others = in_words(other_count) if other_count else "none"
+    more, fewer, total = counts
     return (
-        f"{name} has {word} full marks than {other} in {in_words(count)} of {in_words(total)} "
-        f"{'row' if total == 1 else 'rows'} over {scope} (corrected p < .05), {other_word} in {others}{rest}."
+        f"{name} has more full marks than {other} in {in_words(more)} of {in_words(total)} comparisons and fewer in "
+        f"{in_words(fewer)}; in {in_words(total - more - fewer)} no difference is found."
     )
 
 
@@ -126,8 +114,7 @@ def student_pairs(report: Report) -> Iterator[ComparedStudents]:
         students = [student for of, student in report.students if of == run.name]
         for first, second in list(combinations(students, 2))[:MOST_PAIRS]:
             rows = known.get((run.name, first, second))
-            # The table corrects over all rows of the run; a single pair, as in `skillmix compare`, over its own.
-            own = compare_cells(run.name, first, second, cells) if rows is None else with_corrected_p(rows)
+            own = report.compared(run.name, first, second) if rows is None else rows
             if own:
                 yield ComparedStudents(
                     run.name, first, second, tuple(_pair_cells(run.name, (first, second), own, cells))

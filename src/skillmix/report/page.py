@@ -12,11 +12,9 @@ from jinja2 import Environment, StrictUndefined
 
 from skillmix.render.numbers import in_words, whole
 from skillmix.report.contents import Contents, ReportFigure
-from skillmix.report.finding_sentences import finding_sentence
 from skillmix.report.layout.glossary import TERMS
 from skillmix.report.layout.origin import period, simulated_models
 from skillmix.report.layout.table_views import PUBLISHED_BLOCK, SECONDS, Block, TableBlock, blocks_of
-from skillmix.report.main_result import CLAIM_TITLES, main_result
 from skillmix.report.outcomes.outcome_result import outcome_result
 from skillmix.report.records import Report, by_key
 from skillmix.report.sections import SECTIONS, SectionId
@@ -26,6 +24,8 @@ from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.claims import Claim
 from skillmix.scores.findings import Finding
 from skillmix.scores.format_effect import effect_between
+from skillmix.scores.verdicts.finding_sentences import finding_sentence
+from skillmix.scores.verdicts.main_result import CLAIM_TITLES
 
 ASSETS: Final = (
     *("report.css", "texts.css"),
@@ -78,7 +78,7 @@ def index_page(report: Report, contents: Contents, gaps: Sequence[str], command:
     return environment.from_string(asset("index.html")).render(
         report=report,
         title=_title(report),
-        result=outcome_result(report) if report.has_only_outcomes else main_result(report),
+        result=outcome_result(report) if report.has_only_outcomes else report.result,
         simulated=simulated_models(report),
         result_figure=next((b for b in _blocks(sections, "result") if isinstance(b, ReportFigure)), None),
         claims=_claims(report),
@@ -195,12 +195,12 @@ def _is_ours(block: TableBlock, row: Sequence[Entry]) -> bool:
 
 def _claims(report: Report) -> list[tuple[str, list[tuple[Finding, str, str]]]]:
     """Each claim with its findings, their sentences, and the style class of their verdicts."""
-    claims = dict.fromkeys(finding.claim for finding in report.findings)
+    claims = dict.fromkeys(finding.claim for finding in report.claims)
     cells = by_key(report.cells)
     return [
         (
             CLAIM_TITLES[claim],
-            [(f, claim_sentence(f, cells), f.verdict.replace(" ", "-")) for f in report.findings if f.claim == claim],
+            [(f, claim_sentence(f, cells), f.verdict.replace(" ", "-")) for f in report.claims if f.claim == claim],
         )
         for claim in claims
     ]
@@ -226,7 +226,7 @@ def claim_sentence(finding: Finding, cells: Mapping[CellKey, Cell]) -> str:
     students = finding.first, finding.second
     notes = []
     for c in finding.compared:
-        effect = effect_between(students, finding.runs, (finding.grader, finding.setting, c.k), cells, c.gain)
+        effect = effect_between(students, finding.runs, (finding.grader, finding.setting, c.k), cells, c.found)
         words = effect.words(*students)
         notes += [f" At k = {c.k}, {words}."] if words else []
     return finding_sentence(finding) + "".join(notes)
@@ -235,17 +235,15 @@ def claim_sentence(finding: Finding, cells: Mapping[CellKey, Cell]) -> str:
 def _needs(report: Report) -> str:
     """A line about the claims without data; empty if there is none."""
     missing = missing_claims(report)
-    if not missing or report.has_only_outcomes:
+    if not missing:
         return ""
     claims = f"{in_words(len(missing)).capitalize()} of {in_words(len(CLAIM_TITLES))} claims about learning"
-    if not report.lineages:
-        return f"{claims} cannot be judged: they need a base and students tuned on it, with a known training."
     return f"{claims} cannot be judged: they need other students, settings or k."
 
 
 def missing_claims(report: Report) -> list[tuple[str, str]]:
     """Claims that the runs have no data for, and what data they would need."""
-    judged = {finding.claim for finding in report.findings}
+    judged = {finding.claim for finding in report.claims}
     return [
         (title, f"The runs do not have {_NEEDS[claim]}.")
         for claim, title in CLAIM_TITLES.items()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from skillmix.catalog.novelty import MeasuredFrequencies
 from skillmix.checkers.template_student import Form
@@ -10,13 +11,15 @@ from skillmix.runs.finished.manifest import Invocations
 from skillmix.runs.reading.call_totals import CallTotals
 from skillmix.runs.seconds.kept_seconds import StepSeconds
 from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.compare import Change
+from skillmix.scores.compare import Change, ComparableStudent, practice_between
 from skillmix.scores.findings import Finding
 from skillmix.scores.grader_card.card import GraderCard
 from skillmix.scores.graders import Disagreement, GraderAgreement, Readability, RoundAgreement
 from skillmix.scores.outcomes.outcome_changes import OutcomeChange
 from skillmix.scores.outcomes.outcome_scores import OutcomeCell
-from skillmix.scores.pairs import PairRow
+from skillmix.scores.verdicts.format_first import format_warnings
+from skillmix.scores.verdicts.judged import PairRow, compare_cells
+from skillmix.scores.verdicts.main_result import MainResult, main_result
 from skillmix.training.log import TrainingCurve
 
 
@@ -133,7 +136,7 @@ class ComparedPair:
     first: str
     second: str
     row: PairRow
-    """The second student minus the first; p is corrected over all rows of the run."""
+    """The second student minus the first."""
 
 
 StudentKey = tuple[str, str]
@@ -153,7 +156,9 @@ class Report:
     """What each tuned student saw together in training."""
     reserved: Mapping[str, float] = field(default_factory=dict)
     """The share of skill sets that each run which makes data keeps out of it."""
+    contenders: tuple[ComparableStudent, ...] = ()
     findings: tuple[Finding, ...] = ()
+    """The claims that were judged, and the planned comparisons."""
     changes: tuple[Change, ...] = ()
     """Every tuned student against its base."""
     comparisons: tuple[ComparedPair, ...] = ()
@@ -188,6 +193,26 @@ class Report:
     """The tables that the paper prints, where they were asked for."""
     gaps: tuple[str, ...] = ()
     """What the runs do not hold, and why something is not shown."""
+
+    @cached_property
+    def result(self) -> MainResult:
+        """The first screen; its sentence is the one that a terminal states."""
+        return main_result(self.cells, self.findings, graded=sum(run.graded for run in self.runs))
+
+    def compared(self, run: str, first: str, second: str) -> list[PairRow]:
+        """Two students of a run, by grader, setting and k."""
+        practice = practice_between([c for c in self.contenders if c.run == run], first, second)
+        return compare_cells(run, first, second, by_key(self.cells), practice=practice)
+
+    @property
+    def claims(self) -> list[Finding]:
+        """The claims that were judged."""
+        return [finding for finding in self.findings if finding.claim != "planned"]
+
+    @cached_property
+    def format_first(self) -> list[str]:
+        """Students most of whose replies miss the format."""
+        return format_warnings(self.cells)
 
     @property
     def all_cells(self) -> tuple[Cell, ...]:
@@ -229,17 +254,11 @@ class Report:
 
     def pairs_to_compare(self) -> list[tuple[StudentKey, StudentKey]]:
         """Before and after: a base and its richest tuned model; without lineage the first two students of a run."""
-        by_lineage = dict.fromkeys(
-            ((run, f.first), (run, f.second)) for f in self.findings if not f.first_k for run in f.runs[:1]
+        return list(
+            dict.fromkeys(
+                ((run, f.first), (run, f.second)) for f in self.findings if not f.first_k for run in f.runs[:1]
+            )
         )
-        if by_lineage:
-            return list(by_lineage)
-        pairs = []
-        for run in self.runs:
-            students = [key for key in self.students if key[0] == run.name]
-            if len(students) >= 2:
-                pairs.append((students[0], students[1]))
-        return pairs
 
     def cells_of(self, key: StudentKey, *, grader: str | None = None, setting: str | None = None) -> list[Cell]:
         """The cells of one student."""

@@ -12,8 +12,7 @@ from skillmix.catalog.combinations import Combination
 from skillmix.experiment.experiment import Experiment
 from skillmix.grading.ballots import Ballot
 from skillmix.grading.points import FULL_MARKS, Points
-from skillmix.models.lineage import DatasetFacts, Lineage, dataset_facts
-from skillmix.models.lineage_files import LINEAGE_FILE, read_dataset_file
+from skillmix.models.lineage import DatasetFacts, Lineage
 from skillmix.report.archive import Archive, ArchivedRun, RunArchive
 from skillmix.report.cell_templates import cell_templates, template_baselines
 from skillmix.report.followed_examples import followed_examples, texts_following_examples
@@ -32,7 +31,7 @@ from skillmix.runs.reading.run_records import RecordsBuilder, RunRecords
 from skillmix.runs.run import Run
 from skillmix.runs.seconds.kept_seconds import StepSeconds
 from skillmix.runs.seconds.step_meter import shown_seconds
-from skillmix.runs.students import has_settings, student_lineages
+from skillmix.runs.students import has_settings, run_datasets, student_lineages
 from skillmix.scores.cells import Cell, largest_cells
 from skillmix.scores.compare import ComparableStudent, comparable_students, student_specs
 from skillmix.scores.grader_card.graded_runs import GradedRun, graded_run_of
@@ -228,13 +227,6 @@ def sampled_combinations(groups: Iterable[MarkedCell], table: MarkTable, most_te
     if count == largest:
         chosen.update(table.lowest_ids(most_texts - total(count)))
     return frozenset(chosen)
-
-
-def run_datasets(run: Run) -> list[DatasetFacts]:
-    """The data sets that the steps of a run made."""
-    folders = [file.parent for file in sorted(run.path.glob(f"*/dataset/{LINEAGE_FILE}"))]
-    files = {folder.parent.name: read_dataset_file(folder, strict=True) for folder in folders}
-    return [dataset_facts(step, file) for step, file in files.items() if file is not None]
 
 
 def _archived_calls(run: Run, archive: Archive, rules: Sequence[str], sample: Collection[str] | None) -> _ArchivedCalls:

@@ -226,7 +226,6 @@ def _report_of(readings: Sequence[RunReading], options: ReportOptions) -> Report
     sets = {key: trained_skill_sets(lineage, known) for key, lineage in lineages.items()}
     catalogs = [r.catalog for r in readings if r.catalog]
     contenders = [c for r in readings for c in r.contenders]
-    found = findings(contenders, by_key(cells))
     names = list(dict.fromkeys(name for r in readings for name in r.by_rules)) if options.rules == "both" else []
     report = Report(
         runs=tuple(r.facts for r in readings),
@@ -235,7 +234,8 @@ def _report_of(readings: Sequence[RunReading], options: ReportOptions) -> Report
         lineages=lineages,
         skill_sets={key: known_sets for key, known_sets in sets.items() if known_sets is not None},
         reserved={r.facts.name: r.reserved for r in readings if r.reserved is not None},
-        findings=tuple(found),
+        contenders=tuple(contenders),
+        findings=tuple(findings(contenders, by_key(cells))),
         changes=tuple(before_and_after(contenders, by_key(cells))),
         rounds=tuple(
             agreement

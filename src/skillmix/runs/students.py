@@ -7,8 +7,16 @@ from typing import Final
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, StudentSettings
 from skillmix.experiment.step_base import student_name
-from skillmix.models.lineage import DatasetFacts, Lineage, continued_lineage, lineage_in, lineage_of, lineage_on
-from skillmix.models.lineage_files import LINEAGE_FILE
+from skillmix.models.lineage import (
+    DatasetFacts,
+    Lineage,
+    continued_lineage,
+    dataset_facts,
+    lineage_in,
+    lineage_of,
+    lineage_on,
+)
+from skillmix.models.lineage_files import LINEAGE_FILE, read_dataset_file
 from skillmix.prompts.files import turns_with
 from skillmix.render.nearest import name_hint
 from skillmix.runs.run import Run
@@ -121,6 +129,13 @@ def check_declared_lineages(experiment: Experiment) -> None:
     for name, settings in experiment.students.items():
         if settings.declares_lineage:
             lineage_of_student(experiment, name)
+
+
+def run_datasets(run: Run) -> list[DatasetFacts]:
+    """The data sets that the steps of a run made."""
+    folders = [file.parent for file in sorted(run.path.glob(f"*/dataset/{LINEAGE_FILE}"))]
+    files = {folder.parent.name: read_dataset_file(folder, strict=True) for folder in folders}
+    return [dataset_facts(step, file) for step, file in files.items() if file is not None]
 
 
 def student_lineages(

@@ -158,7 +158,7 @@ def _filled(texts: Sequence[float | None], filling: float) -> list[float]:
     return [filling if score is None else score for score in texts]
 
 
-_WRITTEN: Final[tuple[AnswerStatus, ...]] = ("fine", "no marker", "empty")
+WRITTEN: Final[tuple[AnswerStatus, ...]] = ("fine", "no marker", "empty")
 
 
 class CellKey(NamedTuple):
@@ -247,7 +247,7 @@ class Cell:
     def format_clusters(self) -> dict[str, Cluster]:
         """For each combination id, its texts that have a format, and how many of them have a valid one."""
         return {
-            combination.id: Cluster(statuses.count("fine"), sum(status in _WRITTEN for status in statuses))
+            combination.id: Cluster(statuses.count("fine"), sum(status in WRITTEN for status in statuses))
             for combination, statuses in zip(self.combinations, self.statuses, strict=True)
         }
 
@@ -269,7 +269,7 @@ class Cell:
     @property
     def written(self) -> int:
         """Texts that have a format: everything but missing texts and refusals."""
-        return self.count(*_WRITTEN)
+        return self.count(*WRITTEN)
 
     @property
     def format_valid(self) -> float | None:

@@ -6,19 +6,19 @@ do students of several runs that share everything but run, seed and partition.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import combinations, groupby
 from typing import Final, Literal
 
 from skillmix.experiment.step_base import label_parts
 from skillmix.scores.cells import CellKey
-from skillmix.scores.compare import Cells, ComparableStudent, base_of, families
+from skillmix.scores.compare import EQUAL, Cells, ComparableStudent, are_close, base_of, families, practice_of
 
-Claim = Literal["composition", "trained k", "held-out", "larger k", "efficiency", "control"]
+Claim = Literal["composition", "trained k", "held-out", "larger k", "efficiency", "control", "planned"]
+"""`planned` claims nothing: it is the comparison that a report leads with if no claim is supported."""
 CLAIMS: Final[tuple[Claim, ...]] = ("composition", "trained k", "held-out", "larger k", "efficiency", "control")
-"""In the order in which they are shown."""
-
-_EQUAL: Final = 0.05
-"""Numbers of conversations or steps that differ by no more than this share count as equal."""
+"""In the order in which they are shown, and in which a report prefers one as its main result."""
+TRAIN: Final = "train"
+"""The setting of the skills that students were trained on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class StudentPair:
     first: ComparableStudent
     second: ComparableStudent
     is_matched: bool = False
+    practice: ComparableStudent | None = None
+    """If the first is a base: the student of single skills that practised as much as the second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,18 @@ class Comparison:
 
 
 def comparisons_to_pool(students: Sequence[ComparableStudent], cells: Cells) -> Iterator[list[Comparison]]:
-    """Groups of comparisons that repeat each other over runs, seeds and partitions."""
+    """Groups of comparisons that repeat each other over runs, seeds and partitions; the planned one is among them.
+
+    Without a base and a student tuned on it, the first two students of a run are compared.
+    """
     found = sorted(_comparisons(students, cells), key=lambda c: str(c.signature))
     for _, same in groupby(found, key=lambda c: c.signature):
         yield from _by_data(list(same))
+    if not any(c.claim == "planned" for c in found):
+        for pair in (StudentPair(a, b) for a, b in combinations(students, 2) if a.run == b.run):
+            for context in _contexts([pair.first, pair.second], cells):
+                yield from ([c] for c in _comparison("planned", pair, context, cells))
+            break
 
 
 def _by_data(comparisons: list[Comparison]) -> Iterable[list[Comparison]]:
@@ -85,19 +95,23 @@ def _by_data(comparisons: list[Comparison]) -> Iterable[list[Comparison]]:
         by_data.setdefault(comparison.data, []).append(comparison)
     sizes = [(c.first.rows, c.second.rows) for c in comparisons]
     is_one = all(len(data) == 1 for data in by_partition.values()) and all(
-        _are_close(rows, other) for size in sizes for rows, other in zip(size, sizes[0], strict=True) if rows and other
+        are_close(rows, other) for size in sizes for rows, other in zip(size, sizes[0], strict=True) if rows and other
     )
     return [comparisons] if is_one else list(by_data.values())
 
 
 def _comparisons(students: Sequence[ComparableStudent], cells: Cells) -> Iterator[Comparison]:
-    for (run, *_), family in families(students).items():
-        names = {c.student for c in family}
-        contexts = sorted({(key.grader, key.setting) for key in cells if key.run == run and key.student in names})
-        for claim in CLAIMS:
-            for pair in _with_repeats(_CHOICES[claim](family), family):
-                for grader, setting in contexts:
-                    yield from _comparison(claim, pair, (grader, setting), cells)
+    for family in families(students).values():
+        for claim, choice in _CHOICES.items():
+            for pair in _with_repeats(choice(family), family):
+                for context in _contexts(family, cells):
+                    yield from _comparison(claim, pair, context, cells)
+
+
+def _contexts(students: Sequence[ComparableStudent], cells: Cells) -> list[tuple[str, str]]:
+    """The graders and settings of some students."""
+    names = {(c.run, c.student) for c in students}
+    return sorted({(key.grader, key.setting) for key in cells if (key.run, key.student) in names})
 
 
 def _comparison(claim: Claim, pair: StudentPair, context: tuple[str, str], cells: Cells) -> Iterator[Comparison]:
@@ -126,17 +140,18 @@ def _with_repeats(pairs: Iterable[StudentPair], family: Sequence[ComparableStude
             twins = [(firsts[seed], seconds[seed]) for seed in common]
         else:
             twins = [(firsts[a], seconds[b]) for a, b in zip(sorted(firsts), sorted(seconds), strict=False)]
-        yield from (StudentPair(first, second, pair.is_matched) for first, second in twins)
+        for first, second in twins:
+            yield StudentPair(first, second, pair.is_matched, None if first.k else practice_of(second, family))
 
 
 def _repeats(student: ComparableStudent, other: ComparableStudent) -> bool:
-    training, same = ((c.k, c.data, c.recipe, c.partition, c.rows, c.steps) for c in (student, other))
+    training, same = ((c.k, c.asks_one, c.data, c.recipe, c.partition, c.rows, c.steps) for c in (student, other))
     return training == same
 
 
-def _richest(family: Sequence[ComparableStudent], *, at_least: int) -> ComparableStudent | None:
+def _richest(family: Sequence[ComparableStudent], *, is_composed: bool) -> ComparableStudent | None:
     """The student trained on the most skills in one text, then on the most numbers of skills and conversations."""
-    tuned = [c for c in family if c.k and max(c.k) >= at_least]
+    tuned = [c for c in family if c.k and (c.is_composed or not is_composed)]
     return max(tuned, key=lambda c: (max(c.k), len(c.k), c.rows or 0), default=None)
 
 
@@ -145,12 +160,15 @@ def _base_and(second: ComparableStudent | None, family: Sequence[ComparableStude
     return [StudentPair(base, second)] if base and second else []
 
 
-def _base_and_composed(family: Sequence[ComparableStudent]) -> list[StudentPair]:
-    return _base_and(_richest(family, at_least=2), family)
+def _practice_and_composed(family: Sequence[ComparableStudent]) -> list[StudentPair]:
+    """The richest student against one that practised single skills as much or, without one, against the base."""
+    richest = _richest(family, is_composed=True)
+    practice = practice_of(richest, family) if richest else None
+    return [StudentPair(practice, richest, is_matched=True)] if richest and practice else _base_and(richest, family)
 
 
 def _base_and_richest(family: Sequence[ComparableStudent]) -> list[StudentPair]:
-    return _base_and(_richest(family, at_least=1), family)
+    return _base_and(_richest(family, is_composed=False), family)
 
 
 def _base_and_single_skills(family: Sequence[ComparableStudent]) -> list[StudentPair]:
@@ -159,13 +177,11 @@ def _base_and_single_skills(family: Sequence[ComparableStudent]) -> list[Student
 
 def _single_skills_and_composed(family: Sequence[ComparableStudent]) -> list[StudentPair]:
     """The richest student against one of single skills with equal texts and steps, and against the largest other."""
-    richest = _richest(family, at_least=2)
+    richest = _richest(family, is_composed=True)
     if richest is None:
         return []
-    singles = [c for c in family if c.k == (1,)]
-    equal = [c for c in singles if _are_close(c.rows, richest.rows) and _are_close(c.steps, richest.steps)]
-    matched = _most_practised(equal)
-    other = _most_practised([c for c in singles if c not in equal])
+    matched = practice_of(richest, family)
+    other = _most_practised([c for c in family if c.k == (1,) and practice_of(richest, [c]) is None])
     return [
         StudentPair(single, richest, is_matched) for single, is_matched in ((matched, True), (other, False)) if single
     ]
@@ -196,24 +212,19 @@ def _richer_of_no_more_data(family: Sequence[ComparableStudent]) -> list[Student
 def _has_no_more_steps(first: ComparableStudent, second: ComparableStudent) -> bool:
     if first.steps is None or second.steps is None:
         return False
-    return second.steps <= first.steps * (1 + _EQUAL)
-
-
-def _are_close(number: int | None, other: int | None) -> bool:
-    if number is None or other is None:
-        return False
-    return abs(number - other) <= _EQUAL * max(number, other)
+    return second.steps <= first.steps * (1 + EQUAL)
 
 
 _CHOICES: Final[Mapping[Claim, Callable[[Sequence[ComparableStudent]], list[StudentPair]]]] = {
     "composition": _single_skills_and_composed,
     "trained k": _base_and_richest,
-    "held-out": _base_and_composed,
-    "larger k": _base_and_composed,
+    "held-out": _practice_and_composed,
+    "larger k": _practice_and_composed,
     "efficiency": _richer_of_no_more_data,
     "control": _base_and_single_skills,
+    "planned": _base_and_richest,
 }
-_SETTINGS: Final[Mapping[Claim, str]] = {"trained k": "train", "held-out": "held-out"}
+_SETTINGS: Final[Mapping[Claim, str]] = {"trained k": TRAIN, "held-out": "held-out"}
 """The setting of a claim that is about one setting."""
 _IS_TESTED: Final[Mapping[Claim, Callable[[int, ComparableStudent], bool]]] = {
     "composition": lambda k, second: k >= 2,
@@ -222,4 +233,5 @@ _IS_TESTED: Final[Mapping[Claim, Callable[[int, ComparableStudent], bool]]] = {
     "larger k": lambda k, second: k > max(second.k),
     "efficiency": lambda k, second: k >= 2,
     "control": lambda k, second: k >= 2,
+    "planned": lambda k, second: True,
 }

@@ -1,8 +1,8 @@
 """Which students may be compared: a tuned model with its base, on the combinations that both have completed."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final
 
 from skillmix.experiment.experiment import Experiment
 from skillmix.hashing import short_id
@@ -12,9 +12,11 @@ from skillmix.runs.run import Run
 from skillmix.runs.students import settings_for
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.format_effect import FormatEffect, effect_between
-from skillmix.scores.statistics.differences import Gain, gain
+from skillmix.scores.verdicts.judged import PairRow, compare_cells
 
 Cells = Mapping[CellKey, Cell]
+EQUAL: Final = 0.05
+"""Numbers of conversations or steps that differ by no more than this share count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,16 @@ class ComparableStudent:
         """The hash of its recipe; empty for a base."""
         return self.lineage.recipe if self.lineage else ""
 
+    @property
+    def asks_one(self) -> bool:
+        """Whether each request of its training texts names one skill, however many skills the texts show."""
+        return self.lineage is not None and self.lineage.requests == "one"
+
+    @property
+    def is_composed(self) -> bool:
+        """Whether it was trained on requests for two skills or more."""
+        return max(self.k, default=0) >= 2 and not self.asks_one
+
 
 def families(students: Sequence[ComparableStudent]) -> dict[tuple[str, str, str, str], list[ComparableStudent]]:
     """Students of one run, grouped by root, prompt set and sampling settings."""
@@ -85,32 +97,46 @@ def base_of(family: Sequence[ComparableStudent]) -> ComparableStudent | None:
     return next((c for c in family if c.lineage is None), None)
 
 
-def paired(
-    first: ComparableStudent, second: ComparableStudent, where: tuple[str, str, int], cells: Cells
-) -> dict[str, float]:
-    """Differences in full marks (best of the generations), second minus first, by combination; `where` is a cell."""
-    keys = [CellKey(c.run, c.student, *where) for c in (first, second)]
-    if not all(key in cells for key in keys):
-        return {}
-    before, after = (cells[key].best("full_marks") for key in keys)
-    return {c: after[c] - before[c] for c in sorted(before.keys() & after.keys())}
+def practice_of(second: ComparableStudent, family: Sequence[ComparableStudent]) -> ComparableStudent | None:
+    """The student of single skills that had as many texts and steps as a composed one; None if there is none.
+
+    The best control has the same texts, with requests that name one skill.
+    """
+    equal = [
+        c
+        for c in family
+        if (c.asks_one or c.k == (1,)) and are_close(c.rows, second.rows) and are_close(c.steps, second.steps)
+    ]
+    best = max(equal, key=lambda c: (c.asks_one, c.seed == second.seed, c.rows or 0, c.steps or 0), default=None)
+    return best if second.is_composed else None
 
 
-Remark = Literal["within noise", "a gain", "a loss", "too few combinations"]
+def practice_between(students: Sequence[ComparableStudent], first: str, second: str) -> str | None:
+    """The name of the student of single skills that is matched with the second, if the first is the second's base."""
+    for family in families(students).values():
+        base, tuned = base_of(family), next((c for c in family if c.student == second), None)
+        if base is not None and base.student == first and tuned is not None:
+            practice = practice_of(tuned, family)
+            return practice.student if practice else None
+    return None
+
+
+def are_close(number: int | None, other: int | None) -> bool:
+    """Whether two numbers of conversations or steps count as equal; unknown numbers do not."""
+    if number is None or other is None:
+        return False
+    return abs(number - other) <= EQUAL * max(number, other)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A tuned student minus its base at one grader, setting and k, without a correction for many comparisons."""
+    """A tuned student minus its base at one grader, setting and k."""
 
     run: str
     student: str
     base: str
     trained: tuple[int, ...]
-    grader: str
-    setting: str
-    k: int
-    gain: Gain
+    row: PairRow
     format: FormatEffect | None = None
     """How the format of the texts bears on the difference; None if unknown."""
 
@@ -119,47 +145,28 @@ class Change:
         """The role of format as a clause; None if format has no role."""
         return self.format.words(self.base, self.student) if self.format else None
 
-    @property
-    def remark(self) -> Remark:
-        """The difference in words; it is within noise if its interval includes 0."""
-        if self.gain.low is None:
-            return "too few combinations"
-        if self.gain.is_above_zero:
-            return "a gain"
-        return "a loss" if self.gain.is_below_zero else "within noise"
-
-    @property
-    def distance_from_noise(self) -> float:
-        """The distance of the interval from 0; 0 if there is no interval or it includes 0."""
-        if self.gain.low is None or self.gain.high is None:
-            return 0.0
-        return max(0.0, self.gain.low, -self.gain.high)
-
 
 def before_and_after(students: Sequence[ComparableStudent], cells: Cells) -> list[Change]:
     """Every tuned student compared with its base, in the order of the cells, where both have a cell."""
-    pairs = {
-        (tuned.run, tuned.student): (base, tuned)
-        for family in families(students).values()
-        if (base := base_of(family)) is not None
-        for tuned in family
-        if tuned.lineage is not None
-    }
-    changes = []
-    for run, student, grader, setting, k in cells:
-        if (run, student) in pairs:
-            base, tuned = pairs[run, student]
-            differences = paired(base, tuned, (grader, setting, k), cells)
-            if differences:
-                pooled = gain({tuned.partition: {tuned.seed: differences}})
-                effect = effect_between((base.student, student), (run,), (grader, setting, k), cells, pooled)
-                changes.append(Change(run, student, base.student, tuned.k, grader, setting, k, pooled, effect))
-    return changes
+    changes: dict[CellKey, Change] = {}
+    for family in families(students).values():
+        base = base_of(family)
+        for tuned in family:
+            if base is not None and tuned.lineage is not None:
+                changes |= {
+                    CellKey(c.run, c.student, c.row.grader, c.row.setting, c.row.k): c
+                    for c in _changes(base, tuned, practice_of(tuned, family), cells)
+                }
+    return [changes[key] for key in cells if key in changes]
 
 
-def clearest_first(changes: Sequence[Change]) -> list[Change]:
-    """Sorted: intervals far from 0 first, and those within noise or without one last, the larger differences first."""
-    return sorted(changes, key=lambda c: (c.distance_from_noise == 0, -c.distance_from_noise, -abs(c.gain.mean)))
+def _changes(
+    base: ComparableStudent, tuned: ComparableStudent, practice: ComparableStudent | None, cells: Cells
+) -> Iterator[Change]:
+    both = base.student, tuned.student
+    for row in compare_cells(tuned.run, *both, cells, practice=practice.student if practice else None):
+        effect = effect_between(both, (tuned.run,), (row.grader, row.setting, row.k), cells, row.found)
+        yield Change(tuned.run, tuned.student, base.student, tuned.k, row, effect)
 
 
 def student_specs(experiment: Experiment) -> dict[str, str]:

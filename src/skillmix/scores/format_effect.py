@@ -8,7 +8,6 @@ from skillmix.grading.points import FULL_MARKS
 from skillmix.render.numbers import signed_with_interval
 from skillmix.render.wording import plural
 from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.statistics.differences import Gain
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS
 from skillmix.scores.statistics.ratios import Cluster, Paired, ShareDifference, share_difference
 
@@ -41,7 +40,7 @@ class FormatEffect:
     among_valid: ShareDifference | None
     """Full marks among texts with a valid format, one try, second minus first; None if one has too few such texts."""
     role: Role | None
-    """None if the difference in full marks is within noise, if the formats do not differ, or if skill differs too."""
+    """None if no difference in full marks is found, if the formats do not differ, or if skill differs too."""
 
     def words(self, first: str, second: str) -> str | None:
         """The role of format as a clause, with the names of both students; None if format has no role."""
@@ -60,20 +59,19 @@ def effect_between(
     runs: Sequence[str],
     where: tuple[str, str, int],
     cells: Mapping[CellKey, Cell],
-    gain: Gain,
+    found: float,
 ) -> FormatEffect:
-    """The effect of format between two students of some runs; `where` is the grader, setting and k of `gain`."""
+    """The effect of format between two students of some runs; `where` is a grader, a setting and a k."""
     keys = [tuple(CellKey(run, student, *where) for student in students) for run in runs]
     pairs = [(cells[first], cells[second]) for first, second in keys if first in cells and second in cells]
-    return format_effect(pairs, gain)
+    return format_effect(pairs, found)
 
 
-def format_effect(cells: Sequence[tuple[Cell, Cell]], gain: Gain) -> FormatEffect:
+def format_effect(cells: Sequence[tuple[Cell, Cell]], found: float) -> FormatEffect:
     """The effect of format on a difference in full marks; `cells` has the first and the second student of each run.
 
-    Format explains a difference if three things hold: the difference in full marks is outside noise, the share of
-    texts with a valid format differs in the same direction and outside noise, and full marks among these texts differ
-    within noise.
+    `found` is 0 unless a difference is found. Format explains it if the share of texts with a valid format differs in
+    the same direction, outside noise, and full marks among these texts differ within noise.
     """
     valid = [pair for first, second in cells for pair in _paired(first, second, by_format=False)]
     formats = [pair for first, second in cells for pair in _paired(first, second, by_format=True)]
@@ -81,13 +79,12 @@ def format_effect(cells: Sequence[tuple[Cell, Cell]], gain: Gain) -> FormatEffec
     second = _valid_texts([p.second for p in valid], [p.second for p in formats])
     has_enough = not first.are_too_few and not second.are_too_few
     among_valid = share_difference(valid) if has_enough else None
-    is_outside_noise = gain.is_above_zero or gain.is_below_zero
-    role = _role(gain, share_difference(formats), among_valid) if is_outside_noise else None
+    role = _role(found, share_difference(formats), among_valid) if found else None
     return FormatEffect(first, second, among_valid, role)
 
 
-def _role(gain: Gain, formats: ShareDifference | None, among_valid: ShareDifference | None) -> Role | None:
-    if formats is None or formats.is_within_noise or (formats.value > 0) != (gain.mean > 0):
+def _role(found: float, formats: ShareDifference | None, among_valid: ShareDifference | None) -> Role | None:
+    if formats is None or formats.is_within_noise or (formats.value > 0) != (found > 0):
         return None
     if among_valid is None:
         return "hides skill"

@@ -7,7 +7,7 @@ the run that it was computed from.
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ from skillmix.scores.cells import CellScore
 from skillmix.scores.compare import Change
 from skillmix.scores.format_effect import FormatEffect, ValidTexts
 from skillmix.scores.scoring import ScoredRun, scored_run
-from skillmix.scores.statistics.differences import Gain
-from skillmix.scores.statistics.pooling import Components
 from skillmix.scores.statistics.ratios import ShareDifference
+from skillmix.scores.verdicts.judged import PairRow
+
+_FIELDS = tuple(field.name for field in fields(ScoredRun))
 
 
 def kept_scores(run: Run) -> ScoredRun:
@@ -50,11 +51,11 @@ def _read(file: Path, state: str) -> ScoredRun | None:
     """The stored scores; None if there are none, if they are of another state, or if the file is damaged."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
-        content = {name: document[name] for name in ("scores", "changes", "notes")}
+        content = {name: document[name] for name in _FIELDS}
         if document["state"] != state or document["digest"] != _digest(state, content):
             return None
         scores = [CellScore(**row) for row in content["scores"]]
-        return ScoredRun(scores, [_change(row) for row in content["changes"]], content["notes"])
+        return ScoredRun(**{**content, "scores": scores, "changes": [_change(row) for row in content["changes"]]})
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return None
 
@@ -64,20 +65,8 @@ def _digest(state: str, content: Mapping[str, Any]) -> str:
 
 
 def _change(row: Mapping[str, Any]) -> Change:
-    return Change(
-        **{**row, "trained": tuple(row["trained"]), "gain": _gain(row["gain"]), "format": _format(row["format"])}
-    )
-
-
-def _gain(row: Mapping[str, Any]) -> Gain:
-    components = row["components"]
-    return Gain(
-        **{
-            **row,
-            "values": tuple(row["values"]),
-            "components": None if components is None else Components(**components),
-        }
-    )
+    own = {"trained": tuple(row["trained"]), "row": PairRow(**row["row"]), "format": _format(row["format"])}
+    return Change(**{**row, **own})
 
 
 def _format(row: Mapping[str, Any] | None) -> FormatEffect | None:

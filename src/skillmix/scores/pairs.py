@@ -1,11 +1,11 @@
 """`skillmix compare`: two students of a run, side by side on the combinations that both have complete.
 
-Any two students can be compared; no lineage is necessary. `compare_cells` compares one pair by its cells, and
-`compare_students` reads a run and adds the texts on which the two students differ.
+Any two students can be compared; no lineage is necessary. `compare_students` reads a run and adds the texts on which
+they differ.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from skillmix.catalog.combinations import Combination
@@ -19,35 +19,9 @@ from skillmix.runs.reading.run_records import reasons_for, run_records, texts_wi
 from skillmix.runs.run import Run, opened
 from skillmix.runs.students import has_settings, settings_for, student_lineages
 from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.scoring import scored_cells
-from skillmix.scores.statistics.differences import holm, paired_difference
-
-
-@dataclass(frozen=True, slots=True)
-class PairRow:
-    """The second student minus the first under one grader, in one setting, at one k."""
-
-    grader: str
-    setting: str
-    k: int
-    first_value: float
-    """The first student's mean over the shared combinations, best of the generations."""
-    second_value: float
-    difference: float
-    low: float | None
-    """None, as is `high`, if the students share too few combinations for an interval."""
-    high: float | None
-    p: float
-    p_corrected: float
-    """Holm's correction over the rows of the comparison."""
-    combinations: int
-    """Combinations that both students have complete."""
-    wins: int
-    """Combinations on which the second student scores higher."""
-    ties: int
-    losses: int
-    still_needed: int | None
-    """Further combinations for 80 % power at this difference; None if that cannot be estimated."""
+from skillmix.scores.compare import practice_between
+from skillmix.scores.scoring import comparable_in, scored_cells
+from skillmix.scores.verdicts.judged import PairRow, compare_cells, explanations
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +81,8 @@ class StudentComparison:
 
 _NOTE: Final = (
     "Difference: {second} minus {first} in {metric}, best of the generations, on the combinations that both have "
-    "complete, with its 95 % interval. p: permutation test within combinations, corrected by Holm over the rows. Wins, "
+    "complete, with its 95 % interval. p: permutation test within combinations, corrected by Holm over the rows of a "
+    "grader in which 6 combinations or more differ. Verdict: a gain or a loss if the corrected p is below .05. Wins, "
     "ties and losses of {second} count combinations."
 )
 
@@ -125,6 +100,7 @@ def comparison_table(comparison: StudentComparison, *, wide: bool = False) -> st
             comparison.second: share(row.second_value),
             "difference": signed_with_interval(row.difference, row.low, row.high),
             "p, corrected": p_value(row.p_corrected),
+            "verdict": row.verdict,
             "wins": str(row.wins),
             "ties": str(row.ties),
             "losses": str(row.losses),
@@ -133,9 +109,9 @@ def comparison_table(comparison: StudentComparison, *, wide: bool = False) -> st
         }
         for row in comparison.rows
     ]
-    hidden = set() if wide else {"combinations", "still needed", *_constant_names(comparison)}
+    hidden = set() if wide else {"combinations", "ties", "still needed", *_constant_names(comparison)}
     header = [name for name in rows[0] if name not in hidden]
-    right = frozenset(i for i, name in enumerate(header) if name not in ("grader", "setting", "difference"))
+    right = frozenset(i for i, name in enumerate(header) if name not in ("grader", "setting", "difference", "verdict"))
     return markdown_table(header, [[row[name] for name in header] for row in rows], right=right)
 
 
@@ -186,7 +162,8 @@ def compare_students(
         )
     cells = scored_cells(run, rules=rules)
     _require_students(run, first, second, cells)
-    rows = compare_cells(run.name, first, second, cells, metric=metric)
+    practice = practice_between(comparable_in(run, cells), first, second)
+    rows = compare_cells(run.name, first, second, cells, metric=metric, practice=practice)
     if not rows:
         raise UserError(
             f"{first} and {second} share no combination that both have complete under one grader.",
@@ -200,55 +177,7 @@ def compare_students(
         metric=metric,
         rows=tuple(rows),
         texts=tuple(_with_texts(run, _differing(shared, metric)[:texts], metric, rules)),
-        notes=tuple([*_setting_notes(run, first, second), *_training_notes(run, shared)]),
-    )
-
-
-def compare_cells(
-    run: str, first: str, second: str, cells: Mapping[CellKey, Cell], *, metric: str = FULL_MARKS
-) -> list[PairRow]:
-    """One row for each grader, setting and k in which two students of a run share complete combinations."""
-    rows = []
-    for key in cells:
-        other = key._replace(student=first)
-        if (key.run, key.student) != (run, second) or other not in cells:
-            continue
-        before, after = cells[other].best(metric), cells[key].best(metric)
-        row = _row(key, before, after)
-        if row is not None:
-            rows.append(row)
-    return with_corrected_p(rows)
-
-
-def with_corrected_p(rows: Sequence[PairRow]) -> list[PairRow]:
-    """The rows with p-values that are corrected over all of them."""
-    corrected = holm([row.p for row in rows])
-    return [replace(row, p_corrected=p) for row, p in zip(rows, corrected, strict=True)]
-
-
-def _row(key: CellKey, before: Mapping[str, float], after: Mapping[str, float]) -> PairRow | None:
-    difference = paired_difference(before, after)
-    if difference is None:
-        return None
-    shared = sorted(before.keys() & after.keys())
-    wins, losses = sum(after[c] > before[c] for c in shared), sum(after[c] < before[c] for c in shared)
-    needed = difference.needed
-    return PairRow(
-        grader=key.grader,
-        setting=key.setting,
-        k=key.k,
-        first_value=sum(before[c] for c in shared) / len(shared),
-        second_value=sum(after[c] for c in shared) / len(shared),
-        difference=difference.difference,
-        low=difference.low,
-        high=difference.high,
-        p=difference.p,
-        p_corrected=difference.p,
-        combinations=len(shared),
-        wins=wins,
-        ties=len(shared) - wins - losses,
-        losses=losses,
-        still_needed=None if needed is None else max(0, needed - len(shared)),
+        notes=tuple([*explanations(second, rows), *_setting_notes(run, first, second), *_training_notes(run, shared)]),
     )
 
 

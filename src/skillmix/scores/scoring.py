@@ -1,7 +1,7 @@
 """`skillmix scores`: from a run's journal to the cells of its table, without a call."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
@@ -16,10 +16,13 @@ from skillmix.models.lineage import Lineage, other_partitions
 from skillmix.runs.reading.marks import is_large, run_marks
 from skillmix.runs.reading.run_records import run_records
 from skillmix.runs.run import Run, opened
-from skillmix.runs.students import has_settings, student_lineages
+from skillmix.runs.students import has_settings, run_datasets, student_lineages
 from skillmix.scores.cells import Cell, CellKey, CellScore, largest_cells
-from skillmix.scores.compare import Change, before_and_after, comparable_students
+from skillmix.scores.compare import Change, ComparableStudent, before_and_after, comparable_students
+from skillmix.scores.findings import findings
 from skillmix.scores.table_rows import BallotCell, MarkedCell, groups_of, marked_groups, unnamed_notes
+from skillmix.scores.verdicts.format_first import format_warnings
+from skillmix.scores.verdicts.main_result import main_result
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,10 @@ class ScoredRun:
     """Tuned students against their bases, where a run has both."""
     notes: list[str]
     """What the experiment at hand does not name, and what students saw under another partition."""
+    format_first: list[str] = field(default_factory=list)
+    """Students most of whose replies miss the format."""
+    result: list[str] = field(default_factory=list)
+    """The main result and its evidence, as a report states them; empty for a run of one student."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +62,12 @@ def scored_run(run: Run | str, *, rules: str | None = None, by_sets: bool = Fals
     scored = _scored(run, rules, by_sets=by_sets)
     cells = largest_cells(scored.cells)
     notes = [*unnamed_notes(scored.groups), *partition_notes(run, _lineages(run, cells), cells.values())]
-    return ScoredRun(scored.scores, _changes(run, cells), notes)
+    students = comparable_in(run, cells)
+    found = findings(students, cells)
+    main = main_result(list(cells.values()), found, graded=0)
+    result = [main.sentence, main.evidence] if found else []
+    first = [] if run.has_outcomes else format_warnings(list(cells.values()))
+    return ScoredRun(scored.scores, before_and_after(students, cells), notes, first, result)
 
 
 def scored_cells(run: Run | str, *, rules: str | None = None) -> dict[CellKey, Cell]:
@@ -77,7 +89,9 @@ def _scored(run: Run, rules: str | None, *, by_sets: bool) -> _ScoredCells:
         scores += training[group.student].counted(of_cell, cell) if group.student in training else of_cell
         if sets == "all":
             cells.append(cell)
-    return _ScoredCells(_without_skipped(scores, run.experiment), cells, groups)
+    kept = _without_skipped(scores, run.experiment)
+    keys = {(s.student, s.grader, s.setting, s.k) for s in kept}
+    return _ScoredCells(kept, [c for c in cells if run.has_outcomes or c.key[1:] in keys], groups)
 
 
 def _groups(run: Run, rules: Rules) -> Sequence[BallotCell | MarkedCell]:
@@ -118,7 +132,8 @@ def cell_facts(key: CellKey, run: Run) -> dict[str, Any]:
 def _lineages(run: Run, rows: Iterable[BallotCell | MarkedCell] | Iterable[CellKey]) -> dict[str, Lineage]:
     """The lineages of the tuned students of some rows; they are read once."""
     students = dict.fromkeys(row.student for row in rows)
-    known = run.remember("lineages", lambda: student_lineages(run, run.known_experiment, students, {}))
+    datasets = {facts.hash: facts for facts in run_datasets(run)}
+    known = run.remember("lineages", lambda: student_lineages(run, run.known_experiment, students, datasets))
     return {student: known[student] for student in students if student in known}
 
 
@@ -189,12 +204,11 @@ def partition_notes(run: Run, lineages: Mapping[str, Lineage], cells: Iterable[C
     return notes
 
 
-def _changes(run: Run, cells: Mapping[CellKey, Cell]) -> list[Change]:
-    lineages = _lineages(run, cells)
-    if not lineages or run.has_outcomes:
-        return []
+def comparable_in(run: Run, cells: Iterable[CellKey]) -> list[ComparableStudent]:
+    """The students of some cells, ready for comparison; none for a run whose graders name outcomes."""
+    cells = list(cells)
     students = [name for name in dict.fromkeys(key.student for key in cells) if has_settings(run, name)]
-    return before_and_after(comparable_students(run, run.known_experiment, students, lineages), cells)
+    return [] if run.has_outcomes else comparable_students(run, run.known_experiment, students, _lineages(run, cells))
 
 
 def _parts(groups: Iterable[BallotCell | MarkedCell], reserved: float) -> Iterator[tuple[str, BallotCell | MarkedCell]]:

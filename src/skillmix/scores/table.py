@@ -6,9 +6,8 @@ from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.render.html import html_table
 from skillmix.render.layout import panels
 from skillmix.render.markdown import markdown_table
-from skillmix.render.numbers import percent, share, share_with_interval, signed_with_interval, whole
+from skillmix.render.numbers import percent, share, share_with_interval, whole
 from skillmix.scores.cells import MOST_CUT, CellScore, valid_share
-from skillmix.scores.compare import Change, Remark
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS
 
 _CELL = ("student", "grader", "setting", "k")
@@ -148,43 +147,6 @@ def cut_lines(scores: Iterable[CellScore]) -> list[str]:
         f"({whole(s.cut or 0)} of {whole(s.written)}); raise its max_tokens, unless these replies would never end"
         for student, s in worst.items()
     ]
-
-
-def change_note(changes: Sequence[Change]) -> str | None:
-    """A line for each tuned student, grader and setting with its change against the base; None if there is none."""
-    if not changes:
-        return None
-    by_student: dict[tuple[str, str, str, str], list[Change]] = {}
-    for change in changes:
-        by_student.setdefault((change.student, change.base, change.grader, change.setting), []).append(change)
-    lines = [_change_line(key, some) for key, some in by_student.items()]
-    return "\n".join([_CHANGE_NOTE, *lines])
-
-
-def _change_line(key: tuple[str, str, str, str], changes: Sequence[Change]) -> str:
-    student, base, grader, setting = key
-    formats = "".join(f" At k = {c.k}, {c.format_words}." for c in changes if c.format_words)
-    return f"{student} against {base}, {grader}, {setting}: {remarks(changes)}.{formats}"
-
-
-_CHANGE_NOTE = (
-    "Tuned students against their bases: difference in full marks on the combinations that both have complete, with "
-    "its 95 % interval. Within noise: the interval includes 0. Each k is tested on its own. Format explains a "
-    "difference if the share of texts with a valid format differs, and full marks among these texts differ within "
-    "noise."
-)
-_REMARKS: tuple[Remark, ...] = ("a gain", "a loss", "within noise", "too few combinations")
-
-
-def remarks(changes: Sequence[Change]) -> str:
-    """The gains, the losses and the changes within noise, each with its k."""
-    parts = []
-    for remark in _REMARKS:
-        some = [c for c in changes if c.remark == remark]
-        if some:
-            each = [f"k = {c.k} ({signed_with_interval(c.gain.mean, c.gain.low, c.gain.high)})" for c in some]
-            parts.append(f"{remark} at {', '.join(each)}")
-    return "; ".join(parts)
 
 
 def _row(key: tuple[str, str, str, int], by_metric: dict[str, CellScore]) -> Sequence[str]:

@@ -5,10 +5,10 @@ from matplotlib.figure import Figure
 
 from skillmix.grading.points import FULL_MARKS
 from skillmix.report.figures.style import COLOURS, clipped, colour, error_bars, marker, new_figure, share_axis
-from skillmix.report.main_result import MainResult, main_result
 from skillmix.report.records import Report, StudentKey
 from skillmix.report.registry import figure
 from skillmix.scores.cells import Cell
+from skillmix.scores.verdicts.main_result import MainResult
 
 _Lines = list[tuple[int, StudentKey, list[Cell]]]
 """For each student: its index, its key, and its scored cells by k."""
@@ -24,7 +24,7 @@ _Lines = list[tuple[int, StudentKey, list[Cell]]]
 )
 def result_figure(report: Report) -> Figure | None:
     """A line for each student against k or, with one k, a point for each student."""
-    result = main_result(report)
+    result = report.result
     lines = _lines(report, result)
     if sum(len(cells) for *_, cells in lines) < 2:
         return None

@@ -25,6 +25,12 @@ function chart(row, isSwapped) {
   return made;
 }
 
+/* The verdict is about B minus A of the report; the other way round a gain is a loss. */
+function verdictOf(row, isSwapped) {
+  if (!isSwapped || !row.clear) return row.verdict;
+  return row.verdict.replace(/^a (gain|loss)/, (_, word) => (word === "gain" ? "a loss" : "a gain"));
+}
+
 function textLink(fields, count, what) {
   if (!count) return element("span", "", "0");
   const link = element("a", "", count.toLocaleString("en"));
@@ -45,7 +51,7 @@ function rowOf(row, chosen, heads) {
   const cell = (className, ...children) => element("td", className, ...children);
   return element("tr", "", head, ...(heads.grader ? [labelled("td", "short", row.grader)] : []),
     cell("number", element("b", "", estimate), " ", element("span", "interval", interval.join(" "))),
-    cell("chart", chart(row, isSwapped)), cell("number", first), cell("number", second), cell("number", row.corrected),
+    cell("chart", chart(row, isSwapped)), cell("number", first), cell("number", second), cell("number", row.corrected), cell("", verdictOf(row, isSwapped)),
     cell("number", textLink({ ...fields, differ: "won" }, wins, "on which B is better")),
     cell("number", row.ties.toLocaleString("en")),
     cell("number", textLink({ ...fields, differ: "lost" }, losses, "on which A is better")),
@@ -53,7 +59,7 @@ function rowOf(row, chosen, heads) {
 }
 
 function tableHead(chosen, heads) {
-  const names = [["k", ""], ...(heads.grader ? [["grader", ""]] : []), ["difference", "number"], ["A better – B better", "chart"], [studentName(chosen.a), "number"], [studentName(chosen.b), "number"], ["p, corrected", "number"], ["wins", "number"], ["ties", "number"], ["losses", "number"], ["combinations", "number"], ["still needed", "number"]];
+  const names = [["k", ""], ...(heads.grader ? [["grader", ""]] : []), ["difference", "number"], ["A better – B better", "chart"], [studentName(chosen.a), "number"], [studentName(chosen.b), "number"], ["p, corrected", "number"], ["verdict", ""], ["wins", "number"], ["ties", "number"], ["losses", "number"], ["combinations", "number"], ["still needed", "number"]];
   return element("tr", "", ...names.map(([name, className]) => {
     const made = labelled("th", className, name);
     made.scope = "col";
@@ -62,7 +68,7 @@ function tableHead(chosen, heads) {
 }
 
 function body(setting, rows, chosen, heads) {
-  const width = heads.grader ? 12 : 11;
+  const width = heads.grader ? 13 : 12;
   const title = element("th", "", labelled("span", "", `setting ${setting}`));
   title.colSpan = width;
   title.scope = "rowgroup";

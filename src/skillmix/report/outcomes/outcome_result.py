@@ -3,9 +3,9 @@
 from skillmix.prompts.rubric import TextOutcome
 from skillmix.render.numbers import in_percent, points_interval, whole
 from skillmix.render.wording import plural
-from skillmix.report.main_result import MainResult, ResultNumber
 from skillmix.report.records import Report
 from skillmix.scores.outcomes.outcome_scores import OutcomeCell
+from skillmix.scores.verdicts.main_result import MainResult, ResultNumber
 
 
 def outcome_result(report: Report) -> MainResult:

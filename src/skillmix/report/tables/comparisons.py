@@ -5,19 +5,19 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
-from skillmix.report.records import ComparedPair, Report, RunFacts, by_key
+from skillmix.report.records import ComparedPair, Report, RunFacts
 from skillmix.report.registry import table
-from skillmix.report.tables.table import Count, Entry, PValue, ReportTable, estimate
-from skillmix.scores.pairs import PairRow, compare_cells, with_corrected_p
+from skillmix.report.tables.table import CORRECTION, Count, Entry, PValue, ReportTable, estimate
+from skillmix.scores.verdicts.judged import PairRow
 
 MOST_PAIRS: Final = 10
 """Pairs of one run that the table shows."""
 _NAMED_PAIRS: Final = 20
 _NOTE: Final = (
     "A row B − A has full marks of B minus those of A, best of the generations, on the combinations that both have "
-    "complete, with the 95 % interval. p comes from a permutation test within combinations, and is corrected by Holm "
-    "over all rows of a run. Wins, ties and losses of B count combinations. Still needed: further combinations for "
-    "80 % power at the observed difference. `skillmix compare RUN A B` shows any pair with the texts that differ."
+    "complete, with the 95 % interval. p comes from a permutation test within combinations. "
+    f"{CORRECTION} Wins, ties and losses of B count combinations. Still needed: further combinations for 80 % power at "
+    "the observed difference. `skillmix compare RUN A B` shows any pair with the texts that differ."
 )
 _StudentPair = tuple[str, str]
 
@@ -52,13 +52,10 @@ def _base(report: Report, run: RunFacts, student: str) -> str:
 
 def compared_pairs(report: Report) -> Iterator[ComparedPair]:
     """The chosen pairs of students of each run, by grader, setting and k."""
-    cells = by_key(report.cells)
     for run in report.runs:
-        pairs = chosen_pairs(report, run)
-        compared = [(pair, row) for pair in pairs.shown for row in compare_cells(run.name, *pair, cells)]
-        corrected = with_corrected_p([row for _, row in compared])
-        for ((first, second), _), row in zip(compared, corrected, strict=True):
-            yield ComparedPair(run.name, first, second, row)
+        for first, second in chosen_pairs(report, run).shown:
+            for row in report.compared(run.name, first, second):
+                yield ComparedPair(run.name, first, second, row)
 
 
 @table(section="compare", order=10)
@@ -73,7 +70,7 @@ def pair_table(report: Report) -> ReportTable | None:
         title="Pairs of students",
         note=" ".join(notes),
         columns=(
-            *("students", "grader", "setting", "k", "difference", "p", "p, corrected"),
+            *("students", "grader", "setting", "k", "difference", "p", "p, corrected", "verdict"),
             *("wins", "ties", "losses", "combinations", "still needed"),
         ),
         rows=tuple(rows),
@@ -89,7 +86,7 @@ def _entries(students: str, row: PairRow) -> tuple[Entry, ...]:
     return (
         *(students, row.grader, row.setting, str(row.k)),
         estimate(row.difference, (row.low, row.high), is_signed=True),
-        *(PValue(row.p), PValue(row.p_corrected)),
+        *(PValue(row.p), PValue(row.p_corrected), row.verdict),
         *map(Count, (row.wins, row.ties, row.losses, row.combinations, row.still_needed)),
     )
 

@@ -6,7 +6,7 @@ from typing import Final
 from skillmix.models.lineage import short_name
 from skillmix.report.records import Report
 from skillmix.report.registry import table
-from skillmix.report.tables.table import LONG, Count, Entry, Estimate, PValue, ReportTable, estimate
+from skillmix.report.tables.table import CORRECTION, LONG, Count, Entry, Estimate, PValue, ReportTable, estimate
 from skillmix.scores.cells import Cell
 from skillmix.scores.graders import REASONS, criterion_rates, losses
 from skillmix.scores.independence import cell_independence, independence_tests
@@ -16,7 +16,7 @@ from skillmix.scores.independence import cell_independence, independence_tests
 def finding_table(report: Report) -> ReportTable | None:
     """The differences behind the findings."""
     rows: list[tuple[Entry, ...]] = []
-    for f in report.findings:
+    for f in report.claims:
         for c in f.compared:
             rows.append(
                 (
@@ -29,6 +29,7 @@ def finding_table(report: Report) -> ReportTable | None:
                     estimate(c.gain.mean, (c.gain.low, c.gain.high), is_signed=True),
                     PValue(c.gain.p),
                     PValue(c.p_corrected),
+                    c.verdict,
                     Count(c.gain.combinations),
                     Count(c.gain.seeds),
                     Count(c.gain.partitions),
@@ -41,9 +42,10 @@ def finding_table(report: Report) -> ReportTable | None:
         title="Paired differences behind the findings",
         note="Full marks, best of the generations, on the combinations that both students have complete. One training "
         "run: bootstrap interval and permutation test over combinations. Several seeds: t interval and test with "
-        "seeds and combinations as random factors. Several partitions: t interval and test over the means of the "
-        "partitions. Too few: two seeds, two partitions or fewer than 10 combinations have no interval. Combinations "
-        "that seeds share count once. P-values are corrected by Holm's method over all rows of a claim.",
+        "seeds and combinations as random factors. Several partitions: the same if they share combinations, and else a "
+        "t interval and test over their means. Too few: two seeds, two partitions or fewer than 10 "
+        "combinations have no interval. Combinations that seeds or partitions share count once. "
+        f"{CORRECTION} A row has one p-value, whatever claims it belongs to.",
         columns=(
             "claim",
             "students",
@@ -54,6 +56,7 @@ def finding_table(report: Report) -> ReportTable | None:
             "difference",
             "p",
             "p, corrected",
+            "verdict",
             "combinations",
             "runs",
             "partitions",

@@ -15,7 +15,6 @@ from skillmix.report.records import Report
 from skillmix.report.tables.latex import Marks, as_latex
 from skillmix.report.tables.table import Entry, ReportTable, score_entry
 from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.statistics.differences import holm
 
 
 def paper_files(report: Report) -> Iterator[tuple[str, bytes]]:
@@ -31,20 +30,20 @@ def paper_files(report: Report) -> Iterator[tuple[str, bytes]]:
 
 
 def significance_marks(report: Report) -> Marks:
-    """A star for each tuned student whose full marks differ from those of its base, corrected over all cells."""
+    """A star for each tuned student whose full marks differ from those of its base."""
     cells = {cell.key: cell for cell in report.cells}
     signs = {}
-    for change, p in zip(report.changes, holm([change.gain.p for change in report.changes]), strict=True):
-        cell = cells.get(CellKey(change.run, change.student, change.grader, change.setting, change.k))
-        if cell is not None and p < _LEVEL:
+    for change in report.changes:
+        row = change.row
+        cell = cells.get(CellKey(change.run, change.student, row.grader, row.setting, row.k))
+        if cell is not None and row.found:
             signs[id(cell.scores[FULL_MARKS])] = "\\ensuremath{^{*}}"
     return Marks(signs, _STAR_NOTE)
 
 
-_LEVEL: Final = 0.05
 _STAR_NOTE: Final = (
     "A star: full marks differ from those of the base on the same combinations (p < .05, permutation test, corrected "
-    "by Holm over all cells)."
+    "by Holm over the settings and k of the two students)."
 )
 
 

@@ -13,7 +13,7 @@ from skillmix.models.lineage import short_name
 from skillmix.render.numbers import expectation
 from skillmix.report.records import Report, StudentKey
 from skillmix.report.registry import table, tables
-from skillmix.report.tables.table import Count, Entry, Estimate, ReportTable, estimate, score_entry
+from skillmix.report.tables.table import CORRECTION, Count, Entry, Estimate, PValue, ReportTable, estimate, score_entry
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.compare import Change
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS
@@ -34,9 +34,6 @@ _FURTHER_NOTE: Final = (
     "marks, one try, with a 95 % bootstrap interval over combinations. Cut: texts whose reply ended at the token limit."
     " Follows an example: texts with half or more of the three-word runs of an example in the prompts."
 )
-_NOISE_ELSEWHERE: Final = (
-    "Some differences are within noise; the table of tuned students against their bases names them."
-)
 _FULL: Final = METRICS[FULL_MARKS].label
 _FURTHER_COLUMNS: Final = (f"woven {_FULL}", "format valid", f"{_FULL} among valid", "cut", "follows an example")
 
@@ -55,7 +52,7 @@ def setting_tables(report: Report) -> Iterator[ReportTable]:
                 is_detail=bool(suffix),
                 family="scores",
                 part=setting,
-                page_note=_NOISE_ELSEWHERE if _noise(report, setting) else "",
+                page_note="",
             )
 
 
@@ -87,7 +84,7 @@ def _students_by_k(report: Report, setting: str, metrics: Sequence[str]) -> Repo
     return ReportTable(
         name="scores",
         title="Scores",
-        note=" ".join([_NOTE, _FURTHER_NOTE, *_noise(report, setting)]),
+        note=f"{_NOTE} {_FURTHER_NOTE}",
         columns=(*heads, *(name for _ in ks for name in (*(METRICS[m].label for m in metrics), *_FURTHER_COLUMNS))),
         rows=tuple(rows),
         groups=(("", len(heads)), *((f"k = {k}", len(metrics) + len(_FURTHER_COLUMNS)) for k in ks)),
@@ -104,21 +101,6 @@ def _further_entries(cell: Cell | None, following: int | None) -> tuple[Entry, .
     return woven, Estimate(cell.format_valid), among_valid, Count(cell.cut), Count(following)
 
 
-def _noise(report: Report, setting: str) -> list[str]:
-    """A sentence for each tuned student whose difference from its base is within noise."""
-    within_noise: dict[tuple[str, str, str], list[int]] = {}
-    for c in report.changes:
-        if c.setting == setting and c.remark == "within noise":
-            who = f"{report.label(c.run, c.student)} against {c.base}"
-            within_noise.setdefault((c.run, who, c.grader), []).append(c.k)
-    several = len(report.graders) > 1
-    return [
-        f"Within noise (the interval of the paired difference includes 0): {who} at k = {', '.join(map(str, ks))}"
-        + (f" ({grader})." if several else ".")
-        for (_, who, grader), ks in within_noise.items()
-    ]
-
-
 @table(section="scores", order=30)
 def change_table(report: Report) -> ReportTable | None:
     """Every tuned student minus its base on the same combinations."""
@@ -129,12 +111,13 @@ def change_table(report: Report) -> ReportTable | None:
             report.label(c.run, c.student),
             short_name(c.trained),
             c.base,
-            c.grader,
-            c.setting,
-            str(c.k),
-            estimate(c.gain.mean, (c.gain.low, c.gain.high), is_signed=True),
-            Count(c.gain.combinations),
-            c.remark,
+            c.row.grader,
+            c.row.setting,
+            str(c.row.k),
+            estimate(c.row.difference, (c.row.low, c.row.high), is_signed=True),
+            PValue(c.row.p_corrected),
+            Count(c.row.combinations),
+            c.row.verdict,
             _among_valid_entry(c),
             _format_role(c),
         )
@@ -144,10 +127,9 @@ def change_table(report: Report) -> ReportTable | None:
         name="before-and-after",
         title="Tuned students against their bases",
         note="Difference in full marks, best of the generations, on the combinations that both have complete, with its "
-        "95 % bootstrap interval. Within noise: the interval includes 0. Each row is tested on its own, without "
-        "a correction for the number of rows; the findings are corrected. Difference among valid: the same for full "
+        f"95 % bootstrap interval. {CORRECTION} Difference among valid: the same for full "
         "marks among texts with a valid format, one try; – if a student has such texts on fewer than "
-        f"{FEWEST_COMBINATIONS} combinations. Format explains a difference outside noise if the share of texts with a "
+        f"{FEWEST_COMBINATIONS} combinations. Format explains a difference that was found if the share of texts with a "
         "valid format differs in the same direction, outside noise, and the difference among valid is within noise.",
         columns=(
             "student",
@@ -157,6 +139,7 @@ def change_table(report: Report) -> ReportTable | None:
             "setting",
             "k",
             "difference",
+            "p, corrected",
             "combinations",
             "remark",
             "difference among valid",

@@ -133,6 +133,11 @@ def estimate(
     return Estimate(value, low, high, is_signed=is_signed, is_too_few=low is None)
 
 
+CORRECTION: Final = (
+    "P-values are corrected by Holm's method over all settings and k of two students under one grader; those in which "
+    "fewer than 6 combinations differ cannot show anything and do not count. A gain or a loss has a corrected p below "
+    ".05 and an interval without 0."
+)
 LONG: Final = 16
 """The page folds longer tables away, or shows their first rows until a reader asks for the rest."""
 Entry = str | ScoreEntry | Estimate | Count | Seconds | Dollars | PValue

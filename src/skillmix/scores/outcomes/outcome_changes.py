@@ -98,7 +98,7 @@ def _rows(
                     k=cell.key.k,
                     topics=cell.topics,
                     outcome=outcome,
-                    difference=found.difference,
+                    difference=found.mean,
                     low=found.low,
                     high=found.high,
                     p=found.p,

@@ -1,6 +1,6 @@
 """Differences between two students on the same combinations.
 
-`paired_difference` tests one run. `gain` tests one run or several seeds and partitions, and is what findings use.
+`paired_difference` tests one run. `gain` tests one run or several seeds and partitions, and is what verdicts use.
 `more_data.py` says how much more data would decide an open difference.
 """
 
@@ -32,42 +32,57 @@ _FEWEST_PAIRS: Final = 6
 """With five pairs or fewer no permutation of signs reaches p = .05."""
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Second minus first, over the combinations that both have complete."""
+Unit = Literal["combinations", "seeds", "partitions"]
 
-    difference: float
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Second minus first on the same combinations."""
+
+    mean: float
     low: float | None
-    """None, as is `high`, if there are fewer than `FEWEST_COMBINATIONS` combinations."""
+    """None, as is `high`, if there are too few combinations, or only two seeds or partitions that differ."""
     high: float | None
     p: float
-    """p-value of the permutation test that swaps the two students within combinations; not corrected."""
     combinations: int
-    needed: int | None
-    """Combinations needed for 80 % power at this difference; None if the mean difference is 0."""
+    """Combinations that count; those that several seeds share count once."""
+    seeds: int
+    partitions: int
+    unit: Unit
+    """The highest level that has several members."""
+    values: tuple[float, ...]
+    """The mean difference of each unit."""
+    components: Components | None = None
+    """The parts of the variance, if there are several seeds or partitions and something varies."""
+
+    def needed(self, level: float = 0.05) -> int | None:
+        """How many combinations one training needs to find this mean with 80 % power; None if that is unknown."""
+        return combinations_needed(np.asarray(self.values, dtype=np.float64), level=level)
+
+    @property
+    def is_above_zero(self) -> bool:
+        """Whether the interval lies above 0; without an interval it does not."""
+        return self.low is not None and self.low > 0
+
+    @property
+    def is_below_zero(self) -> bool:
+        """Whether the interval lies below 0; without an interval it does not."""
+        return self.high is not None and self.high < 0
 
 
-def paired_difference(first: Mapping[str, float], second: Mapping[str, float]) -> Difference | None:
+def paired_difference(first: Mapping[str, float], second: Mapping[str, float]) -> Gain | None:
     """Compare scores by combination id; None if the students share no combination."""
     shared = sorted(first.keys() & second.keys())
-    if not shared:
-        return None
-    return difference_of(np.array([second[c] - first[c] for c in shared], dtype=np.float64))
+    return difference_of(np.array([second[c] - first[c] for c in shared], dtype=np.float64)) if shared else None
 
 
-def difference_of(differences: Floats) -> Difference:
-    """Interval and test of the mean of at least one paired difference."""
+def difference_of(differences: Floats) -> Gain:
+    """Interval and test of the mean of at least one paired difference, for one training."""
     generator = np.random.default_rng(SEED)
-    has_interval = len(differences) >= FEWEST_COMBINATIONS
-    interval = _difference_interval(differences, generator) if has_interval else None
-    return Difference(
-        difference=float(differences.mean()),
-        low=interval.low if interval else None,
-        high=interval.high if interval else None,
-        p=permutation_p(differences, generator),
-        combinations=len(differences),
-        needed=combinations_needed(differences),
-    )
+    n = len(differences)
+    low, high = _difference_interval(differences, generator) if n >= FEWEST_COMBINATIONS else (None, None)
+    p = permutation_p(differences, generator)
+    return Gain(float(differences.mean()), low, high, p, n, 1, 1, "combinations", tuple(map(float, differences)))
 
 
 def _difference_interval(differences: Floats, generator: np.random.Generator) -> Interval:
@@ -140,47 +155,11 @@ def units_needed(spread: float, distance: float, *, fewest: int, power: float = 
     return enough
 
 
-Unit = Literal["combinations", "seeds", "partitions"]
-
-
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """Second minus first on the same combinations."""
-
-    mean: float
-    low: float | None
-    """None, as is `high`, if there are too few combinations, or only two seeds or partitions that differ."""
-    high: float | None
-    p: float
-    combinations: int
-    """Combinations that count; those that several seeds share count once."""
-    seeds: int
-    partitions: int
-    unit: Unit
-    """The highest level that has several members."""
-    values: tuple[float, ...]
-    """The mean difference of each unit."""
-    components: Components | None = None
-    """The parts of the variance, if there are several seeds or partitions and something varies."""
-
-    @property
-    def is_above_zero(self) -> bool:
-        """Whether the interval lies above 0; without an interval it does not."""
-        return self.low is not None and self.low > 0
-
-    @property
-    def is_below_zero(self) -> bool:
-        """Whether the interval lies below 0; without an interval it does not."""
-        return self.high is not None and self.high < 0
-
-
 def gain(nested: Nested) -> Gain:
     """The mean difference, tested over the combinations of one run or over the seeds and partitions of several."""
     runs = [by_id for seeds in nested.values() for by_id in seeds.values()]
     if len(runs) == 1:
-        values = [runs[0][combination] for combination in sorted(runs[0])]
-        one = difference_of(np.asarray(values, dtype=np.float64))
-        return Gain(one.difference, one.low, one.high, one.p, len(values), 1, 1, "combinations", tuple(values))
+        return difference_of(np.array([runs[0][combination] for combination in sorted(runs[0])], dtype=np.float64))
     overall = pooled(nested)
     return Gain(
         mean=overall.mean,

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from skillmix.scores.statistics.differences import POWER, Gain, combinations_needed, units_needed
+from skillmix.scores.statistics.differences import POWER, Gain, units_needed
 from skillmix.scores.statistics.intervals import CONFIDENCE, ROUNDING, wilson_interval
 from skillmix.scores.statistics.pooling import FEWEST_UNITS, Components
 from skillmix.scores.statistics.student_t import t_quantile
@@ -40,7 +40,7 @@ def more_to_find(observed: Gain, *, level: float) -> MoreData:
     """What a test at the given level needs to find the observed mean with 80 % power."""
     if observed.components is not None:
         return _more_of_either(observed, observed.components, abs(observed.mean), level)
-    needed = combinations_needed(np.asarray(observed.values, dtype=np.float64), level=level)
+    needed = observed.needed(level)
     return MoreData() if needed is None else MoreData(combinations=max(1, needed - len(observed.values)))
 
 

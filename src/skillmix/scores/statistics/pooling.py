@@ -1,8 +1,10 @@
 """The mean of differences over several training seeds or partitions, with an interval that counts both.
 
-The seeds of one partition are crossed with combinations: each seed's student answers the same combinations. Both are
-random factors, so the variance of the mean is seeds / S + combinations / C + rest / (S * C). Seeds that do not share
-their combinations, and partitions, form a one-way table. `uncertainty` turns either table into an interval.
+A unit is a training seed or, if there are several, a partition. Units that share their combinations, as seeds do, and
+partitions in the setting `all`, are crossed with them: each unit's student answers the same combinations, and is
+compared with the same texts of the base. Both are random factors, so the variance of the mean is units / U +
+combinations / C + rest / (U * C). Units with combinations of their own form a one-way table. `uncertainty` turns either
+table into an interval.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +23,7 @@ Nested = Mapping[str, Mapping[int, Differences]]
 """Differences by partition and seed."""
 
 _SHARED_SHARE: Final = 0.5
-"""Seeds are crossed with combinations if this share of each seed's combinations is shared by all seeds."""
+"""Units are crossed with combinations if this share of each unit's combinations is shared by all units."""
 
 
 _AGREEING: Final = 0.7
@@ -121,14 +123,23 @@ def pooled(nested: Nested) -> PooledMean:
     if not nested or not all(seeds and all(seeds.values()) for seeds in nested.values()):
         raise ValueError("every partition and seed needs at least one combination")
     every = [value for seeds in nested.values() for by_id in seeds.values() for value in by_id.values()]
+    by_seed = next(iter(nested.values()))
     if max(every) - min(every) < ROUNDING:
-        return _constant(nested, every[0])
+        return _constant(every[0], _distinct(nested), len(nested) if len(nested) > 1 else len(by_seed))
+    units = list(by_seed.values())
     if len(nested) > 1:
-        return _over_partitions(nested)
-    (seeds,) = nested.values()
-    if len(seeds) < 2:
+        units = [_mean_of_seeds(list(seeds.values())) for seeds in nested.values()]
+        if len(shared_combinations(units)) < 2:
+            return _over_partitions(nested)
+    if len(units) < 2:
         raise ValueError("one seed alone is not pooled")
-    return _over_seeds(seeds, _distinct(nested))
+    return _over_units(units, _distinct(nested))
+
+
+def _mean_of_seeds(seeds: Sequence[Differences]) -> Differences:
+    """The mean over the seeds of a partition, on the combinations that all of them have."""
+    shared = set.intersection(*(set(by_id) for by_id in seeds))
+    return {c: float(np.mean([by_id[c] for by_id in seeds])) for c in shared}
 
 
 def crossed_moments(tables: Floats) -> TableMoments:
@@ -154,16 +165,16 @@ def nested_moments(groups: Sequence[Floats]) -> TableMoments:
     return TableMoments(means.mean(), means.var(ddof=1), np.asarray(within), np.asarray(0.0))
 
 
-def _over_seeds(seeds: Mapping[int, Differences], distinct: int) -> PooledMean:
-    shared = shared_combinations(list(seeds.values()))
+def _over_units(units: Sequence[Differences], distinct: int) -> PooledMean:
+    shared = shared_combinations(units)
     if len(shared) >= 2:
-        table = np.array([[by_id[c] for c in shared] for by_id in seeds.values()], dtype=np.float64)
+        table = np.array([[by_id[c] for c in shared] for by_id in units], dtype=np.float64)
         if float(np.ptp(table)) < ROUNDING:
-            return _constant({"": {seed: {c: by_id[c] for c in shared} for seed, by_id in seeds.items()}}, table[0, 0])
+            return _constant(float(table[0, 0]), len(shared), len(units))
         means = tuple(float(value) for value in table.mean(axis=1))
         return _pooled_mean(crossed_moments(table), means, len(shared), len(shared))
-    groups = [np.array(list(by_id.values()), dtype=np.float64) for by_id in seeds.values()]
-    means = tuple(_mean(by_id) for by_id in seeds.values())
+    groups = [np.array(list(by_id.values()), dtype=np.float64) for by_id in units]
+    means = tuple(_mean(by_id) for by_id in units)
     return _pooled_mean(nested_moments(groups), means, min(map(len, groups)), distinct)
 
 
@@ -206,25 +217,23 @@ def _pooled_mean(moments: TableMoments, means: tuple[float, ...], per_unit: int,
     return PooledMean(mean, max(-1.0, mean - half), min(1.0, mean + half), p, combinations, means, components)
 
 
-def shared_combinations(seeds: Sequence[Differences]) -> list[str]:
-    """The combinations that all seeds have; none if they are less than half of some seed's combinations."""
-    shared = set.intersection(*(set(by_id) for by_id in seeds))
-    is_enough = len(shared) >= _SHARED_SHARE * max(map(len, seeds))
+def shared_combinations(units: Sequence[Differences]) -> list[str]:
+    """The combinations that all units have; none if they are less than half of some unit's combinations."""
+    shared = set.intersection(*(set(by_id) for by_id in units))
+    is_enough = len(shared) >= _SHARED_SHARE * max(map(len, units))
     return sorted(shared) if is_enough else []
 
 
-def _constant(nested: Nested, value: float) -> PooledMean:
+def _constant(value: float, combinations: int, units: int) -> PooledMean:
     """Nothing varies: Wilson's interval bounds the share of combinations with other differences."""
-    combinations = _distinct(nested)
     low, high = constant_interval(value, combinations) if combinations >= FEWEST_COMBINATIONS else (None, None)
     p = 1.0 if abs(value) < ROUNDING else min(1.0, 2 * 0.5**combinations)
-    units = len(nested) if len(nested) > 1 else len(next(iter(nested.values())))
     return PooledMean(value, low, high, p, combinations, (value,) * units)
 
 
 def _distinct(nested: Nested) -> int:
-    """Combinations of all partitions; one that several seeds of a partition have counts once."""
-    return sum(len(set().union(*seeds.values())) for seeds in nested.values())
+    """Combinations of all partitions and seeds; one that several of them have counts once."""
+    return len({combination for seeds in nested.values() for by_id in seeds.values() for combination in by_id})
 
 
 def _mean(by_id: Differences) -> float:

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from skillmix.models.lineage import short_name
-from skillmix.render.numbers import share, whole
-from skillmix.report.tables.table import PValue, estimate
-from skillmix.scores.findings import SMALLEST_GAIN, Compared, Finding
+from skillmix.render.numbers import share, signed_with_interval, whole
+from skillmix.scores.claims import Claim
+from skillmix.scores.findings import Finding
+from skillmix.scores.verdicts.judged import SMALLEST_GAIN, Judged, explanations
 
 
 def finding_sentence(finding: Finding) -> str:
@@ -31,7 +32,7 @@ def _gain(finding: Finding) -> str:
     at_all = len(gains) == len(finding.compared)
     where = f"every k tried: {_ks(gains)}." if at_all else f"some k: {_ks(gains)} of {_ks(finding.compared)}."
     return (
-        f"{_students(finding)} {verb} full marks by {_estimate(best)} at k = {best.k} ({_p(best)}), {_scope(best)}; "
+        f"{_students(finding)} {verb} full marks by {_estimate(best)} at k = {best.k} ({best.words}), {_scope(best)}; "
         f"a gain of {share(SMALLEST_GAIN)} or more is found at {where}"
     )
 
@@ -40,7 +41,7 @@ def _no_gain(finding: Finding) -> str:
     losses = [c for c in finding.compared if c.is_loss]
     if losses:
         worst = min(losses, key=lambda c: c.gain.mean)
-        change = f"lowers full marks by {_estimate(worst)} at k = {worst.k} ({_p(worst)})"
+        change = f"lowers full marks by {_estimate(worst)} at k = {worst.k} ({worst.words})"
         shown = worst
     else:
         shown = max(finding.compared, key=lambda c: c.gain.high or 0.0)
@@ -51,23 +52,30 @@ def _no_gain(finding: Finding) -> str:
     )
 
 
-def _too_little(finding: Finding) -> str:
-    best = max(finding.compared, key=lambda c: c.gain.mean)
+def _not_taught(finding: Finding) -> str:
     return (
-        f"{_students(finding)} changes full marks by {_estimate(best)} at k = {best.k} ({_p(best)}) over "
-        f"{whole(best.gain.combinations)} combinations{_and_scope(best)}; {_need(finding)}.{_of_two(best)}"
+        f"{finding.second} earns full marks on less than {share(SMALLEST_GAIN)} of the combinations that are like its "
+        f"training texts, so its training taught too little to ask what lies beyond. {_no_gain(finding)}"
     )
 
 
-def _of_two(compared: Compared) -> str:
+def _too_little(finding: Finding) -> str:
+    best = max(finding.compared, key=lambda c: c.gain.mean)
+    return (
+        f"{_students(finding)} changes full marks by {_estimate(best)} at k = {best.k} ({best.words}) over "
+        f"{whole(best.gain.combinations)} combinations{_and_scope(best)}; {need(finding)}.{_of_two(best)}"
+    )
+
+
+def _of_two(one: Judged) -> str:
     """Why two trainings have no interval."""
-    gain = compared.gain
+    gain = one.gain
     if gain.unit == "combinations" or len(gain.values) != 2 or gain.low is not None:
         return ""
     return f" Two {gain.unit} cannot show how far {gain.unit} differ, so there is no interval."
 
 
-def _need(finding: Finding) -> str:
+def need(finding: Finding) -> str:
     """What would decide the claim; of seeds and combinations the kind that helps."""
     more = finding.more
     several = any(c.gain.unit == "seeds" for c in finding.compared)
@@ -93,16 +101,25 @@ def _losses_beside_gains(finding: Finding) -> list[str]:
     losses = [c for c in finding.compared if c.is_loss]
     if not losses or all(c.excludes_gain for c in finding.compared):
         return []
-    return [f"It lowers full marks by {_estimate(c)} at k = {c.k} ({_p(c)})." for c in losses]
+    return [f"It lowers full marks by {_estimate(c)} at k = {c.k} ({c.words})." for c in losses]
 
 
 def limits(finding: Finding) -> list[str]:
     """What else than the claim may explain a difference."""
-    if finding.claim == "composition" and not finding.is_matched:
-        return ["The two differ in texts or steps, or these are unknown, so more practice may explain a difference."]
-    if finding.claim == "efficiency" and not finding.is_matched:
-        return ["Steps could not be matched, so more steps may explain a difference."]
-    return []
+    if finding.explained:
+        return explanations(finding.second, finding.explained)
+    return [_UNMATCHED[finding.claim]] if finding.claim in _UNMATCHED and not finding.is_matched else []
+
+
+_NO_PRACTICE: Final = (
+    "No student practised single skills with as many texts and steps, so such practice may explain a difference."
+)
+_UNMATCHED: Final[dict[Claim, str]] = {
+    "composition": "The two differ in texts or steps, or these are unknown, so more practice may explain a difference.",
+    "held-out": _NO_PRACTICE,
+    "larger k": _NO_PRACTICE,
+    "efficiency": "Steps could not be matched, so more steps may explain a difference.",
+}
 
 
 def _repeats(finding: Finding) -> list[str]:
@@ -130,32 +147,31 @@ def _number(number: int | None) -> str:
     return "unknown" if number is None else whole(number)
 
 
-def _scope(compared: Compared) -> str:
+def _scope(one: Judged) -> str:
     """The trainings that the estimate speaks for."""
-    gain = compared.gain
+    gain = one.gain
     if gain.partitions > 1:
         return f"over {gain.partitions} partitions"
     return f"over {gain.seeds} seeds" if gain.seeds > 1 else "for this one training run"
 
 
-def _and_scope(compared: Compared) -> str:
+def _and_scope(one: Judged) -> str:
     """The scope after a number of combinations."""
-    scope = _scope(compared)
+    scope = _scope(one)
     return f" and {scope.removeprefix('over ')}" if scope.startswith("over ") else f", {scope}"
 
 
-def _estimate(compared: Compared) -> str:
-    gain = compared.gain
-    return estimate(gain.mean, (gain.low, gain.high), is_signed=True).text
+def _estimate(one: Judged) -> str:
+    return signed_with_interval(one.gain.mean, one.gain.low, one.gain.high)
 
 
-def _p(compared: Compared) -> str:
-    text = PValue(compared.p_corrected).text
-    return f"corrected p {text if text.startswith('<') else f'= {text}'}"
-
-
-def _ks(compared: Sequence[Compared]) -> str:
+def _ks(compared: Sequence[Judged]) -> str:
     return ", ".join(str(c.k) for c in compared)
 
 
-_SENTENCES: Final = {"supported": _supported, "not supported": _not_supported, "too little data": _too_little}
+_SENTENCES: Final = {
+    "supported": _supported,
+    "not supported": _not_supported,
+    "not taught": _not_taught,
+    "too little data": _too_little,
+}
