@@ -190,8 +190,7 @@ def test_what_is_missing_is_said(in_folder: Path, capsys: pytest.CaptureFixture[
     ):
         assert any(words in gap for gap in told["missing"]), words
         assert words in page
-    assert "Six of six claims about learning cannot be judged: they need a base and students tuned on it" in page
-    assert page.count("The runs do not have") == 6
+    assert 'id="findings"' not in page and "#findings" not in page  # no claim can be judged
 
 
 def test_several_runs_stand_in_one_report(in_folder: Path, world: World, capsys: pytest.CaptureFixture[str]) -> None:

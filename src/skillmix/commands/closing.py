@@ -27,13 +27,12 @@ def _line(change: Change, names_setting: bool, names_grader: bool) -> str:
     """A difference with its verdict, and the role of format in it."""
     row = change.row
     named = [row.setting] * names_setting + [f"graded by {row.grader}"] * names_grader
-    where = f"With {in_words(row.k)} {'skill' if row.k == 1 else 'skills'}" + (
-        f" ({', '.join(named)})" if named else ""
-    )
+    place = f" ({', '.join(named)})" if named else ""
     format_words = change.format_words
     explained = f" {format_words[0].upper()}{format_words[1:]}." if format_words else ""
     return (
-        f"With {where}: {change.student} {share(row.second_value)}, {change.base} {share(row.first_value)} on "
+        f"With {in_words(row.k)} {'skill' if row.k == 1 else 'skills'}{place}: {change.student} "
+        f"{share(row.second_value)}, {change.base} {share(row.first_value)} on "
         f"{plural(row.combinations, 'combination')}, difference "
         f"{signed_with_interval(row.difference, row.low, row.high)}: {row.words}.{explained}"
     )

@@ -77,10 +77,25 @@ def comparisons_to_pool(students: Sequence[ComparableStudent], cells: Cells) -> 
     for _, same in groupby(found, key=lambda c: c.signature):
         yield from _by_data(list(same))
     if not any(c.claim == "planned" for c in found):
-        for pair in (StudentPair(a, b) for a, b in combinations(students, 2) if a.run == b.run):
-            for context in _contexts([pair.first, pair.second], cells):
-                yield from ([c] for c in _comparison("planned", pair, context, cells))
-            break
+        firsts: dict[str, StudentPair] = {}
+        for one, other in combinations(students, 2):
+            if one.run == other.run:
+                firsts.setdefault(one.run, StudentPair(one, other))
+        planned = [
+            comparison
+            for pair in firsts.values()
+            for context in _contexts([pair.first, pair.second], cells)
+            for comparison in _comparison("planned", pair, context, cells)
+        ]
+        for _, same in groupby(sorted(planned, key=_as_planned), key=_as_planned):
+            yield list(same)
+
+
+def _as_planned(comparison: Comparison) -> tuple[str, str, str, str]:
+    """The comparisons of students without lineage that partitions of one run repeat."""
+    run = comparison.first.run.partition(" under ")[0]
+    first, second = (student.family or student.student for student in (comparison.first, comparison.second))
+    return run, first, second, f"{comparison.grader} {comparison.setting}"
 
 
 def _by_data(comparisons: list[Comparison]) -> Iterable[list[Comparison]]:

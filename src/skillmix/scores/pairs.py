@@ -100,7 +100,7 @@ def comparison_table(comparison: StudentComparison, *, wide: bool = False) -> st
             comparison.second: share(row.second_value),
             "difference": signed_with_interval(row.difference, row.low, row.high),
             "p, corrected": p_value(row.p_corrected),
-            "verdict": row.verdict,
+            "verdict": row.verdict if wide else row.verdict.removesuffix(" combinations"),
             "wins": str(row.wins),
             "ties": str(row.ties),
             "losses": str(row.losses),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from skillmix.experiment.step_base import label_parts
 from skillmix.grading.points import FULL_MARKS
 from skillmix.render.numbers import in_percent, points_interval, signed_points, whole
 from skillmix.render.wording import plural
@@ -129,7 +130,16 @@ def _of_finding(cells: Sequence[Cell], finding: Finding, headline: str, graded: 
     named = f"run {run}, " if len({key.run for key in by_key}) > 1 and not several else ""
     found = [c.k for c in finding.compared if c.found and (c.found > 0) == (shown.found > 0)]
     more = _found_at(found, [c.k for c in finding.compared]) if shown.found else f" {_capital(need(finding))}."
-    scope = _scope(next(cell for cell in cells if cell.key[2:] == keys[0][2:]), gain.combinations)
+    # The rows of a comparison over partitions name their partition.
+    scope = _scope(
+        next(
+            cell
+            for cell in cells
+            if (cell.key.grader, label_parts(cell.key.setting)[:2], cell.key.k)
+            == (finding.grader, label_parts(finding.setting)[:2], shown.k)
+        ),
+        gain.combinations,
+    )
     return MainResult(
         headline=headline,
         detail=f"{words}; {shown.words}.",
