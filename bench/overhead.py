@@ -93,7 +93,7 @@ def timed(owner: Any, name: str, label: str) -> None:
 
 def copy_base(job: Job, *_: object) -> None:
     """Stand in for training: the trained model is its base."""
-    source = Path("data/self-taught-adapter") if job.step.lora else job.checkpoint.base
+    source = Path("data/self-taught-adapter") if job.step.lora else job.checkpoint.base if job.checkpoint else None
     with replacing(job.model_folder, MODEL) as new:
         new.mkdir()
         for file in (REPOSITORY / source).iterdir():

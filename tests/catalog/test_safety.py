@@ -73,8 +73,8 @@ def test_the_skills_are_those_of_no_other_shipped_catalogue() -> None:
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_without_skills_a_draw_has_every_topic_once(setting: str) -> None:
-    pool = SAFETY.pool(setting)  # type: ignore[arg-type]
-    drawn = draw_combinations(Draw(pool, setting, 0, 0), len(pool.topics))  # type: ignore[arg-type]
+    pool = SAFETY.pool(setting)
+    drawn = draw_combinations(Draw(pool, setting, 0, 0), len(pool.topics))
 
     assert sorted(c.topic for c in drawn) == sorted(pool.topics)
     assert {c.skills for c in drawn} == {()}

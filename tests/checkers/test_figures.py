@@ -228,7 +228,7 @@ def test_no_draw_takes_a_figure_twice(k: int) -> None:
     assert all(len(set(figures_of(FIGURES, c.skills))) == k for c in drawn)
     ladder = draw_ladder(Draw(side, "all", k, seed=1), 200)
     assert all(len(set(figures_of(FIGURES, c.skills))) == k for c in ladder)
-    free = draw_combinations(Draw(replace(side, at_most_one=()), "all", k, seed=1), 400)
+    free = draw_combinations(Draw(replace(side, one_of_each={}), "all", k, seed=1), 400)
     assert any(len(set(figures_of(FIGURES, c.skills))) < k for c in free)
 
 

@@ -21,9 +21,8 @@ from skillmix.models.lineage_files import (
     read_model_file,
 )
 from skillmix.models.specs import parse_spec
-from skillmix.report.run_reading import run_datasets
 from skillmix.runs.run import Run
-from skillmix.runs.students import student_lineages
+from skillmix.runs.students import run_datasets, student_lineages
 
 SHIPPED = Path(__file__).parents[2] / "data"
 ROOT = "bundled:smollm2-135m"

@@ -93,7 +93,7 @@ class SecondRun:
         side, seed, gone = self.document["partition"], self.document["seed"], self.document["exclude"]
         return {
             (s, k): draw_combinations(
-                Draw(self.catalog.pool(s, partition=side, exclude=gone), s, k, seed),  # type: ignore[arg-type]
+                Draw(self.catalog.pool(s, partition=side, exclude=gone), s, k, seed),
                 self.evaluation["combinations"],
             )
             for s in self.settings

@@ -15,9 +15,8 @@ import yaml
 from skillmix.models import specs
 from skillmix.models.local.resident import MODELS
 from skillmix.models.scripted import ScriptedModel
-from skillmix.report.run_reading import run_datasets
 from skillmix.runs.run import open_run
-from skillmix.runs.students import student_lineages
+from skillmix.runs.students import run_datasets, student_lineages
 from skillmix.scores.compare import comparable_students
 from skillmix.scores.findings import Finding, findings
 from skillmix.scores.scoring import scored_cells

@@ -379,6 +379,41 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
         return self.planned_texts or 0
 
 
+class Contrast(Section):
+    """A comparison that is planned before any score is seen: a student minus another one, or minus itself elsewhere."""
+
+    student: Name
+    """A student, by its name in the file."""
+    setting: Name
+    k: Positive
+    against: Name | None = None
+    """The student to compare with; the default is the same student."""
+    against_setting: Name | None = None
+    """Setting of the other side; the default is the same setting."""
+    against_k: Positive | None = None
+    """k of the other side; the default is the same k."""
+    claim: str | None = None
+    """What a gain would show, as the end of a sentence."""
+    condition: str | None = None
+    """What limits the claim, as a sentence."""
+
+    @model_validator(mode="after")
+    def _has_two_sides(self) -> "Contrast":
+        if self.other == (self.student, self.setting, self.k):
+            raise ValueError("both sides are the same: give against, against_setting or against_k")
+        return self
+
+    @property
+    def other(self) -> tuple[str, str, int]:
+        """The other side: student, setting and k."""
+        return self.against or self.student, self.against_setting or self.setting, self.against_k or self.k
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether both sides have the same combinations."""
+        return self.other[1:] == (self.setting, self.k)
+
+
 class ReportStep(Step):
     """A report on all earlier steps: tables, figures and pages."""
 
@@ -392,6 +427,8 @@ class ReportStep(Step):
     """Size of the training corpus in tokens, for the novelty bound."""
     runs: tuple[str, ...] = ()
     """Further runs to show in the same report."""
+    contrasts: list[Contrast] = []
+    """Comparisons that are planned before any score is seen, in the order in which they are tested."""
 
 
 AnyStep = Annotated[

@@ -158,8 +158,6 @@ class DatasetFile(_LineageFile):
     writers: list[_Text] | None = None
     written_by: list[WriterEntry] = []
     counts: CountsEntry = CountsEntry()
-    requests: _Text | None = None
-    """`one` if each request names one skill, however many skills its text shows."""
 
     def text(self) -> str:
         """The content of the file: one line per key, because some values are as long as the data set."""

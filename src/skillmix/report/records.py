@@ -17,6 +17,7 @@ from skillmix.scores.grader_card.card import GraderCard
 from skillmix.scores.graders import Disagreement, GraderAgreement, Readability, RoundAgreement
 from skillmix.scores.outcomes.outcome_changes import OutcomeChange
 from skillmix.scores.outcomes.outcome_scores import OutcomeCell
+from skillmix.scores.verdicts.contrasts import JudgedContrast, contrast_result
 from skillmix.scores.verdicts.format_first import format_warnings
 from skillmix.scores.verdicts.judged import PairRow, compare_cells
 from skillmix.scores.verdicts.main_result import MainResult, main_result
@@ -157,6 +158,8 @@ class Report:
     reserved: Mapping[str, float] = field(default_factory=dict)
     """The share of skill sets that each run which makes data keeps out of it."""
     contenders: tuple[ComparableStudent, ...] = ()
+    contrasts: tuple[JudgedContrast, ...] = ()
+    """The planned comparisons, in their order."""
     findings: tuple[Finding, ...] = ()
     """The claims that were judged, and the planned comparisons."""
     changes: tuple[Change, ...] = ()
@@ -197,7 +200,10 @@ class Report:
     @cached_property
     def result(self) -> MainResult:
         """The first screen; its sentence is the one that a terminal states."""
-        return main_result(self.cells, self.findings, graded=sum(run.graded for run in self.runs))
+        graded = sum(run.graded for run in self.runs)
+        if self.contrasts:
+            return contrast_result(self.contrasts, graded=graded)
+        return main_result(self.cells, self.findings, graded=graded)
 
     def compared(self, run: str, first: str, second: str) -> list[PairRow]:
         """Two students of a run, by grader, setting and k."""

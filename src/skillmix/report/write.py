@@ -29,6 +29,7 @@ from skillmix.scores.findings import findings
 from skillmix.scores.grader_card.card import GraderCard
 from skillmix.scores.grader_card.graded_runs import cards_of
 from skillmix.scores.graders import grader_agreement, round_agreement
+from skillmix.scores.verdicts.contrasts import judged_contrasts, planned_in
 
 _CORPUS_TOKENS: Final = 2e12
 """Tokens of the corpus for the novelty bound, unless an option says otherwise."""
@@ -179,7 +180,7 @@ def _fill(runs: Sequence[Run], options: ReportOptions, writer: _Writer, *, scrat
     for run in runs:
         say(f"report: reading {run.path}")
         readings.append(read_run(run, rules=options.rules, archive=archive, most_texts=options.texts))
-    made = _report_of(readings, options)
+    made = _report_of(readings, runs, options)
     figures = figures_ahead(made) if options.figures else None
     say("report: writing texts, tables and figures")
     definitions = {d.name: [d.definition, d.example, d.category, d.side] for d in made.definitions.values()}
@@ -216,7 +217,7 @@ def _published() -> dict[str, dict[str, object]]:
     return tables
 
 
-def _report_of(readings: Sequence[RunReading], options: ReportOptions) -> Report:
+def _report_of(readings: Sequence[RunReading], runs: Sequence[Run], options: ReportOptions) -> Report:
     from skillmix.report.tables.comparisons import compared_pairs
 
     cells = tuple(cell for r in readings for cell in r.cells)
@@ -235,6 +236,7 @@ def _report_of(readings: Sequence[RunReading], options: ReportOptions) -> Report
         skill_sets={key: known_sets for key, known_sets in sets.items() if known_sets is not None},
         reserved={r.facts.name: r.reserved for r in readings if r.reserved is not None},
         contenders=tuple(contenders),
+        contrasts=tuple(judged_contrasts(planned_in(runs), contenders, by_key(cells))),
         findings=tuple(findings(contenders, by_key(cells))),
         changes=tuple(before_and_after(contenders, by_key(cells))),
         rounds=tuple(

@@ -106,7 +106,7 @@ def _title(finding: Finding) -> str:
 def _of_finding(cells: Sequence[Cell], finding: Finding, headline: str, graded: int) -> MainResult:
     shown, run = _shown(finding), finding.runs[0]
     gain = shown.gain
-    interval = _interval(gain.low, gain.high)
+    interval = interval_words(gain.low, gain.high)
     difference = f"a difference of {_points(gain.mean, signed=gain.mean < 0)} ({interval})"
     keys = [CellKey(run, name, finding.grader, finding.setting, shown.k) for name in (finding.first, finding.second)]
     by_key = {cell.key: cell for cell in cells}
@@ -147,7 +147,7 @@ def _of_finding(cells: Sequence[Cell], finding: Finding, headline: str, graded: 
         numbers=(
             ResultNumber(
                 _points(gain.mean, signed=True),
-                _interval(gain.low, gain.high, signed=True),
+                interval_words(gain.low, gain.high, signed=True),
                 f"{finding.second} minus {finding.first} in full marks, k = {shown.k}",
             ),
             _gains(finding, shown),
@@ -189,7 +189,7 @@ def _of_one_student(cells: Sequence[Cell], graded: int) -> MainResult:
     parts = [f"{_percent(c)} with {c.key.k} ({_ends(c) or 'too few'})" for c in own[1:]]
     return MainResult(
         headline=headline if first is last else f"{headline}, and on {_percent(last)} with {last.key.k}",
-        detail=", ".join([f"{_percent(first)} with {key.k} ({_interval(score.low, score.high)})", *parts]) + ".",
+        detail=", ".join([f"{_percent(first)} with {key.k} ({interval_words(score.low, score.high)})", *parts]) + ".",
         evidence=_capital(f"{_scope(first, score.complete)}{' at each k' * (len(own) > 1)}."),
         numbers=(_score_number(first), _score_number(last) if last is not first else _one_try(first), texts),
         students=((key.run, key.student),),
@@ -221,14 +221,14 @@ def _ends(cell: Cell) -> str:
 def _score_number(cell: Cell) -> ResultNumber:
     score = cell.scores[FULL_MARKS]
     label = f"of combinations have a text with full marks, k = {cell.key.k}"
-    return ResultNumber(_percent(cell), _interval(score.low, score.high), label)
+    return ResultNumber(_percent(cell), interval_words(score.low, score.high), label)
 
 
 def _one_try(cell: Cell) -> ResultNumber:
     score = cell.scores[FULL_MARKS]
     label = f"of single texts have full marks, k = {cell.key.k}"
     return ResultNumber(
-        f"{in_percent(score.one_try or 0.0)} %", _interval(score.one_try_low, score.one_try_high), label
+        f"{in_percent(score.one_try or 0.0)} %", interval_words(score.one_try_low, score.one_try_high), label
     )
 
 
@@ -260,7 +260,8 @@ def _points(value: float, *, signed: bool) -> str:
     return f"{text} point" if text.lstrip("+−") == "1" else f"{text} points"
 
 
-def _interval(low: float | None, high: float | None, *, signed: bool = False) -> str:
+def interval_words(low: float | None, high: float | None, *, signed: bool = False) -> str:
+    """The interval of a difference in points."""
     ends = points_interval(low, high, is_signed=signed)
     return f"95 % interval {ends}" if ends else "too few combinations for an interval"
 
