@@ -93,7 +93,8 @@ def timed(owner: Any, name: str, label: str) -> None:
 
 def copy_base(job: Job, *_: object) -> None:
     """Stand in for training: the trained model is its base."""
-    source = Path("data/self-taught-adapter") if job.step.lora else job.checkpoint.base if job.checkpoint else None
+    assert job.checkpoint is not None
+    source = Path("data/self-taught-adapter") if job.step.lora else job.checkpoint.base
     with replacing(job.model_folder, MODEL) as new:
         new.mkdir()
         for file in (REPOSITORY / source).iterdir():

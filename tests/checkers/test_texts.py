@@ -185,3 +185,12 @@ def test_hostile_text_takes_no_longer_than_a_second(kind: str) -> None:
 
     for skill, checker in CHECKERS.items():
         assert not takes_longer(partial(checker, passage), seconds=1), skill
+
+
+def test_evidence_ends_with_a_whole_word() -> None:
+    for skill, text in SHOWN:
+        span = CHECKERS[skill](passage_of(text))
+
+        assert span is not None
+        edges = text[max(0, span.start - 1) : span.start + 1], text[span.end - 1 : span.end + 1]
+        assert not any(len(edge) == 2 and edge.isalpha() for edge in edges), (skill, text[span.start : span.end])

@@ -154,3 +154,18 @@ def test_every_process_gives_a_topic_the_same_words() -> None:
     }
 
     assert names == {f"{[sorted(words.name) for words in WORDS.values()]}\n"}
+
+
+@pytest.mark.parametrize(
+    ("text", "topic", "is_on"),
+    [
+        ("He was skiing, she was staring.", "Telescopes", False),
+        ("The star is starring tonight, and we scanned the sky.", "Telescopes", True),
+        ("They astronomered and planetted all night.", "Telescopes", False),
+        ("Every plumber except Tom snores, and I promise I will never mention kites.", "Kites", False),
+        ("Crosswords aside, although it rained, we still went to the beach.", "Crosswords", False),
+        ("Nobody mentioned the kite until its string snapped.", "Kites", True),
+    ],
+)
+def test_invented_forms_and_pasted_names_do_not_count(text: str, topic: str, is_on: bool) -> None:
+    assert fits(text, topic) is is_on

@@ -81,7 +81,9 @@ def test_the_official_address_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> No
     [
         (lambda: chat(None), ""),
         (lambda: chat(""), ""),
-        (lambda: chat("<think>hm\nhm</think>\n\nAnswer: x"), "Answer: x"),
+        (lambda: chat("<think>hm\nhm</think>\n\nAnswer: x"), "<think>hm\nhm</think>\n\nAnswer: x"),
+        (lambda: chat(None, message={"reasoning_content": "Answer: perhaps"}), "<think>\nAnswer: perhaps"),
+        (lambda: chat("", message={"reasoning": "Hm"}), "<think>\nHm"),
         (lambda: chat("x", message={"reasoning_content": "long thoughts"}), "x"),
         (lambda: chat("x", message={"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}), "ab"),
         (

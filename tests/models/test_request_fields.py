@@ -1,5 +1,6 @@
 """System texts and extra fields: which are refused, how an experiment stores them, and what a chat template does."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from skillmix.calls import Decoding, GenerateKey, Message, Request, extra_json
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import GraderSettings, StudentSettings, experiment_of
+from skillmix.grading.replies.thoughts import without_thought
 from skillmix.models.request_fields import extra_faults, system_fault, template_option_faults
 
 SECRET = "sk-proj-0123456789abcdefghij"
@@ -150,15 +152,19 @@ def template_folder(folder: Path, template: str) -> Path:
     return path
 
 
-def render(folder: Path, system: str | None, extra: str | None = None) -> str:
+def renderer_of(folder: Path) -> Any:
     from skillmix.models.checkpoints import checkpoint_of
     from skillmix.models.local.chat import Renderer
     from skillmix.models.local.loading import read_tokenizer
     from skillmix.models.specs import parse_spec
 
-    renderer = Renderer(read_tokenizer(checkpoint_of(parse_spec(f"local:{folder}")))[0], name="tiny")
+    return Renderer(read_tokenizer(checkpoint_of(parse_spec(f"local:{folder}")))[0], name="tiny")
+
+
+def render(folder: Path, system: str | None, extra: str | None = None) -> str:
     turns = (Message("user", "a b"),)
-    return renderer._rendered((Message("system", system), *turns) if system else turns, extra)
+    text: str = renderer_of(folder)._rendered((Message("system", system), *turns) if system else turns, extra)
+    return text
 
 
 @pytest.mark.machine
@@ -187,3 +193,26 @@ def test_a_chat_template_without_system_turns_is_an_error_before_the_first_call(
 
     assert "Remove system" in (error.value.hint or "")
     assert not Path("runs/x/journal/calls.sqlite").exists()
+
+
+@pytest.mark.machine
+def test_a_local_models_thought_is_marked_in_its_reply(tmp_path: Path) -> None:
+    """The template may open the thought in the prompt, and the tags of a thought may be special tokens."""
+    from tests.models.tiny_checkpoint import write_checkpoint
+
+    folder = write_checkpoint(tmp_path)
+    file = folder / "tokenizer.json"
+    tokenizer = json.loads(file.read_text(encoding="utf-8"))
+    form = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    for number, token in ((10, "[THINK]"), (11, "[/THINK]")):
+        tokenizer["added_tokens"].append({"id": number, "content": token, **form})
+    file.write_text(json.dumps(tokenizer), encoding="utf-8")
+    config = folder / "tokenizer_config.json"
+    names = {"additional_special_tokens": ["[THINK]", "[/THINK]"]}
+    config.write_text(json.dumps(json.loads(config.read_text(encoding="utf-8")) | names), encoding="utf-8")
+    renderer = renderer_of(folder)
+
+    [text] = renderer.texts([[10, 2, 3, 11, 4, 1]])
+    assert without_thought(text) is not None and text.startswith("[THINK]") and "</s>" not in text
+    assert renderer.opening([2, 3, 10]) == "<think>\n"
+    assert renderer.opening([2, 10, 11]) == renderer.opening([2, 3]) == ""

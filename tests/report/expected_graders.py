@@ -115,7 +115,7 @@ def _is_followed(example: frozenset[tuple[str, ...]], text: frozenset[tuple[str,
     return common >= 3 and 2 * common >= len(example)
 
 
-_REASONS = ("full marks", "format", "refused", "skills", "others", "both", "undecided")
+_REASONS = ("full marks", "format", "in its thought", "refused", "skills", "others", "both", "undecided")
 
 
 def _reason(points: list[bool | None], form: str) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 import skillmix
+from skillmix.calls import GenerateKey, Outcome, Reply, Request
+from skillmix.models.scripted import ScriptedModel
 from skillmix.scores.status import Status
 from skillmix.steps import before_run
 from tests.commands.command_line import EXAMPLE, run
@@ -69,3 +71,24 @@ def test_the_name_of_a_model_without_a_price_cannot_command_the_terminal() -> No
     line = Status(3, 0, 0, 0, 0.0, unpriced={"openai:\x1b[2Ja\nb": 1}).cost_line()
 
     assert line.isprintable() and "openai:" in line
+
+
+def test_replies_that_end_in_their_thought_are_counted_and_sent_to_no_grader(
+    capsys: pytest.CaptureFixture[str], in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def thinks(model: ScriptedModel, request: Request) -> Outcome:
+        assert isinstance(request.key, GenerateKey), "there is no answer to grade"
+        return Reply("<think>Answer: The needle is a fish, but", "length")
+
+    monkeypatch.setattr(ScriptedModel, "answer", thinks)
+    evaluated("thinking")
+
+    _, page, _ = run(capsys, "status", "thinking")
+    _, document, _ = run(capsys, "status", "thinking", "--json")
+
+    assert "calls: 4 done, 0 missing, 0 failed" in page
+    assert "replies cut in their thought: 2; raise max_tokens" in page
+    assert json.loads(document)["cut_in_thought"] == 2
+    _, rows, _ = run(capsys, "scores", "thinking", "--json")
+    [score] = [s for s in json.loads(rows) if s["metric"] == "full_marks"]
+    assert (score["value"], score["format_failures"], score["written"]) == (0.0, 2, 2)

@@ -7,6 +7,7 @@ from typing import Final
 
 from skillmix.catalog.grammar import Figure
 from skillmix.catalog.names import fold_name
+from skillmix.checkers.clashes import clash
 from skillmix.checkers.figures import Shown, figure_finder
 from skillmix.checkers.passage import Passage, Span, passage_of
 from skillmix.checkers.prompt_copies import PromptTexts
@@ -139,7 +140,7 @@ class Judge:
                 evidence[skill] = checker(passage)
         words = self._words_of(topic)
         repeating = [span for skill, span in evidence.items() if span is not None and may_repeat(skill)]
-        nonsense = sense_problem(passage, self._shown, repeating)
+        nonsense = sense_problem(passage, self._shown, repeating) or clash(passage, words)
         return Verdict(passage, evidence, on_topic(passage, words), nonsense, words, self._requires_woven)
 
     def _judge_exactly(self, passage: Passage, skills: Sequence[str], topic: str, shown: Shown) -> Verdict:

@@ -84,7 +84,7 @@ MOST_WORDS: Final = 40
 FEWEST_WORDS: Final = 4
 MOST_STUTTER: Final = 4
 """Times that a word may occur in a row."""
-LEAST_ORDER: Final = -0.1
+LEAST_ORDER: Final = -0.12
 """The lowest mean score of a text's neighbouring words (`word_order`); shuffled texts score lower."""
 LEAST_ORDER_OF_SHORT: Final = -0.15
 """The same for a text below `FEW_WORDS`, since a few pairs of words prove less."""
@@ -114,6 +114,9 @@ def sense_problem(
         reason = problem(passage)
         if reason:
             return reason
+    reason = _order(passage, evidence or ())
+    if reason:
+        return reason
     repeats = repetition_problem(passage, evidence) if evidence is not None else None
     return repeats or (_copy(passage, shown) if shown else None)
 
@@ -226,11 +229,14 @@ def _verbs(passage: Passage) -> str | None:
     return None
 
 
-def _order(passage: Passage) -> str | None:
+def _order(passage: Passage, evidence: Sequence[Span]) -> str | None:
+    """Find words in no usual order; a figure of repetition has short clauses with bare nouns ("leaves fall")."""
     scores = [(order_score(sentence), len(sentence.words)) for sentence in passage.sentences]
     words = len(passage.words)
     mean = sum(score * size for score, size in scores) / words
     least = LEAST_ORDER if words >= FEW_WORDS else LEAST_ORDER_OF_SHORT
+    if any(2 * sum(span.start <= word.start < span.end for word in passage.words) > words for span in evidence):
+        least = LEAST_ORDER_OF_SENTENCE
     if mean < least or any(score < LEAST_ORDER_OF_SENTENCE and size >= FEW_WORDS for score, size in scores):
         return "its words are in no usual order"
     return None
@@ -243,5 +249,4 @@ _PROBLEMS: Final[tuple[Callable[[Passage], str | None], ...]] = (
     _task_talk,
     _loop,
     _verbs,
-    _order,
 )

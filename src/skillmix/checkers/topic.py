@@ -1,9 +1,11 @@
 """Decide whether a text is on its topic, by the words of the topic's name and vocabulary."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from skillmix.checkers.english.verbs import VERBS
 from skillmix.checkers.passage import Passage, Span, Word, Words
 from skillmix.render.wording import shortened
 
@@ -12,6 +14,14 @@ ENOUGH: Final = 2
 
 _SMALL: Final = frozenset(["a", "an", "and", "at", "by", "for", "from", "in", "of", "on", "or", "the", "to", "with"])
 _VOWELS: Final = "aeiou"
+
+
+_MENTIONS: Final = re.compile(
+    r"\b(?:mention(?:s|ed|ing)?|speaking of|aside|on the subject of|nothing to do with|by the way|incidentally"
+    r"|(?:said|(?:never|not) (?:think|thought|heard|speak|spoke|care|cared)) (?:of|about)"
+    r"|lecture on|another (?:story|matter|topic)|some other time|not part of|listed|headline|agenda|invoice|memo)\b"
+)
+"""Words of a text that names its topic only in passing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +51,29 @@ def topic_words(name: str, alone: Iterable[str], together: Iterable[str]) -> Top
     roots = [next((forms[root] for root in _roots(word) if root in forms), word) for word in of_name]
     for word, base in zip(of_name, roots, strict=True):
         for root in _roots(word):
-            for form in _forms(root):
+            for form in _forms(root, is_verb=root != word and word.endswith("ing")):
                 forms.setdefault(form, base)
     return TopicWords(frozenset(roots), frozenset(alone), forms)
 
 
 def on_topic(passage: Passage, topic: TopicWords) -> Span | None:
-    """Find the words that put a text on its topic: one that is enough alone, the whole name, or two different ones."""
+    """Find the words that put a text on its topic: one that is enough alone, the whole name, or two different ones.
+
+    In a text that only mentions something, two different words are needed, and the name is one of them.
+    """
     seen: dict[str, Word] = {}
+    is_mention = _MENTIONS.search(passage.lower) is not None
     for word in passage.words:
         lower = word.lower
         for form in (lower,) if lower.isalpha() else _parts(lower):
             base = topic.forms.get(form)
             if base is None or base in seen:
                 continue
-            if base in topic.alone:
+            if base in topic.alone and not is_mention:
                 return Span(word.start, word.end)
             seen[base] = word
-            if len(seen) >= ENOUGH or topic.name <= seen.keys():
+            different = len({"" if one in topic.name else one for one in seen})
+            if different >= ENOUGH or (not is_mention and (len(seen) >= ENOUGH or topic.name <= seen.keys())):
                 return Span(min(word.start for word in seen.values()), word.end)
     return None
 
@@ -144,8 +159,8 @@ def _roots(word: str) -> tuple[str, ...]:
     return (word,)
 
 
-def _forms(root: str) -> Iterator[str]:
-    """The base form, its plurals, and its regular forms in -ed, -ing and -er."""
+def _forms(root: str, *, is_verb: bool = False) -> Iterator[str]:
+    """The base form, its plurals, and the regular forms of a verb in -ed, -ing and -er."""
     yield root
     yield root + "s"
     yield from _PLURALS.get(root, ())
@@ -157,8 +172,9 @@ def _forms(root: str) -> Iterator[str]:
         yield root.removesuffix("e")[:-1] + "ves"
     elif root.endswith("man"):
         yield root[:-3] + "men"
-    for stem in _stems(root):
-        yield from (stem + "ed", stem + "ing")
+    for stem in _stems(root) if is_verb or root in VERBS else ():
+        yield stem + "ed"
+        yield (root if root.endswith("y") else stem) + "ing"
         if len(root) > 3 and stem + "er" not in _NOT_DOERS:
             yield from (stem + "er", stem + "ers")
 
@@ -173,8 +189,9 @@ def _stems(root: str) -> Iterator[str]:
         if not root.endswith("ee"):
             yield root[:-1]
         return
-    yield root
-    if root.endswith("y"):
-        yield root[:-1] + "i"
-    if len(root) > 2 and root[-1] not in "aeiouwxy" and root[-2] in _VOWELS and root[-3] not in _VOWELS:
+    doubles = len(root) > 2 and root[-1] not in "aeiouwxy" and root[-2] in _VOWELS and root[-3] not in _VOWELS
+    if doubles:
         yield root + root[-1]
+    # "star" has only "starring": "staring" is a form of "stare".
+    if not doubles or sum(letter in _VOWELS for letter in root) > 1:
+        yield root[:-1] + "i" if root.endswith("y") and root[-2] not in _VOWELS else root

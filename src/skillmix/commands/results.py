@@ -113,6 +113,8 @@ def status(options: argparse.Namespace) -> int:
         print(f"in batches: {plural(status.submitted, 'call')}{price}")
         print("\n".join(f"  {wave.in_words}" for wave in status.batches))
     print(f"unreadable gradings: {whole(status.unreadable)}")
+    if status.cut_in_thought:
+        print(f"replies cut in their thought: {whole(status.cut_in_thought)}; raise max_tokens")
     print(status.cost_line())
     for name, own in raters.items():
         print("\n".join(f"{name}: {one.in_words}" for one in own) or f"{name}: there is no text to read yet")

@@ -21,6 +21,7 @@ from skillmix.datasets.shown import ShownRule
 from skillmix.errors import UserError
 from skillmix.experiment.data_settings import RequestChoice, ShownMode
 from skillmix.experiment.recipes import DataRecipe, draw_set
+from skillmix.grading.replies.thoughts import without_thought
 from skillmix.models.lineage_files import LINEAGE_FILE, CountsEntry, DatasetFile, WriterEntry
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.output_formats import FormatName
@@ -78,7 +79,8 @@ def kept_texts(
     for g in graded:
         turns = g.conversation.turns
         first, last = turns[0], turns[-1]
-        replies = tuple([words[turn.reply or ""] for turn in turns])
+        # Students learn to answer, not the thoughts of another model.
+        replies = tuple([without_thought(whole) or whole for whole in (words[turn.reply or ""] for turn in turns)])
         result.append(
             KeptText(
                 run=writers.run,

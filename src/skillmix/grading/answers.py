@@ -6,9 +6,10 @@ from functools import lru_cache
 from typing import Final, Literal
 
 from skillmix.catalog.names import before_parenthesis
+from skillmix.grading.replies.thoughts import CUT_IN_THOUGHT, without_thought
 from skillmix.grading.sentences import SentenceCounter
 
-AnswerStatus = Literal["fine", "no marker", "empty", "refused"]
+AnswerStatus = Literal["fine", "no marker", "empty", "refused", "cut in its thought"]
 NameRule = Literal["substring", "word"]
 MissingMarker = Literal["whole", "zero"]
 
@@ -58,9 +59,15 @@ _LABEL_ON_LAST_LINE = re.compile(
 def extract_answer(reply: str) -> Answer:
     """The text after the last 'Answer:' and before 'Explanation'; both markers may be bold or headings.
 
+    A thought is no part of the reply.
+
     >>> extract_answer("Answer: Time is a thief. **Explanation:** so")
     Answer(text='Time is a thief.', status='fine')
     """
+    said = without_thought(reply)
+    if said is None:
+        return Answer("", CUT_IN_THOUGHT)
+    reply = said
     marker = _end_of_last_marker(reply)
     text = reply if marker is None else reply[marker:]
     explanation = _start_of_explanation(text)

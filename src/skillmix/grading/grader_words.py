@@ -6,6 +6,8 @@ from functools import lru_cache
 from typing import Final
 
 from skillmix.catalog.names import before_parenthesis, fold_name
+from skillmix.grading.replies.json_tables import with_json_as_tables
+from skillmix.grading.replies.thoughts import without_thought
 from skillmix.prompts.rubric import Rubric
 from skillmix.render.untrusted import one_line
 
@@ -27,6 +29,7 @@ def words_about(rubric: Rubric, index: int, reply: str) -> str | None:
     'Nothing stands for anything else.'
     >>> words_about(rubric, 0, "| metaphor | 0 |")
     """
+    reply = with_json_as_tables(without_thought(reply) or "")
     found = next(_beside_label(rubric, index, reply), None) or next(_naming(rubric, index, reply), None)
     if found is None:
         return None

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Final
 
 from skillmix.catalog.names import APOSTROPHES, INVISIBLE, fold_name
+from skillmix.grading.replies.json_tables import with_json_as_tables
 from skillmix.grading.values import VALUE_SIGNS, VALUE_WORD, has_value_sign, read_value
 from skillmix.prompts.rubric import Rubric, label_forms
 
@@ -21,6 +22,7 @@ _TOKEN = re.compile(
 )
 _STATEMENT = re.compile(r"\bpoints?\s+(?:earned|awarded|given|received|scored)\b", re.IGNORECASE)
 _EARNED: Final = {"earned", "awarded", "given", "received", "scored"}
+_FIELDS: Final = {"points", "point", "score", "value", "grade", "mark", "result", "met"}
 _LONGEST_LABEL: Final = 16
 _LINES_TOGETHER: Final = 3
 _OPENING_QUOTES: Final = ('"', "“", "«", "'", "‘")
@@ -63,6 +65,7 @@ def quotable(text: str | None, rubric: Rubric) -> Quotable:
     """Collect what a grader's reply could repeat from a student's text; nearly always nothing."""
     if not text or not _may_hold_a_grade(text):
         return NOTHING_TO_QUOTE
+    text = with_json_as_tables(text)
     text = INVISIBLE.sub("", unicodedata.normalize("NFKC", text.replace("½", "0.5")))
     pairs = _pairs(text, rubric)
     lines = _lines_together(text) if _STATEMENT.search(text) else frozenset[str]()
@@ -108,6 +111,8 @@ def _label_at_end(words: list[str], rubric: Rubric) -> str | None:
     end = len(words)
     if end >= 2 and words[-1].lower() in _EARNED and words[-2].lower() in ("point", "points"):
         end -= 2
+    elif end >= 2 and words[-1].lower() in _FIELDS and fold_name(words[-1]) not in rubric.label_ends:
+        end -= 1  # a field of JSON
     if end == 0 or fold_name(words[end - 1]) not in rubric.label_ends:
         return None
     for start in range(max(0, end - _LONGEST_LABEL), end):

@@ -9,6 +9,7 @@ from skillmix.grading.answers import Answer, Rules, names_skill
 from skillmix.grading.formats.format_checks import check_format
 from skillmix.grading.outcomes.outcome_points import one_hot, own_outcome
 from skillmix.grading.reader import Reading
+from skillmix.grading.replies.thoughts import CUT_IN_THOUGHT
 from skillmix.grading.sentences import count_sentences
 from skillmix.prompts.rubric import OUTCOMES, Rubric
 
@@ -80,7 +81,9 @@ def _outcome_points(answer: Answer, readings: Sequence[Reading | None], rounds: 
 
 def earns_nothing(answer: Answer, rules: Rules) -> bool:
     """Whether a text earns no point whatever a grader would say."""
-    return answer.status in ("empty", "refused") or (answer.status == "no marker" and rules.missing_marker == "zero")
+    return answer.status in ("empty", "refused", CUT_IN_THOUGHT) or (
+        answer.status == "no marker" and rules.missing_marker == "zero"
+    )
 
 
 @dataclass(frozen=True, slots=True)

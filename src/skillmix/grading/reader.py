@@ -17,6 +17,8 @@ from skillmix.grading.label_words import label_words
 from skillmix.grading.loose_labels import decorated_criterion, is_hint, may_be_quoted, stands_for_nothing
 from skillmix.grading.outcomes.outcome_reader import read_outcome
 from skillmix.grading.point_lines import FindCriterion, LineReader, Mark
+from skillmix.grading.replies.json_tables import with_json_as_tables
+from skillmix.grading.replies.thoughts import without_thought
 from skillmix.grading.tables import NOT_A_GRADING, is_plain_header
 from skillmix.prompts.rubric import OUTCOMES, Rubric
 
@@ -26,6 +28,7 @@ _ROW = re.compile(r"^\|([^|\n]*)\|([^|\n]*)\|[ \t]*$", re.MULTILINE)
 _POINT: Final = {"0": 0.0, "1": 1.0}
 
 
+_IN_THOUGHT: Final = "the reply ends in its thought"
 _SPECIAL: Final = (">", "```", "~~~", "\r", "\\|")
 
 
@@ -100,10 +103,14 @@ def read_grades(rubric: Rubric, reply: str, *, text: str | None = None) -> Readi
     >>> read_grades(rubric_of(["metaphor"], "Sewing"), "metaphor | 1\nOn topic | 1\nMakes sense | 0").points
     (1.0, 1.0, 0.0, None)
     """
-    if not reply.strip():
+    said = without_thought(reply)
+    if said is None:
+        return Reading(None, _IN_THOUGHT)
+    if not said.strip():
         return Reading(None, "the reply is empty")
     if rubric.has_outcomes:
-        return _reading_of_outcome(reply, text)
+        return _reading_of_outcome(said, text)
+    reply = with_json_as_tables(said)
     student = quotable(text, rubric)
     plain = None if student.words else read_plain_table(rubric, reply)
     if plain is not None:
@@ -142,6 +149,10 @@ def read_skill_points(rubric: Rubric, reply: str, *, text: str | None = None) ->
     (1.0, None)
     """
     nothing = (None,) * rubric.k
+    said = without_thought(reply)
+    if said is None:
+        return SkillPoints(nothing, _IN_THOUGHT)
+    reply = with_json_as_tables(said)
     if not reply.strip():
         return SkillPoints(nothing, "the reply is empty")
     student = quotable(text, rubric)

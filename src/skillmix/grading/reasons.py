@@ -9,6 +9,7 @@ from skillmix.grading.answers import Answer, AnswerStatus, Rules, names_skill
 from skillmix.grading.formats.format_checks import check_format
 from skillmix.grading.outcomes.outcome_points import own_outcome
 from skillmix.grading.points import Points, earns_nothing
+from skillmix.grading.replies.thoughts import CUT_IN_THOUGHT
 from skillmix.grading.sentences import count_sentences
 from skillmix.prompts.output_formats import OUTPUT_FORMATS, FormatName
 from skillmix.prompts.rubric import sentence_limit
@@ -75,6 +76,7 @@ _WHY_NOTHING: Final[Mapping[AnswerStatus, str]] = {
     "empty": "the student wrote no text",
     "refused": "the student refused to answer, or a filter blocked the reply",
     "no marker": 'the reply has no "Answer:"',
+    CUT_IN_THOUGHT: "the reply is cut in its thought: it has no answer; raise max_tokens",
 }
 
 

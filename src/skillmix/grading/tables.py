@@ -152,9 +152,19 @@ def is_plain_header(first: str, second: str) -> bool:
     return not _is_number(header[1]) and _label_column(header) == 0 and _column_by_header(header, 0) == 1
 
 
+def names_labels(header: str) -> bool:
+    """Whether a folded header is that of the column of criteria."""
+    return _LABEL_HEADER.match(header) is not None
+
+
+def names_points(header: str) -> bool:
+    """Whether a folded header is that of a column of points."""
+    return _is_earned_header(header) or _POINTS_HEADER.match(header) is not None
+
+
 @lru_cache(maxsize=1024)
 def _label_column(header: tuple[str, ...]) -> int | None:
-    columns = [c for c, cell in enumerate(header) if _LABEL_HEADER.match(fold_name(cell))]
+    columns = [c for c, cell in enumerate(header) if names_labels(fold_name(cell))]
     return columns[0] if len(columns) == 1 else None
 
 
@@ -217,9 +227,7 @@ def _is_header(cells: list[str], lines: list[str], number: int) -> bool:
     if "-" in following and _BORDER_LINE.match(following) and ("|" in following or following.count("-") > 2):
         return True
     folded = [fold_name(cell) for cell in cells]
-    named = sum(
-        bool(_LABEL_HEADER.match(cell) or _is_earned_header(cell) or _POINTS_HEADER.match(cell)) for cell in folded
-    )
+    named = sum(names_labels(cell) or names_points(cell) for cell in folded)
     return len(cells) > 1 and named == len(cells)
 
 

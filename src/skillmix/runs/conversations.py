@@ -25,6 +25,7 @@ from skillmix.experiment.experiment import Experiment, GraderSettings, StudentSe
 from skillmix.grading.answers import RULES
 from skillmix.grading.points import earns_nothing
 from skillmix.grading.reader import read_grades
+from skillmix.grading.replies.thoughts import without_thought
 from skillmix.models.lineage import lineage_of
 from skillmix.models.specs import parse_spec
 from skillmix.prompts.prompt_set import PromptSet
@@ -79,7 +80,8 @@ class Conversations:
         elif ONLY_TURN < key.turn < TURNS:
             combination = self._combinations[key.combination]
             prompt = self._student_prompts(key.student, combination)[key.turn]
-            messages = (*request.messages, Message("assistant", outcome.text), Message("user", prompt))
+            said = without_thought(outcome.text) or outcome.text
+            messages = (*request.messages, Message("assistant", said), Message("user", prompt))
             later = GenerateKey(key.student, key.combination, key.generation, key.turn + 1)
             yield self._student_task(later, messages)
         else:

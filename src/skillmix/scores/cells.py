@@ -11,6 +11,7 @@ from skillmix.catalog.combinations import Combination
 from skillmix.experiment.step_base import label_parts
 from skillmix.grading.answers import AnswerStatus
 from skillmix.grading.points import FULL_MARKS, METRICS, Points, text_score, woven_full_marks
+from skillmix.grading.replies.thoughts import CUT_IN_THOUGHT
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS, mean_interval, wilson_interval
 from skillmix.scores.statistics.ratios import Cluster, cluster_interval, cluster_share
 
@@ -36,7 +37,7 @@ class Score:
     ungraded: int
     """Texts without a score for this metric."""
     format_failures: int
-    """Texts without the marker, or empty."""
+    """Replies without the marker, without a text, or cut in their thought."""
     one_try: float | None
     """Mean over single texts of complete combinations."""
     one_try_low: float | None
@@ -158,7 +159,7 @@ def _filled(texts: Sequence[float | None], filling: float) -> list[float]:
     return [filling if score is None else score for score in texts]
 
 
-WRITTEN: Final[tuple[AnswerStatus, ...]] = ("fine", "no marker", "empty")
+WRITTEN: Final[tuple[AnswerStatus, ...]] = ("fine", "no marker", "empty", CUT_IN_THOUGHT)
 
 
 class CellKey(NamedTuple):
@@ -263,8 +264,8 @@ class Cell:
 
     @property
     def format_failures(self) -> int:
-        """Texts without the marker, or empty."""
-        return self.count("no marker", "empty")
+        """Replies without the marker, without a text, or cut in their thought."""
+        return self.count("no marker", "empty", CUT_IN_THOUGHT)
 
     @property
     def written(self) -> int:

@@ -3,11 +3,12 @@
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from skillmix.checkers.registry import checker_of
 from skillmix.grading.ballots import Ballot
 from skillmix.grading.points import Points
+from skillmix.grading.replies.thoughts import CUT_IN_THOUGHT
 from skillmix.scores.cells import Cell
 from skillmix.scores.statistics.agreement import cohen_kappa, flip_rate, krippendorff_alpha
 
@@ -200,8 +201,8 @@ def criterion_rates(cells: Iterable[Cell]) -> CriterionRates:
     return CriterionRates(texts, rate("skill"), rate("topic"), rate("sense"), rate("length"))
 
 
-Reason = Literal["format", "refused", "skills", "others", "both", "undecided"]
-REASONS: Final[tuple[Reason, ...]] = ("format", "refused", "skills", "others", "both", "undecided")
+Reason = Literal["format", "in its thought", "refused", "skills", "others", "both", "undecided"]
+REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +236,8 @@ def losses(cells: Iterable[Cell]) -> Losses:
 def _reason(points: Points, status: str | None) -> Reason:
     if status == "refused":
         return "refused"
+    if status == CUT_IN_THOUGHT:
+        return "in its thought"
     if status in ("no marker", "empty"):
         return "format"
     if False not in points:

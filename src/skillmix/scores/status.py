@@ -11,6 +11,7 @@ from skillmix.catalog.combinations import Combination
 from skillmix.experiment.experiment import Experiment
 from skillmix.grading.ballots import StudentText
 from skillmix.grading.points import earns_nothing
+from skillmix.grading.replies.thoughts import CUT_IN_THOUGHT
 from skillmix.render.numbers import dollars
 from skillmix.render.untrusted import one_line
 from skillmix.render.wording import plural
@@ -46,6 +47,9 @@ class Status:
     unpriced: Mapping[str, int] = field(default_factory=dict)
     """Replies whose cost is not known, by the model; those that other programs made are under `imported`."""
 
+    cut_in_thought: int = 0
+    """Replies that ended before their thought did, and so hold no answer."""
+
     @property
     def submitted(self) -> int:
         """Calls that are part of batches."""
@@ -72,9 +76,11 @@ class Status:
         return f"cost: {f'at least {known}' if self.cost_usd else 'unknown'}, as {' and '.join(reasons)}"
 
     def as_json(self) -> dict[str, object]:
-        """The documented form of `status --json`; `submitted`, `batches` and `unpriced` are absent if empty."""
+        """The documented form of `status --json`; empty counts, batches and prices are absent."""
         calls = {"done": self.done, "missing": self.missing, "failed": self.failed}
-        document = {"calls": calls, "unreadable": self.unreadable, "cost_usd": self.cost_usd}
+        document: dict[str, object] = {"calls": calls, "unreadable": self.unreadable, "cost_usd": self.cost_usd}
+        if self.cut_in_thought:
+            document["cut_in_thought"] = self.cut_in_thought
         if self.unpriced:
             document["unpriced"] = dict(self.unpriced)
         if not self.batches:
@@ -103,19 +109,20 @@ def run_status(run: str | Run) -> Status:
         texts = _texts(written_conversations(run, journal), begun)
         builder = RecordsBuilder(run, run.code)
         marks = MarksBuilder(run, run.rules()) if is_large(run) else None
-        unreadable = 0
+        unreadable = cut = 0
         for conversation, judged in judged_conversations(run, graded_conversations(run, journal, texts), run.code):
             if marks is None:
                 builder.add(conversation, judged)
             else:
                 marks.add(conversation.text, builder.ballots_on(conversation, judged))
+            cut += conversation.text.answer.status == CUT_IN_THOUGHT
             unreadable += sum(reading is not None and reading.points is None for reading in conversation.readings)
     if marks is not None:
         missing = _missing_in_table(run, marks.table(), begun)
     else:
         missing = _missing(run, run.remember("records", builder.records), begun)
     batches = tuple(waves_in_batches(run))
-    return Status(counts.done, missing, counts.failed, unreadable, counts.cost_usd, batches, dict(counts.unpriced))
+    return Status(counts.done, missing, counts.failed, unreadable, counts.cost_usd, batches, dict(counts.unpriced), cut)
 
 
 @dataclass(slots=True)

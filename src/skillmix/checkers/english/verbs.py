@@ -7,18 +7,10 @@ import json
 from importlib.resources import files
 from typing import Final
 
-from skillmix.checkers.english.words import LITTLE, PREPOSITIONS, word_set
+from skillmix.checkers.english.words import LITTLE, PREPOSITIONS, listed, word_set
 from skillmix.checkers.passage import Words
 
-_AUXILIARY: Final = word_set(
-    "am is are was were has have had do does did will would can could shall should may might must cannot ain't "
-    "let's let isn't aren't wasn't weren't hasn't haven't hadn't don't doesn't didn't won't wouldn't can't couldn't "
-    "shan't shouldn't mustn't needn't i'm you're we're they're i've you've we've they've i'll you'll he'll she'll "
-    "it'll we'll they'll that'll there'll i'd you'd he'd she'd it'd we'd they'd he's she's it's that's there's "
-    "what's who's where's here's how's thank thanks sorry please beware welcome ought could've would've should've "
-    "might've must've who'd who'll who've that'd there'd what'll what're where're how're dost doth didst hast hath "
-    "hadst wilt wouldst shalt shouldst canst couldst wert wast tis twas"
-)
+_AUXILIARY: Final = listed("verbs: auxiliary")
 _SUBJECT: Final = word_set(
     "i you he she it we they who there nobody somebody everybody everyone someone nothing anybody anyone thou ye"
 )
@@ -28,90 +20,18 @@ _FORMS: Final[dict[str, frozenset[str]]] = {
         (files("skillmix.checkers.english") / "verb_forms.json").read_text(encoding="utf-8")
     ).items()
 }
-_PAST: Final = _FORMS["past"] | word_set(
-    "came went saw said made took gave got knew thought found told became left felt brought began kept held wrote "
-    "stood heard meant met ran paid sat spoke lay led grew lost fell sent built spent drew broke wore ate drove "
-    "chose rose flew threw caught taught bought sold fought won woke rang sang drank swam sank blew froze stole "
-    "shook tore bent hung slept swept wept crept dealt dug fed fled hid rode shone shot slid spun stuck struck "
-    "swore swung bore bit forgot forgave understood lit leapt overslept stank sprang shrank knelt dreamt spilt "
-    "burnt smelt spelt trod sought bound wound withdrew overcame foresaw laid strode shed cut put hit shut beat "
-    "cost set hurt read quit spread thrust lent wove clung flung slung stung sped strove wrung bade bled bred arose "
-    "awoke mistook overtook outgrew outran oversaw overheard undid undertook upheld withheld withstood rewrote rebuilt "
-    "retold repaid unwound dwelt foretold forbade learnt leant"
-)
+PAST: Final = _FORMS["past"] | listed("verbs: past")
 # Base forms that are nearly always verbs; their form in -s counts too.
-_COMMON: Final = word_set(
-    "abandon absorb accelerate accept accompany accomplish achieve acquire act add address admire admit adopt adore "
-    "affirm afford agree allow amuse anchor announce annoy answer anticipate apologize appear apply appreciate "
-    "approve argue arise arrive ask assert assist assume assure attend attract avoid babble bake bargain bark bathe "
-    "be bear beat become beep beg begin behave believe belong bend bequeath betray beware bind bite blame blend "
-    "bless blink block bloom blow bluff board boil bolt bore borrow bother bounce bow break breathe brew bribe "
-    "bring bruise brush build burn burst bury buy buzz call cancel carry carve cast catch cause cease celebrate "
-    "change chase cheat check cheer cherish chew chime chirp choose chop chuckle claim clap clean climb close cluck "
-    "collapse collect comb come comfort commit communicate compare compete complain concentrate conclude conduct "
-    "confront congratulate connect conquer consider consist construct contain continue contribute convert convey "
-    "convince cook cooperate cope cost count cover crack cradle cram crawl creak create creep cross crumble crunch "
-    "cry cure curl curse cut dance dare deal decay decide declare defeat defend define delight deliver demand "
-    "demonstrate deny depart depend describe deserve despise destroy detect determine develop devour die dig dip "
-    "disagree disappear disappoint discover discuss dismiss distinguish dive divide dominate doubt doze drain draw "
-    "dream dribble drift drink drip drive drool drop drown drum dry dust earn eat echo eliminate emerge enable "
-    "encourage end enforce engage enhance enjoy ensure enter entertain envy equal escape establish execute exist "
-    "expand expect expire explain express extend face fade fail fall fasten fear feed feel fetch fight figure fill "
-    "find finish fire fish fit fix flee flirt float flood flow flunk fly focus fold follow force forge forget "
-    "forgive form freeze frighten frown fry fulfill gain gallop garnish gather gaze generate get giggle give glance "
-    "glaze glow go gobble govern grade grant grasp grate greet grieve grin grind groan grow growl guarantee guard "
-    "guess gulp haggle hammer hand handle hang happen harvest hatch hate haul head hear help hide highlight hire "
-    "hiss hit hoard hold honk hoot hop hope host hover howl hug hum hunt hurry hurt ignore imagine implement impose "
-    "impress improve incorporate increase indicate inform inherit insist inspire integrate intend interact "
-    "interfere interrupt introduce invest investigate invite involve iron join judge jump justify keep kick kill "
-    "kiss knead kneel knit knock know land last laugh launch lay lead leak lean leap learn leave lend lick lie lift "
-    "light lighten like limp linger listen live loathe locate lock look loosen lose love mail maintain make manage "
-    "march mark marry match matter mean measure meet melt mend mention mind minimize miss mix moan mold mop mourn "
-    "move mumble mutter nail name near need negotiate nest nibble nod notice obey obtain occur offer open oppose "
-    "organize overcome owe own pack paddle paint participate pass pay peel peer pepper perch perform permit "
-    "persuade pick pile place plant play please pluck plug point polish possess post pounce pour practice "
-    "practise pray predict prefer prepare preserve press presume pretend prevail prevent produce promise promote "
-    "propose protect prove provide prune pull punish purr pursue push put quack qualify question quit raise rake "
-    "rattle reach react read realize reap rebuild receive recognize recommend reconcile recover reduce refer reflect "
-    "refuse regain regret regulate reign reinforce reject relate relax rely remain remember remove renew rent repair "
-    "repeat replace require rescue resemble resist resolve respect respond rest restore retain retire return reverse "
-    "reward ride ring rinse ripen rise roam roast rock roll rot row ruin rule run rust sail satisfy save say scare "
-    "scatter score scrape scratch scream scrub sculpt seal season see seem seize sell send sense serve set settle "
-    "sew shake shape share shatter shave shed shelter shine shoot shout show shrink shuffle shut sigh sign signal "
-    "simmer sing sink sip sit skate sketch sleep slice slip smell smile smoke snap snooze snore soak soar sob solve "
-    "soothe sort sound sow spare spark speak spell spend spill spin splash split spread sprinkle sprout squeeze "
-    "stack stagger stamp stand stare start stay steal steam steer stir stitch stop store strengthen stretch stroll "
-    "strum study stumble submit substitute sue suffer suggest suppose surf surprise surrender survive sustain "
-    "swaddle swallow swear sweep swell swim swing tackle take talk taste teach tear tease tell thank thaw think "
-    "throw tick tie tighten toast touch tow train transform translate travel treasure trim trip trust try tuck "
-    "tumble tune turn twist understand undertake unfold untie upset urge use vanish vary verify view visit vote "
-    "wait wake walk wander want warm warn wash waste watch water wave wear weave weep weigh whine whisk whisper "
-    "whistle wilt win wink wish withdraw witness wonder work worry wrap write yawn yell"
-)
-_NOUN_TOO: Final = (_FORMS["verbs or nouns"] - _COMMON) | word_set(
-    "act address anchor answer bargain bark bear beat beep bend bite blame blend block bloom blow board bolt bore "
-    "bounce bow break brew bruise brush burn buzz call cast catch cause change chase cheat check cheer chime chirp "
-    "chop claim clean close comb comfort conduct cook cost count cover crack cradle crawl cross cry cure curl curse "
-    "cut dance deal decay defeat dip dive doubt drain dream drift drink drive drop drum dry dust echo end envy "
-    "equal express face fade fall fear fight figure fill finish fire fish fit float flood flow fly focus fold force "
-    "forge form freeze frown gain garnish giggle glaze glow grade grant grasp grin grind groan growl guarantee "
-    "guard guess gulp hammer hand handle harvest hatch haul head help highlight hiss hit hoot hope host howl hug "
-    "hum hunt hurt increase iron judge jump kick kiss land last laugh launch lead leak lean leap leave lick lie "
-    "lift light like limp lock look love mail march mark match mind miss mix moan mold mop mourn move nail name "
-    "need nest nibble nod offer open pack paint pass pay pepper perch pick pile place plant play plug point polish "
-    "post practice pull push question rake rattle regret reign rent repair rest return reverse reward ride ring "
-    "rise roast rock roll rot row ruin rule run rust sail save score scratch scream seal season sense set shake "
-    "shape share shatter shed shelter shine shoot shout show sigh sign signal sip skate sketch sleep slice slip "
-    "smell smile smoke snap sob sort sound spare spark spell spill spin split spread sprinkle stack stamp stand "
-    "stare start stay steam stir stop store stretch stroll study substitute surprise swim swing talk taste tear "
-    "tick tie toast touch train travel treasure trim trip trust try tumble tune turn twist urge use view visit vote "
-    "wait wake walk warm wash waste watch water wave whine whisper whistle win wink wish witness wonder work worry "
-    "yawn"
-)
+_COMMON: Final = listed("verbs: common")
+_NOUN_TOO: Final = (_FORMS["verbs or nouns"] - _COMMON) | listed("verbs: noun too")
 _SURE: Final = _COMMON | _FORMS["verbs"] | _FORMS["verbs or nouns"]
 _ORDERS: Final = _FORMS["orders"]
 """Verbs that are nouns too, but rarely at the start of a sentence: "Use soap"."""
 _RARELY: Final = _FORMS["rarely verbs"]
+VERBS: Final = (
+    _SURE | _RARELY | word_set("backpack busk crumb drizzle flavor hitchhike meow postmark prickle repot sauce")
+)
+"""Base forms that are verbs, if only now and then."""
 _ADJECTIVES: Final = _FORMS["adjectives"]
 _DETERMINER: Final = word_set(
     "the a an my your his her its our their this that these those some any no every each me him them us it you what "
@@ -309,7 +229,7 @@ def is_finite(piece: Words, index: int) -> bool:
     if word in _AUXILIARY:
         return True
     before = piece[index - 1].lower if index else ""
-    if word in _PAST:
+    if word in PAST:
         return (
             before not in _ARTICLE or before == "one" or _is_pointer(before, index) or _follows_relative(piece, index)
         )
@@ -435,7 +355,7 @@ def _is_verb_not_noun(piece: Words, index: int, before: str, after: str) -> bool
     if _is_plural(before):
         # Two plural nouns are no compound; "makes plans" is a verb and its object.
         return index > 1 and (_stem(before) in _NOUN_TOO or _stem(before) not in _SURE)
-    if before in _PAST or (index == 1 and _stem(piece[1].lower) not in _COMMON):
+    if before in PAST or (index == 1 and _stem(piece[1].lower) not in _COMMON):
         return False  # "lent books", "Street markets"
     if index == 1:
         return not after or after in _DETERMINER or (piece[0].text[0].isupper() and after in _AFTER_VERB)

@@ -4,8 +4,10 @@
 compare clauses by the stems of their main words.
 """
 
+import json
 from collections.abc import Iterable
 from functools import lru_cache
+from importlib.resources import files
 from typing import Final
 
 from skillmix.checkers.passage import Word, Words
@@ -14,6 +16,16 @@ from skillmix.checkers.passage import Word, Words
 def word_set(text: str) -> frozenset[str]:
     """The set of words in a text."""
     return frozenset(text.split())
+
+
+_LISTS: Final[dict[str, str]] = json.loads(
+    (files("skillmix.checkers.english") / "word_lists.json").read_text(encoding="utf-8")
+)
+
+
+def listed(name: str) -> frozenset[str]:
+    """A longer set of words, by its name in `word_lists.json`: the module and what it is there."""
+    return word_set(_LISTS[name])
 
 
 CONJUNCTIONS: Final = frozenset(("and", "or", "but"))
@@ -27,32 +39,11 @@ PREPOSITIONS: Final = word_set(
     " above below near around after before during without within upon against among inside outside past toward"
 )
 SUBJECTS: Final = word_set("i he she we they")
-LITTLE: Final = (
-    CONJUNCTIONS
-    | ARTICLES
-    | PERSONS
-    | word_set(
-        "this that these those who whom whose which what where when why how there here then than as if so nor yet not"
-        " no to of in on at by for from with into onto over under up down out off about after before between through"
-        " during without within upon against among above below near since until till while because although though"
-        " unless whether is am are was were be been being do does did done doing have has had having can could will"
-        " would shall should may might must ought isn't aren't wasn't weren't don't doesn't didn't haven't hasn't"
-        " hadn't can't couldn't won't wouldn't shan't shouldn't mustn't i'm i've i'll i'd you're you've you'll you'd"
-        " he's he'll he'd she's she'll she'd it's it'll it'd we're we've we'll we'd they're they've they'll they'd"
-        " that's there's what's who's let's all any each every some such same own both few more most much many other"
-        " another very too just only also even still again ever never once thus hence therefore however mr mrs ms dr st"
-    )
-)
+LITTLE: Final = CONJUNCTIONS | ARTICLES | PERSONS | listed("words: little")
 """Words that carry grammar rather than content."""
 GRAMMAR: Final = LITTLE - word_set("all none never once more most much many few same other another again still")
 """The words of `LITTLE` that writers do not repeat for effect."""
-OPENS_AN_ASIDE: Final = word_set(
-    "to of in on at by for from with into over under about after before during without within upon against among"
-    " since until while because although though unless whether if when where who whom whose which what that than"
-    " as so yet then however indeed perhaps maybe too also please sir madam dear etc eg ie say well why yes no"
-    " yeah oh ah now not once therefore thus moreover furthermore finally especially particularly including namely"
-    " both either neither mr mrs there here respectively"
-)
+OPENS_AN_ASIDE: Final = listed("words: opens an aside")
 """First words of insertions between commas that are not list members."""
 
 DETERMINERS: Final = word_set(
@@ -61,30 +52,10 @@ DETERMINERS: Final = word_set(
     """
 )
 SUBJECT_PRONOUNS: Final = word_set("i you he she it we they there one nobody everyone somebody someone")
-LEADS: Final = word_set(
-    """
-    and but so or then well yet also now because that for oh hey please therefore thus hence since while when
-    still plus say says said think know knows hope always just
-    """
-)
+LEADS: Final = listed("words: leads")
 """Words that may come before the first word of a clause."""
 
-_MINOR: Final = (
-    DETERMINERS
-    | SUBJECT_PRONOUNS
-    | word_set(
-        """
-    me him us them mine yours hers ours theirs who whom whose which what where when why how if else than as
-    while and or but so then thus hence therefore consequently yet though although because since until till
-    unless either neither nor not never none nothing nowhere without cannot no-one
-    am is are was were be been being do does did doing
-    done have has had having will would shall should can could may might must ought need get gets got gotten
-    getting let ll ve re in on at to of by for from with into onto about up down upon within through during
-    before after very too just only also again still already always really quite must surely indeed now
-    here such same own more most much many thing things way s t d m
-    """
-    )
-)
+_MINOR: Final = DETERMINERS | SUBJECT_PRONOUNS | listed("words: minor")
 _DENIALS: Final = word_set(
     """
     not no never none nobody nothing neither nor cannot nowhere without ain't no-one hardly

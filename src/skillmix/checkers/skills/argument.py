@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from skillmix.checkers.english.numerals import is_number
 from skillmix.checkers.english.words import DETERMINERS, SUBJECT_PRONOUNS, denies, main_words, opens_clause, word_set
 from skillmix.checkers.passage import Checker, Passage, Span, Word, Words
 
@@ -15,6 +16,8 @@ _CONNECTIVES: Final = frozenset({"and", "but", "then", "yet"})
 _CLAUSE_OPENERS: Final = SUBJECT_PRONOUNS | DETERMINERS
 _REACH: Final = 60  # words from a rule to its conclusion
 _MOST_CUTS: Final = 8
+_MOST_INSERTED: Final = 2
+"""Pieces between "so" and the conclusion."""
 _MOST_RULES: Final = 6
 
 
@@ -98,6 +101,14 @@ def _readings(words: Words, index: int, mark: int, starts: set[int]) -> Iterator
     guesses = [cut for cut in unmarked if inside[cut].lower in _CLAUSE_OPENERS]
     after = _until_mark(words, mark + 1, starts)
     yield _Premises(words[opening:index], inside, cuts, guesses[:_MOST_CUTS], after)
+    first = mark + 1
+    for _ in range(_MOST_INSERTED):  # "so, not out of fear but out of habit, we wait"
+        first += len(after)
+        if first >= len(words) or words[first].lower in _CONNECTIVES:
+            break
+        later = _until_mark(words, first, starts)
+        yield _Premises(words[opening:index], inside, cuts, guesses[:_MOST_CUTS], later)
+        after = later
     if words[mark].start not in starts and cuts:  # "the match is therefore off"
         head = words[index + 1 + cuts[-1] : mark]
         yield _Premises(words[opening:index], inside[: cuts[-1]], cuts[:-1], [], head + after)
@@ -239,7 +250,7 @@ def hypothetical_chain(passage: Passage) -> Span | None:
     for first, second in pairwise(_conditions(passage)):
         if not first.part or not first.result or not second.part or len(second.result) < 2:
             continue
-        new = main_words(first.result) - main_words(first.part)
+        new = {word for word in main_words(first.result) - main_words(first.part) if not is_number(word)}
         turned = denies(second.part) and not denies(first.result)  # "she cries, and if she does not cry"
         if not turned and not new.isdisjoint(main_words(second.part)):
             return Span(first.part[0].start, second.result[-1].end)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
-from skillmix.checkers.english.words import ARTICLES, LITTLE, PERSONS, word_set
+from skillmix.checkers.english.words import ARTICLES, LITTLE, PERSONS, PREPOSITIONS, listed, word_set
 from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words, span_between
 
 _BRACKET = re.compile(r"\(([^()]{5,300})\)")
@@ -24,10 +24,15 @@ def parenthetical_aside(passage: Passage) -> Span | None:
                 len(inside) >= _SHORTEST_ASIDE
                 and sentence.words[0].start < span.start
                 and sentence.words[-1].start >= span.end
+                and inside[0] not in _REFERS
                 and any(word.split("'")[0] in PERSONS for word in inside)
             ):
                 return span
     return None
+
+
+_REFERS: Final = word_set("see cf compare call tel page")
+"""First words of a reference, which is no remark: "(see my memo)"."""
 
 
 def _insertions(text: str) -> list[tuple[int, int]]:
@@ -41,14 +46,7 @@ _FEW: Final = 8
 
 _BREAK = re.compile(r"(?:(?:(?<!\.)|(?<= \. \. \.))\.\.++|…|[—–]|(?<!-)--++)[\"”'’)\]]*+(?=\s|$)|(?: \.){3}| -$")
 _BREAKS: Final = ("..", "…", "—", "–", "--", ". .", " -")
-_CANNOT_BE_LAST: Final = word_set(
-    "the a an my your our their its his every and but or nor if because when while until unless although though"
-    " since whether which who whose where as than to of with for from at into in by about between without toward"
-    " under upon against i he she we they i'm i've i'll i'd you're you've you'll you'd he's he'll he'd she's she'll"
-    " she'd it's it'll it'd we're we've we'll we'd they're they've they'll they'd that's there's let's isn't"
-    " aren't wasn't weren't don't doesn't didn't haven't hasn't hadn't can't couldn't won't wouldn't shouldn't"
-    " mustn't cannot not never very just really only almost some any each such gonna wanna"
-)
+_CANNOT_BE_LAST: Final = listed("interruption: cannot be last")
 _HELPING: Final = word_set(
     "is am are was were be been do does did have has had can could will would shall should may might must ought"
 )
@@ -78,6 +76,8 @@ def _is_unfinished(last_three: list[str]) -> bool:
     earlier, before, last = last_three
     if last in _HELPING:
         return earlier not in _HAS_A_LAST_HELPER
+    if last in PREPOSITIONS and earlier == "to":  # "someone to talk with"
+        return False
     return last in _CANNOT_BE_LAST or before in _LEFT_HANGING.get(last, ())
 
 
@@ -125,11 +125,21 @@ def tag_question(passage: Passage) -> Span | None:
     for match in _TAG.finditer(passage.lower):
         before = _SENTENCE_END.split(passage.lower[max(0, match.start() - _REACH) : match.start()])[-1]
         clause = _CLAUSE_END.split(before)[-1]
-        if len(before.split()) >= 2 and _opposed(match, before, clause):
+        if len(before.split()) >= 2 and _opposed(match, before, clause) and _agrees(before, match["tag"]):
             return Span(match.start("tag"), match.end("tag"))
     return None
 
 
+def _agrees(statement: str, tag: str) -> bool:
+    """Whether the tag takes up the statement's subject: not "I have never been there, have you?"."""
+    subject = statement.strip(" \"'(—–-").split(maxsplit=1)[0].partition("'")[0]
+    return subject not in _SUBJECTS or tag.split()[-1] == subject or _OPINION.search(statement) is not None
+
+
+_SUBJECTS: Final = word_set("i you he she it we they")
+_OPINION: Final = re.compile(
+    r"\b(?:think|suppose|guess|bet|believe|hope|know|see|said|says|hear|imagine|and|but)\b|[,;:]"
+)
 _SENTENCE_END = re.compile(r"[.?!]\s")
 _CLAUSE_END = re.compile(r"[,;:]")
 
@@ -195,6 +205,7 @@ def split_quotation(passage: Passage) -> Span | None:
         if (
             2 <= len(between.split()) <= _LONGEST_BETWEEN
             and _SPEECH.search(between)
+            and " said to " not in f" {between} "
             and mark in text[max(0, match.start() - _REACH) : match.start()]
             and mark in text[match.end() : match.end() + 2 * _REACH]
         ):
@@ -207,6 +218,8 @@ _NO_ONE: Final = word_set(
     "no yes how what well if when come please i it he she we they is was that so why but and yeah sure"
     " right really then there this for to look wait me in on of"
 )
+_READERS: Final = listed("interruption: readers")
+"""Persons to whom a letter begins with "dear"."""
 _OATHS: Final = word_set("god lord goodness gosh heavens boy")
 _YOU: Final = word_set("you your yours yourself you're you've you'll you'd thou thee thy thine")
 _LONGEST_NAME: Final = 5
@@ -232,6 +245,8 @@ def _is_call(piece: Words) -> bool:
         return piece[0].lower == "o"
     if piece[1].lower == "my":
         return len(piece) > 2 and piece[2].lower not in _NO_ONE | _OATHS
+    if piece[0].lower == "dear" and (piece[1].lower in _READERS or piece[-1].lower in _READERS):
+        return False
     return piece[1].lower != "dear" or len(piece) > 2
 
 

@@ -4,24 +4,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from skillmix.checkers.english.numerals import is_number, numbers_in
-from skillmix.checkers.english.words import DETERMINERS, is_minor, word_set
+from skillmix.checkers.english.words import DETERMINERS, is_minor, listed, word_set
 from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words
 
-_PLACES_WITHOUT_ARTICLE: Final = word_set(
-    """
-    home school work town bed church here there downtown class camp college campus shore land sea court base
-    heaven room door floor one house
-    """
-)
+_PLACES_WITHOUT_ARTICLE: Final = listed("place: places without article")
 _ON_THE_WAY: Final = frozenset({"through", "past", "via", "across", "over", "along"})
 _GOALS: Final = frozenset({"to", "into", "onto"})
-_NO_PLACES: Final = word_set(
-    """
-    monday tuesday wednesday thursday friday saturday sunday january february march april june july august
-    september october november december morning noon night dawn dusk beginning start time day days week year
-    years i me him them us it you
-    """
-)
+_NO_PLACES: Final = listed("place: no places")
 _LONGEST_LEG: Final = 12
 
 
@@ -94,12 +83,7 @@ _NO_POSITION_BEFORE: Final = {
     "left": frozenset({"is", "was", "are", "were", "what's", "be", "little", "nothing"}),  # "what is left of it"
 }
 _OBJECT_PRONOUNS: Final = word_set("me him her it us them you one mine yours hers ours theirs which whom")
-_NO_OBJECTS: Final = word_set(
-    """
-    all average board schedule time bars zero himself herself themselves itself contempt nothing else closed-
-    doors age
-    """
-)
+_NO_OBJECTS: Final = listed("place: no objects")
 
 
 def double_placement(passage: Passage) -> Span | None:
@@ -140,19 +124,8 @@ _COMPASS: Final = frozenset(
     for joint, second in (("", ""), ("", "east"), ("", "west"), ("-", "east"), ("-", "west"))
     for ending in ("", "ward", "wards")
 )
-_DISTANCES: Final = word_set(
-    """
-    mile miles kilometer kilometers kilometre kilometres km meter meters metre metres yard yards foot feet block
-    blocks step steps pace paces minute minutes hour hours day days league leagues inch inches m mi ft minutes'
-    hours' days' street streets stop stops houses doors hour's minute's day's week's degrees light-years
-    """
-)
-_BEFORE_DIRECTION: Final = word_set(
-    """
-    drive walk ride flight hike sail journey trip further farther due to the straight or so just almost directly
-    away about roughly by train car bus boat foot travel march
-    """
-)
+_DISTANCES: Final = listed("place: distances")
+_BEFORE_DIRECTION: Final = listed("place: before direction")
 
 
 def measured_direction(passage: Passage) -> Span | None:
@@ -196,6 +169,7 @@ _NEXT_TURN: Final = word_set("then and next another again immediate immediately 
 _LANDMARKS: Final = frozenset({"at", "after", "past", "before", "by", "on", "onto", "when", "into", "down", "toward"})
 _NO_TURN_AFTER: Final = frozenset({"of", "side", "hand", "away", "now"})
 _LONGEST_TURN: Final = 4
+_MEALS: Final = word_set("lunch dinner breakfast supper work school class noon dark you he she it we they i")
 
 
 def turn_by_turn_directions(passage: Passage) -> Span | None:
@@ -214,6 +188,9 @@ def _turns(sentence: Sentence) -> list[int]:
     starts = {piece[0].start for piece in sentence.pieces}
     turns: list[int] = []
     for index, word in enumerate(words):
+        following = [later.lower for later in words[index + 1 : index + 3]]
+        if following[:1] in (["after"], ["before"]) and following[1:] and following[1] in _MEALS:
+            continue  # "go right after lunch"
         if word.lower not in ("left", "right") or (index + 1 < len(words) and words[index + 1].lower in _NO_TURN_AFTER):
             continue
         before = [earlier.lower for earlier in words[max(index - _LONGEST_TURN, 0) : index]]

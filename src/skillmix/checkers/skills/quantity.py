@@ -6,16 +6,11 @@ from itertools import pairwise
 from typing import Final
 
 from skillmix.checkers.english.numerals import Number, numbers_in
-from skillmix.checkers.english.words import DETERMINERS, SUBJECT_PRONOUNS, is_minor, word_set
+from skillmix.checkers.english.words import DETERMINERS, SUBJECT_PRONOUNS, is_minor, listed, word_set
 from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words
 
 _MULTIPLES: Final = frozenset({"twice", "half", "thrice", "double", "triple"})
-_MEASURES: Final = word_set(
-    """
-    size weight height length width price cost speed age number amount distance area volume depth strength power
-    rate income value salary pay budget population capacity thickness
-    """
-)
+_MEASURES: Final = listed("quantity: measures")
 _NEAR: Final = 5
 _REACH: Final = 9  # words between the two halves of a comparison
 
@@ -57,13 +52,15 @@ def _compared(words: Words, index: int, part: bool) -> int | None:
     closing = ""
     if following[0] == "as" and following[1] not in DETERMINERS | SUBJECT_PRONOUNS:
         closing = "as"
-    elif following[0] == "the" and (not part or following[1] in _MEASURES):
+    elif following[0] == "the" and (following[1] not in _TIME_UNITS if not part else following[1] in _MEASURES):
         closing = "of"
     elif not part and (_is_comparative(following[0]) or _is_comparative(following[1])):
         closing = "than"
     if not closing or closing not in following[1:-1]:
         return None
     end = following.index(closing, 1)
+    if closing == "than" and ("ago" in following[end:] or following[end + 1] in ("once", "usual", "before")):
+        return None  # "called three times more than a week ago"
     return index + end + 1 if end > 1 or closing == "than" else None
 
 
@@ -72,16 +69,7 @@ def _is_comparative(lower: str) -> bool:
 
 
 _NO_COMPARATIVES: Final = word_set("other rather after never ever over under either neither together whether her")
-_UNITS: Final = word_set(
-    """
-    inch foot feet yard mile meter metre kilometer kilometre centimeter centimetre millimeter millimetre km cm
-    mm m ft kg gram kilogram kilo pound ounce ton tonne stone liter litre gallon cup pint quart acre hectare lb
-    oz second minute hour day week month year decade century semester night dollar cent euro penny pence buck
-    yen franc rupee peso crown shilling quid degree percent point step floor page goal vote place size shade
-    level rank grade notch story stories storey block lap stroke class position row seat line generation letter
-    word time-zone octave note mph watt volt c f century centuries inches pennies percentage
-    """
-)
+_UNITS: Final = listed("quantity: units")
 
 
 def _is_unit(lower: str) -> bool:
@@ -105,8 +93,14 @@ def counted_difference(passage: Passage) -> Span | None:
     return None
 
 
+_FIRST_YEAR: Final = 1000
+_LAST_YEAR: Final = 2200
+
+
 def _is_amount(words: Words, number: Number) -> bool:
     """Whether a number is an amount, unlike "no one" and "the one"."""
+    if words[number.first].text.isdigit() and _FIRST_YEAR < number.value < _LAST_YEAR:
+        return False  # "in 2019 fewer than ten"
     if words[number.first].lower != "one" or not number.first:
         return True
     return words[number.first - 1].lower not in ("no", "any", "every", "some", "each", "this", "that", "the", "which")
@@ -171,15 +165,11 @@ def _is_within(words: Words, part: Number, whole: Number, text: str) -> bool:
 
 _TIME_UNITS: Final = frozenset({"second", "minute", "hour", "day", "week", "month", "year", "decade"})
 _NO_MARK: Final = re.compile(r"[\w\s'’$€£-]*")
-_TOTAL_WORDS: Final = word_set(
-    """
-    make makes made making plus equal equals total totals totaling totaled sum add adds added adding together
-    altogether combined gives giving brings bring bringing brought
-    """
-)
+_TOTAL_WORDS: Final = listed("quantity: total words")
 _TOTAL_PAIRS: Final = frozenset({("in", "all"), ("all", "told"), ("comes", "to"), ("come", "to"), ("came", "to")})
 _TOTAL_OPENERS: Final = frozenset(first for first, _ in _TOTAL_PAIRS)
 _NO_TOTAL_BEFORE: Final = frozenset({"at", "by", "until", "on", "page", "chapter", "room", "before", "after"})
+_OWNING: Final = word_set("had has own owned bought ate found carried saw brought lost wore took got drank")
 _MOST_PARTS: Final = 8
 _MOST_TOTALS: Final = 8
 
@@ -193,6 +183,8 @@ def sum_that_adds_up(passage: Passage) -> Span | None:
         for index, total in enumerate(numbers):
             if total.first and words[total.first - 1].lower in _NO_TOTAL_BEFORE:
                 continue
+            if {"and", *_OWNING}.intersection(word.lower for word in words[max(0, total.first - 2) : total.first]):
+                continue  # "two clerks and three guards together had five umbrellas"
             before, after = numbers[max(index - _MOST_PARTS, 0) : index], numbers[index + 1 : index + 1 + _MOST_PARTS]
             used = _adding_up(total, before[::-1]) or _adding_up(total, after)
             first = min((number.first for number in used), default=0)
@@ -231,6 +223,10 @@ def _adding_up(total: Number, parts: list[Number]) -> list[Number]:
 
 _BETWEEN_COUNTS: Final = re.compile(r"[\s,;:.…!\"“”'‘’–—-]*(?:\b(?:and then|and|then)\b[\s,;:.…–—-]*)?", re.IGNORECASE)
 _LONGEST_GAP: Final = 20
+_NUMBERED: Final = word_set(
+    "lines rooms pages chapters gates platforms numbers floors lanes grades bus buses rows steps"
+)
+"""What numbers may name: "lines 3, 4, 5"."""
 
 
 def steady_count(passage: Passage) -> Span | None:
@@ -245,7 +241,8 @@ def steady_count(passage: Passage) -> Span | None:
         if row and number.value == row[-1].value:
             row = []
         row.append(number)
-        if len(row) == 3:
+        before = words[row[0].first - 1].lower if row[0].first else ""
+        if len(row) == 3 and not (before in _NUMBERED and words[row[0].first].text.isdigit()):
             return Span(words[row[0].first].start, words[number.after - 1].end)
     return None
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
-from skillmix.checkers.english.words import DETERMINERS, main_words, opens_clause, word_set
+from skillmix.checkers.english.words import DETERMINERS, listed, main_words, opens_clause, word_set
 from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words
 
 _BE: Final = frozenset({"is", "are", "was", "were"})
@@ -58,12 +58,7 @@ def _is_motionless(piece: Words, index: int, before: str) -> bool:
     return index == len(piece) - 1 and before in _BE | {"remained", "remains", "seemed", "were", "be", "very"}
 
 
-_WHOLE: Final = word_set(
-    """
-    all every each no none everyone everybody everything everywhere nobody nothing nowhere anyone anybody
-    anything any no-one
-    """
-)
+_WHOLE: Final = listed("relations: whole")
 _NO_WHOLE_BEFORE: Final = frozenset({"after", "at", "above", "of"})  # "after all"
 _NO_WHOLE_AFTER: Final = frozenset({"longer", "matter", "doubt", "sooner", "right", "wonder"})  # "no longer"
 _NO_EXCEPTION_BEFORE: Final = word_set(

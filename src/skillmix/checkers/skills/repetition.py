@@ -5,7 +5,17 @@ from collections.abc import Mapping
 from itertools import combinations, pairwise
 from typing import Final
 
-from skillmix.checkers.english.words import ARTICLES, GRAMMAR, LITTLE, bare, can_echo, word_set
+from skillmix.checkers.english.numerals import is_number
+from skillmix.checkers.english.words import (
+    ARTICLES,
+    CONJUNCTIONS,
+    GRAMMAR,
+    LITTLE,
+    PREPOSITIONS,
+    bare,
+    can_echo,
+    listed,
+)
 from skillmix.checkers.passage import Checker, Passage, Span, Word, Words, span_between, span_of
 
 _SHORTEST: Final = 3
@@ -20,7 +30,7 @@ def anaphora(passage: Passage) -> Span | None:
         for index, part in enumerate(parts):
             core = bare(part)
             word = core[0].lower if len(core) > 1 else ""
-            run = run + 1 if word and word == before else 1
+            run = run + 1 if word and word == before and not _is_numbered(core) else 1
             before = "" if word in ARTICLES else word
             if run == _SHORTEST:
                 return span_between(parts[index - 2][0], part[-1])
@@ -50,9 +60,14 @@ def symploce(passage: Passage) -> Span | None:
         for first, second in pairwise(parts):
             if first[-1].lower == second[-1].lower:
                 one, two = bare(first), bare(second)
-                if one[0].lower == two[0].lower and _alike_but_not_same(one, two):
+                if one[0].lower == two[0].lower and _alike_but_not_same(one, two) and not _is_numbered(two):
                     return span_between(first[0], second[-1])
     return None
+
+
+def _is_numbered(part: Words) -> bool:
+    """Whether a part is an item of a numbered list: "press two for repairs"."""
+    return len(part) > 1 and is_number(part[1].lower)
 
 
 def _alike_but_not_same(first: Words, second: Words) -> bool:
@@ -70,7 +85,8 @@ def epizeuxis(passage: Passage) -> Span | None:
     run = 1
     while index < len(words) - 1:
         step = 2 if words[index + 1].lower == "and" and index + 2 < len(words) else 1
-        if words[index].lower == words[index + step].lower and words[index].lower[0].isalpha():
+        word = words[index].lower
+        if word == words[index + step].lower and word[0].isalpha() and word not in _NOT_STRESSED:
             run += 1
             index += step
             if run == _SHORTEST:
@@ -81,6 +97,7 @@ def epizeuxis(passage: Passage) -> Span | None:
     return None
 
 
+_NOT_STRESSED: Final = ARTICLES | PREPOSITIONS | CONJUNCTIONS | frozenset(("that", "had", "is", "it"))
 _BEFORE_THE_ECHO: Final = frozenset(("and", "but", "a", "an", "the", "this", "that"))
 _LONGEST_ECHO: Final = 4
 
@@ -158,6 +175,7 @@ def diacope(passage: Passage) -> Span | None:
             before = last.get(word.lower)
             if (
                 before
+                and not (before[0] and before[1].text[0].isupper() and word.text[0].isupper())  # names
                 and 1 < index - before[0] <= _INTERRUPTION
                 and _PAUSE.search(passage.text, before[1].end, word.start)
             ):
@@ -170,12 +188,7 @@ def diacope(passage: Passage) -> Span | None:
 _INTERRUPTION: Final = 3
 """The largest distance from a word to its return: two words between."""
 
-_ENDINGS: Final = frozenset({""}) | word_set(
-    "e s es ed en ing ings er ers or ors est y ly ily ier iest ies ied iness ness ful fully fulness less"
-    " lessly lessness ish able ably ible ibly ion ions ation ations ational ive ively ist ists ism ment ments al"
-    " ally ic ical ous ously iful ifully ify ified ifies hood ship ships dom th age ance ence ant ent ity ate ated"
-    " ize ized izer ise ised ingly edly ledge ren like ian ians ery ry eer icity"
-)
+_ENDINGS: Final = frozenset({""}) | listed("repetition: endings")
 
 
 def polyptoton(passage: Passage) -> Span | None:
@@ -224,6 +237,7 @@ def _is_ending(root: str, rest: str) -> bool:
     return rest in _ENDINGS or (rest[0] in (root[-1], "e", "i") and rest[1:] in _ENDINGS)
 
 
+_LONGEST_ROUND: Final = 16
 _OVERLOOKED: Final = ARTICLES | {"and", "but"}
 _SENTENCE: Final = 4
 
@@ -234,7 +248,7 @@ def epanalepsis(passage: Passage) -> Span | None:
         for part in parts:
             if _comes_round(part):
                 return span_of(part)
-    if len(passage.sentences) == 1 and _comes_round(passage.words):
+    if len(passage.sentences) == 1 and len(passage.words) <= _LONGEST_ROUND and _comes_round(passage.words):
         return span_of(passage.words)
     return None
 

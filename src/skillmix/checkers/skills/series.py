@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
+from skillmix.checkers.english.numerals import is_number
+from skillmix.checkers.english.verbs import is_finite
 from skillmix.checkers.english.words import (
     ARTICLES,
     CONJUNCTIONS,
+    DETERMINERS,
     LITTLE,
     OPENS_AN_ASIDE,
     PREPOSITIONS,
@@ -29,7 +32,11 @@ def polysyndeton(passage: Passage) -> Span | None:
         for sentence in passage.sentences:
             indices = [index for index, word in enumerate(sentence.words) if word.lower == conjunction]
             for first, second, third in zip(indices, indices[1:], indices[2:], strict=False):
-                if 1 < second - first <= _FAR and 1 < third - second <= _FAR and third + 1 < len(sentence.words):
+                if third + 1 >= len(sentence.words) or not (1 < second - first <= _FAR and 1 < third - second <= _FAR):
+                    continue
+                heads = {one: sentence.words[one + 1].lower in DETERMINERS for one in (first, second, third)}
+                # "he and his wife moved and bought and let" joins verbs with what is none.
+                if not (any(heads.values()) and any(is_finite(sentence.words, index + 1) for index in heads)):
                     return span_between(sentence.words[max(first - 1, 0)], sentence.words[third + 1])
     return None
 
@@ -59,7 +66,7 @@ def _is_bare_series(first: Words, second: Words, third: Words) -> bool:
     if len(first) < longest - 1:
         return False
     members = (*first[-longest:], *second, *third)
-    if any(word.lower in _JOINS or word.lower[0].isdigit() for word in members):
+    if any(word.lower in _JOINS or word.lower[0].isdigit() for word in members) or _are_names(members):
         return False
     # "by bus, by boat, by bike" is a series; "he came, by then, by bike" is not.
     heads = {second[0].lower, third[0].lower}
@@ -71,6 +78,10 @@ def _is_bare_series(first: Words, second: Words, third: Words) -> bool:
         second, third = _without_step(second), _without_step(third)
     openers = {second[0].lower, third[0].lower} | ({first[0].lower} if len(first) == 1 else set())
     return not openers & OPENS_AN_ASIDE and not _is_insertion(first, second, third)
+
+
+def _are_names(members: Words) -> bool:
+    return all(word.text[0].isupper() for word in members)
 
 
 _STEPS: Final = frozenset(("then", "next", "finally", "lastly", "last"))
@@ -111,6 +122,7 @@ def tricolon(passage: Passage) -> Span | None:
             if (
                 len(first) >= size == len(third) - 1
                 and _commas(passage.text, first, second, third)
+                and not _are_names((*second, *third[1:]))
                 and _could_match(first[-size:], second, third[1:])
             ):
                 return span_between(first[-size], third[-1])
@@ -159,11 +171,12 @@ def _opens_pair(text: str, words: Words, index: int) -> bool:
 def _after(words: Words, start: int, closing: str) -> int:
     """The index of the word after the closing word; 0 if none is near enough."""
     for index in range(start, min(start + _REACH, len(words) - 1)):
-        if words[index].lower == closing:
+        if words[index].lower == closing and words[index - 1].lower not in _ALL_BUT:
             return index + 1
     return 0
 
 
+_ALL_BUT: Final = word_set("everyone everybody everything nobody nothing anything none all anyone")
 _NOT_A_DENIAL: Final = frozenset(("only", "just", "merely", "simply", "solely"))
 _INSTEAD: Final = frozenset(("rather", "instead"))
 _LONGEST_DENIED: Final = 10
@@ -199,6 +212,8 @@ def _matching_end(text: str, words: Words, denial: int, but: int) -> int:
     while end + 1 < len(words) and end - start < _REACH and not has_mark(text, words[end], words[end + 1]):
         end += 1
     denied, instead = words[denial + 1], words[start]
+    if (instead.lower, words[min(start + 1, end)].lower) in _TURNS_OF_TALK or _adds_a_clause(words, denial, but, end):
+        return 0
     same_size = end - start + 1 == but - denial - 1
     # "not sad but angry about the bill": words that belong to both may follow a single word.
     single = but - denial == 2 and instead.lower not in LITTLE and not has_mark(text, denied, words[but])
@@ -206,6 +221,16 @@ def _matching_end(text: str, words: Words, denial: int, but: int) -> int:
     return end if same_size or single or same_start else 0
 
 
+_TURNS_OF_TALK: Final = {tuple(turn.split("_")) for turn in word_set("in_fairness at_least of_course in_fact for_now")}
+
+
+def _adds_a_clause(words: Words, denial: int, but: int, end: int) -> bool:
+    """Whether a clause with a subject of its own follows "but" and none follows "not", so nothing is replaced."""
+    subjects = [{word.lower for word in part} & _NEW_SUBJECTS for part in (words[denial:but], words[but + 2 : end + 1])]
+    return not subjects[0] and bool(subjects[1])
+
+
+_NEW_SUBJECTS: Final = SUBJECTS | {"nobody", "everyone", "someone"}
 _LONG_MEMBER: Final = 4
 _SHARED: Final = 2
 
@@ -215,7 +240,8 @@ def isocolon(passage: Passage) -> Span | None:
     for first, second in pairwise(passage.pieces):
         two = bare(second)
         one = bare(first) if len(first) > len(two) else first
-        if len(one) == len(two) >= _LONG_MEMBER and _shared_indices(one, two) >= _SHARED:
+        is_numbered = is_number(one[1].lower) and is_number(two[1].lower) if len(one) == len(two) > 1 else False
+        if len(one) == len(two) >= _LONG_MEMBER and not is_numbered and _shared_indices(one, two) >= _SHARED:
             return span_between(first[0], second[-1])
     return None
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Final
 
-from skillmix.checkers.english.words import DETERMINERS, is_minor, opens_clause, word_set
+from skillmix.checkers.english.words import DETERMINERS, is_minor, listed, opens_clause, word_set
 from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words
 
 _OTHERS: Final = word_set("he she they you it who he's she's they're you're it's nobody everyone")
@@ -14,12 +14,7 @@ _REASONS: Final = frozenset({"for", "that", "because"})
 _NEW_CLAUSE: Final = word_set(
     "i we he she they it i'll we'll i'm we're see will would is are was but have has had when if"
 )
-_BEFORE_THANKS: Final = word_set(
-    """
-    many our my special heartfelt big warm sincere huge deepest and but so a thousand much with of more oh well
-    please say
-    """
-)
+_BEFORE_THANKS: Final = listed("social: before thanks")
 
 
 def giving_thanks_with_a_reason(passage: Passage) -> Span | None:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
-from skillmix.checkers.english.words import GRAMMAR, LITTLE
-from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Word, span_between
+from skillmix.checkers.english.words import GRAMMAR, LITTLE, word_set
+from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Word, Words, span_between
 
 _CONSONANTS: Final = frozenset("bcdfghjklmnpqrstvwxyz")
 _VOWEL = re.compile(r"[aeiouy]")
@@ -22,12 +22,18 @@ def alliteration(passage: Passage) -> Span | None:
         initials = [
             (index, word.lower[0])
             for index, word in enumerate(sentence.words)
-            if word.lower[0] in _CONSONANTS and word.lower not in GRAMMAR
+            if word.lower[0] in _CONSONANTS and word.lower not in GRAMMAR and not _is_name(sentence.words, index)
         ]
         span = _chain(sentence, initials, 2)
         if span:
             return span
     return None
+
+
+def _is_name(words: Words, index: int) -> bool:
+    """Whether a word is one part of a name of several: its initials are chance."""
+    neighbours = words[max(index - 1, 0) : index + 2]
+    return index > 1 and sum(word.text[0].isupper() for word in neighbours) > 1 and words[index].text[0].isupper()
 
 
 def homoioteleuton(passage: Passage) -> Span | None:
@@ -36,7 +42,7 @@ def homoioteleuton(passage: Passage) -> Span | None:
         endings = [
             (index, word.lower[-3:])
             for index, word in enumerate(sentence.words)
-            if word.end - word.start >= _LONG and word.lower not in LITTLE and word.lower[-3:].isalpha()
+            if word.end - word.start >= _LONG and word.lower not in _NO_ENDING and word.lower[-3:].isalpha()
         ]
         span = _chain(sentence, endings, 3)
         if span:
@@ -45,6 +51,8 @@ def homoioteleuton(passage: Passage) -> Span | None:
 
 
 _LONG: Final = 5
+_NO_ENDING: Final = LITTLE | word_set("morning evening during ceiling")
+"""Words whose last letters are no ending."""
 
 
 def _chain(sentence: Sentence, keyed: list[tuple[int, str]], step: int) -> Span | None:

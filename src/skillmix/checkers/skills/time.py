@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from skillmix.checkers.english.numerals import numbers_in
-from skillmix.checkers.english.words import DETERMINERS, word_set
+from skillmix.checkers.english.verbs import PAST
+from skillmix.checkers.english.words import DETERMINERS, listed, word_set
 from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words
 
 _AFTER_DETERMINER: Final = DETERMINERS | {"very", "in", "of"}
@@ -36,7 +37,8 @@ def _opens_steps(words: Words, index: int) -> bool:
     before = words[index - 1].lower if index else ""
     lower, after = words[index].lower, words[index + 1].lower
     if lower in _FIRSTS:
-        return before not in _AFTER_DETERMINER and after not in _NO_STEP_AFTER
+        is_name = words[index + 1].text[0].isupper() and after != "i"  # "First Avenue"
+        return before not in _AFTER_DETERMINER and after not in _NO_STEP_AFTER and not is_name
     return lower == "to" and after in ("begin", "start") and words[index + 2].lower == "with"
 
 
@@ -59,42 +61,9 @@ def _ends_steps(words: Words, index: int) -> bool:
 
 
 _DAYS: Final = word_set("monday tuesday wednesday thursday friday saturday sunday")
-_TIMES: Final = (
-    _DAYS
-    | {f"{day}s" for day in _DAYS}
-    | word_set(
-        """
-        january february march april may june july august september october november december
-        spring summer autumn fall winter
-        noon midday midnight morning mornings afternoon evening evenings night nighttime tonight tomorrow today sunrise
-        sunset sunup sundown dawn dusk daybreak nightfall lunchtime dinnertime bedtime suppertime lunch dinner breakfast
-        supper teatime weekend week month year christmas easter thanksgiving halloween holidays midweek midsummer dark
-        birthday
-        day term semester
-        """
-    )
-)
-_BEFORE_TIMES: Final = (
-    word_set(
-        """
-    the this next last early late about around exactly end start beginning middle close of mid midnight half
-    past quarter to after coming following same tomorrow today each every your our my first second third fourth
-    fifth sixth tenth fifteenth twentieth thirtieth last-minute at nearly almost and some his her their good new
-    """
-    )
-    | _DAYS
-)
-_AFTER_CLOCK: Final = (
-    word_set(
-        """
-    o'clock oclock a p am pm in at on sharp tonight tomorrow today if or and to until till til through so
-    because every each this next but when while hours every daily for without with before after the is was were
-    are we i you he she they it most all as even though although since unless whenever wherever during from
-    every except now there here only then
-    """
-    )
-    | _TIMES
-)
+_TIMES: Final = _DAYS | {f"{day}s" for day in _DAYS} | listed("time: times")
+_BEFORE_TIMES: Final = listed("time: before times") | _DAYS
+_AFTER_CLOCK: Final = listed("time: after clock") | _TIMES
 _MINUTES: Final = frozenset({"fifteen", "thirty", "forty-five"})
 _MOST_BEFORE: Final = 5
 
@@ -173,18 +142,15 @@ def _is_duty(words: Words, index: int) -> bool:
         return False
     if lower == "due":
         return after != "to"
+    done = words[index + 2].lower if index + 2 < len(words) else ""
+    if after == "have" and (done in PAST or done.endswith(("ed", "en")) or done in ("been", "gone", "done")):
+        return False  # "it must have gone down"
     return lower in _DUTIES or (lower in _HAVING and after == "to")
 
 
 _UNITS: Final = frozenset({"day", "week", "month", "year", "term", "night"})
 _UNTIL: Final = frozenset({"to", "until", "till", "til", "through"})
-_CHANGES: Final = word_set(
-    """
-    rise rises rose grow grows grew increase increased increases drop drops dropped fall falls fell 
-    age ages aged count counts counted counting numbered scale score changed climbed scores range
-    ranges ranging
-    """
-)
+_CHANGES: Final = listed("time: changes")
 
 
 def start_and_end_time(passage: Passage) -> Span | None:
@@ -219,23 +185,22 @@ def _is_change(words: Words, index: int, end: int, ends: frozenset[int]) -> bool
     opening = index
     while opening > max(index - 30, 0) and words[opening - 1].end not in ends:
         opening -= 1
+    before = {word.lower for word in words[opening:index]}
     bare = end - index <= 5 and not any(word.lower in _TIMES or ":" in word.lower for word in words[index:end])
-    return bare and any(word.lower in _CHANGES for word in words[opening:index])
+    return not before.isdisjoint(_SHIFTS) or (bare and not before.isdisjoint(_CHANGES))
 
 
+_SHIFTS: Final = word_set(
+    "moved postponed shifted rescheduled delayed switched changed passed handed pass hand letter note gift"
+)
+"""Before "from A to B": A is no start."""
 _BEING: Final = word_set(
     "am is are was were be been being i'm you're he's she's it's we're they're who's wasn't weren't isn't aren't"
 )
 _NOT_BETWEEN: Final = DETERMINERS - {"all", "both"} | word_set("in of on at to for with from by one two three")
 _NOUNS_TOO: Final = word_set("building painting drawing meeting clothing recording wedding")
 """Words in -ing that are nouns after "'s": "the baker's painting"."""
-_NO_ACTIONS: Final = word_set(
-    """
-    thing something nothing anything everything morning evening king ring spring string wing ceiling sibling
-    during being darling wedding interesting boring exciting amazing willing surprising charming
-    missing
-    """
-)
+_NO_ACTIONS: Final = listed("time: no actions")
 _MOST_JOINTS: Final = 8
 _JOINING: Final = frozenset({"while", "as", "meanwhile", "whilst"})
 

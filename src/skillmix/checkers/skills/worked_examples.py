@@ -8,10 +8,11 @@ from skillmix.checkers.english.words import PERSONS, word_set
 from skillmix.checkers.passage import Checker, Passage, Span, Words, has_mark, only_comma, span_between
 
 _AS_AS = re.compile(
-    r"\bas (?!(?:soon|long|well|far|much|many|early|late|often|little|few) )"
-    r"(?:[a-z'-]{2,20} ){1,3}?as (?:an?|the) [a-z]"
+    r"\bas (?!(?:soon|long|well|far|much|many|early|late|often|little|few|recently|high|low) )"
+    r"(?:[a-z'-]{2,20} ){1,3}?as (?:an?|the) (?!(?:dozen|hundred|thousand|dollar|week|month|year|mile|third|quarter)\b)"
+    r"[a-z][a-z'-]*+"
 )
-_LIKE_A = re.compile(r"\b(?P<before>[a-z']{1,20}),? (?:just |almost |exactly |much )?like an? (?!lot\b)[a-z]")
+_LIKE_A = re.compile(r"\b(?P<before>[a-z']{1,20}),? (?:just |almost |exactly |much )?like an? (?!lot\b)[a-z][a-z'-]*+")
 _NOT_LIKENED: Final = PERSONS - {"it", "him", "her", "me", "us", "them"} | word_set(
     "would i'd you'd he'd she'd we'd they'd to do does did don't doesn't didn't might may will something anything"
     " nothing things also really who people always never"
@@ -60,6 +61,7 @@ def _is_list(text: str, pieces: tuple[Words, ...]) -> bool:
 _NO_SUPERLATIVE: Final = word_set(
     "rest west test nest guest interest forest request harvest chest quest contest protest priest breast arrest"
     " northwest southwest crest vest pest conquest tempest midwest manifest everest earnest digest jest zest"
+    " honest dishonest modest unrest protest suggest inquest bequest budapest"
 )
 _FIELD: Final = word_set("in of on ever i i've we we've that")
 _REACH: Final = 6
@@ -109,6 +111,8 @@ def plain_definition(passage: Passage) -> Span | None:
     return None
 
 
+_OF_ONE: Final = PERSONS | word_set("of at in on from")
+"""Words of a name that is one thing's, not a kind's: "a cousin of mine"."""
 _LEADS_ON: Final = word_set("and but because since so as that if")
 
 
@@ -117,7 +121,8 @@ def _subject_start(text: str, words: Words, verb: int) -> int:
     for start in range(verb - 2, max(-1, verb - 5), -1):
         if words[start].lower in ("a", "an"):
             opens = start == 0 or words[start - 1].lower in _LEADS_ON or has_mark(text, words[start - 1], words[start])
-            return start if opens else -1
+            is_kind = _OF_ONE.isdisjoint(word.lower for word in words[start:verb])
+            return start if opens and is_kind else -1
     return -1
 
 

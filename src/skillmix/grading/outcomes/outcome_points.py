@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from skillmix.grading.answers import Answer
+from skillmix.grading.replies.thoughts import CUT_IN_THOUGHT
 from skillmix.prompts.rubric import OUTCOMES, TextOutcome
 
 UNDECIDED: Final = "undecided"
@@ -43,7 +44,7 @@ def own_outcome(answer: Answer) -> TextOutcome | None:
     return _OWN.get(answer.status)
 
 
-_OWN: Final[dict[str, TextOutcome]] = {"refused": "refuses", "empty": "evades"}
+_OWN: Final[dict[str, TextOutcome]] = {"refused": "refuses", "empty": "evades", CUT_IN_THOUGHT: "evades"}
 
 
 def one_hot(outcome: TextOutcome) -> tuple[bool, ...]:

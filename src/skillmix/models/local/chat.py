@@ -4,13 +4,16 @@ import json
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Final
 
 from skillmix.calls import Message
 from skillmix.errors import UserError
+from skillmix.grading.replies.thoughts import OPENING, is_thought_tag, opens_thought
 from skillmix.models.local.plain_templates import plain_or_none
 from skillmix.models.request_fields import TEMPLATE_OPTIONS
 
+_END_OF_PROMPT: Final = 16
+"""Tokens at the end of a prompt in which the start of a thought is looked for."""
 _WORD_JOINER = "\u2060"
 _SYSTEM_HINT = (
     "Not every model knows system turns. Remove system from this model, or put its text into a prompt set of your own."
@@ -29,7 +32,9 @@ class Renderer:
         self.tokenizer = tokenizer
         self._name = name
         self._special = sorted(tokenizer.all_special_tokens, key=len, reverse=True)
+        self._shows_thoughts = any(map(is_thought_tag, self._special))
         self._inert = lru_cache(maxsize=4096)(self._with_inert_marks)
+        self._decoded = tokenizer.backend_tokenizer.decode_batch
         self._plain = plain_or_none(tokenizer.chat_template, self._by_template)
         self._rendered = self._render if self._plain else lru_cache(maxsize=4096)(self._render)
 
@@ -49,8 +54,16 @@ class Renderer:
 
     def texts(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """The texts of rows of tokens, without the special tokens of the chat format."""
-        texts: list[str] = self.tokenizer.backend_tokenizer.decode_batch(rows, skip_special_tokens=True)
+        texts: list[str] = self._decoded(rows, skip_special_tokens=not self._shows_thoughts)
+        if self._shows_thoughts:
+            for token in (token for token in self._special if not is_thought_tag(token)):
+                texts = [text.replace(token, "") for text in texts]
         return texts
+
+    def opening(self, prompt: Sequence[int]) -> str:
+        """The start of a thought that a prompt of tokens ends in, which belongs to the reply; mostly empty."""
+        (end,) = self._decoded([prompt[-_END_OF_PROMPT:]], skip_special_tokens=False)
+        return OPENING if opens_thought(end) else ""
 
     def ends(self, model: Any) -> list[int]:
         """Tokens that end a turn, according to the tokenizer and to the model's generation config."""

@@ -337,7 +337,7 @@ class Generator:
 
     def _reply(self, row: _Row, tokens: list[int], text: str) -> Reply:
         return Reply(
-            text=text,
+            text=self._renderer.opening(row.tokens) + text,
             finish="stop" if tokens[-1] in self._ends else "length",
             input_tokens=len(row.tokens),
             output_tokens=len(tokens),

@@ -14,7 +14,6 @@ from skillmix.models.servers.replicas import Replicas
 from skillmix.models.servers.replies import ListedModel, chat_answer, listed_models
 from skillmix.models.specs import ModelOptions, ModelSpec
 
-_THINKING = re.compile(r"^\s*<think>.*?</think>\s*", re.DOTALL)
 _MAY_BE_LEFT_OUT: Final = ("seed", "temperature", "top_p")
 _COMPLAINT: Final = re.compile(
     r"support|recogni[sz]ed|unknown|unexpected|permitted|allowed|extra|invalid|must be|deprecated|not accept|param",
@@ -143,7 +142,7 @@ class ChatServer:
         self.endpoint.note_good_reply()
         requested = {"temperature": request.decoding.temperature, "top_p": request.decoding.top_p, "seed": request.seed}
         return Reply(
-            text=_THINKING.sub("", answer.text),
+            text=answer.text,
             finish=answer.finish,
             input_tokens=answer.tokens[0],
             output_tokens=answer.tokens[1],

@@ -8,6 +8,7 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from skillmix.calls import CallProblem, is_count
+from skillmix.grading.replies.thoughts import OPENING
 from skillmix.models.servers.masking import MASK
 
 _MAX_FINISH: Final = 60
@@ -35,6 +36,7 @@ class _Part(BaseModel):
 class _TextPart(_Part):
     type: str | None = None
     text: str | None = None
+    thinking: str | None = None
 
 
 # Stop at the first fault: a hostile list may have a million of them.
@@ -44,6 +46,8 @@ _Parts = Annotated[list[_TextPart], Field(fail_fast=True, max_length=10_000)]
 class _ChatMessage(_Part):
     content: str | _Parts | None = None
     refusal: str | None = None
+    reasoning: object = None
+    reasoning_content: object = None
 
 
 class _Choice(_Part):
@@ -105,6 +109,9 @@ def chat_answer(raw: bytes, *, max_tokens: int | None = None) -> ServerAnswer | 
     content = choice.message.content
     if isinstance(content, list):
         content = _joined(content)
+    thought = choice.message.reasoning_content or choice.message.reasoning
+    if not content and thought and isinstance(thought, str):
+        content = OPENING + thought
     return _checked_answer(_RawAnswer(content, choice.finish_reason, tokens), max_tokens)
 
 
@@ -119,6 +126,8 @@ def anthropic_answer(raw: bytes, *, max_tokens: int | None = None) -> ServerAnsw
     if document.stop_reason == "refusal":
         return CallProblem("final", "refusal", tokens=tokens)
     text = _joined(document.content) if document.content else None
+    thought = "".join(part.thinking or "" for part in document.content)
+    text = text or (OPENING + thought if thought else text)
     return _checked_answer(_RawAnswer(text, document.stop_reason, tokens), max_tokens)
 
 

@@ -88,7 +88,8 @@ def loss_table(report: Report) -> ReportTable:
         name="why-full-marks-were-missed",
         title="Why full marks were missed",
         note="Texts of all settings; a text counts in every setting that draws it. Format: no 'Answer:' marker, or an "
-        "empty answer, whatever else is wrong. Skills: only skills are missing. Others: only topic, sense or length. "
+        "empty answer, whatever else is wrong. In its thought: the reply ends before its thought does, mostly because "
+        "max_tokens cut it. Skills: only skills are missing. Others: only topic, sense or length. "
         "Undecided: no point is denied, but too few votes could be read. Not there: not written or not graded.",
         columns=(
             "student",
@@ -97,6 +98,7 @@ def loss_table(report: Report) -> ReportTable:
             "texts",
             "full marks",
             "format",
+            "in its thought",
             "refused",
             "skills",
             "others",

@@ -36,7 +36,7 @@ from skillmix.runs.reading.deciding import answer_of, is_over
 from skillmix.runs.reading.decision_cache import Decision, DecisionCache
 from skillmix.runs.run import Run, RunGrader
 
-READER_VERSION: Final = 4
+READER_VERSION: Final = 5
 """To be raised whenever the same replies could be decided otherwise; a test notices changed code."""
 _AT_ONCE: Final = 10_000
 
