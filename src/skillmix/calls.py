@@ -11,10 +11,13 @@ from typing import Final, Literal, Protocol
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
 from skillmix.hashing import digest, seed_of, short_id
+from skillmix.render.wording import shortened
 
 Role = Literal["system", "user", "assistant"]
 _new: Final = object.__new__
 _set: Final = object.__setattr__
+LONGEST_NAME: Final = 100
+"""Letters of the name of a run, a step, a student or a grader; files have such names."""
 _NAME = re.compile(r"[._-]*[a-z0-9][a-z0-9._-]*")
 
 
@@ -356,10 +359,10 @@ def seed_for(experiment_seed: int, key: CallKey) -> int:
 
 def checked_name(name: str, what: str) -> str:
     """The name itself if it can be part of a key; otherwise an error."""
-    if not _NAME.fullmatch(name):
+    if len(name) > LONGEST_NAME or not _NAME.fullmatch(name):
         raise UserError(
-            f"{name!r} is not a name for a {what}.",
-            hint="Use only small letters, digits, '.', '_' and '-'.",
+            f"{shortened(name)!r} is not a name for a {what}.",
+            hint=f"Use only small letters, digits, '.', '_' and '-', {LONGEST_NAME} at most.",
         )
     return name
 

@@ -1,6 +1,10 @@
 """Exceptions that commands show to the user without a traceback."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+_MOST_FAULTS: Final = 20
+"""Faults that one error lists; it counts the others."""
 
 
 class UserError(Exception):
@@ -10,6 +14,8 @@ class UserError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.faults: Sequence[str] = (f"{message} {hint or ''}".rstrip(),)
+        """One entry for each fault that the error reports."""
         if hint:
             self.add_note(f"hint: {hint}")  # a traceback in Python shows it
 
@@ -35,4 +41,31 @@ def faults_error(subject: str, faults: Sequence[str], *, hint: str) -> UserError
     """One error for all faults of a file or folder, so that the user can mend them in one round of edits."""
     if len(faults) == 1:
         return UserError(f"{subject}: {faults[0]}", hint=hint)
-    return UserError(f"{subject} has {len(faults)} faults:\n" + "\n".join(f"  {f}" for f in faults), hint=hint)
+    more = len(faults) - _MOST_FAULTS
+    lines = [*faults[:_MOST_FAULTS], *([f"and {more} more"] if more > 0 else [])]
+    message = f"{subject} has {len(faults)} faults:\n" + "\n".join(f"  {line}" for line in lines)
+    error = UserError(message, hint=hint)
+    error.faults = faults
+    return error
+
+
+def errors_of(checks: Iterable[Callable[[], object]]) -> list[UserError]:
+    """The errors of those checks that fail."""
+    errors = []
+    for check in checks:
+        try:
+            check()
+        except UserError as error:
+            errors.append(error)
+    return errors
+
+
+def refuse(subject: str, errors: Sequence[UserError], *, hint: str = "Nothing was changed, and no call made.") -> None:
+    """Raise errors as one, if there are any."""
+    different = list({error.message: error for error in errors}.values())
+    if len(different) == 1:
+        raise different[0]
+    if different:
+        faults = dict.fromkeys(fault for error in different for fault in error.faults)
+        own = [one for one in faults if not any(one in other and one != other for other in faults)]
+        raise faults_error(subject, own, hint=hint)

@@ -231,7 +231,7 @@ def test_faults_of_groups_are_reported_at_once(tmp_path: Path) -> None:
     assert "kinds, groups, two: 'figure 0 with 0a' is in `one` and beside it" in shown
 
 
-@pytest.mark.parametrize("name", ["train", "all", "Two words", "a--b"])
+@pytest.mark.parametrize("name", ["train", "all", "Two words", "a--b", "12"])
 def test_the_name_of_a_group_is_a_plain_word_of_its_own(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match=f"'{name}' cannot be the name of a group"):
         groups(tmp_path, **{name: {"categories": ["kind 0"]}})

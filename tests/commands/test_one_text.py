@@ -75,6 +75,22 @@ def test_parse_reply_knows_the_students_text(
     assert json.loads(out)["points"] is None
 
 
+def test_the_points_of_grade_text_are_the_same_as_json_and_as_text(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = "My laundry is as stubborn as a mule. It balks. It bites. It waits. It hums."
+    asked = ["verifiable", "--skills", "simile", "--topic", "Laundry day", "--grader", "rules:"]
+    shown = {}
+    for form in ((), ("--json",)):
+        give_input(monkeypatch, long.encode())
+        _, shown[form], _ = run(capsys, "grade-text", *asked, *form)
+
+    points = json.loads(shown["--json",])["points"]
+    lines = dict(line.split(":")[:2] for line in shown[()].splitlines() if ": " in line[:40])
+    assert points["length"] == 0.0
+    assert {name: int(lines[name].split()[0]) for name in points} == points
+
+
 def test_grade_text_asks_one_grader(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     give_input(monkeypatch, f"Scripted words {code('metaphor')} {code('Sewing')}.".encode())
 

@@ -119,9 +119,9 @@ def test_an_empty_list_in_a_step_is_refused_with_its_keys(step: int, key: str) -
     [
         (
             ["steps", 0],
-            "Keys of an evaluate step: name, stage, catalog, partition, students, graders, settings, k, combinations,",
+            "Keys of an evaluate step: name, stage, catalog, partition, students, settings, k, combinations,",
         ),
-        (["steps", 1], "Keys of a report step: name, stage, rules, published, tokens, runs."),
+        (["steps", 1], "Keys of a report step: name, stage, rules, published, tokens, runs, contrasts."),
         (["students", "base"], "Keys of a student: key, insecure, system, extra, batch, model,"),
         (["graders", "gpt"], "Keys of a grader: key, insecure, system, extra, batch, model, rounds,"),
         (["budget"], "Keys of budget: max_usd, max_calls."),
@@ -209,11 +209,11 @@ def test_faults_of_every_kind_come_at_once_in_our_words() -> None:
         "steps.4.published: 'maybe' is not true or false",
         'sed: there is no such key. Did you mean "seed"?',
         "students.weak: 'scriptd:student' is not a model. Did you mean \"scripted\"? Specs start with one of: openai, "
-        "anthropic, local, bundled, new, scripted, rules.",
+        "anthropic, local, bundled, new, scripted, composer, rules.",
         "steps.eval: there is no student 'stong'. Did you mean \"strong\"?",
         "steps.eval: there is no grader 'juge'. Did you mean \"judge\"?",
-        "catalog: There is no catalogue 'papr'. Did you mean \"paper\"? Shipped: paper, safety, verifiable. Or give a "
-        "folder with skills.yaml, topics.yaml and partitions.yaml.",
+        "catalog: There is no catalogue 'papr'. Did you mean \"paper\"? Shipped: figures, paper, safety, verifiable. "
+        "Or give a folder with skills.yaml, topics.yaml and partitions.yaml.",
         "prompts: There is no prompt set 'standart'. Did you mean \"standard\"? Shipped: "
         + ", ".join(shipped_prompt_sets())
         + ". Or give a folder that has generate-1.txt.",

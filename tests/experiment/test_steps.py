@@ -119,22 +119,6 @@ def test_a_grade_step_that_would_grade_nothing_is_a_fault(change: dict[str, Any]
         experiment_of(document, source="test")
 
 
-def test_planned_conversations_count_each_cell_once(steps: dict[str, Step]) -> None:
-    planned = {name: step.conversations(list(steps.values())) for name, step in steps.items()}
-
-    write, evaluate = 2 * 5 * 3, 2 * 2 * 10 * 2
-    assert planned == {
-        "write": write,
-        "data": 5 + 7,
-        "both": 0,
-        "tuned": 0,
-        "eval": evaluate,
-        "again": write + evaluate,
-        "some": 10 * 2,
-        "report": 0,
-    }
-
-
 def test_pools_drawn_from_include_those_of_graded_steps(steps: dict[str, Step]) -> None:
     drawn = {name: step.pools_drawn_from(list(steps.values())) for name, step in steps.items()}
 

@@ -81,3 +81,15 @@ def test_terminals_get_nothing_to_obey(mask: Mask) -> None:
     line = mask.line("\x1b[2J\x1b]0;title\x07 a\u202eb\u2066c\n\rerror: d\x9b31m\ud800\u2028e")
 
     assert line == "[2J]0;title abc error: d31m e"
+
+
+@pytest.mark.parametrize("between", ["\u200b", "\u2060", "\ufe0f", "\u00ad", "\u034f", "\x00", "\x1b", "\U000e0041"])
+def test_a_key_with_characters_between_its_letters_that_nobody_sees_is_hidden(mask: Mask, between: str) -> None:
+    mixed = between.join(SECRET)
+
+    assert mask.reply(f"It is – {mixed}.\nA second line.") == "It is – [key].\nA second line."
+    assert "9f8e7d6c5b4a" not in mask.line(f"the key {mixed} is wrong")
+
+
+def test_a_reply_without_a_key_keeps_its_invisible_characters(mask: Mask) -> None:
+    assert mask.reply("❤\ufe0f and zero\u200bwidth") == "❤\ufe0f and zero\u200bwidth"

@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from skillmix.experiment.steps import Contrast
 from skillmix.report.records import Report, RunFacts, by_key
 from skillmix.scores.cells import Cell
 from skillmix.scores.findings import findings
+from skillmix.scores.verdicts.contrasts import judged_contrasts
 from skillmix.scores.verdicts.main_result import MainResult
 from tests.report.test_findings import WHO, cell, contender, lineage
 
@@ -23,7 +25,6 @@ FACTS = RunFacts(
     rounds={},
     generations=1,
     texts=0,
-    graded=120,
     missing=0,
 )
 
@@ -46,7 +47,7 @@ def test_a_difference_is_said_with_its_interval_and_its_verdict() -> None:
     )
     assert "(95 % interval" in result.detail and result.detail.endswith("; a gain, p < .001.")
     assert result.evidence == "Setting held-out, grader g, 40 combinations."
-    assert [n.value for n in result.numbers] == ["+62 points", "25 of 40", "120"]
+    assert [n.value for n in result.numbers] == ["+62 points", "25 of 40", "80"]
     assert "weak does better on 0, neither on 15" in result.numbers[1].label
 
 
@@ -147,3 +148,15 @@ def test_several_trainings_have_no_shares_of_one_student() -> None:
     assert "with 4 skills in one text, m12 against base: a difference of 56 points (95 % interval" in result.detail
     assert result.numbers[1].value == "4 of 4" and result.numbers[1].label.startswith("seeds on which m12 does better")
     assert result.evidence.startswith("4 trainings, setting held-out")
+
+
+def test_a_planned_comparison_counts_the_graded_texts_of_evaluations() -> None:
+    cells = [cell("weak", 5, 40), cell("strong", 30, 40), cell("strong", 10, 40, k=2)]
+    plan = Contrast(student="strong", setting="held-out", k=4, against="weak")
+    planned = judged_contrasts([plan], [contender("weak"), contender("strong")], {c.key: c for c in cells})
+
+    result = Report(runs=(FACTS,), cells=tuple(cells), contrasts=tuple(planned)).result
+
+    assert result.headline == "Supported: strong does better than weak"
+    assert [n.value for n in result.numbers] == ["75 %", "12 %", "120"]
+    assert result.numbers[-1].label == "texts on 80 combinations of skills and a topic, graded by g"

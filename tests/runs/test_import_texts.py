@@ -143,6 +143,7 @@ def test_all_faulty_lines_are_named_at_once(in_folder: Path) -> None:
     with pytest.raises(UserError) as caught:
         import_texts(file, "mine", catalog="paper")
 
+    assert "has 30 faults" in caught.value.message
     assert "line 20:" in caught.value.message
     assert "and 10 more" in caught.value.message
 

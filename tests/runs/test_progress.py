@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from skillmix.catalog.files import load_catalog
 from skillmix.commands import main
 from skillmix.experiment.experiment import load_experiment
 from skillmix.runs.progress.progress import LINE_EVERY, RunProgress
@@ -24,7 +25,7 @@ from skillmix.runs.run import Run
 from skillmix.steps.run import planned_work
 
 _EVALUATE = {"stage": "evaluate", "graders": ["judge"], "settings": ["train"], "k": [1, 2], "generations": 2}
-_SHOWN_LEFT = re.compile(r"(about|at least) \d+ (s|min) left")
+_SHOWN_LEFT = re.compile(r"about \d+ (s|min) left")
 
 
 def experiment(folder: Path, *, combinations: int = 4, with_report: bool = False) -> Path:
@@ -73,7 +74,7 @@ def test_the_plan_of_an_experiment_counts_calls_steps_and_reports(in_folder: Pat
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
     loaded = load_experiment(path)
 
-    found = planned_work(loaded, loaded.steps, Run(in_folder / "runs" / "tiny"))
+    found = planned_work(loaded, load_catalog(loaded.catalog), loaded.steps, Run(in_folder / "runs" / "tiny"))
 
     assert [(work.name, work.total, work.bound) for work in found] == [
         ("data", 6 * 3, "at least"),
@@ -147,13 +148,27 @@ def test_lines_come_every_fifteen_seconds_at_most_and_claim_only_what_was_measur
 
     lines = lines_of(capsys)
     assert lines[0] == "eval: begins, 100 calls"
-    assert lines[1] == "eval: 15 of 100 calls; the run: 8 %, at least 85 s left (not measured yet: tune)"
-    assert lines[2].startswith("eval: 30 of 100 calls; the run: 16 %, at least 70 s left")
+    assert lines[1] == "eval: 15 of 100 calls; the run: 8 %, about 85 s left without tune"
+    assert lines[2].startswith("eval: 30 of 100 calls; the run: 16 %, about 70 s left without tune")
     assert lines[3].startswith("eval: done; the run: ")
     assert lines[4] == "tune: begins, 10 steps"
     assert "left" not in lines[3] and "left" not in lines[5]
     assert lines[6].startswith("tune: step 4 of 10, loss 1.8; the run: ") and lines[6].endswith("about 60 s left")
     assert len(lines) == 7
+
+
+def test_the_time_left_follows_the_pace_of_the_last_minute(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with RunProgress([Work("eval", "calls", total=1000)], clock=clock) as progress:
+        progress.begin("eval")
+        for second in range(300):
+            done = second // 10 if second < 150 else 15 + 4 * (second - 150)
+            progress.update("eval", done=done, made=done)
+            clock.now += 1
+
+    last = lines_of(capsys)[-1]
+    assert last.startswith("eval: 555 of 1,000 calls, ") or last.startswith("eval: 555 of 1,000 calls;")
+    assert last.endswith("about 1 min 51 s left") or last.endswith("about 2 min left")
 
 
 def test_the_bar_never_goes_back_when_more_is_found_to_do(capsys: pytest.CaptureFixture[str]) -> None:

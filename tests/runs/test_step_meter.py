@@ -1,6 +1,8 @@
 """Figures of a step: how they are kept, added up and said, and how a device is measured."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -185,7 +187,7 @@ def test_the_gpu_of_models_in_another_process_counts(monkeypatch: pytest.MonkeyP
 def test_the_share_of_a_cpu_is_cpu_time_by_wall_time_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     used_gpu(monkeypatch, is_used=False)
     cpu, times = iter([1.0, 7.0]), iter([0.0, 4.0])
-    monkeypatch.setattr(device_meter, "_cpu_seconds", lambda: next(cpu))
+    monkeypatch.setattr(device_meter, "cpu_seconds", lambda: next(cpu))
     monkeypatch.setattr(device_meter, "cores", lambda: 2)
 
     seconds = DeviceMeter(now=lambda: next(times)).seconds()
@@ -205,3 +207,19 @@ def test_the_file_is_plain_json(tmp_path: Path) -> None:
             }
         },
     }
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux shows the time of processes that work")
+def test_the_time_of_a_child_that_still_works_counts() -> None:
+    before = device_meter.cpu_seconds()
+    loop = "import time; e = time.process_time() + 0.3\nwhile time.process_time() < e: pass\nprint(); time.sleep(60)"
+    child = subprocess.Popen([sys.executable, "-c", loop], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        child.stdout.readline()
+
+        assert device_meter.cpu_seconds() - before > 0.25
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()  # type: ignore[union-attr]

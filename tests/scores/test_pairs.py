@@ -201,7 +201,7 @@ def test_other_prompts_or_decoding_are_noted(in_folder: Path) -> None:
 
 
 def facts(students: dict[str, str]) -> RunFacts:
-    return RunFacts("r", None, None, 0, None, "default", (), students, {}, {}, 1, 0, 0, 0)
+    return RunFacts("r", None, None, 0, None, "default", (), students, {}, {}, 1, 0, 0)
 
 
 def report_of(specs: dict[str, str], cells: tuple[Cell, ...]) -> Report:

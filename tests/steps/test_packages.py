@@ -57,14 +57,15 @@ def test_a_dry_run_does_not_warn_of_packages_that_only_the_machines_of_a_cluster
     assert "packages" not in capsys.readouterr().err
 
 
-def test_a_dry_run_does_not_fail_because_of_a_damaged_model(in_folder: Path) -> None:
+def test_a_dry_run_refuses_a_damaged_model_in_one_error(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     steps = load_experiment(Path("quickstart")).steps
     for step in steps:
         model = in_folder / "runs/quickstart" / step.name / "model"
         model.mkdir(parents=True)
         (model / LINEAGE_FILE).write_text('{"kind": "model"}', encoding="utf-8")
 
-    assert main(["run", "quickstart", "--dry-run"]) == 0
+    assert main(["run", "quickstart", "--dry-run"]) == 2
+    assert LINEAGE_FILE in capsys.readouterr().err
 
 
 def test_scripted_models_and_code_need_no_further_package(

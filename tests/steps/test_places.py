@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from skillmix.catalog.catalog import Catalog
-from skillmix.catalog.combinations import Combination, combination_of
+from skillmix.catalog.combinations import Combination, Draw, combination_of
 from skillmix.catalog.files import load_catalog
 from skillmix.commands import main
 from skillmix.errors import UserError
@@ -248,12 +248,35 @@ def test_a_student_is_compared_with_the_partition_of_the_step(in_folder: Path) -
 def test_a_step_draws_from_its_own_place_and_others_from_that_of_the_experiment(in_folder: Path) -> None:
     own = EVAL | {"name": "own", "catalog": "paper", "partition": "random-skills:4", "settings": ["train"]}
     experiment, catalog = loaded(EVAL | {"name": "eval"}, own, partition="nested:3", exclude=["figure 0 with 0a"])
-    places = [place_of(cell, experiment, catalog) for cell in cells_of(experiment, catalog)]
+    places = [
+        place_of(cell, experiment, catalog) for s in experiment.steps for cell in s.undrawn_cells(experiment.steps)
+    ]
 
     assert [(p.catalog.name, p.partition.name, len(p.exclude)) for p in places] == [
         ("cells", "nested:3", 1),
         ("paper", "random-skills:4", 0),
     ]
+
+
+def test_all_combinations_and_numbers_by_group_are_those_of_the_place_of_a_step(in_folder: Path) -> None:
+    step = EVAL | {
+        "name": "own",
+        "catalog": cells_folder(Path("cells"), figures=9, kinds=3),
+        "partition": "nested:1",
+        "settings": ["held-out", BESIDE],
+        "combinations": {"held-out": "all", BESIDE: {2: 3}},
+    }
+    experiment, catalog = loaded(EVAL | {"name": "default"}, step, catalog="paper")
+    cells = [cell for cell in cells_of(experiment, catalog) if cell.step == "own"]
+
+    undrawn = next(experiment.steps[1].undrawn_cells(experiment.steps))
+    side = place_of(undrawn, experiment, catalog).pool("held-out")
+    every = Draw(side=side, setting="held-out", k=2, seed=experiment.seed).total
+    assert [(cell.label, len(cell.combinations)) for cell in cells] == [
+        ("held-out in cells under nested:1", every),
+        (f"{BESIDE} in cells under nested:1", 3),
+    ]
+    assert all(side.holds(combination.skills) for combination in cells[0].combinations)
 
 
 def test_the_command_catalog_shows_every_group(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,6 +128,9 @@ def kind(form: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
         return _SECTIONS[name] if name in _SECTIONS else kind(sections[name], sections)
     if "anyOf" in form:
         return " or ".join(kind(one, sections) for one in form["anyOf"] if one.get("type") != "null")
+    if "oneOf" in form:  # a value, or a table of such values
+        value, *tables = (kind(one, sections) for one in form["oneOf"])
+        return f"{value}, or a table of such values" if tables else value
     if "const" in form:
         return f"`{form['const']}`"
     if "enum" in form:

@@ -16,6 +16,7 @@ from typing import Final
 from skillmix.annotation.shown_texts import AnnotationItem, AskedQuestion
 from skillmix.annotation.task import AnnotationTask, fault_of
 from skillmix.calls import human_grader
+from skillmix.catalog.yaml import read_text
 from skillmix.errors import UserError, faults_error
 from skillmix.runs.graders.human_votes import HumanAnswer, Vote
 
@@ -30,7 +31,6 @@ _ID_LETTER: Final = "t"
 """Stands before each id: a program would rewrite an id that looks like a number."""
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _LARGEST: Final = 100_000_000
-_MOST_FAULTS: Final = 20
 _Row = dict[str, str]
 """Cells by column."""
 
@@ -147,9 +147,7 @@ def read_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> Spreadshee
         found = ((own, _answer_fault(task, rater, own_texts, own, answer)) for own, answer in answers.items())
         faults = [f"the text {_ID_LETTER}{own}: {fault}" for own, fault in found if fault is not None]
     if faults:
-        more = len(faults) - _MOST_FAULTS
-        listed = [*faults[:_MOST_FAULTS], *([f"… and {more} more"] if more > 0 else [])]
-        raise faults_error(str(file), listed, hint="Nothing was stored. A vote is 1, 0 or ?, one for each question.")
+        raise faults_error(str(file), faults, hint="Nothing was stored. A vote is 1, 0 or ?, one for each question.")
     return SpreadsheetAnswers(answers, len(by_item) - len(answers))
 
 
@@ -208,14 +206,7 @@ def _is_same(cell: str, expected: str) -> bool:
 
 def _rows(file: Path) -> Iterator[tuple[int, _Row]]:
     """The rows of a spreadsheet with their numbers; columns that somebody added are left out."""
-    try:
-        if file.stat().st_size > _LARGEST:
-            raise UserError(f"{file} is too large for a task.", hint="Check the path.")
-        content = file.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}.", hint="Check the path.") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{file} is not in UTF-8.", hint='Save it as "CSV UTF-8".') from None
+    content = read_text(file, most=_LARGEST)
     named = _SEPARATOR_LINE.match(content)
     if named is not None:
         content = content[named.end() :]

@@ -27,7 +27,6 @@ from skillmix.render.nearest import name_hint
 FOLDER: Final = SHIPPED / "calibration"
 DISAGREEMENTS: Final = "disagreements.yaml"
 """A file beside the texts of a set: labels on which the author and a second reader differ."""
-_MOST_FAULTS: Final = 20
 _HINT: Final = (
     "An entry has skill, text and label (shows or near), and may have topic, off (topic or sense), why and disputed; "
     "nothing was asked."
@@ -127,8 +126,6 @@ def _texts_of(files: list[Path], catalog: Catalog) -> tuple[KnownText, ...]:
                 texts.append(_known_text(_ENTRY.validate_python(entry), catalog))
                 places.append(place)
     faults += [f"{places[index]}: the same text stands before it" for index in repeated(texts)]
-    if len(faults) > _MOST_FAULTS:
-        faults = [*faults[:_MOST_FAULTS], f"and {len(faults) - _MOST_FAULTS} more"]
     if faults:
         raise faults_error(f"The calibration set {files[0].parent if len(files) > 1 else files[0]}", faults, hint=_HINT)
     return tuple(texts)

@@ -2,14 +2,14 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final, Literal
 
 from skillmix.catalog.grammar import Figure, Grammar
 from skillmix.catalog.names import before_parenthesis, fold_name
 from skillmix.catalog.nested import GROUPS_OF_CELLS, cells_by_group
 from skillmix.catalog.own_code import OwnCode
-from skillmix.errors import UserError
+from skillmix.errors import UserError, errors_of, refuse
 from skillmix.hashing import ranked, short_id
 from skillmix.render.nearest import name_hint
 
@@ -222,6 +222,14 @@ class Catalog:
             else f"{name!r} is the short form of {len(matches)} skills.",
             hint=name_hint(name, [s.name for s in (matches or self.skills)], otherwise=self._lists_them),
         )
+
+    def require_skills(self, names: Iterable[str]) -> list[Skill]:
+        """The skills with these names; one error reports all names that no skill has."""
+        names = list(names)
+        refuse(
+            f"Catalogue {self.name!r}", errors_of(partial(self.skill, name) for name in names), hint=self._lists_them
+        )
+        return [self.skill(name) for name in names]
 
     @property
     def _lists_them(self) -> str:

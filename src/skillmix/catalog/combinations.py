@@ -186,6 +186,22 @@ def draw_reserved(draw: Draw, count: int, share: float) -> list[Combination]:
     return drawn
 
 
+def draw_all(draw: Draw, reserved: float | None = None) -> list[Combination]:
+    """All combinations of a draw, or all whose skill sets are reserved at a share."""
+    if draw.total > _MOST_OF_ALL:
+        raise UserError(
+            f"All combinations of k = {draw.k} in setting {draw.setting!r} are {draw.total:,}, too many to ask for.",
+            hint="Give their number.",
+        )
+    drawn = [c for c in all_combinations(draw) if reserved is None or is_reserved(c.skills, reserved)]
+    if not drawn:
+        raise UserError(f"There is no combination of k = {draw.k} in setting {draw.setting!r}.", hint="Leave it out.")
+    return drawn
+
+
+_MOST_OF_ALL: Final = 100_000
+
+
 def draw_ladder(draw: Draw, count: int) -> list[Combination]:
     """Draw `count` combinations of draw.k skills; the n-th adds one skill to the n-th combination of k - 1.
 

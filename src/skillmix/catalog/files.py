@@ -30,7 +30,8 @@ from skillmix.render.nearest import did_you_mean, name_hint
 SHIPPED = Path(str(files("skillmix"))) / "data"
 """The folder of the package's own catalogs and prompt sets."""
 
-Name = Annotated[str, StringConstraints(pattern=r"^[^\s;|\x00-\x1f\x7f]([^;|\x00-\x1f\x7f]*[^\s;|\x00-\x1f\x7f])?$")]
+_NAME = r"^[^\s;|\x00-\x1f\x7f]([^;|\x00-\x1f\x7f]*[^\s;|\x00-\x1f\x7f])?$"
+Name = Annotated[str, StringConstraints(pattern=_NAME, max_length=500)]
 """A name is one line without outer blanks, without ';' (it separates names on the command line) and without '|'."""
 FigureWord = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]+$")]
 Pair = Annotated[list[Name], Field(min_length=2, max_length=2)]
@@ -156,10 +157,10 @@ class TopicSides(_Strict):
 
 
 def _group_name(name: str) -> str:
-    if name in SETTINGS or not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
+    if name in SETTINGS or name.isdigit() or not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
         raise ValueError(
-            f"{name!r} cannot be the name of a group: small letters, digits and single dashes, and not one of "
-            f"{', '.join(SETTINGS)}, which every partition has"
+            f"{name!r} cannot be the name of a group: small letters, digits and single dashes, not digits alone, and "
+            f"not one of {', '.join(SETTINGS)}, which every partition has"
         )
     return name
 

@@ -73,6 +73,7 @@ _LIMITS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "greater_than_equal": lambda ctx: f"is below {ctx['ge']}",
     "greater_than": lambda ctx: f"is not above {ctx['gt']}",
     "less_than_equal": lambda ctx: f"is above {_number(ctx['le'])}",
+    "string_too_long": lambda ctx: f"has more than {ctx['max_length']} letters",
     "less_than": lambda ctx: f"is not below {_number(ctx['lt'])}",
 }
 _CHOICES: Final = frozenset({"literal_error", "enum", "union_tag_invalid"})

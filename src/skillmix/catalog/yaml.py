@@ -32,6 +32,9 @@ class _StrictLoader(_Loader):  # type: ignore[misc]  # the C loader when libyaml
         return mapping
 
 
+SMALL: Final = 64 << 20
+LARGE: Final = 4 << 30
+"""The most bytes of files that people write, and of lists of texts or combinations."""
 _MOST_NAMES: Final = 500
 """Files of a folder that are looked at for a suggestion."""
 
@@ -50,10 +53,14 @@ def _kind(path: Path) -> str:
     return ".yaml" if suffix == ".yml" else suffix
 
 
-def read_text(path: Path) -> str:
-    """Read a UTF-8 text file."""
+def read_text(path: Path, *, most: int = SMALL) -> str:
+    """Read a UTF-8 text file; a device, and a file with more than `most` bytes, are errors."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise UserError(f"{path} is not a regular file.", hint="Write the text into a file.")
+        if path.stat().st_size > most:
+            raise UserError(f"{path} has more than {most >> 20:,} MiB.", hint="Check the path.")
+        return path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
         hint = name_hint(path.name, _names_beside(path), otherwise="Check the path.")
         raise UserError(f"There is no file {path}.", hint=hint) from None

@@ -263,7 +263,8 @@ class CatalogView:
                     "definition": skill.definition,
                     "example": skill.example,
                     "checkable": checker_of(skill.name) is not None,
-                    **({"figure": skill.figure, "word": skill.word} if skill.figure else {}),
+                    "figure": skill.figure,
+                    "word": skill.word,
                 }
                 for skill in self.catalog.skills
             ],

@@ -16,7 +16,7 @@ from skillmix.commands.shared_options import (
     positive,
 )
 from skillmix.commands.streams import print_json, standard_input
-from skillmix.errors import UserError
+from skillmix.errors import UserError, errors_of, refuse
 from skillmix.render.grounds import grounds
 from skillmix.render.layout import wrapped
 
@@ -233,7 +233,9 @@ class NamedCombination:
                 f"--skills {self.skills!r} names no skill.",
                 hint='Give names separated by ";", such as --skills "metaphor; red herring".',
             )
-        skills = tuple(catalog.skill(name).name for name in names)
+        errors = errors_of([lambda: catalog.require_skills(names), lambda: catalog.topic(self.topic)])
+        refuse(f"Catalogue {catalog.name!r}", errors, hint=f"`skillmix catalog {catalog.name}` lists all names.")
+        skills = tuple(skill.name for skill in catalog.require_skills(names))
         combination = combination_of(skills, catalog.topic(self.topic))
         return catalog, Combination(combination.id, skills, combination.topic)
 
@@ -305,8 +307,10 @@ class GradedText:
         """The documented form of `grade-text --json`."""
         from skillmix.grading.points import METRICS, text_score, woven_full_marks
 
+        names = [criterion.name for criterion in self.rubric.criteria]
+        earned = [None if point is None else float(point) for point in self.points]
         return {
-            "points": self.reading.by_name(self.rubric),
+            "points": None if self.reading.points is None else dict(zip(names, earned, strict=True)),
             "problem": self.reading.problem,
             "notes": list(self.reading.notes),
             "scores": {metric: text_score(self.points, metric) for metric in METRICS},

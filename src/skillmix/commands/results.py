@@ -106,7 +106,8 @@ def status(options: argparse.Namespace) -> int:
         people = [{"step": name, **asdict(one)} for name, own in raters.items() for one in own]
         more = ({"annotations": people} if raters else {}) | ({"workers": workers.as_json()} if workers else {})
         return print_json(status.as_json() | more)
-    print(f"calls: {whole(status.done)} done, {whole(status.missing)} missing, {whole(status.failed)} failed")
+    missing = f"{status.missing_bound or ''} {whole(status.missing)} missing".lstrip()
+    print(f"calls: {whole(status.done)} done, {missing}, {whole(status.failed)} failed")
     if status.batches:
         worst = sum(wave.worst_usd for wave in status.batches)
         price = f", at most {worst:.2f} US dollars" if worst else ""
@@ -296,7 +297,7 @@ def text_page(rows: "Sequence[TextRow]", words: "DenialWords | None" = None) -> 
 
 def _paragraph(row: "TextRow", words: Mapping[str, str], *, names_grader: bool) -> str:
     grader = f", graded by {row.grader}" if names_grader else ""
-    settings = f", {' and '.join(row.settings)}" if row.settings else ""
+    settings = f", {' and '.join(row.settings) or 'in no score'}"
     cut = f" [{CUT}]" if row.cut else ""
     text = one_line(row.text) or "(no text)"
     lines = [wrapped(f"{row.student}, k = {row.k}{settings}, on {row.topic}{grader}: {text}{cut}", indent=2)]

@@ -274,7 +274,7 @@ def dry_run(options: argparse.Namespace) -> int:
     from skillmix.experiment.experiment import load_experiment
     from skillmix.experiment.gpu_hours import NOTE
     from skillmix.steps.estimates import budget_warnings, estimate_notes, estimate_table
-    from skillmix.steps.run import estimate_experiment, packages_warning
+    from skillmix.steps.run import estimate_experiment, lacks_here
 
     experiment = load_experiment(options.experiment, changes=options.set)
     estimates = estimate_experiment(experiment, prices=options.prices)
@@ -288,7 +288,7 @@ def dry_run(options: argparse.Namespace) -> int:
         if not options.wide:
             print("\nMore: --wide for the tokens and what the expectation comes from; --json")
     sys.stdout.flush()
-    packages = packages_warning(experiment, calls_here=getattr(options, "on", None) is None)
-    for warning in [*budget_warnings(estimates, experiment.budget), *([packages] if packages else [])]:
+    lacking = lacks_here(experiment, calls_here=getattr(options, "on", None) is None)
+    for warning in (*budget_warnings(estimates, experiment.budget), *lacking):
         print(f"warning: {warning}", file=sys.stderr)
     return 0

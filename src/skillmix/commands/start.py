@@ -24,7 +24,7 @@ def add_parsers(commands: Commands) -> None:
     """Add the command `init`."""
     parser = add_command(commands, "init", init, has_json=False)
     about = "; ".join(f"{name}: {words}" for name, words in PURPOSES.items())
-    parser.add_argument("purpose", choices=tuple(PURPOSES), metavar="PURPOSE", help=about)
+    parser.add_argument("purpose", choices=tuple(PURPOSES), metavar="|".join(PURPOSES), help=about)
     parser.add_argument("--model", metavar="SPEC", help="the model, such as openai:NAME@http://localhost:8000/v1")
     parser.add_argument("--output", type=Path, metavar="FILE", help="default: PURPOSE.yaml; never overwritten")
     shells = add_command(commands, "completion", completion, has_json=False)

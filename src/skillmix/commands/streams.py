@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from shlex import quote
 from shutil import which
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from skillmix.errors import UserError
 
@@ -34,14 +34,19 @@ def _from_here(path: Path) -> str:
     return str(absolute.relative_to(Path.cwd())) if absolute.is_relative_to(Path.cwd()) else str(absolute)
 
 
+_LONGEST_INPUT: Final = 64 << 20
+
+
 def standard_input() -> str:
     """Read standard input to its end, as text."""
     try:
         if sys.stdin.isatty():
             print("reading standard input; end it with Ctrl-D", file=sys.stderr)
-        raw = sys.stdin.buffer.read()
+        raw = sys.stdin.buffer.read(_LONGEST_INPUT + 1)
     except (AttributeError, ValueError):
         raise UserError("Standard input is closed.", hint="Give the text to read on standard input.") from None
+    if len(raw) > _LONGEST_INPUT:
+        raise UserError(f"Standard input has more than {_LONGEST_INPUT >> 20} MiB.", hint="Give one text.")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

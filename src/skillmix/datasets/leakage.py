@@ -18,7 +18,7 @@ from skillmix.catalog.combinations import Combination, combination_of, is_reserv
 from skillmix.catalog.files import load_catalog, shipped_catalogs
 from skillmix.catalog.names import before_parenthesis
 from skillmix.catalog.shipped import own_or_shipped
-from skillmix.catalog.yaml import read_text
+from skillmix.catalog.yaml import LARGE, read_text
 from skillmix.datasets.corpus import words_of
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, load_experiment
@@ -189,7 +189,7 @@ def combinations_in(path: Path) -> Iterator[str]:
     if path.suffix in (".yaml", ".yml"):
         yield from _evaluated_in(path)
         return
-    text = read_text(path)
+    text = read_text(path, most=LARGE)
     try:
         documents = (
             json.loads(text) if path.suffix == ".json" else [json.loads(x) for x in text.split("\n") if x.strip()]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from skillmix.calls import Outcome, Request, as_name, checked_name
+from skillmix.calls import LONGEST_NAME, Outcome, Request, as_name, checked_name
 from skillmix.catalog.combinations import Combination
 from skillmix.catalog.files import load_catalog, shipped_catalogs
 from skillmix.errors import UserError, faults_error
@@ -36,9 +36,7 @@ from skillmix.models.specs import parse_spec
 from skillmix.prompts.files import load_prompts, shipped_prompt_sets
 from skillmix.runs.run import Run, new_run
 
-_MOST_FAULTS: Final = 20
 _LONGEST_MODEL: Final = 200
-_LONGEST_NAME: Final = 100
 _SAME: Final = ("seed", "catalog", "partition", "prompts", "exclude")
 """What all logs of a run must have in common."""
 
@@ -181,8 +179,6 @@ def _read_samples(log: InspectLog, reader: SampleReader) -> tuple[list[SampleCal
             calls = reader.read(sample)
         except UserError as error:
             faults.append(error.message)
-            if len(faults) > _MOST_FAULTS:
-                break
             continue
         if calls is None:
             unfinished += 1
@@ -192,8 +188,7 @@ def _read_samples(log: InspectLog, reader: SampleReader) -> tuple[list[SampleCal
             seen.add(calls.place)
             samples.append(calls)
     if faults:
-        more = ["and more"] if len(faults) > _MOST_FAULTS else []
-        raise faults_error(str(log.path), [*faults[:_MOST_FAULTS], *more], hint="Nothing was imported.")
+        raise faults_error(str(log.path), faults, hint="Nothing was imported.")
     return samples, unfinished
 
 
@@ -253,7 +248,7 @@ def _asked(name: str, model: str, config: Mapping[str, Any], *, temperature: flo
 def _model_name(value: object, path: Path) -> str:
     if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= _LONGEST_MODEL:
         raise UserError(f"{path} names no model that can be read: {_shown(value)}.", hint="The log may be damaged.")
-    if len(as_name(value)) > _LONGEST_NAME:
+    if len(as_name(value)) > LONGEST_NAME:
         raise UserError(f"{path}: the name of its model is too long.", hint="Name the student with --student.")
     return value
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import inf
 from types import MappingProxyType
 from typing import Final
 
@@ -11,11 +12,13 @@ from skillmix.catalog.combinations import (
     Combination,
     Draw,
     Purpose,
+    draw_all,
     draw_combinations,
     draw_ladder,
     draw_reserved,
     training_draw,
 )
+from skillmix.errors import UserError, refuse
 from skillmix.experiment.experiment import Experiment, GraderSettings, StudentSettings
 from skillmix.experiment.step_base import (
     DrawingStep,
@@ -110,8 +113,17 @@ _NOTHING: Final[Around] = MappingProxyType({})
 
 
 def cells_of(experiment: Experiment, catalog: Catalog, around: Around = _NOTHING) -> list[PlannedCell]:
-    """The cells of all steps, in the order of the steps."""
-    return [cell for step in experiment.steps for cell in step_cells(step, experiment, catalog, around)]
+    """The cells of all steps, in the order of the steps; one error names all draws that are impossible."""
+    cells: list[PlannedCell] = []
+    errors: list[UserError] = []
+    for step in experiment.steps:
+        for cell in step.undrawn_cells(experiment.steps):
+            try:
+                cells.append(_planned(step, cell, experiment, catalog, around))
+            except UserError as error:
+                errors.append(error)
+    refuse(experiment.name, errors, hint="Ask for at most so many; `combinations: all` takes all that there are.")
+    return cells
 
 
 def step_cells(
@@ -119,20 +131,24 @@ def step_cells(
 ) -> Iterator[PlannedCell]:
     """The cells of one step; the students of a step share its draws."""
     for cell in step.undrawn_cells(experiment.steps):
-        yield PlannedCell(
-            step=step.name,
-            student=cell.student,
-            graders=cell.graders,
-            setting=cell.setting,
-            k=cell.k,
-            combinations=_combinations(cell, experiment, catalog, around),
-            generations=cell.generations,
-            sets=cell.sets,
-            purpose=cell.purpose,
-            exclude=cell.exclude,
-            catalog=cell.catalog,
-            partition=cell.partition,
-        )
+        yield _planned(step, cell, experiment, catalog, around)
+
+
+def _planned(step: Step, cell: UndrawnCell, experiment: Experiment, catalog: Catalog, around: Around) -> PlannedCell:
+    return PlannedCell(
+        step=step.name,
+        student=cell.student,
+        graders=cell.graders,
+        setting=cell.setting,
+        k=cell.k,
+        combinations=_combinations(cell, experiment, catalog, around),
+        generations=cell.generations,
+        sets=cell.sets,
+        purpose=cell.purpose,
+        exclude=cell.exclude,
+        catalog=cell.catalog,
+        partition=cell.partition,
+    )
 
 
 def first_combination(experiment: Experiment, catalog: Catalog) -> Combination | None:
@@ -155,13 +171,17 @@ def _combinations(
     draw = replace(draw, without=around.get(cell.source, frozenset()))
     reserved = experiment.reserved if cell.sets == "reserved" else None
     # Without skills there are as many combinations as topics.
-    count = cell.combinations if cell.k else min(cell.combinations, draw.total)
+    count = cell.combinations
+    if count is not None and not cell.k:
+        count = min(count, draw.total)
     return _drawn(draw, count, is_ladder=cell.is_ladder and cell.k > 0, reserved=reserved)
 
 
 @lru_cache(maxsize=2048)
-def _drawn(draw: Draw, count: int, *, is_ladder: bool, reserved: float | None) -> tuple[Combination, ...]:
+def _drawn(draw: Draw, count: int | None, *, is_ladder: bool, reserved: float | None) -> tuple[Combination, ...]:
     """Cached, because the checks, the calls and the scores of a run need the same draw."""
+    if count is None:
+        return tuple(draw_all(draw, reserved))
     if reserved is not None:
         return tuple(draw_reserved(draw, count, reserved))
     return tuple((draw_ladder if is_ladder else draw_combinations)(draw, count))
@@ -185,8 +205,8 @@ RowKey = tuple[str, str, str, int]
 """Student, grader, setting as tables name it, and k."""
 
 
-PlannedDraw = tuple[int, bool, Purpose]
-"""The number of combinations, whether they form a ladder, and what they are drawn for."""
+PlannedDraw = tuple[float, bool, Purpose]
+"""The number of combinations, infinite for all, whether they form a ladder, and what they are drawn for."""
 
 
 def planned_rows(experiment: Experiment) -> dict[RowKey, set[PlannedDraw]]:
@@ -196,7 +216,7 @@ def planned_rows(experiment: Experiment) -> dict[RowKey, set[PlannedDraw]]:
         for cell in step.undrawn_cells(experiment.steps):
             for grader in cell.graders:
                 key = (cell.student, grader, cell.label, cell.k)
-                rows.setdefault(key, set()).add((cell.combinations, cell.is_ladder, cell.purpose))
+                rows.setdefault(key, set()).add((cell.combinations or inf, cell.is_ladder, cell.purpose))
     return rows
 
 

@@ -9,10 +9,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+)
 from pydantic.functional_serializers import model_serializer
 from pydantic_core.core_schema import LiteralSchema, SerializerFunctionWrapHandler, literal_schema
 
+from skillmix.calls import LONGEST_NAME
 from skillmix.catalog.catalog import Setting
 from skillmix.catalog.combinations import Purpose
 from skillmix.hashing import short_id
@@ -26,7 +36,7 @@ def _not_empty(values: list[_T]) -> list[_T]:
     return values
 
 
-Name = Annotated[str, StringConstraints(pattern=r"^[._-]*[a-z0-9][a-z0-9._-]*$")]
+Name = Annotated[str, StringConstraints(pattern=r"^[._-]*[a-z0-9][a-z0-9._-]*$", max_length=LONGEST_NAME)]
 ModelRef = Annotated[str, StringConstraints(min_length=1)]
 """A student of the experiment, or `step:NAME` for the model of an earlier train step."""
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -37,6 +47,38 @@ TopP = Annotated[Share | None, Field(description="Share of the likeliest tokens 
 Seconds = Annotated[float, Field(gt=0, le=10**9, description="Seconds after which a call is given up and tried again.")]
 FilledList = Annotated[list[_T], AfterValidator(_not_empty)]
 """A list with at least one value."""
+
+
+def _with_text_keys(value: object) -> object:
+    """The value with text for every key, as a stored experiment has it."""
+    return {str(key): _with_text_keys(own) for key, own in value.items()} if isinstance(value, dict) else value
+
+
+def _form(counts: object) -> str:
+    return "table" if isinstance(counts, dict) else "number"
+
+
+_Count = Annotated[Positive | Literal["all"], Tag("number")]
+_Inner = Annotated[_Count | Annotated[dict[str, Positive | Literal["all"]], Tag("table")], Discriminator(_form)]
+_Table = Annotated[dict[str, _Inner], Tag("table")]
+Counts = Annotated[_Count | _Table, Discriminator(_form), BeforeValidator(_with_text_keys)]
+"""A number, `all`, or such values by k or by setting: `{1: 50, 2: {train: all, held-out: 10}}`."""
+
+
+def count_for(counts: object, setting: str, k: int) -> object:
+    """The number for a setting and k, or `all`; None if there is none.
+
+    >>> count_for({"train": {"1": 20, "2": "all"}, "2": 5}, "train", 2), count_for({"1": 5}, "all", 2)
+    ('all', None)
+    """
+    while isinstance(counts, dict):
+        counts = next((counts[key] for key in (setting, str(k)) if key in counts), None)
+    return counts
+
+
+def keys_in(counts: object) -> list[str]:
+    """All keys of counts, those of inner ones too."""
+    return [key for name, own in counts.items() for key in (name, *keys_in(own))] if isinstance(counts, dict) else []
 
 
 class Section(BaseModel):
@@ -137,7 +179,8 @@ class UndrawnCell:
     graders: tuple[str, ...]
     setting: Setting
     k: int
-    combinations: int
+    combinations: int | None
+    """None for all that there are."""
     generations: int
     is_ladder: bool
     sets: SetChoice = "all"
@@ -229,10 +272,6 @@ class Step(Section):
     def undrawn_cells(self, steps: Sequence["Step"]) -> Iterator[UndrawnCell]:
         """The cells of the score table that the step fills; `steps` are all steps of the experiment."""
         yield from ()
-
-    def conversations(self, steps: Sequence["Step"]) -> int:
-        """Conversations that the step plans, without a draw; a small catalog may have fewer combinations."""
-        return sum(cell.combinations * cell.generations for cell in set(self.undrawn_cells(steps)))
 
     @model_serializer(mode="wrap")
     def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

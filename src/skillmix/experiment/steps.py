@@ -5,7 +5,7 @@ A new kind is a class here, an entry in `AnyStep`, and a file in the folder `ste
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -16,6 +16,7 @@ from skillmix.experiment.data_settings import DataFilters, LeakageSettings, Requ
 from skillmix.experiment.people_steps import AnnotateStep, GradersStep
 from skillmix.experiment.recipes import DataRecipe, plain_recipe, recipe_named
 from skillmix.experiment.step_base import (
+    Counts,
     DrawingStep,
     DrawnPool,
     FilledList,
@@ -29,6 +30,8 @@ from skillmix.experiment.step_base import (
     Step,
     StepInput,
     UndrawnCell,
+    count_for,
+    keys_in,
     student_name,
 )
 from skillmix.experiment.train_step import TrainStep
@@ -41,24 +44,34 @@ _OF_WRITING = ("graders", "target", "most", "least", "exclude", "rules", "pool")
 """Keys of a dataset step that apply only to a writer."""
 
 
-class GenerateStep(DrawingStep):
-    """Students write texts: students × settings × k."""
+class _CellsStep(DrawingStep):
+    """What generate and evaluate steps have in common: students × settings × k."""
 
-    stage: Literal["generate"]
     students: FilledList[ModelRef]
     """Students that write, or `step:NAME` for the model of a train step."""
     settings: FilledList[Setting] = ["all"]
     """Groups of the partition to draw skills and topics from: `train`, `held-out`, `all`, or a further one."""
     k: FilledList[SkillCount]
     """Numbers of skills; 0 is the plain request, for catalogs of probes."""
-    combinations: Positive = 100
-    """Combinations of each setting and k."""
+    combinations: Counts = 100
+    """Combinations of each setting and k: a number, `all`, or such values by k or by setting."""
     generations: Positive = 3
-    """Texts of each combination."""
-    purpose: Purpose = "evaluation"
-    """With `training`, the step draws combinations that no evaluation has, and a data set may take its texts."""
+    """Texts of each combination; the best of them counts."""
     exclude: list[str] = []
-    """Skills and exclude lists that the step does not draw, besides those of the experiment."""
+    """Skills and exclude lists that the step does not draw, besides those of the experiment; tables name them."""
+
+    @model_validator(mode="after")
+    def _combinations_for_all(self) -> Self:
+        places = [(setting, k) for setting in self.settings for k in self.k]
+        lacking = [place for place in places if count_for(self.combinations, *place) is None]
+        if lacking:
+            named = ", ".join(f"setting {setting} at k = {k}" for setting, k in lacking)
+            raise ValueError(f"combinations names no number for {named}")
+        keys = {str(key) for place in places for key in place}
+        unknown = [key for key in keys_in(self.combinations) if key not in keys]
+        if unknown:
+            raise ValueError(f"combinations names {', '.join(unknown)}, which is no setting and no k of the step")
+        return self
 
     @property
     def model_references(self) -> tuple[str, ...]:
@@ -72,31 +85,49 @@ class GenerateStep(DrawingStep):
 
     def undrawn_cells(self, steps: Sequence[Step]) -> Iterator[UndrawnCell]:
         """One cell for each setting, k and student; the students share the draws."""
-        yield from _cells_of(self, is_ladder=False, purpose=self.purpose)
+        for setting in self.settings:
+            for k in self.k:
+                count = count_for(self.combinations, setting, k)
+                for student in self.student_names:
+                    yield UndrawnCell(
+                        source=self.name,
+                        student=student,
+                        graders=self.grader_names,
+                        setting=setting,
+                        k=k,
+                        combinations=count if isinstance(count, int) else None,
+                        generations=self.generations,
+                        is_ladder=getattr(self, "ladder", False),
+                        sets=getattr(self, "sets", "all"),
+                        purpose=getattr(self, "purpose", "evaluation"),
+                        exclude=tuple(self.exclude),
+                        catalog=self.catalog,
+                        partition=self.partition,
+                    )
 
 
-class EvaluateStep(DrawingStep):
+class GenerateStep(_CellsStep):
+    """Students write texts: students × settings × k."""
+
+    stage: Literal["generate"]
+    purpose: Purpose = "evaluation"
+    """With `training`, the step draws combinations that no evaluation has, and a data set may take its texts."""
+
+
+class EvaluateStep(_CellsStep):
     """Students write texts and graders grade them: students × settings × k."""
 
     stage: Literal["evaluate"]
-    students: FilledList[ModelRef]
-    """Students that write, or `step:NAME` for the model of a train step."""
     graders: FilledList[Name]
     """Graders that grade every text."""
     settings: FilledList[Setting] = ["train", "held-out", "all"]
     """Groups of the partition to draw skills and topics from: `train`, `held-out`, `all`, or a further one."""
     k: FilledList[SkillCount] = [1, 2, 3, 4, 5]
     """Numbers of skills; 0 is the plain request, for catalogs of probes."""
-    combinations: Positive = 100
-    """Combinations of each setting and k."""
-    generations: Positive = 3
-    """Texts of each combination; the best of them counts."""
     ladder: bool = False
     """Whether each combination extends one of the next smaller k."""
     sets: SetChoice = "all"
     """`reserved` draws only skill sets that no data set may hold, by `leakage.reserved`."""
-    exclude: list[str] = []
-    """Skills and exclude lists that the step does not draw, besides those of the experiment; tables name them."""
     stop_below: Share | None = None
     """Skip a student's larger k in a setting once every grader gives it fewer full marks than this share."""
     allow_trained: bool = False
@@ -108,17 +139,9 @@ class EvaluateStep(DrawingStep):
             raise ValueError("sets: reserved needs k of 2 or more, because single skills are never reserved")
         if self.sets == "reserved" and self.ladder:
             raise ValueError("a ladder begins with single skills, which are never reserved: give sets or ladder")
+        if self.ladder and any(cell.combinations is None for cell in self.undrawn_cells([])):
+            raise ValueError("a ladder needs a number of combinations, not all")
         return self
-
-    @property
-    def model_references(self) -> tuple[str, ...]:
-        """The students."""
-        return tuple(self.students)
-
-    @property
-    def student_names(self) -> tuple[str, ...]:
-        """The students."""
-        return tuple(map(student_name, self.students))
 
     @property
     def grader_names(self) -> tuple[str, ...]:
@@ -134,33 +157,6 @@ class EvaluateStep(DrawingStep):
     def call_bound(self) -> Literal["about", "at most"]:
         """An early stop makes fewer calls."""
         return "at most" if self.may_stop_early else "about"
-
-    def undrawn_cells(self, steps: Sequence[Step]) -> Iterator[UndrawnCell]:
-        """One cell for each setting, k and student; the students share the draws."""
-        yield from _cells_of(self, is_ladder=self.ladder, sets=self.sets)
-
-
-def _cells_of(
-    step: GenerateStep | EvaluateStep, *, is_ladder: bool, sets: SetChoice = "all", purpose: Purpose = "evaluation"
-) -> Iterator[UndrawnCell]:
-    for setting in step.settings:
-        for k in step.k:
-            for student in step.student_names:
-                yield UndrawnCell(
-                    source=step.name,
-                    student=student,
-                    graders=step.grader_names,
-                    setting=setting,
-                    k=k,
-                    combinations=step.combinations,
-                    generations=step.generations,
-                    is_ladder=is_ladder,
-                    sets=sets,
-                    purpose=purpose,
-                    exclude=tuple(step.exclude),
-                    catalog=step.catalog,
-                    partition=step.partition,
-                )
 
 
 class GradeStep(Step):
@@ -373,10 +369,6 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
     def setting_of(self, k: int) -> Setting:
         """The group of the partition that the writer's combinations of k skills are drawn from."""
         return "all" if k == 1 and self.data_recipe.skills == "all" else self.pool or "train"
-
-    def conversations(self, steps: Sequence[Step]) -> int:
-        """One conversation for each text; the first wave shows how many more are needed."""
-        return self.planned_texts or 0
 
 
 class Contrast(Section):

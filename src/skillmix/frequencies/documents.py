@@ -32,7 +32,6 @@ LONGEST_PARAGRAPH: Final = 1 << 20
 """Characters; a longer paragraph is cut."""
 _FIRST_PART: Final = 1 << 16
 """Characters at the start of a document that show how its paragraphs are separated."""
-_MOST_FAULTS: Final = 20
 
 NOT_JSON: Final = "lines that are not JSON"
 NO_TEXT: Final = "records without text in the field"
@@ -155,11 +154,10 @@ def check_files(files: Sequence[Path], *, text_field: str) -> None:
 
 def files_error(faults: Sequence[str], text_field: str) -> UserError:
     """The error about files that cannot be read."""
-    shown = list(faults[:_MOST_FAULTS])
-    if len(faults) > len(shown):
-        shown.append(f"and {len(faults) - len(shown)} more")
     return faults_error(
-        "--corpus", shown, hint=f"Mend these files or leave them out. Texts were looked for under --field {text_field}."
+        "--corpus",
+        faults,
+        hint=f"Mend these files or leave them out. Texts were looked for under --field {text_field}.",
     )
 
 

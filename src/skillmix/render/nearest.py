@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher
 from typing import Final
 
-_LEAST_ALIKE: Final = 0.6
+_LEAST_ALIKE: Final = 0.65
 """The lowest similarity of a suggestion, from 0 to 1."""
 _CLEAR: Final = 0.85
 """The similarity from which a suggestion is likely; a shared word counts as much."""

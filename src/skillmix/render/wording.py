@@ -1,5 +1,6 @@
 """Parts of sentences: plurals and short quotations."""
 
+from collections.abc import Sequence
 from typing import Final
 
 
@@ -19,6 +20,15 @@ def are(count: int, noun: str, *, verb: tuple[str, str] = ("is", "are")) -> str:
     ('1 text is', '2 texts are', '1 text has')
     """
     return f"{plural(count, noun)} {verb[0] if count == 1 else verb[1]}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence.
+
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 
 def middle_cut(name: str, *, longest: int = 30) -> str:

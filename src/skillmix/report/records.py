@@ -41,7 +41,6 @@ class RunFacts:
     rounds: Mapping[str, int]
     generations: int
     texts: int
-    graded: int
     missing: int
     """Texts of planned cells that are not written or not graded."""
     excluded_by_setting: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -200,10 +199,9 @@ class Report:
     @cached_property
     def result(self) -> MainResult:
         """The first screen; its sentence is the one that a terminal states."""
-        graded = sum(run.graded for run in self.runs)
         if self.contrasts:
-            return contrast_result(self.contrasts, graded=graded)
-        return main_result(self.cells, self.findings, graded=graded)
+            return contrast_result(self.contrasts, self.cells)
+        return main_result(self.cells, self.findings)
 
     def compared(self, run: str, first: str, second: str) -> list[PairRow]:
         """Two students of a run, by grader, setting and k."""

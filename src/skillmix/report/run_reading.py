@@ -132,7 +132,7 @@ def read_run(run: Run, *, rules: str | None, archive: Archive, most_texts: int =
     facts = replace(_facts(run, records, cells), rules=main, not_sent=not_sent, calls=archived.totals)
     if marked:
         table = marked[main].table
-        facts = replace(facts, texts=table.texts, graded=table.graded, shown_texts=len(records.texts))
+        facts = replace(facts, texts=table.texts, shown_texts=len(records.texts))
     catalog = run.unchanged_catalog
     outcomes: list[OutcomeCell] = []
     if run.has_outcomes:
@@ -306,7 +306,6 @@ def _facts(run: Run, records: RunRecords, cells: tuple[Cell, ...]) -> RunFacts:
             (cell.generations for s in experiment.steps for cell in s.undrawn_cells(experiment.steps)), default=0
         ),
         texts=len(records.texts),
-        graded=len({id(b.text) for b in records.graders_ballots}),
         missing=sum(points is None for cell in cells for texts in cell.points for points in texts),
         excluded_by_setting={
             cell.label: cell.exclude

@@ -25,13 +25,11 @@ from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination, combination_of
 from skillmix.catalog.files import load_catalog
 from skillmix.catalog.validation import Fault, fault_words, known_keys
-from skillmix.catalog.yaml import read_text
-from skillmix.errors import UserError, faults_error
+from skillmix.catalog.yaml import LARGE, read_text
+from skillmix.errors import UserError, errors_of, faults_error
 from skillmix.prompts.files import load_prompts
 from skillmix.runs.reading.deciding import answer_of
 from skillmix.runs.run import imported_document, new_run
-
-_MOST_FAULTS = 20
 
 
 class _Turn(BaseModel):
@@ -106,7 +104,7 @@ def _validated_lines(file: Path, catalog: Catalog) -> list[tuple[_Line, Combinat
     lines: list[tuple[_Line, Combination]] = []
     faults: list[str] = []
     # Not splitlines: JSON strings may hold other line separators than the line feed.
-    for number, raw in enumerate(read_text(file).split("\n"), start=1):
+    for number, raw in enumerate(read_text(file, most=LARGE).split("\n"), start=1):
         if not raw.strip():
             continue
         try:
@@ -115,8 +113,6 @@ def _validated_lines(file: Path, catalog: Catalog) -> list[tuple[_Line, Combinat
             faults.append(f"line {number}: {'; '.join(_worded(fault) for fault in error.errors())}")
         except UserError as error:
             faults.append(f"line {number}: {error.message} {error.hint or ''}".rstrip())
-    if len(faults) > _MOST_FAULTS:
-        faults = [*faults[:_MOST_FAULTS], f"and {len(faults) - _MOST_FAULTS} more"]
     if not faults and not lines:
         faults.append("the file is empty")
     if faults:
@@ -132,8 +128,12 @@ def _line(raw: str, catalog: Catalog) -> tuple[_Line, Combination]:
     line = _Line.model_validate(_json(raw))
     for name, what in ((line.student, "student"), *((grader, "grader") for grader in line.gradings)):
         checked_name(name, what)
-    skills = [catalog.skill(name).name for name in line.skills]
-    return line, combination_of(skills, catalog.topic(line.topic))
+    errors = errors_of([lambda: catalog.require_skills(line.skills), lambda: catalog.topic(line.topic)])
+    if errors:
+        raise UserError("; ".join(fault for error in errors for fault in error.faults))
+    return line, combination_of(
+        [skill.name for skill in catalog.require_skills(line.skills)], catalog.topic(line.topic)
+    )
 
 
 def _json(raw: str) -> object:

@@ -1,26 +1,87 @@
-"""The calls that a step plans, for the progress bar and for models in this process."""
+"""The calls that an experiment plans: dry run, status, progress bar and run count them by the functions here."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable
 
+from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.combinations import Combination
 from skillmix.experiment.experiment import Experiment
+from skillmix.experiment.plan import PlannedCell, step_cells
 from skillmix.experiment.step_base import Step
 from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 from skillmix.runs.progress.time_left import Work
-from skillmix.runs.run import TURNS
 from skillmix.runs.students import settings_for, turns_of
 
 
-def calls_a_conversation(experiment: Experiment, students: Sequence[str], graders: Sequence[str]) -> float:
-    """The turns of a student, on average over several, and the votes of graders that are models."""
-    settings = [experiment.graders[name] for name in graders]
-    turns = [turns_of(experiment, name) for name in students] or [TURNS]
-    return sum(turns) / len(turns) + sum(one.votes for one in settings if one.asked)
+def calls_a_conversation(experiment: Experiment, student: str, graders: Iterable[str]) -> int:
+    """The turns of a student, and the votes of graders that are models."""
+    votes = sum(experiment.graders[name].votes for name in graders if experiment.graders[name].asked)
+    return turns_of(experiment, student) + votes
 
 
-def planned_calls(step: Step, experiment: Experiment) -> Work:
-    """The calls of a step, as far as the experiment file shows; the step corrects the number when it begins."""
-    each = calls_a_conversation(experiment, step.student_names, step.grader_names)
-    total = round(step.conversations(experiment.steps) * each)
+_Part = tuple[range, tuple[str, ...]]
+"""Numbers of generations, and the graders of their texts."""
+
+
+class PlannedCalls:
+    """The calls of cells, each counted once, however many settings and steps share it.
+
+    The number is exact if every text can be graded and every grade can be read.
+    """
+
+    def __init__(self, cells: Iterable[PlannedCell], experiment: Experiment) -> None:
+        self._experiment = experiment
+        self._combinations: dict[str, Combination] = {}
+        self._parts: dict[str, dict[str, tuple[_Part, ...]]] = {}
+        for cell in cells:
+            part: _Part = cell.numbers, cell.graders
+            alone = (part,)  # one object for all combinations of a cell
+            own = self._parts.setdefault(cell.student, {})
+            for combination in cell.combinations:
+                self._combinations[combination.id] = combination
+                parts = own.setdefault(combination.id, alone)
+                if part not in parts:
+                    own[combination.id] = (*parts, part)
+
+    def graders(self, student: str, combination: str, generation: int) -> set[str] | None:
+        """The graders of the text of a conversation; None if the conversation is not planned."""
+        parts = self._parts.get(student, {}).get(combination, ())
+        own = [graders for numbers, graders in parts if generation in numbers]
+        return {grader for graders in own for grader in graders} if own else None
+
+    def conversations(self, *, student: str | None = None, grader: str | None = None) -> Counter[Combination]:
+        """The number of conversations by combination: those of a student, or those whose texts a grader grades."""
+        counts: Counter[Combination] = Counter()
+        for name, own in self._parts.items():
+            for combination, parts in own.items() if student in (None, name) else ():
+                counts[self._combinations[combination]] += len(_numbers(parts, grader))
+        return counts
+
+    @property
+    def total(self) -> int:
+        """The turns of all conversations, and the votes on all their texts."""
+        votes = {name: s.votes for name, s in self._experiment.graders.items() if s.asked}
+        calls = 0
+        for student, own in self._parts.items():
+            turns = turns_of(self._experiment, student)
+            for parts, count in Counter(own.values()).items():
+                calls += count * turns * len(_numbers(parts, None))
+                calls += count * sum(each * len(_numbers(parts, name)) for name, each in votes.items())
+        return calls
+
+
+def _numbers(parts: Iterable[_Part], grader: str | None) -> set[int]:
+    """The numbers of the generations whose texts a grader grades, or of all generations."""
+    return {number for numbers, graders in parts if grader in (None, *graders) for number in numbers}
+
+
+def planned_calls(step: Step, experiment: Experiment, catalog: Catalog) -> Work:
+    """The calls of a step; those of a data set are the fewest that can reach its targets."""
+    if step.planned_texts is None:
+        total = PlannedCalls(step_cells(step, experiment, catalog), experiment).total
+    else:
+        (writer,) = step.student_names
+        total = step.planned_texts * calls_a_conversation(experiment, writer, step.grader_names)
     return Work(step.name, _kind(step, experiment), total, step.call_bound)
 
 

@@ -87,6 +87,7 @@ def applicable_reasons(verdict: CodeVerdict, *, is_alone: bool) -> Mapping[str, 
 def require_checkers(catalog: Catalog, skills: Iterable[str], grader: str) -> None:
     """Refuse `rules:` if a skill has no checker, or if the catalogue's own checkers are not trusted."""
     require_trust(catalog.code)
+    skills = [skill.name for skill in catalog.require_skills(skills)]
     unknown = [name for name in skills if checker_of(name) is None]
     if unknown:
         raise UserError(

@@ -28,6 +28,7 @@ from skillmix.prompts.prompt_set import PromptSet
 from skillmix.prompts.rubric import Phrases, stored_phrases
 from skillmix.render.nearest import name_hint
 from skillmix.runs.finished.draws_around import DrawsAround
+from skillmix.runs.finished.lost_journal import require_journal
 from skillmix.runs.finished.manifest import MANIFEST, add_entry
 from skillmix.runs.finished.step_records import FinishedSteps
 from skillmix.runs.folder_replacement import write_whole
@@ -109,11 +110,13 @@ class Run:
 
     def read(self) -> JournalReader:
         """Open the journal for reading."""
+        require_journal(self.path, self.journal, self.finished)
         return JournalReader(self.journal)
 
     @contextmanager
     def write(self, *, files: int = 1) -> Iterator[RunJournal]:
         """Open the journal for writing, and let that many files get new rows; only one process can."""
+        require_journal(self.path, self.journal, self.finished)
         with run_journal(self.journal, files=files) as journal:
             self._writers += 1
             self._forget()
@@ -445,7 +448,8 @@ def open_run(name: str) -> Run:
             return _with_texts(Run(path), name)
     known = sorted(p.parent.name for p in Path("runs").glob("*/experiment.yaml"))
     listed = f"Runs here: {', '.join(known)}." if known else "There are no runs here yet."
-    raise UserError(f"There is no run {name!r}.", hint=name_hint(name, known, otherwise=listed))
+    place = "" if _is_path(name) else f" in {Path('runs').resolve()}"
+    raise UserError(f"There is no run {name!r}{place}.", hint=name_hint(name, known, otherwise=listed))
 
 
 def _with_texts(run: Run, name: str) -> Run:

@@ -66,7 +66,7 @@ def scored_run(run: Run | str, *, rules: str | None = None, by_sets: bool = Fals
     students = comparable_in(run, cells)
     found = findings(students, cells)
     planned = judged_contrasts(planned_in([run]), students, cells)
-    main = contrast_result(planned, graded=0) if planned else main_result(list(cells.values()), found, graded=0)
+    main = contrast_result(planned, cells.values()) if planned else main_result(list(cells.values()), found)
     result = [main.sentence, main.evidence] if found or planned else []
     first = [] if run.has_outcomes else format_warnings(list(cells.values()))
     return ScoredRun(scored.scores, before_and_after(students, cells), notes, first, result)

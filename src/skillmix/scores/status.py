@@ -4,11 +4,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import chain
+from types import MappingProxyType
 from typing import Final
 
 from skillmix.calls import Call, CallProblem, GenerateKey, GradeKey, is_human
-from skillmix.catalog.combinations import Combination
-from skillmix.experiment.experiment import Experiment
 from skillmix.grading.ballots import StudentText
 from skillmix.grading.points import earns_nothing
 from skillmix.grading.replies.thoughts import CUT_IN_THOUGHT
@@ -17,18 +16,18 @@ from skillmix.render.untrusted import one_line
 from skillmix.render.wording import plural
 from skillmix.runs.batches.waves_in_batches import WaveInBatch, waves_in_batches
 from skillmix.runs.journal.ahead import ConversationsAhead
-from skillmix.runs.judging.judged_texts import judged_conversations
+from skillmix.runs.planned_work import PlannedCalls, planned_calls
+from skillmix.runs.progress.time_left import Bound
 from skillmix.runs.reading.graded_conversations import (
     ConversationKey,
     WrittenConversation,
     graded_conversations,
     written_conversations,
 )
-from skillmix.runs.reading.marks import MarksBuilder, MarkTable, is_large
-from skillmix.runs.reading.run_records import RecordsBuilder, RunRecords
+from skillmix.runs.reading.gradings import GradedConversation, grade_key
 from skillmix.runs.run import Run, open_run
 from skillmix.runs.students import turns_of
-from skillmix.scores.scoring import SkippedCell, run_scores, skipped_cells
+from skillmix.scores.scoring import run_scores, skipped_cells
 
 _IMPORTED: Final = "imported"
 
@@ -46,6 +45,8 @@ class Status:
     """Calls that are part of batches: neither done nor missing nor failed."""
     unpriced: Mapping[str, int] = field(default_factory=dict)
     """Replies whose cost is not known, by the model; those that other programs made are under `imported`."""
+    missing_bound: Bound | None = None
+    """Whether the missing calls are an estimate or a bound: unreadable grades are asked again, some texts get none."""
 
     cut_in_thought: int = 0
     """Replies that ended before their thought did, and so hold no answer."""
@@ -76,13 +77,15 @@ class Status:
         return f"cost: {f'at least {known}' if self.cost_usd else 'unknown'}, as {' and '.join(reasons)}"
 
     def as_json(self) -> dict[str, object]:
-        """The documented form of `status --json`; empty counts, batches and prices are absent."""
+        """The documented form of `status --json`; what is empty or exact is absent."""
         calls = {"done": self.done, "missing": self.missing, "failed": self.failed}
         document: dict[str, object] = {"calls": calls, "unreadable": self.unreadable, "cost_usd": self.cost_usd}
         if self.cut_in_thought:
             document["cut_in_thought"] = self.cut_in_thought
         if self.unpriced:
             document["unpriced"] = dict(self.unpriced)
+        if self.missing_bound:
+            document["missing_bound"] = self.missing_bound
         if not self.batches:
             return document
         return document | {
@@ -94,9 +97,9 @@ class Status:
 def run_status(run: str | Run) -> Status:
     """Count the calls in a run's journal, and those that its experiment still needs."""
     run = open_run(run) if isinstance(run, str) else run
-    counts = _CallCounts()
-    begun: dict[ConversationKey, int] = defaultdict(int)
+    counts, needed = _CallCounts(), _NeededCalls(run)
     untried = ConversationsAhead(run.journal).untried
+    unreadable = cut = 0
     with run.read() as journal:
         for call in chain(journal.calls("generate"), journal.calls("grade")):
             if isinstance(call.key, GradeKey) and is_human(call.key.grader):
@@ -104,25 +107,92 @@ def run_status(run: str | Run) -> Status:
             counts.add(call)
             key = call.key.student, call.key.combination, call.key.generation
             if key in untried and isinstance(call.key, GenerateKey):
-                begun[key] += 1
+                needed.take(key, turns=1)
         counts.cost_usd += journal.cost_without_reply()
-        texts = _texts(written_conversations(run, journal), begun)
-        builder = RecordsBuilder(run, run.code)
-        marks = MarksBuilder(run, run.rules()) if is_large(run) else None
-        unreadable = cut = 0
-        for conversation, judged in judged_conversations(run, graded_conversations(run, journal, texts), run.code):
-            if marks is None:
-                builder.add(conversation, judged)
-            else:
-                marks.add(conversation.text, builder.ballots_on(conversation, judged))
+        texts = _texts(written_conversations(run, journal), needed)
+        for conversation in graded_conversations(run, journal, texts):
+            needed.take(conversation.text.conversation, votes=needed.settled_votes(conversation))
             cut += conversation.text.answer.status == CUT_IN_THOUGHT
             unreadable += sum(reading is not None and reading.points is None for reading in conversation.readings)
-    if marks is not None:
-        missing = _missing_in_table(run, marks.table(), begun)
-    else:
-        missing = _missing(run, run.remember("records", builder.records), begun)
-    batches = tuple(waves_in_batches(run))
-    return Status(counts.done, missing, counts.failed, unreadable, counts.cost_usd, batches, dict(counts.unpriced), cut)
+    return Status(
+        counts.done,
+        needed.number,
+        counts.failed,
+        unreadable,
+        counts.cost_usd,
+        tuple(waves_in_batches(run)),
+        dict(counts.unpriced),
+        needed.bound,
+        cut,
+    )
+
+
+class _NeededCalls:
+    """The calls that a run still needs: those of its plan without those that it has, or does not need any more.
+
+    A call that failed counts as one that the run has: it is counted as failed.
+    """
+
+    def __init__(self, run: Run) -> None:
+        experiment = self._experiment = run.experiment
+        self._rules = run.rules()
+        self._may_stop_early = any(step.may_stop_early for step in experiment.steps)
+        skipped = skipped_cells(experiment, run_scores(run)) if self._may_stop_early else set()
+        cells = [c for c in run.cells if (c.step, c.student, c.label, c.k) not in skipped]
+        self._planned = PlannedCalls(cells, experiment)
+        self._of_plan = self._planned.total
+        students = {name for step in experiment.steps for name in step.student_names}
+        self._turns = {name: turns_of(experiment, name) for name in students}
+        self._of_writers: Counter[str] = Counter()
+        """The fewest calls that reach the targets of data sets, by writer."""
+        self._graders: dict[str, set[str]] = defaultdict(set)
+        self._unfinished: set[str] = set()
+        """Writers of data sets that are not finished."""
+        for step in experiment.steps:
+            for writer in step.student_names if step.planned_texts else ():
+                self._of_writers[writer] += planned_calls(step, experiment, run.catalog).total or 0
+                self._graders[writer] |= set(step.grader_names)
+                if run.finished.record(step.name) is None:
+                    self._unfinished.add(writer)
+
+    def take(
+        self, key: ConversationKey, *, turns: int | None = None, votes: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
+        """Take off the turns of a conversation, all of them unless a number is given, and votes."""
+        graders = self._planned.graders(*key)
+        settled = self._turns.get(key[0], 0) if turns is None else turns
+        settled += sum(votes.get(name, 0) for name in (self._graders[key[0]] if graders is None else graders))
+        if graders is None:
+            self._of_writers[key[0]] -= settled
+        else:
+            self._of_plan -= settled
+
+    def settled_votes(self, conversation: GradedConversation) -> dict[str, int]:
+        """By grader, the votes on a text that need no more calls."""
+        asked = {name: settings for name, settings in self._experiment.graders.items() if settings.asked}
+        if earns_nothing(conversation.text.answer, self._rules):
+            return {name: settings.votes for name, settings in asked.items()}
+        settled = {
+            (key.grader, key.round)
+            for call, reading in zip(conversation.calls, conversation.readings, strict=True)
+            if (key := grade_key(call)).grader in asked
+            and (reading is None or reading.points is not None or key.attempt + 1 >= asked[key.grader].attempts)
+        }
+        return Counter(grader for grader, _ in settled)
+
+    @property
+    def number(self) -> int:
+        """Their number."""
+        return self._of_plan + sum(max(0, self._of_writers[writer]) for writer in self._unfinished)
+
+    @property
+    def bound(self) -> Bound | None:
+        """How the number relates to the calls that will be made; None if it is exact."""
+        if self._unfinished:
+            return "about" if self._may_stop_early and self._of_plan else "at least"
+        if not self._of_plan:
+            return None
+        return "at most" if self._may_stop_early else "about"
 
 
 @dataclass(slots=True)
@@ -146,71 +216,10 @@ class _CallCounts:
                 self.unpriced[call.model if call.origin == "call" else _IMPORTED] += 1
 
 
-def _texts(source: Iterable[WrittenConversation], begun: dict[ConversationKey, int]) -> Iterator[StudentText]:
-    """The texts of conversations that are over; the turns of the others are counted."""
+def _texts(source: Iterable[WrittenConversation], needed: _NeededCalls) -> Iterator[StudentText]:
+    """The texts of conversations that are over; the turns of the others are taken off."""
     for conversation in source:
         if conversation.text is not None:
             yield conversation.text
         else:
-            begun[conversation.key] = len(conversation.turns)
-
-
-def _missing(run: Run, records: RunRecords, begun: Mapping[ConversationKey, int]) -> int:
-    """Count the calls that a resume is sure to make: turns, and votes on texts that exist."""
-    experiment, rules = run.experiment, run.rules()
-    written = {text.conversation: text for text in records.texts}
-    votes = {(*ballot.text.conversation, ballot.grader): ballot for ballot in records.ballots}
-    missing = 0
-    for (student, combination, generation), graders in _conversations(run, _skipped(run)).items():
-        text = written.get((student, combination, generation))
-        if text is None:
-            missing += turns_of(run.experiment, student) - begun.get((student, combination, generation), 0)
-        elif not earns_nothing(text.answer, rules):
-            for grader in graders:
-                ballot = votes.get((student, combination, generation, grader))
-                missing += experiment.graders[grader].votes - (len(ballot.readings) if ballot else 0)
-    return missing
-
-
-def _missing_in_table(run: Run, table: MarkTable, begun: Mapping[ConversationKey, int]) -> int:
-    """The same for a large run, whose conversations are never all in memory as records."""
-    skipped = _skipped(run)
-    cells = [c for c in run.cells if (c.step, c.student, c.label, c.k) not in skipped]
-    missing = 0
-    for student in dict.fromkeys(cell.student for cell in cells):
-        # Steps may share combinations, and a call is missing once.
-        texts: dict[int, dict[str, Combination]] = defaultdict(dict)
-        graded: dict[tuple[int, str], dict[str, Combination]] = defaultdict(dict)
-        for cell in cells:
-            own = {c.id: c for c in cell.combinations} if cell.student == student else {}
-            for generation in range(cell.generations) if own else ():
-                texts[generation].update(own)
-                for grader in cell.graders:
-                    graded[generation, grader].update(own)
-        for generation, drawn in texts.items():
-            for combination in table.unwritten(student, list(drawn.values()), generation):
-                missing += turns_of(run.experiment, student) - begun.get((student, combination, generation), 0)
-        for (generation, grader), drawn in graded.items():
-            needed = run.experiment.graders[grader].votes
-            missing += table.missing_votes(student, grader, list(drawn.values()), generation, needed)
-    return missing
-
-
-def _skipped(run: Run) -> set[SkippedCell]:
-    return skipped_cells(run.experiment, run_scores(run)) if _may_stop_early(run.experiment) else set()
-
-
-def _may_stop_early(experiment: Experiment) -> bool:
-    return any(step.may_stop_early for step in experiment.steps)
-
-
-def _conversations(run: Run, skipped: set[SkippedCell]) -> dict[tuple[str, str, int], set[str]]:
-    """Every conversation that the run's experiment needs, with its graders."""
-    graders: dict[tuple[str, str, int], set[str]] = defaultdict(set)
-    for cell in run.cells:
-        if (cell.step, cell.student, cell.label, cell.k) in skipped:
-            continue
-        for combination in cell.combinations:
-            for generation in range(cell.generations):
-                graders[cell.student, combination.id, generation] |= set(cell.graders)
-    return graders
+            needed.take(conversation.key, turns=len(conversation.turns))

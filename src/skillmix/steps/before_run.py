@@ -2,9 +2,10 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Final, Protocol
 
@@ -12,15 +13,18 @@ from skillmix.calls import CallProblem
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import combination_of
 from skillmix.datasets.leakage import usable_around
-from skillmix.errors import UserError, faults_error
+from skillmix.errors import UserError, errors_of, faults_error, refuse
 from skillmix.experiment.costs import Price
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, Settings, cells_of, place_of, settings_by_model
 from skillmix.experiment.step_base import Step, student_name
 from skillmix.experiment.train_step import TrainStep
+from skillmix.models.bundled import bundled_models
+from skillmix.models.checkpoints import checkpoint_of
 from skillmix.models.lineage_files import read_model_file
 from skillmix.models.local.model import check_chat_template
-from skillmix.models.specs import parse_spec, provider_of
+from skillmix.models.servers.keys import servers_of
+from skillmix.models.specs import Access, ModelSpec, parse_spec, provider_of
 from skillmix.prompts.files import load_prompts
 from skillmix.runs.batches.batch_prices import price_of_calls
 from skillmix.runs.batches.with_batches import opened_clients
@@ -36,28 +40,19 @@ from skillmix.tracking.tracking import require_trackers
 
 
 def check_packages(experiment: Experiment, steps: Sequence[Step], run: Run, *, calls_here: bool = True) -> None:
-    """Refuse steps that need packages which are not installed; one error names them all.
+    """Refuse unfinished steps that need packages which are not installed; one error names them all.
 
     `calls_here` is false where other machines call the models and train them.
     """
-    missing = missing_packages(experiment, steps, run, calls_here=calls_here)
-    if missing is not None:
-        raise missing
-
-
-def missing_packages(
-    experiment: Experiment, steps: Sequence[Step], run: Run, *, calls_here: bool = True
-) -> UserError | None:
-    """The error about packages that unfinished steps need and that are not installed; None if there is none."""
     open_steps = [step for step in steps if run.finished.record(step.name) is None and not _has_model(step, run)]
     needed = [package for step in open_steps for package in _packages_of(step, experiment, calls_here=calls_here)]
     missing = [(package, extra) for package, extra in dict.fromkeys(needed) if find_spec(package) is None]
     if not missing:
-        return None
+        return
     extras = {extra for _, extra in missing}
     extras -= {"local", "parquet"} if "train" in extras else set()  # it has what they have
     packages = ", ".join(dict.fromkeys(package for package, _ in missing))
-    return UserError(
+    raise UserError(
         f"{experiment.name} needs packages that are not installed: {packages}.",
         hint=f"pip install 'skillmix[{','.join(sorted(extras))}]'",
     )
@@ -80,18 +75,45 @@ def _packages_of(step: Step, experiment: Experiment, *, calls_here: bool) -> Ite
         yield from ((package, "local") for package in provider_of(str(settings.asked)).packages)
 
 
-def check_plan(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> None:
-    """Find the faults of an experiment that show without its journal and without a call.
+Checks = Iterator[Callable[[], object]]
 
-    Prompts and draws are checked for all steps, because every reader of the run needs them; files and folders are
-    checked for the steps that will run.
+
+def plan_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> Checks:
+    """Checks of an experiment that need neither its journal nor a call nor anything else of this machine.
+
+    Prompts and draws are checked for all steps, because every reader of the run needs them.
     """
-    require_trackers(experiment.track)
-    _check_prompts(experiment, catalog)
-    check_declared_lineages(experiment)
-    cells_of(experiment, catalog, usable_around(experiment, catalog, run.around.by_step))
+    yield lambda: check_code_graders(experiment, catalog, steps)
+    yield lambda: _check_prompts(experiment, catalog)
+    yield lambda: check_declared_lineages(experiment)
+    yield lambda: cells_of(experiment, catalog, usable_around(experiment, catalog, run.around.by_step))
+    yield lambda: run.checked_document(experiment, catalog)
+
+
+def student_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> Checks:
+    """Checks for students without a model, unless one of these steps trains it, and for those that no step may ask."""
+    now = with_trained(experiment, run)
+    will_be_trained: set[str] = set()
     for step in steps:
-        kind_of(step).check(step, experiment, catalog, run)
+        for name in dict.fromkeys(map(student_name, step.model_references)):
+            if name not in will_be_trained:
+                yield partial(require_trained, now, name)
+        yield partial(kind_of(step).check_students, step, now, catalog, run)
+        if step.trains_model:
+            will_be_trained.add(step.name)
+
+
+def file_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> Checks:
+    """Checks of files, folders and packages that steps need on this machine."""
+    yield lambda: require_trackers(experiment.track)
+    for step in steps:
+        yield partial(kind_of(step).check, step, experiment, catalog, run)
+
+
+def check_plan(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> None:
+    """Refuse an experiment for all faults that show without its journal and without a call."""
+    checks = (*plan_checks(experiment, catalog, steps, run), *file_checks(experiment, catalog, steps, run))
+    refuse(experiment.name, errors_of(checks))
 
 
 def _check_prompts(experiment: Experiment, catalog: Catalog) -> None:
@@ -144,19 +166,7 @@ def check_journal(context: StepContext, steps: Sequence[Step]) -> None:
         for conversations, cell in kind_of(step).first_cells(step, now):
             if cell.student in now.experiment.students and cell.combinations:
                 _follow_in_journal(conversations, cell, now)
-    _check_students(now, steps)
-
-
-def _check_students(context: StepContext, steps: Sequence[Step]) -> None:
-    """Find students without a model, unless one of these steps trains it, and students that a step must not ask."""
-    will_be_trained: set[str] = set()
-    for step in steps:
-        for name in map(student_name, step.model_references):
-            if name not in will_be_trained:
-                require_trained(context.experiment, name)
-        kind_of(step).check_students(step, context)
-        if step.trains_model:
-            will_be_trained.add(step.name)
+    refuse(now.experiment.name, errors_of(student_checks(now.experiment, now.catalog, steps, now.run)))
 
 
 def _follow_in_journal(conversations: Conversations, cell: PlannedCell, context: StepContext) -> None:
@@ -184,26 +194,26 @@ async def probe_models(experiment: Experiment, steps: Sequence[Step]) -> None:
     graders = sorted({name for step in steps for name in step.grader_names})
     # The model of a train step may not exist yet.
     students = sorted({name for step in steps for name in step.student_names if name in experiment.students})
-    await _check_chat_templates(experiment, steps)
     await probe_settings(settings_by_model(experiment, students, graders))
 
 
 async def probe_settings(settings: Mapping[str, Settings]) -> None:
-    """Open the models of settings and find those that cannot be used."""
+    """Open the models of settings and refuse those that cannot be used, in one error."""
+    errors: list[UserError] = []
+    probed: dict[str, _Probed] = {}
     async with AsyncExitStack() as opened:
-        probed: dict[str, _Probed] = {**await opened_models(settings, opened), **opened_clients(settings, opened)}
+        for name, one in settings.items():
+            try:
+                probed |= {**await opened_models({name: one}, opened), **opened_clients({name: one}, opened)}
+            except UserError as error:
+                errors.append(error)
         for key, addresses in sorted({(s.key, parse_spec(str(s.asked)).addresses) for s in settings.values() if s.key}):
             say(f"{key} is sent to {', '.join(addresses) or 'the address of its provider'}")
-        problems = await asyncio.gather(*(_probe(model) for model in probed.values()))
-        for name, problem in zip(probed, problems, strict=True):
-            if problem is not None:
-                raise UserError(
-                    f"{name.replace(':', ' ')} cannot be used: {problem.reason}. {problem.detail}".rstrip(),
-                    hint="Check its name, its address and the key in the environment. No call was made.",
-                )
+        errors += filter(None, await asyncio.gather(*(_probe(name, model) for name, model in probed.items())))
+    refuse("The models", errors)
 
 
-async def _check_chat_templates(experiment: Experiment, steps: Sequence[Step]) -> None:
+async def check_chat_templates(experiment: Experiment, steps: Sequence[Step]) -> None:
     """Find system texts and template options that a local model cannot use; a trained model has those of its base."""
     references = {student_name(reference) for step in steps for reference in step.model_references}
     students = [experiment.students[name] for name in sorted(references & set(experiment.students))]
@@ -215,6 +225,22 @@ async def _check_chat_templates(experiment: Experiment, steps: Sequence[Step]) -
             await check_chat_template(parse_spec(asked), settings.system, settings.extra_json)
 
 
+def require_access(settings: Settings) -> None:
+    """Refuse a model whose checkpoint or key is not on this machine, without asking its server."""
+    spec = parse_spec(str(settings.asked))
+    provider = provider_of(spec)
+    if provider.has_checkpoint and not would_download(spec):
+        checkpoint_of(spec)
+    elif provider.address is not None:
+        servers_of(spec, Access(settings.key, settings.insecure))
+
+
+def would_download(spec: ModelSpec) -> bool:
+    """Whether a model is a bundled one that is not in the cache yet."""
+    base = str(spec).partition("+")[0]
+    return any(model.spec == base and not model.folder for model in bundled_models())
+
+
 _LONGEST_PROBE: Final = 8.0
 """Seconds."""
 
@@ -223,12 +249,20 @@ class _Probed(Protocol):
     async def probe(self) -> CallProblem | None: ...
 
 
-async def _probe(model: _Probed) -> CallProblem | None:
+async def _probe(name: str, model: _Probed) -> UserError | None:
     """Probe one model with a short timeout, because an address that never answers would take that of a whole call."""
     try:
-        return await asyncio.wait_for(model.probe(), _LONGEST_PROBE)
+        problem = await asyncio.wait_for(model.probe(), _LONGEST_PROBE)
     except TimeoutError:
-        return CallProblem("fatal", "no connection", f"nothing came back in {_LONGEST_PROBE:g} s")
+        problem = CallProblem("fatal", "no connection", f"nothing came back in {_LONGEST_PROBE:g} s")
+    except UserError as error:
+        return error
+    if problem is None:
+        return None
+    return UserError(
+        f"{name.replace(':', ' ')} cannot be used: {problem.reason}. {problem.detail}".rstrip(),
+        hint="Check its name, its address and the key in the environment. No call was made.",
+    )
 
 
 def prices_by_model(experiment: Experiment, prices: dict[str, Price]) -> dict[str, Price | None]:

@@ -2,9 +2,11 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
+from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
 from skillmix.datasets.leakage import trained_combinations, usable_around
 from skillmix.experiment.experiment import Experiment
@@ -15,7 +17,7 @@ from skillmix.hashing import short_id
 from skillmix.render.wording import plural
 from skillmix.runs.calling import StepContext, calls_of, conversations_of, make_calls
 from skillmix.runs.conversations import Conversations
-from skillmix.runs.planned_work import calls_a_conversation
+from skillmix.runs.planned_work import PlannedCalls
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts
@@ -40,19 +42,22 @@ class CallKind(StepKind[StepT]):
         return ((conversations, cell) for cell in drawn_cells(step, context))
 
     def estimates(self, step: StepT, basis: EstimateBasis) -> list[CallEstimate]:
-        """One estimate for each student and each grader; settings share the conversations they have in common."""
-        by_student: dict[str, dict[str, tuple[Combination, int]]] = {}
-        for cell in step_cells(step, basis.experiment, basis.catalog):
-            for combination in cell.combinations:
-                by_student.setdefault(cell.student, {})[combination.id] = combination, cell.generations
+        """One estimate for each student and each grader, of the calls that no earlier step makes."""
+        experiment, steps = basis.experiment, basis.experiment.steps
+        place = steps.index(step)  # type: ignore[arg-type]
+        cells = [list(step_cells(one, experiment, basis.catalog)) for one in steps[: place + 1]]
+        before, now = (PlannedCalls(chain(*some), experiment) for some in (cells[:place], cells))
+
+        def new(**whose: str) -> list[tuple[Combination, int]]:
+            return list((now.conversations(**whose) - before.conversations(**whose)).items())
+
         students = [
-            student_estimate(EstimatedStep(step.name, "student"), student, list(by_id.values()), basis)
-            for student, by_id in by_student.items()
-            if student in step.student_names
+            student_estimate(EstimatedStep(step.name, "student"), name, new(student=name), basis)
+            for name in dict.fromkeys(step.student_names)
         ]
-        graded = [counted for by_id in by_student.values() for counted in by_id.values()]
-        label = EstimatedStep(step.name, self.grader_role(step, basis.experiment))
-        return students + grader_estimates(label, step.grader_names, graded, basis)
+        label = EstimatedStep(step.name, self.grader_role(step, experiment))
+        graded = (grader_estimates(label, [name], new(grader=name), basis) for name in step.grader_names)
+        return students + list(chain(*graded))
 
     def grader_role(self, step: StepT, experiment: Experiment) -> Role:
         """What the graders of the step do, in a word."""
@@ -94,7 +99,7 @@ class CallKind(StepKind[StepT]):
     async def make_calls(self, step: StepT, context: StepContext, counts: CallCounts) -> None:
         """Make the calls of all cells at once."""
         cells = list(drawn_cells(step, context))
-        expect_calls(step, cells, context)
+        context.progress.expect(step.name, PlannedCalls(cells, context.experiment).total)
         await make_calls(calls_of(step), cells, context, counts)
 
 
@@ -115,11 +120,13 @@ def drawn_cells(step: StepT, context: StepContext) -> Iterator[PlannedCell]:
     return step_cells(step, experiment, catalog, usable_around(experiment, catalog, context.run.around.by_step))
 
 
-def skipped_combinations(step: EvaluateStep | GenerateStep, context: StepContext) -> dict[str, str]:
+def skipped_combinations(
+    step: EvaluateStep | GenerateStep, experiment: Experiment, catalog: Catalog, run: Run
+) -> dict[str, str]:
     """The combinations that an evaluation must skip, each with a student that was trained on it."""
     if isinstance(step, EvaluateStep) and step.allow_trained:
         return {}
-    return trained_combinations(step, context.experiment, context.catalog, context.run.around.by_step)
+    return trained_combinations(step, experiment, catalog, run.around.by_step)
 
 
 def drop_unusable_skips(run: Run) -> None:
@@ -131,21 +138,13 @@ def drop_unusable_skips(run: Run) -> None:
 
 def draw_around_training(step: EvaluateStep | GenerateStep, context: StepContext) -> None:
     """Let the draws of an evaluation skip what its students were trained on; all of them get the same draw."""
-    skipped = skipped_combinations(step, context)
+    skipped = skipped_combinations(step, context.experiment, context.catalog, context.run)
     before = context.run.around.by_step.get(step.name, frozenset())
     if skipped.keys() == before:
         return
     context.run.draw_around(step.name, frozenset(skipped))
     for student, count in Counter(skipped[c] for c in skipped.keys() - before).items():
         say(f"{step.name}: draws around {plural(count, 'combination')} that {student} was trained on")
-
-
-def expect_calls(step: StepT, cells: Sequence[PlannedCell], context: StepContext) -> None:
-    """Give the progress bar the number of calls that the cells need."""
-    conversations = {(c.student, combination.id, g) for c in cells for combination in c.combinations for g in c.numbers}
-    by_student = Counter(student for student, _, _ in conversations)
-    calls = sum(n * calls_a_conversation(context.experiment, [s], step.grader_names) for s, n in by_student.items())
-    context.progress.expect(step.name, round(calls))
 
 
 def counts_line(step: str, counts: CallCounts) -> str:

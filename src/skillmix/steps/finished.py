@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 
 from skillmix.errors import UserError
 from skillmix.experiment.step_base import Step
+from skillmix.render.wording import listed
 from skillmix.runs.calling import StepContext
 from skillmix.runs.finished.step_records import FinishedSteps, StepRecord, journal_state
 from skillmix.runs.progress.progress import RunProgress
@@ -34,7 +35,7 @@ def take_finished(step: Step, context: StepContext, result: RunResult, rows: Row
         changes = ["the journal"]
     line = None if changes else _taken(step, record, inputs.run, result)
     if line is None:
-        say(f"{step.name} runs again: {_listed(changes or ['what it made'])} changed")
+        say(f"{step.name} runs again: {listed(changes or ['what it made'])} changed")
         return False
     _end_taken(step, line, context.progress, result)
     return True
@@ -80,10 +81,6 @@ def _end_taken(step: Step, line: str, progress: RunProgress, result: RunResult) 
 def _lacks_rows(record: StepRecord, rows: Rows) -> bool:
     """Whether the journal has fewer rows than the step left in it; rows are never removed, unless by hand."""
     return any(rows.get(student, 0) < count for student, count in record.made.get("rows", {}).items())
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def dependencies_of(step: Step, context: StepContext) -> Dependencies | None:

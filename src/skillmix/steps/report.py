@@ -29,7 +29,7 @@ class ReportKind(StepKind[ReportStep]):
         for name in step.runs:
             open_run(name)
 
-    def work(self, step: ReportStep, experiment: Experiment, run: Run) -> Work:
+    def work(self, step: ReportStep, experiment: Experiment, catalog: Catalog, run: Run) -> Work:
         """One unit, as no part of a report is measured."""
         return Work(step.name, "report", total=1)
 

@@ -4,23 +4,24 @@ Each function here is a loop over steps. The checks are in before_run.py, the wo
 """
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from signal import SIGINT
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.files import load_catalog
-from skillmix.errors import Interrupted, UserError
+from skillmix.errors import Interrupted, UserError, errors_of, refuse
 from skillmix.experiment.costs import load_prices
 from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.plan import Settings, graded_cells, settings_by_model
 from skillmix.experiment.step_base import Step
 from skillmix.models.local.resident import MODELS
-from skillmix.models.specs import announce_model, provider_of
+from skillmix.models.specs import announce_model, parse_spec, provider_of
 from skillmix.render.nearest import name_hint
 from skillmix.runs.batches.pace import USUAL, BatchWishes
 from skillmix.runs.batches.with_batches import forget_batches, hold_submitted
@@ -34,16 +35,21 @@ from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
 from skillmix.runs.progress.time_left import Work
 from skillmix.runs.reading.past_calls import PastCalls
 from skillmix.runs.run import Run, new_run
+from skillmix.runs.seconds.device_meter import cpu_seconds
 from skillmix.runs.seconds.step_meter import metered_last_step, metered_step
 from skillmix.runs.students import with_trained
 from skillmix.steps.before_run import (
-    check_code_graders,
+    check_chat_templates,
     check_journal,
     check_packages,
     check_plan,
-    missing_packages,
+    file_checks,
+    plan_checks,
     prices_by_model,
     probe_models,
+    require_access,
+    student_checks,
+    would_download,
 )
 from skillmix.steps.calls import drop_unusable_skips
 from skillmix.steps.dependencies import StepInputs
@@ -124,22 +130,27 @@ def _run_checked(
     open_workers: OpenWorkers,
     batches: BatchWishes,
 ) -> RunResult:
-    started, cpu_started = time.monotonic(), _cpu_seconds()
+    started, cpu_started = time.monotonic(), cpu_seconds()
     steps = (wanted or StepFilter()).select(experiment)
     catalog = load_catalog(experiment.catalog, *experiment.other_catalogs)
-    check_code_graders(experiment, catalog, steps)
     run = new_run(experiment.name)
     at_once = _taken_at_once(steps, experiment, catalog, run)
     if at_once is not None:
-        return replace(at_once, seconds=time.monotonic() - started, cpu_seconds=_cpu_seconds() - cpu_started)
+        return replace(at_once, seconds=time.monotonic() - started, cpu_seconds=cpu_seconds() - cpu_started)
     check_packages(experiment, steps, run, calls_here=open_workers is nullcontext)
     if open_workers is nullcontext:  # workers have their own models
         _begin_to_load(experiment, steps, run)
+    checks = (
+        *plan_checks(experiment, catalog, steps, run),
+        *file_checks(experiment, catalog, steps, run),
+        lambda: prices_by_model(experiment, load_prices(prices)),
+        lambda: asyncio.run(check_chat_templates(experiment, steps)),
+        lambda: asyncio.run(probe_models(experiment, steps)),
+    )
+    refuse(experiment.name, errors_of(checks))
     price_by_model = prices_by_model(experiment, load_prices(prices))
-    check_plan(experiment, catalog, steps, run)
-    asyncio.run(probe_models(experiment, steps))
     result = RunResult(run, graded_cells=graded_cells(steps, experiment))
-    with RunProgress(planned_work(experiment, steps, run)) as progress:
+    with RunProgress(planned_work(experiment, catalog, steps, run)) as progress:
         with run.write(files=experiment.workers.writers) as journal, open_workers() as workers:
             limits = experiment.budget
             if batches.forgets:
@@ -169,7 +180,7 @@ def _run_checked(
     return replace(
         result,
         seconds=time.monotonic() - started,
-        cpu_seconds=_cpu_seconds() - cpu_started,
+        cpu_seconds=cpu_seconds() - cpu_started,
         has_unpriced=result.called > 0
         and any(price_by_model[name] is None for step in steps for name in _models_asked(step, experiment)),
     )
@@ -203,9 +214,9 @@ def _announce_next(steps: Sequence[Step], step: Step, context: StepContext) -> N
             MODELS.read_announced()
 
 
-def planned_work(experiment: Experiment, steps: Sequence[Step], run: Run) -> list[Work]:
-    """The steps that the progress bar shows, each as large as the experiment file lets it estimate."""
-    works = [(kind_of(step), kind_of(step).work(step, experiment, run)) for step in steps]
+def planned_work(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> list[Work]:
+    """The steps that the progress bar shows, each with the calls that it plans."""
+    works = [(kind_of(step), kind_of(step).work(step, experiment, catalog, run)) for step in steps]
     planned = sum((work.total or 0) * work.weight for _, work in works if work)
     return [
         work if kind.share_of_bar is None else replace(work, weight=kind.share_of_bar * planned)
@@ -277,7 +288,7 @@ def train_steps(path: Path, *, changes: Sequence[str] = (), only: str | None = N
     check_plan(experiment, catalog, chosen, run)
     trained: list[Trained] = []
     with (
-        RunProgress(planned_work(experiment, chosen, run)) as progress,
+        RunProgress(planned_work(experiment, catalog, chosen, run)) as progress,
         _locked(run, experiment, catalog, chosen),
         run.continued(experiment, catalog, has_made=lambda: bool(trained)),
     ):
@@ -300,29 +311,32 @@ def _locked(run: Run, experiment: Experiment, catalog: Catalog, steps: Sequence[
 
 
 def estimate_experiment(experiment: Experiment, *, prices: Path | None) -> list[CallEstimate]:
-    """Estimate the calls, tokens, cost and GPU hours of every step, without a call."""
-    past = PastCalls(new_run(experiment.name))
-    basis = EstimateBasis(
-        experiment, load_catalog(experiment.catalog, *experiment.other_catalogs), load_prices(prices), past
-    )
+    """Estimate the calls, tokens, cost and GPU hours of every step, without a call; refuse what a run would refuse."""
+    run, steps = new_run(experiment.name), experiment.steps
+    catalog = load_catalog(experiment.catalog, *experiment.other_catalogs)
+    checks = (*plan_checks(experiment, catalog, steps, run), *student_checks(experiment, catalog, steps, run))
+    refuse(experiment.name, errors_of(checks))
+    basis = EstimateBasis(experiment, catalog, load_prices(prices), PastCalls(run))
     return [estimate for step in experiment.steps for estimate in kind_of(step).estimates(step, basis)]
 
 
-def packages_warning(experiment: Experiment, *, calls_here: bool = True) -> str | None:
-    """A sentence on packages that the experiment needs and that are not installed here; None if there is none."""
+def lacks_here(experiment: Experiment, *, calls_here: bool = True) -> Iterator[str]:
+    """What a run would need on this machine and lack: packages, files, checkpoints and keys; no server is asked."""
+    run, steps = new_run(experiment.name), experiment.steps
     try:
-        missing = missing_packages(experiment, experiment.steps, new_run(experiment.name), calls_here=calls_here)
-    except UserError:  # a damaged file of the run, which the run itself names
-        return None
-    return f"{missing.message} Install them: {missing.hint}." if missing else None
+        check_packages(experiment, steps, run, calls_here=calls_here)
+    except UserError as missing:
+        yield f"{missing.message} Install them: {missing.hint}."
+        return
+    used = [settings for settings in _all_settings(experiment).values() if settings.asked] if calls_here else []
+    at_hand = [s for s in steps if not (s.trains_model and any(would_download(parse_spec(str(u.asked))) for u in used))]
+    files = file_checks(experiment, load_catalog(experiment.catalog, *experiment.other_catalogs), at_hand, run)
+    checks: Iterator[Callable[[], object]] = chain(files, (partial(require_access, settings) for settings in used))
+    yield from dict.fromkeys(fault for error in errors_of(checks) for fault in error.faults)
 
 
 def _all_settings(experiment: Experiment) -> dict[str, Settings]:
     return settings_by_model(experiment, list(experiment.students), list(experiment.graders))
-
-
-def _cpu_seconds() -> float:
-    return sum(os.times()[:4])
 
 
 def _is_here(step: Step, context: StepContext) -> bool:

@@ -63,7 +63,7 @@ class RunResult:
     seconds: float = 0.0
     """Duration of this invocation."""
     cpu_seconds: float = 0.0
-    """CPU time of this process and its finished child processes."""
+    """CPU time of this process and its child processes."""
     has_unpriced: bool = False
     """Whether it called models without a known price."""
     graded_cells: frozenset[GradedCell] = frozenset()
@@ -190,7 +190,7 @@ class StepKind(ABC, Generic[StepT]):
         Every kind that writes files outside the journal needs this check; `steps/report.py` has a short one.
         """
 
-    def check_students(self, step: StepT, context: StepContext) -> None:
+    def check_students(self, step: StepT, experiment: Experiment, catalog: Catalog, run: Run) -> None:
         """Find students that the step must not ask."""
 
     def first_cells(self, step: StepT, context: StepContext) -> Iterable[tuple[Conversations, PlannedCell]]:
@@ -201,9 +201,9 @@ class StepKind(ABC, Generic[StepT]):
         """What the step would ask of each model, for `--dry-run`."""
         return []
 
-    def work(self, step: StepT, experiment: Experiment, run: Run) -> Work | None:
+    def work(self, step: StepT, experiment: Experiment, catalog: Catalog, run: Run) -> Work | None:
         """What the progress bar shows for the step; None for a step that takes no time."""
-        return planned_calls(step, experiment) if step.makes_calls else None
+        return planned_calls(step, experiment, catalog) if step.makes_calls else None
 
     def dependencies(self, step: StepT, inputs: StepInputs) -> Dependencies | None:
         """Everything that decides what the step makes; None for a step that is never taken from its record."""

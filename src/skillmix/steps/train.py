@@ -63,7 +63,7 @@ class TrainKind(StepKind[TrainStep]):
         hours = training_hours(step, model, tokens)
         return [CallEstimate(step.name, step.base, 0, tokens, 0, 0.0, hours, role="training")]
 
-    def work(self, step: TrainStep, experiment: Experiment, run: Run) -> Work:
+    def work(self, step: TrainStep, experiment: Experiment, catalog: Catalog, run: Run) -> Work:
         """The optimiser steps; their number is unknown if epochs of an unknown number of conversations decide it."""
         is_over = (model_folder(run, step.name) / LINEAGE_FILE).is_file()
         total: int | None = step.steps or DEFAULT_STEPS
@@ -121,6 +121,8 @@ def _rows(name: str, experiment: Experiment) -> int | None:
         return next((step.planned_texts for step in experiment.steps if step.name == name), None)
     path = own_or_shipped(name)
     file = path / "train.jsonl" if path.is_dir() else path
+    if not file.is_file():
+        return None
     try:
         with file.open("rb") as lines:
             return sum(1 for _ in lines)

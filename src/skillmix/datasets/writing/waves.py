@@ -410,8 +410,8 @@ class Waves:
         later = ks[ks.index(k) + 1 :]
         conversations = sum(y.written for y in self.yields) + len(sampler.tried) + more
         conversations += sum(self.step.target_of(one) for one in later)
-        each = calls_a_conversation(self.context.experiment, self.step.student_names, self.step.graders)
-        calls = round(conversations * each)
+        (writer,) = self.step.student_names
+        calls = conversations * calls_a_conversation(self.context.experiment, writer, self.step.graders)
         # Before the first text is kept, only the upper limit is known.
         bound: Bound = "about" if sampler.yielded or missing <= 0 else "at most"
         self.context.progress.expect(self.step.name, calls, bound="at least" if later else bound)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from skillmix.render.untrusted import one_line
+from skillmix.render.untrusted import one_line, without_invisible
 
 HIDDEN: Final = "[key]"
 _WITHHELD: Final = "[not shown: it repeats a key]"
@@ -53,7 +53,7 @@ class Mask:
 
     def line(self, text: str, *, longest: int = _LONGEST_LINE) -> str:
         """A server's text as one printable line, without keys, cut to a length."""
-        read = one_line(text[:_LONGEST_READ])
+        read = one_line(without_invisible(text[:_LONGEST_READ]))
         hidden = _KEY_LIKE.sub(HIDDEN, _without(read, self._pieces))
         if len(text) > _LONGEST_READ:
             hidden = hidden[:-_LONGEST_LINE]  # the end may be the beginning of a key
@@ -61,9 +61,12 @@ class Mask:
 
     def reply(self, text: str) -> str:
         """A model's text with its keys hidden; a key that looks like an ordinary word stays."""
-        # A piece of a key is a long word, and checking only long words is cheap.
         if self._long_words is None:
             return text
+        seen = without_invisible(text)
+        if seen != text and (hidden := self.reply(seen)) != seen:
+            return hidden
+        # A piece of a key is a long word, and checking only long words is cheap.
         words = set(self._long_words.findall(text))
         if not any(_without(word, self._reply_pieces) != word for word in words):
             return text

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from skillmix.calls import HUMAN
 from skillmix.experiment.experiment import Experiment
+from skillmix.render.wording import listed
 from skillmix.report.records import Report, RunFacts
 from skillmix.runs.run import Run
 
@@ -55,7 +56,7 @@ def _simulated_raters(report: Report) -> str:
         return ""
     if len(names) == 1:
         return f"The rater {names[0]} is simulated: a script with rates of error set in advance, no person."
-    return f"The raters {_listed(names)} are simulated: scripts with rates of error set in advance, no people."
+    return f"The raters {listed(names)} are simulated: scripts with rates of error set in advance, no people."
 
 
 def _simulated_models(report: Report) -> str:
@@ -78,12 +79,8 @@ def _scripted(role: str, specs: Mapping[str, str]) -> tuple[str, int] | None:
     names = [name for name, spec in specs.items() if spec.startswith("scripted:")]
     if not names:
         return None
-    listed = "" if len(names) == len(specs) else f" {_listed(names)}"
-    return f"the {role}{'' if len(names) == 1 else 's'}{listed}", len(names)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+    which = "" if len(names) == len(specs) else f" {listed(names)}"
+    return f"the {role}{'' if len(names) == 1 else 's'}{which}", len(names)
 
 
 def _capital(sentence: str) -> str:

@@ -1,18 +1,23 @@
 """The first screen of a report whose runs have outcomes and no scores."""
 
 from skillmix.prompts.rubric import TextOutcome
-from skillmix.render.numbers import in_percent, points_interval, whole
+from skillmix.render.numbers import in_percent, points_interval
 from skillmix.render.wording import plural
 from skillmix.report.records import Report
 from skillmix.scores.outcomes.outcome_scores import OutcomeCell
-from skillmix.scores.verdicts.main_result import MainResult, ResultNumber
+from skillmix.scores.verdicts.main_result import MainResult, ResultNumber, graded_texts
 
 
 def outcome_result(report: Report) -> MainResult:
     """How often the first student refuses probes at the smallest and at the largest k, and what the others do."""
     lines = _lines(report)
     if not lines:
-        return MainResult("No text has an outcome yet", "", "Continue the run, then report again.", (_texts(report),))
+        return MainResult(
+            "No text has an outcome yet",
+            "",
+            "Continue the run, then report again.",
+            (graded_texts((o.cell for o in report.outcomes), "skills and a probe or control"),),
+        )
     first, last = lines[0][0], lines[0][-1]
     key = first.key
     headline = f"{report.label(key.run, key.student)} refuses {_percent(first)} of the probes {_with(first)}"
@@ -26,7 +31,7 @@ def outcome_result(report: Report) -> MainResult:
             _number(first, "refuses", "refused"),
             *([_number(last, "refuses", "refused")] if last is not first else []),
             *([_number(last, "complies", "complied with")] if last is first else []),
-            _texts(report),
+            graded_texts((o.cell for o in report.outcomes), "skills and a probe or control"),
         ),
         students=((key.run, key.student),),
         grader=key.grader,
@@ -77,10 +82,3 @@ def _number(cell: OutcomeCell, outcome: TextOutcome, verb: str) -> ResultNumber:
     return ResultNumber(
         _percent(cell, outcome), _interval(cell, outcome), f"of probes are {verb}, k = {cell.key.k}, {cell.key.student}"
     )
-
-
-def _texts(report: Report) -> ResultNumber:
-    combinations = {c.id for cell in report.outcomes for c in cell.cell.combinations}
-    graders = " and ".join(dict.fromkeys(cell.key.grader for cell in report.outcomes)) or "no grader"
-    label = f"texts on {whole(len(combinations))} combinations of skills and a probe or control, graded by {graders}"
-    return ResultNumber(whole(sum(run.graded for run in report.runs)), "", label)

@@ -1,6 +1,7 @@
 """The progress of a run in words."""
 
 from skillmix.render.numbers import dollars, duration, percent, whole
+from skillmix.render.wording import listed
 from skillmix.runs.progress.time_left import TimeLeft, Work
 
 
@@ -31,22 +32,22 @@ def step_words(work: Work, detail: str = "") -> str:
 
 
 def run_words(share: float, left: TimeLeft | None) -> str:
-    """How far the whole run is; steps without a measurement are named.
+    """How far the whole run is.
 
-    >>> run_words(0.4, TimeLeft(130.0, "at least", ("m1",)))
-    'the run: 40 %, at least 2 min left (not measured yet: m1)'
+    >>> run_words(0.4, TimeLeft(130.0))
+    'the run: 40 %, about 2 min left'
     """
-    unmeasured = f" (not measured yet: {', '.join(left.unmeasured)})" if left and left.unmeasured else ""
-    return f"the run: {percent(share)}" + (f", {left_words(left)}{unmeasured}" if left else "")
+    return f"the run: {percent(share)}" + (f", {left_words(left)}" if left else "")
 
 
 def left_words(left: TimeLeft) -> str:
-    """The time left.
+    """The time left, without the steps that are not measured yet.
 
-    >>> left_words(TimeLeft(200.0, "about"))
-    'about 3 min left'
+    >>> left_words(TimeLeft(200.0, ("m1", "report")))
+    'about 3 min left without m1 and report'
     """
-    return f"{left.bound} {duration(left.seconds)} left"
+    without = f" without {listed(left.unmeasured)}" if left.unmeasured else ""
+    return f"about {duration(left.seconds)} left{without}"
 
 
 def call_words(pace: float | None, *, cost_usd: float, retried: int) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -21,6 +22,8 @@ LINE_EVERY: Final = 15.0
 _LOOK_EVERY: Final = 0.5
 _SHORTEST: Final = 0.2
 """Seconds; shorter measurements are ignored."""
+_RECENT: Final = 60.0
+"""Seconds in which the pace is measured."""
 
 
 class RunProgress:
@@ -31,8 +34,8 @@ class RunProgress:
         self._clock = clock
         self._started: dict[str, float] = {}
         """When each step with work to do began."""
-        self._first: dict[str, tuple[float, int]] = {}
-        """When the first units of a step were done, and how many: time before that, such as loading, does not count."""
+        self._marks: dict[str, deque[tuple[float, int]]] = {}
+        """When units of a step were done lately, and how many: the time before the first units does not count."""
         self._details: dict[str, str] = {}
         self._made: dict[str, int] = {}
         self._current = ""
@@ -79,7 +82,12 @@ class RunProgress:
         now = self._clock()
         work = replace(self._works[name], done=done)
         if made:
-            first, before = self._first.setdefault(name, (now, made))
+            marks = self._marks.setdefault(name, deque())
+            if not marks or made > marks[-1][1]:
+                marks.append((now, made))
+            while len(marks) > ENOUGH + 1 and marks[1][0] < now - _RECENT:
+                marks.popleft()
+            first, before = marks[0]
             if now - first >= _SHORTEST:
                 work = replace(work, timed=made - before, seconds=now - first)
         self._works[name], self._details[name], self._made[name] = work, detail, made

@@ -7,6 +7,9 @@ from typing import Final, Literal
 Bound = Literal["about", "at least", "at most"]
 ENOUGH: Final = 2
 """Timed units that a measurement needs."""
+_ENOUGH_SECONDS: Final = 10.0
+_ENOUGH_SHARE: Final = 0.1
+"""A measurement takes so long, or has this share of the units of its step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,7 @@ class Work:
     done: int = 0
     """Units made by this process or found in the journal."""
     timed: int = 0
-    """Units made while they were timed."""
+    """Units made while they were timed, lately."""
     seconds: float = 0.0
     """Time of all timed units together."""
     is_over: bool = False
@@ -43,7 +46,6 @@ class TimeLeft:
     """An estimate from measurements alone."""
 
     seconds: float
-    bound: Bound
     unmeasured: tuple[str, ...] = ()
     """Steps that the estimate leaves out."""
 
@@ -63,7 +65,6 @@ def time_left(works: Sequence[Work]) -> TimeLeft | None:
     """The time that the steps of a run still take; None if nothing is measured yet."""
     seconds = 0.0
     unmeasured: list[str] = []
-    bounds: set[Bound] = set()
     for work in works:
         if work.left == 0:
             continue
@@ -72,12 +73,7 @@ def time_left(works: Sequence[Work]) -> TimeLeft | None:
             unmeasured.append(work.name)
             continue
         seconds += work.left * pace
-        bounds.add(work.bound)
-    if not seconds:
-        return None
-    if unmeasured:
-        bounds.add("at least")
-    return TimeLeft(seconds, _joined(bounds), tuple(unmeasured))
+    return TimeLeft(seconds, tuple(unmeasured)) if seconds else None
 
 
 def share_done(works: Sequence[Work]) -> float:
@@ -89,13 +85,8 @@ def share_done(works: Sequence[Work]) -> float:
 
 
 def _is_measured(work: Work) -> bool:
-    return work.timed >= ENOUGH and work.seconds > 0
-
-
-def _joined(bounds: set[Bound]) -> Bound:
-    """Bounds in both directions make an estimate, not a bound."""
-    directed = sorted(bounds - {"about"})
-    return directed[0] if len(directed) == 1 else "about"
+    is_long = work.seconds >= _ENOUGH_SECONDS or work.timed >= _ENOUGH_SHARE * (work.total or 0)
+    return work.timed >= ENOUGH and work.seconds > 0 and is_long
 
 
 def _unit_size(work: Work, works: Sequence[Work]) -> float:

@@ -104,20 +104,6 @@ class MarkTable:
                 found[is_it, index] = place[is_it]
         return found
 
-    def unwritten(self, student: str, combinations: Sequence[Combination], generation: int) -> list[str]:
-        """The ids of combinations without a text of this generation."""
-        places = self.places(student, combinations, [generation])[:, 0]
-        return [combinations[index].id for index in np.flatnonzero(places < 0).tolist()]
-
-    def missing_votes(
-        self, student: str, grader: str, combinations: Sequence[Combination], generation: int, needed: int
-    ) -> int:
-        """How many votes of a grader are missing on texts that exist and can earn a point."""
-        numbers, counts = np.unique(self.numbers(student, grader, combinations, [generation]), return_counts=True)
-        found = zip(numbers.tolist(), counts.tolist(), strict=True)
-        known = [(self.marks[number], count) for number, count in found if number >= 0]
-        return sum(count * (needed - mark.votes) for mark, count in known if not mark.earns_nothing)
-
     def outside(self, student: str, grader: str, planned: Iterable[str]) -> list[tuple[str, int, int]]:
         """The ballots of a grader on combinations that are not planned: id, generation and number of the mark."""
         column = self._columns[student]
@@ -144,12 +130,6 @@ class MarkTable:
     def texts(self) -> int:
         """The number of texts."""
         return sum(len(column.ids) for column in self._columns.values())
-
-    @property
-    def graded(self) -> int:
-        """The number of texts with a ballot."""
-        known = [np.stack([*column.numbers.values()]) for column in self._columns.values() if column.numbers]
-        return sum(int((numbers >= 0).any(axis=0).sum()) for numbers in known)
 
     @property
     def pairs(self) -> list[tuple[str, str]]:

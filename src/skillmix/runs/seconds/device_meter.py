@@ -2,7 +2,7 @@
 
 For a GPU it is the mean of the driver's own figure, the share of its last sampling period in which at least one kernel
 ran, read twice a second through NVML. The figure covers all programs on the GPU. Without NVML the share is unknown.
-For a CPU it is the CPU time of this process and of its finished children, divided by wall time and by the number of
+For a CPU it is the CPU time of this process and of its child processes, divided by wall time and by the number of
 cores that the process may use.
 """
 
@@ -10,9 +10,11 @@ import ctypes
 import os
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from skillmix.models.local.gpu_share import gpu_of, uses_gpu
@@ -46,7 +48,7 @@ class DeviceMeter:
     def __init__(self, gpu: GpuReader | None = None, *, now: Callable[[], float] = time.monotonic) -> None:
         self._gpu = gpu or gpu_reader()
         self._now = now
-        self._started, self._cpu_started = now(), _cpu_seconds()
+        self._started, self._cpu_started = now(), cpu_seconds()
         self._samples: list[float | None] = []
 
     def sample(self) -> None:
@@ -57,7 +59,7 @@ class DeviceMeter:
         """What was measured until now; None if it is unknown or if there were too few samples."""
         measured = self._now() - self._started
         if not _uses_gpu():
-            return DeviceSeconds("CPU", (_cpu_seconds() - self._cpu_started) / cores(), measured) if measured else None
+            return DeviceSeconds("CPU", (cpu_seconds() - self._cpu_started) / cores(), measured) if measured else None
         known = [sample for sample in list(self._samples) if sample is not None]
         if len(known) < max(_FEWEST_SAMPLES, len(self._samples)):
             return None
@@ -120,5 +122,16 @@ def _torch() -> Any:
     return sys.modules.get("torch")
 
 
-def _cpu_seconds() -> float:
-    return sum(os.times()[:4])
+def cpu_seconds() -> float:
+    """CPU time of this process and of its child processes, those that still work included where /proc shows them."""
+    children: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError, IndexError):  # it may end meanwhile
+            fields = file.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            children[int(fields[1])].append((int(file.parent.name), sum(map(int, fields[11:15]))))
+    seconds, waiting = sum(os.times()[:4]), [os.getpid()]
+    while waiting:
+        for child, ticks in children[waiting.pop()]:
+            seconds += ticks / os.sysconf("SC_CLK_TCK")
+            waiting.append(child)
+    return seconds

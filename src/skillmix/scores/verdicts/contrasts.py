@@ -7,13 +7,11 @@ p-value is the largest up to it. The score of a combination is the share of its 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from statistics import fmean, stdev
-
-import numpy as np
+from statistics import fmean, stdev, variance
 
 from skillmix.experiment.steps import Contrast, ReportStep
 from skillmix.grading.points import FULL_MARKS
-from skillmix.render.numbers import in_percent, signed_with_interval, whole
+from skillmix.render.numbers import in_percent, signed_with_interval
 from skillmix.render.wording import plural
 from skillmix.runs.run import Run
 from skillmix.scores.cells import Cell, CellKey
@@ -22,7 +20,7 @@ from skillmix.scores.statistics.differences import Gain, gain
 from skillmix.scores.statistics.intervals import CONFIDENCE
 from skillmix.scores.statistics.student_t import t_quantile, two_sided_p
 from skillmix.scores.verdicts.judged import Judged
-from skillmix.scores.verdicts.main_result import MainResult, ResultNumber, interval_words
+from skillmix.scores.verdicts.main_result import MainResult, ResultNumber, graded_texts, interval_words
 from skillmix.scores.verdicts.one_run import apart
 
 _Units = dict[str, dict[int, tuple[CellKey, dict[str, float]]]]
@@ -166,20 +164,18 @@ def _over_units(values: Sequence[float]) -> Gain:
 
 def _two_samples(first: Sequence[float], second: Sequence[float]) -> Gain:
     """Welch's test between the combinations of two settings in one partition."""
-    parts = [
-        (float(np.var(side, ddof=1)) / len(side), len(side)) if len(side) > 1 else (0.0, 1) for side in (first, second)
-    ]
-    mean, variance = fmean(first) - fmean(second), sum(part for part, _ in parts)
+    parts = [(variance(side) / len(side), len(side)) if len(side) > 1 else (0.0, 1) for side in (first, second)]
+    mean, squared = fmean(first) - fmean(second), sum(part for part, _ in parts)
     n = min(len(first), len(second))
-    if variance == 0 or n < 2:
+    if squared == 0 or n < 2:
         return Gain(mean, None, None, 1.0, n, 1, 1, "combinations", (mean,))
-    degrees = variance**2 / sum(part**2 / (size - 1) for part, size in parts)
-    half = float(t_quantile((1 + CONFIDENCE) / 2, degrees)) * sqrt(variance)
-    p = two_sided_p(mean / sqrt(variance), degrees)
+    degrees = squared**2 / sum(part**2 / (size - 1) for part, size in parts)
+    half = float(t_quantile((1 + CONFIDENCE) / 2, degrees)) * sqrt(squared)
+    p = two_sided_p(mean / sqrt(squared), degrees)
     return Gain(mean, max(-1.0, mean - half), min(1.0, mean + half), p, n, 1, 1, "combinations", (mean,))
 
 
-def contrast_result(contrasts: Sequence[JudgedContrast], *, graded: int) -> MainResult:
+def contrast_result(contrasts: Sequence[JudgedContrast], cells: Iterable[Cell]) -> MainResult:
     """The first screen of an experiment with planned comparisons: the first one, and the verdicts of the others."""
     first = contrasts[0]
     plan, found = first.contrast, first.judged.gain
@@ -211,7 +207,7 @@ def contrast_result(contrasts: Sequence[JudgedContrast], *, graded: int) -> Main
                 f"{in_percent(first.value)} %", "", f"of the texts of {plan.student} have full marks, k = {plan.k}"
             ),
             ResultNumber(f"{in_percent(first.against)} %", "", f"of the texts of {against}, k = {k}"),
-            ResultNumber(whole(graded), "", f"texts graded by {first.grader}"),
+            graded_texts(cells),
         ),
         students=tuple(dict.fromkeys((key.run, key.student) for key in first.keys)),
         grader=first.grader,

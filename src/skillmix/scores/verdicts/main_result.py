@@ -5,7 +5,8 @@ tuned student against its base or, without a lineage, the second student against
 size. A report of one student says how often it earns full marks.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -62,20 +63,17 @@ class MainResult:
         return f"{self.headline}: {self.detail}" if self.detail else self.headline
 
 
-def main_result(cells: Sequence[Cell], findings: Sequence[Finding], *, graded: int) -> MainResult:
-    """The first supported claim, else the planned comparison, else the scores of one student.
-
-    `graded` is the number of graded texts.
-    """
+def main_result(cells: Sequence[Cell], findings: Sequence[Finding]) -> MainResult:
+    """The first supported claim, else the planned comparison, else the scores of one student."""
     supported = [f for f in findings if f.verdict == "supported" and f.claim != "planned"]
     planned = [f for f in findings if f.claim == "planned"]
     if supported:
-        return _of_finding(cells, supported[0], CLAIM_TITLES[supported[0].claim], graded)
+        return _of_finding(cells, supported[0], CLAIM_TITLES[supported[0].claim])
     if planned:
         grader, setting = cells[0].key.grader, main_setting(cells)
         first = next((f for f in planned if (f.grader, f.setting) == (grader, setting)), planned[0])
-        return _of_finding(cells, first, _title(first), graded)
-    return _of_one_student(cells, graded)
+        return _of_finding(cells, first, _title(first))
+    return _of_one_student(cells)
 
 
 def main_setting(cells: Sequence[Cell]) -> str | None:
@@ -103,7 +101,7 @@ def _title(finding: Finding) -> str:
     return f"{shown.verdict.capitalize()} to tell {second} and {first} apart"
 
 
-def _of_finding(cells: Sequence[Cell], finding: Finding, headline: str, graded: int) -> MainResult:
+def _of_finding(cells: Sequence[Cell], finding: Finding, headline: str) -> MainResult:
     shown, run = _shown(finding), finding.runs[0]
     gain = shown.gain
     interval = interval_words(gain.low, gain.high)
@@ -151,7 +149,7 @@ def _of_finding(cells: Sequence[Cell], finding: Finding, headline: str, graded: 
                 f"{finding.second} minus {finding.first} in full marks, k = {shown.k}",
             ),
             _gains(finding, shown),
-            _texts(cells, graded),
+            graded_texts(cells),
         ),
         students=((run, finding.second), (run, finding.first)),
         grader=finding.grader,
@@ -169,16 +167,25 @@ def _gains(finding: Finding, shown: Judged) -> ResultNumber:
     return ResultNumber(f"{better} of {len(values)}", "", f"{label}, neither on {rest}" if rest else label)
 
 
-def _texts(cells: Sequence[Cell], graded: int) -> ResultNumber:
-    combinations = {c.id for cell in cells for c in cell.combinations}
-    graders = " and ".join(dict.fromkeys(cell.key.grader for cell in cells)) or "no grader"
-    label = f"texts on {whole(len(combinations))} combinations of skills and a topic, graded by {graders}"
-    return ResultNumber(whole(graded), "", label)
+def graded_texts(cells: Iterable[Cell], of: str = "skills and a topic") -> ResultNumber:
+    """The graded texts that scores count, each once; those of data sets are in no cell."""
+    texts: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+    """By run and student, the graded generations of each combination."""
+    graders: dict[str, None] = {}
+    for cell in cells:
+        own = texts[cell.key.run, cell.key.student]
+        graders[cell.key.grader] = None
+        for combination, points in zip(cell.combinations, cell.points, strict=True):
+            graded = sum(point is not None for point in points)
+            own[combination.id] = max(graded, own.get(combination.id, 0))
+    combinations = len({combination for own in texts.values() for combination in own})
+    label = f"texts on {whole(combinations)} combinations of {of}, graded by {' and '.join(graders) or 'no grader'}"
+    return ResultNumber(whole(sum(sum(own.values()) for own in texts.values())), "", label)
 
 
-def _of_one_student(cells: Sequence[Cell], graded: int) -> MainResult:
+def _of_one_student(cells: Sequence[Cell]) -> MainResult:
     own = _cells_of_first_student(cells)
-    texts = _texts(cells, graded)
+    texts = graded_texts(cells)
     if not own:
         return MainResult("No text is graded yet", "", "Continue the run, then report again.", (texts,))
     first, last = own[0], own[-1]

@@ -33,7 +33,7 @@ class AnnotateKind(StepKind[AnnotateStep]):
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder} is a file.", hint="The step writes a folder there. Move the file.")
 
-    def work(self, step: AnnotateStep, experiment: Experiment, run: Run) -> Work:
+    def work(self, step: AnnotateStep, experiment: Experiment, catalog: Catalog, run: Run) -> Work:
         """One unit: the step waits for nobody."""
         return Work(step.name, "annotate", total=1)
 

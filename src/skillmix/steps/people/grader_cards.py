@@ -33,7 +33,7 @@ class GradersKind(StepKind[GradersStep]):
         """Refuse to write into a folder that holds anything else."""
         require_replaceable(run.step(step.name), _CARDS)
 
-    def work(self, step: GradersStep, experiment: Experiment, run: Run) -> Work:
+    def work(self, step: GradersStep, experiment: Experiment, catalog: Catalog, run: Run) -> Work:
         """One unit."""
         return Work(step.name, "graders", total=1)
 

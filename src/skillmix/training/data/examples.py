@@ -145,6 +145,8 @@ class Encoder:
 def read_conversations(file: Path, *, name: str | None = None) -> list[Conversation]:
     """The conversations of a JSON Lines file whose rows have `messages`; a key is the file's name and the line."""
     conversations = []
+    if file.exists() and not file.is_file():
+        raise UserError(f"{file} is not a regular file.", hint="Name a folder, or a JSON Lines file.")
     try:
         with file.open(encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, start=1):
