@@ -110,7 +110,8 @@ def test_the_score_is_that_of_one_try() -> None:
 
 def test_the_first_screen_states_the_first_comparison_and_names_the_others() -> None:
     plan = PAIRED.model_copy(update={"claim": "training teaches it", "condition": "Words were composed."})
-    main = contrast_result(judged([plan, WITHIN], 1), graded=10)
+    found = judged([plan, WITHIN], 1)
+    main = contrast_result(found, [])
 
     assert main.headline == "Supported: training teaches it"
     assert "with 2 skills in one text, m123 earns full marks in" in main.detail and "95 % interval" in main.detail
