@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
+from itertools import takewhile
 from typing import Final, Literal, Protocol
 
 from skillmix.catalog.combinations import Combination
@@ -172,6 +173,11 @@ class Request:
     seed: int | None
     subject: Subject | None = field(default=None, compare=False, repr=False)
     """For models that do not read their prompt, such as scripted ones; None if only the messages are known."""
+
+    @property
+    def prompts(self) -> int:
+        """Prompts at the end, each with its own reply: several if code joins the texts of single skills."""
+        return sum(1 for _ in takewhile(lambda message: message.role == "user", reversed(self.messages))) or 1
 
     def settings(self) -> dict[str, object]:
         """The parts that the request hash covers; address, key, timeout, concurrency and prices are not among them."""

@@ -94,6 +94,11 @@ def plain_combination(topic: str) -> Combination:
     return Combination(id=combination_id((), topic), skills=(), topic=topic)
 
 
+def single_skills(combination: Combination) -> list[Combination]:
+    """Each skill alone, on the same topic; the combination itself if it has no skills."""
+    return [combination_of([skill], combination.topic) for skill in combination.skills] or [combination]
+
+
 def combination_id(skills: Sequence[str], topic: str) -> str:
     """The id of a combination, whatever the order of its skills."""
     return short_id("combination", sorted(skills), topic)

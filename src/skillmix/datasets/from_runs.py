@@ -47,7 +47,7 @@ from skillmix.runs.progress.stopping import signal_of
 from skillmix.runs.reading.decisions import decision_rules
 from skillmix.runs.run import Run, open_run
 from skillmix.runs.scheduler import CallCounts, StopReason
-from skillmix.runs.students import settings_for
+from skillmix.runs.students import made_students, settings_for
 
 
 def dataset_folder(run: Run, step: str) -> Path:
@@ -110,8 +110,8 @@ def _decoding(settings: StudentSettings) -> str:
 
 def writers_of(run: str, experiment: Experiment) -> Writers:
     """The prompts and the decoding of the students of a run; unknown for an imported run."""
-    trained = [step.name for step in experiment.steps if step.trains_model]
-    settings = {name: settings_for(experiment, name) for name in (*experiment.students, *trained)}
+    names = (*experiment.students, *made_students(experiment))
+    settings = {name: settings_for(experiment, name) for name in names}
     shown = {n: prompts_shown(load_prompts(n)) for n in {s.prompts or experiment.prompts for s in settings.values()}}
     return Writers(
         run,

@@ -58,7 +58,7 @@ class Price:
         if self.is_zero:
             return 0.0
         characters = sum(_weight(message.content) for message in request.messages) + len(request.decoding.extra or "")
-        return self.of(tokens_in(characters), request.decoding.max_tokens or _LONGEST_REPLY)
+        return request.prompts * self.of(tokens_in(characters), request.decoding.max_tokens or _LONGEST_REPLY)
 
 
 def _weight(text: str) -> int:

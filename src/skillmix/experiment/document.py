@@ -15,7 +15,7 @@ from pydantic import AfterValidator, JsonValue
 
 from skillmix.catalog.yaml import yaml_of
 from skillmix.errors import UserError
-from skillmix.experiment.step_base import Name, Section
+from skillmix.experiment.step_base import JOINED, Name, Section
 from skillmix.render.nearest import name_hint
 
 
@@ -192,7 +192,7 @@ def _varies(entry: Mapping[str, Any], axis: str) -> bool:
 def _target(key: str, reference: object) -> _Node | None:
     """The step or the student that a reference under a key means; None if the key holds no references."""
     if key in _MODEL_KEYS and isinstance(reference, str):
-        name = reference.removeprefix("step:")
+        name = reference.removeprefix(JOINED).removeprefix("step:")
         return ("students" if name == reference else "steps"), name
     return ("steps", str(reference)) if key in _STEP_KEYS else None
 
@@ -214,7 +214,7 @@ def _with_references(
         target = _target(key, reference)
         if target is None or target not in branches:
             return [reference]
-        prefix = "step:" if str(reference).startswith("step:") else ""
+        prefix = str(reference).removesuffix(target[1])
         fitting = [b for b in branches[target] if all(own.get(name, suffix) == suffix for name, suffix in b.items())]
         return [f"{prefix}{_name(target, branch)}" for branch in fitting]
 

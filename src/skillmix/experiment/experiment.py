@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -29,8 +29,8 @@ from skillmix.experiment.document import Matrix, Partitions, Seeds, Variant, exp
 from skillmix.experiment.faults import checked
 from skillmix.experiment.outside_names import OutsideNames
 from skillmix.experiment.people_steps import CODE, people_faults
-from skillmix.experiment.step_base import DrawingStep, Name, Positive, Seconds, Section, Step, Temperature, TopP
-from skillmix.experiment.steps import AnyStep, DatasetStep, EvaluateStep, GradeStep
+from skillmix.experiment.step_base import JOINED, DrawingStep, Name, Positive, Seconds, Section, Step, Temperature, TopP
+from skillmix.experiment.steps import AnyStep, DatasetStep, EvaluateStep, GradeStep, joined_faults
 from skillmix.experiment.train_step import untrained_faults
 from skillmix.models.batches.dialects import batch_fault
 from skillmix.models.request_fields import (
@@ -77,7 +77,7 @@ class AskedModel(Section):
     def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out an unset system text and unset fields, so that settings without them keep their old form."""
         document: dict[str, Any] = handler(self)
-        unset = [name for name in ("system", "extra", "batch") if not document.get(name)]
+        unset = [name for name in ("system", "extra", "batch", "joined") if not document.get(name)]
         return {name: value for name, value in document.items() if name not in unset}
 
     @field_validator("system")
@@ -167,6 +167,8 @@ class StudentSettings(AskedModel):
     """Folders of the data sets that the student was tuned on, or their `skillmix.json`."""
     lineage: str | None = None
     """Folder with the `skillmix.json` of the student's model, or that file."""
+    joined: bool = False
+    """Whether the model is asked for each skill alone, and code joins the texts into one."""
 
     @model_validator(mode="after")
     def _one_declaration(self) -> "StudentSettings":
@@ -189,6 +191,8 @@ class StudentSettings(AskedModel):
         _check_spec(self.model)
         if uses_code(self.model):
             raise ValueError("rules: is a grader and writes nothing")
+        if self.joined and self.batch:
+            raise ValueError("joined: its calls cannot travel in batches; leave batch out")
         self._check_access(self.model)
         return self
 
@@ -214,6 +218,7 @@ class GraderSettings(AskedModel):
     concurrency: Positive | None = None
     """As for students."""
     timeout: Seconds = 600
+    joined: ClassVar[bool] = False
     attempts: Positive = 3
     """Maximum number of calls for one grading until the reply can be read."""
 
@@ -443,6 +448,7 @@ def _reference_faults(experiment: Experiment, declared: _DeclaredNames) -> list[
     faults: list[str] = []
     earlier: dict[str, Step] = {}
     has_code = any(settings.asked is None for settings in experiment.graders.values())
+    joined = {name for name, settings in experiment.students.items() if settings.joined}
     truths = [*sorted(declared.graders), *([CODE] if has_code else [])]
     for step in experiment.steps:
         own = ["the name is that of an earlier step"] if step.name in earlier else []
@@ -455,6 +461,7 @@ def _reference_faults(experiment: Experiment, declared: _DeclaredNames) -> list[
             own += [f"no step in `of` has texts with {value}" for value in step.unmatched(list(earlier.values()))]
         models = {name: settings.model for name, settings in experiment.students.items()}
         own += [*untrained_faults(step, models), *people_faults(step, experiment.steps, models, truths)]
+        own += joined_faults(step, joined, declared.students | declared.steps)
         own += [
             _unknown("grader", name, declared.graders) for name in step.grader_names if name not in declared.graders
         ]
@@ -481,8 +488,8 @@ def _unknown_step(stages: str, name: str, earlier: Iterable[str]) -> str:
 def _model_faults(step: Step, experiment: Experiment, earlier: dict[str, Step], declared: _DeclaredNames) -> list[str]:
     faults = []
     for reference in step.model_references:
-        if reference.startswith("step:"):
-            name = reference.removeprefix("step:")
+        if reference.startswith(("step:", JOINED)):
+            name = reference.removeprefix(JOINED).removeprefix("step:")
             if _is_unknown_step(name, experiment, earlier, declared) or (
                 name in earlier and not earlier[name].trains_model
             ):

@@ -38,7 +38,9 @@ def _not_empty(values: list[_T]) -> list[_T]:
 
 Name = Annotated[str, StringConstraints(pattern=r"^[._-]*[a-z0-9][a-z0-9._-]*$", max_length=LONGEST_NAME)]
 ModelRef = Annotated[str, StringConstraints(min_length=1)]
-"""A student of the experiment, or `step:NAME` for the model of an earlier train step."""
+"""A student of the experiment, `step:NAME` for the model of an earlier train step, or `joined:step:NAME`."""
+JOINED: Final = "joined:step:"
+"""Before the name of a train step: its model is asked for each skill alone, and code joins the texts."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1, le=10**9)]
 SkillCount = Annotated[int, Field(ge=0, le=10**9)]
@@ -295,7 +297,9 @@ class DrawingStep(Step):
 def student_name(reference: str) -> str:
     """The name of the student that a reference means; the model of a train step has the name of the step.
 
-    >>> student_name("step:m1"), student_name("base")
-    ('m1', 'base')
+    >>> student_name("step:m1"), student_name("base"), student_name("joined:step:m1")
+    ('m1', 'base', 'm1-joined')
     """
+    if reference.startswith(JOINED):
+        return f"{reference.removeprefix(JOINED)}-joined"
     return reference.removeprefix("step:")

@@ -3,7 +3,7 @@
 A new kind is a class here, an entry in `AnyStep`, and a file in the folder `steps/` that does its work.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -16,6 +16,7 @@ from skillmix.experiment.data_settings import DataFilters, LeakageSettings, Requ
 from skillmix.experiment.people_steps import AnnotateStep, GradersStep
 from skillmix.experiment.recipes import DataRecipe, plain_recipe, recipe_named
 from skillmix.experiment.step_base import (
+    JOINED,
     Counts,
     DrawingStep,
     DrawnPool,
@@ -48,7 +49,7 @@ class _CellsStep(DrawingStep):
     """What generate and evaluate steps have in common: students × settings × k."""
 
     students: FilledList[ModelRef]
-    """Students that write, or `step:NAME` for the model of a train step."""
+    """Students that write, `step:NAME` for the model of a train step, or `joined:step:NAME`."""
     settings: FilledList[Setting] = ["all"]
     """Groups of the partition to draw skills and topics from: `train`, `held-out`, `all`, or a further one."""
     k: FilledList[SkillCount]
@@ -157,6 +158,16 @@ class EvaluateStep(_CellsStep):
     def call_bound(self) -> Literal["about", "at most"]:
         """An early stop makes fewer calls."""
         return "at most" if self.may_stop_early else "about"
+
+
+def joined_faults(step: Step, joined: Collection[str], taken: Collection[str]) -> Iterator[str]:
+    """Joined students in steps that need a model, and those whose names are taken."""
+    for reference in step.model_references:
+        is_joined = reference.startswith(JOINED)
+        if (is_joined or reference in joined) and not isinstance(step, GenerateStep | EvaluateStep):
+            yield f"{reference} is a reference line for scores: only generate and evaluate steps may ask it"
+        if is_joined and student_name(reference) in taken:
+            yield f"{reference} has the name of another student or step: {student_name(reference)}"
 
 
 class GradeStep(Step):

@@ -156,6 +156,12 @@ class PromptSet:
             )
         return wanted
 
+    def require_bare_turn(self) -> None:
+        """Refuse a set whose replies cannot be joined: the text of a skill is the whole of one reply."""
+        if self.turns > 1 or LEAD_FILE in self.templates:
+            fault = f"Prompt set {self.name!r} has several turns, and a joined student needs one."
+            raise UserError(fault, hint="Set prompts: brief, or leave the joined student out.")
+
     def criteria(self, combination: Combination) -> tuple[str, ...]:
         """The criteria of a combination, in the words that its grader reads."""
         rubric = rubric_of(combination.skills, combination.topic, phrases=self.phrases)

@@ -15,6 +15,7 @@ from skillmix.catalog.packed_combinations import PackedCombinations
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, Settings, settings_by_model
 from skillmix.experiment.step_base import Step
+from skillmix.models.joined import JoinedModel
 from skillmix.models.specs import Access, ModelOptions, announce_model, open_model, parse_spec, provider_of
 from skillmix.prompts.files import load_prompts
 from skillmix.runs.batches.pace import WAIT
@@ -261,12 +262,12 @@ def passes(used: Mapping[str, Settings]) -> list[Pass]:
     return [*result, *(Pass((name,), is_repeated=True) for name in graders)]
 
 
-_Loaded = tuple[str, int | None]
+_Loaded = tuple[str, int | None, bool]
 
 
 def _loaded(settings: Settings) -> _Loaded:
     """What tells apart two models in this process, whatever their prompts and sampling."""
-    return str(settings.asked), settings.concurrency
+    return str(settings.asked), settings.concurrency, settings.joined
 
 
 async def serve(
@@ -330,6 +331,7 @@ async def opened_models(used: Mapping[str, Settings], opened: AsyncExitStack) ->
             access = Access(settings.key, settings.insecure)
             model = open_model(spec, ModelOptions(settings.concurrency, settings.timeout, access))
             opened.push_async_callback(model.close)
+            model = JoinedModel(model) if settings.joined else model
         if provider_of(spec).is_in_process:
             in_process[_loaded(settings)] = model
         models[name] = model

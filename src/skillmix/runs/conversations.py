@@ -20,7 +20,7 @@ from skillmix.calls import (
     text_id,
 )
 from skillmix.catalog.catalog import Catalog
-from skillmix.catalog.combinations import Combination
+from skillmix.catalog.combinations import Combination, single_skills
 from skillmix.experiment.experiment import Experiment, GraderSettings, StudentSettings
 from skillmix.grading.answers import RULES
 from skillmix.grading.points import earns_nothing
@@ -64,11 +64,12 @@ class Conversations:
     def first(self, student: str, combination: Combination, generation: int) -> Task:
         """The first turn of a conversation."""
         self._combinations[combination.id] = combination
-        prompt, *later = self._student_prompts(student, combination)
-        key = GenerateKey(student, combination.id, generation, 1 if later else ONLY_TURN)
-        before = (*self._system(self._experiment.students[student]), *self._worked(student))
-        before = (*before, *self._lead(student, combination))
-        return self._student_task(key, (*before, Message("user", prompt)))
+        settings = self._experiment.students[student]
+        asked = single_skills(combination) if settings.joined else [combination]
+        prompts = [self._student_prompts(student, one)[0] for one in asked]
+        key = GenerateKey(student, combination.id, generation, 1 if self.turns_of(student) > 1 else ONLY_TURN)
+        before = (*self._system(settings), *self._worked(student), *self._lead(student, combination))
+        return self._student_task(key, (*before, *(Message("user", prompt) for prompt in prompts)))
 
     def follow(self, request: Request, outcome: Outcome) -> Iterator[Task]:
         """The tasks that an outcome releases."""

@@ -6,7 +6,7 @@ from typing import Final
 
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, StudentSettings
-from skillmix.experiment.step_base import student_name
+from skillmix.experiment.step_base import JOINED, student_name
 from skillmix.models.lineage import (
     DatasetFacts,
     Lineage,
@@ -17,7 +17,7 @@ from skillmix.models.lineage import (
     lineage_on,
 )
 from skillmix.models.lineage_files import LINEAGE_FILE, read_dataset_file
-from skillmix.prompts.files import turns_with
+from skillmix.prompts.files import load_prompts, turns_with
 from skillmix.render.nearest import name_hint
 from skillmix.runs.run import Run
 
@@ -25,19 +25,25 @@ _NO_DECLARATION: Final[Mapping[str, object]] = {"tuned_from": None, "trained_on"
 """A trained student has the settings of its base, but its own lineage."""
 
 
+def made_students(experiment: Experiment) -> dict[str, str]:
+    """The base of each train step, and `joined:step:NAME` for each model that is asked skill by skill, by student."""
+    asked = dict.fromkeys(reference for step in experiment.steps for reference in step.model_references)
+    joined = {student_name(reference): reference for reference in asked if reference.startswith(JOINED)}
+    return joined | {step.name: step.base for step in experiment.steps if step.stage == "train"}
+
+
 def settings_for(experiment: Experiment, name: str) -> StudentSettings:
     """The settings of a student; a trained student has those of its base."""
-    seen: set[str] = set()
-    while name not in experiment.students:
-        base = next((s.base for s in experiment.steps if s.name == name and s.stage == "train"), None)
-        if base is None or name in seen:
-            raise UserError(
-                f"There is no student {name!r}.",
-                hint=name_hint(name, experiment.students, otherwise="A step names students and earlier train steps."),
-            )
-        seen.add(name)
-        name = student_name(base)
-    return experiment.students[name]
+    if name in experiment.students:
+        return experiment.students[name]
+    source = made_students(experiment).get(name)
+    if source is None:
+        raise UserError(
+            f"There is no student {name!r}.",
+            hint=name_hint(name, experiment.students, otherwise="A step names students and earlier train steps."),
+        )
+    settings = settings_for(experiment, student_name(source.removeprefix(JOINED)))
+    return settings.model_copy(update={"joined": True}) if source.startswith(JOINED) else settings
 
 
 def turns_of(experiment: Experiment, student: str) -> int:
@@ -47,8 +53,7 @@ def turns_of(experiment: Experiment, student: str) -> int:
 
 def has_settings(run: Run, name: str) -> bool:
     """Whether an experiment of a run says how a student was asked; imports and forgotten students have no settings."""
-    trained = {step.name for step in run.known_experiment.steps if step.trains_model}
-    return run.is_imported or name in run.known_experiment.students or name in trained
+    return run.is_imported or name in run.known_experiment.students or name in made_students(run.known_experiment)
 
 
 def model_folder(run: Run, step: str) -> Path:
@@ -57,13 +62,14 @@ def model_folder(run: Run, step: str) -> Path:
 
 
 def with_trained(experiment: Experiment, run: Run) -> Experiment:
-    """The experiment with a student for every train step that has made its checkpoint."""
+    """The experiment with the students that train steps have made, each as it is and as the experiment joins it."""
+    steps = {n: s.removeprefix(JOINED) if s.startswith(JOINED) else n for n, s in made_students(experiment).items()}
     trained = {
-        step.name: settings_for(experiment, step.name).model_copy(
-            update={**_NO_DECLARATION, "model": f"local:{model_folder(run, step.name)}"}
+        name: settings_for(experiment, name).model_copy(
+            update={**_NO_DECLARATION, "model": f"local:{model_folder(run, step)}"}
         )
-        for step in experiment.steps
-        if step.stage == "train" and (model_folder(run, step.name) / LINEAGE_FILE).is_file()
+        for name, step in steps.items()
+        if (model_folder(run, step) / LINEAGE_FILE).is_file()
     }
     return experiment.model_copy(update={"students": {**trained, **experiment.students}}) if trained else experiment
 
@@ -116,7 +122,7 @@ def _declared_lineage(experiment: Experiment, name: str, datasets: Mapping[str, 
 
 def _root_of(experiment: Experiment, name: str) -> str:
     """The student that the train steps behind a student began with."""
-    bases = {step.name: student_name(step.base) for step in experiment.steps if step.stage == "train"}
+    bases = {made: student_name(source.removeprefix(JOINED)) for made, source in made_students(experiment).items()}
     seen = {name}
     while name in bases and bases[name] not in seen:
         name = bases[name]
@@ -124,8 +130,14 @@ def _root_of(experiment: Experiment, name: str) -> str:
     return name
 
 
-def check_declared_lineages(experiment: Experiment) -> None:
-    """Refuse declared lineages whose files are missing, damaged or contradict the model's own file."""
+def check_students(experiment: Experiment) -> None:
+    """Refuse joined students whose prompt sets have several turns, and declared lineages that cannot be right.
+
+    The files of such a lineage are missing, damaged or contradict the model's own file.
+    """
+    for settings in (settings_for(experiment, name) for step in experiment.steps for name in step.student_names):
+        if settings.joined:
+            load_prompts(settings.prompts or experiment.prompts).require_bare_turn()
     for name, settings in experiment.students.items():
         if settings.declares_lineage:
             lineage_of_student(experiment, name)

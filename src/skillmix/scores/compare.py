@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from skillmix.experiment.experiment import Experiment
+from skillmix.experiment.step_base import JOINED
 from skillmix.hashing import short_id
 from skillmix.models.lineage import Lineage
 from skillmix.prompts.files import load_prompts, shipped_prompt_sets
 from skillmix.runs.run import Run
-from skillmix.runs.students import settings_for
+from skillmix.runs.students import made_students, settings_for
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.format_effect import FormatEffect, effect_between
 from skillmix.scores.verdicts.judged import PairRow, compare_cells
@@ -171,17 +172,19 @@ def _changes(
 
 def student_specs(experiment: Experiment) -> dict[str, str]:
     """The model of every student; that of a train step is described by its step."""
-    trained = {step.name: f"made by step {step.name}" for step in experiment.steps if step.stage == "train"}
+    trained = {n: s if s.startswith(JOINED) else f"made by step {n}" for n, s in made_students(experiment).items()}
     return {name: s.model for name, s in experiment.students.items()} | trained
 
 
 def comparable_students(
     run: Run, experiment: Experiment, students: Iterable[str], lineages: Mapping[str, Lineage]
 ) -> list[ComparableStudent]:
-    """The students of a run, ready for comparison; a student without a lineage is a base."""
+    """The students of a run, ready for comparison; without a lineage, a student is a base. None is joined by code."""
     specs = student_specs(experiment)
     comparable = []
     for student in students:
+        if specs and settings_for(experiment, student).joined:
+            continue
         lineage = lineages.get(student)
         variant = experiment.variants.get(student)
         seeds = (lineage.seed if lineage else None, variant.seed if variant else None, experiment.seed)

@@ -17,7 +17,7 @@ from skillmix.errors import UserError, errors_of, faults_error, refuse
 from skillmix.experiment.costs import Price
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, Settings, cells_of, place_of, settings_by_model
-from skillmix.experiment.step_base import Step, student_name
+from skillmix.experiment.step_base import JOINED, Step, student_name
 from skillmix.experiment.train_step import TrainStep
 from skillmix.models.bundled import bundled_models
 from skillmix.models.checkpoints import checkpoint_of
@@ -33,7 +33,7 @@ from skillmix.runs.conversations import Conversations
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.rules_grader import require_checkers
 from skillmix.runs.run import Run
-from skillmix.runs.students import check_declared_lineages, model_folder, require_trained, with_trained
+from skillmix.runs.students import check_students, made_students, model_folder, require_trained, with_trained
 from skillmix.steps.kinds import kind_of
 from skillmix.steps.train import packages_for_training
 from skillmix.tracking.tracking import require_trackers
@@ -85,7 +85,7 @@ def plan_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step],
     """
     yield lambda: check_code_graders(experiment, catalog, steps)
     yield lambda: _check_prompts(experiment, catalog)
-    yield lambda: check_declared_lineages(experiment)
+    yield lambda: check_students(experiment)
     yield lambda: cells_of(experiment, catalog, usable_around(experiment, catalog, run.around.by_step))
     yield lambda: run.checked_document(experiment, catalog)
 
@@ -95,7 +95,7 @@ def student_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Ste
     now = with_trained(experiment, run)
     will_be_trained: set[str] = set()
     for step in steps:
-        for name in dict.fromkeys(map(student_name, step.model_references)):
+        for name in dict.fromkeys(student_name(r.removeprefix(JOINED)) for r in step.model_references):
             if name not in will_be_trained:
                 yield partial(require_trained, now, name)
         yield partial(kind_of(step).check_students, step, now, catalog, run)
@@ -268,7 +268,7 @@ async def _probe(name: str, model: _Probed) -> UserError | None:
 def prices_by_model(experiment: Experiment, prices: dict[str, Price]) -> dict[str, Price | None]:
     """The price of each model by its task name, None if unknown; a limit in dollars needs every price."""
     settings_of = settings_by_model(experiment, list(experiment.students), list(experiment.graders))
-    trained = {f"student:{step.name}": Price(0.0, 0.0) for step in experiment.steps if step.trains_model}
+    trained = {f"student:{name}": Price(0.0, 0.0) for name in made_students(experiment)}
     known = {name: price_of_calls(settings, prices) for name, settings in settings_of.items()}
     unknown = sorted({settings_of[name].model for name, price in known.items() if price is None})
     if experiment.budget.max_usd is not None and unknown:

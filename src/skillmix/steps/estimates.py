@@ -155,19 +155,21 @@ def student_estimate(label: EstimatedStep, student: str, counted: Counted, basis
     prompts = load_prompts(settings.prompts or basis.experiment.prompts, basis.experiment.format)
     longest = settings.max_tokens
     calls = prompts.turns * sum(count for _, count in counted)
-    bound = 0
+    bound = written = 0
     typical: dict[int, _Tokens] = {}
-    for combination, count in counted:
+    for combination, texts in counted:
+        count = texts * max(1, combination.k) if settings.joined else texts
+        written += count
         first, *second = _prompt_lengths(prompts, basis.catalog, combination, settings)
         reply = min(longest, usual_tokens_in(_REPLY_PER_SKILL * (combination.k + 2)))
         # A second prompt repeats the first and the reply to it.
         turns, repeated = prompts.turns, prompts.turns - 1
         bound += count * (turns * tokens_in(first) + repeated * longest + sum(map(tokens_in, second)))
         read = usual_tokens_in(turns * first + sum(second)) + repeated * reply
-        usual = _Tokens(turns * count, count * read, count * turns * reply)
+        usual = _Tokens(turns * texts, count * read, count * turns * reply)
         typical[combination.k] = typical.get(combination.k, _NO_TOKENS) + usual
     asked = _asked_student(label, student, settings, basis)
-    return _estimate(asked, _Tokens(calls, bound, calls * longest), typical, basis)
+    return _estimate(asked, _Tokens(calls, bound, prompts.turns * written * longest), typical, basis)
 
 
 def _asked_student(label: EstimatedStep, student: str, settings: StudentSettings, basis: EstimateBasis) -> _Asked:

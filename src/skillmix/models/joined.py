@@ -1,0 +1,74 @@
+"""A reference line beside a tuned student: a model that is asked for each skill alone; code joins the texts."""
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+from skillmix.calls import CallKey, CallProblem, GenerateKey, Model, Outcome, Reply, Request, was_cut
+from skillmix.catalog.combinations import single_skills
+from skillmix.hashing import seed_of
+
+_FULL_STOP: Final = re.compile(r"\.(?=[\"'”’]?$)")
+"""The final full stop of a text, also inside a closing quotation mark."""
+
+
+class JoinedModel:
+    """Sends each prompt at the end of a request alone, and replies with the texts as one."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        """What the model offers beyond the protocol, such as its slots."""
+        return getattr(self._model, name)
+
+    async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
+        """Yield a request when all its parts have outcomes."""
+        waiting: dict[CallKey, tuple[Request, int, dict[int, Outcome]]] = {}
+
+        async def parts() -> AsyncIterator[Request]:
+            async for request in requests:
+                outcomes: dict[int, Outcome] = {}
+                for number, part in enumerate(_parts(request)):
+                    waiting[part.key] = request, number, outcomes
+                    yield part
+
+        async for part, outcome in self._model.serve(parts()):
+            request, number, outcomes = waiting.pop(part.key)
+            outcomes[number] = outcome
+            if len(outcomes) == request.prompts:
+                yield request, _joined([outcomes[number] for number in sorted(outcomes)])
+
+    async def probe(self) -> CallProblem | None:
+        """What the model itself says."""
+        return await self._model.probe()
+
+    async def close(self) -> None:
+        """Close the model."""
+        await self._model.close()
+
+
+def _parts(request: Request) -> Iterator[Request]:
+    """A request for each skill, as a conversation of its own: a local model keeps the turns of one together."""
+    before, prompts = request.messages[: -request.prompts], request.messages[-request.prompts :]
+    key, subject = request.key, request.subject
+    assert isinstance(key, GenerateKey) and subject  # a student's request, made from a combination
+    for number, (prompt, alone) in enumerate(zip(prompts, single_skills(subject.combination), strict=True), 1):
+        seed = None if request.seed is None else seed_of(request.seed, "joined", number)
+        own, alone_key = replace(subject, combination=alone), replace(key, combination=f"{key.combination}.{number}")
+        yield replace(request, key=alone_key, messages=(*before, prompt), seed=seed, subject=own)
+
+
+def _joined(outcomes: list[Outcome]) -> Outcome:
+    """One text of all texts, or else the first problem, which is free only if no part was billed."""
+    problems = [outcome for outcome in outcomes if isinstance(outcome, CallProblem)]
+    replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
+    if problems:
+        return replace(problems[0], tokens=(None, None), is_free=not replies and all(p.is_free for p in problems))
+    texts = [reply.text.strip() for reply in replies if reply.text.strip()]
+    counts = [reply.input_tokens for reply in replies], [reply.output_tokens for reply in replies]
+    read, written = (None if None in own else sum(filter(None, own)) for own in counts)
+    text = "; ".join([*(_FULL_STOP.sub("", text) for text in texts[:-1]), *texts[-1:]])
+    finish = next((reply.finish for reply in replies if was_cut(reply.finish)), replies[0].finish)
+    return replace(replies[0], text=text, finish=finish, input_tokens=read, output_tokens=written)
