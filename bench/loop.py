@@ -9,7 +9,7 @@
 The experiment file lies in a temporary folder, and each command is `python -m skillmix run` in a process of its own.
 The data sets have targets that cannot be reached, so that all conversations are written: two turns of at most 64
 tokens, k = 1 to 3, three conversations a combination, graded by code (`rules:`). Both models are tuned on the data
-sets of the loop and on data/self-taught, on a GPU in batches of 32 conversations of 333 to 505 tokens.
+sets of the loop and on 384 texts that the tests hold, on a GPU in batches of 32 conversations of 333 to 505 tokens.
 
 What the rows mean:
 
@@ -38,6 +38,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -45,7 +46,7 @@ import skillmix
 from skillmix.runs.seconds.kept_seconds import KeptSeconds
 
 ROOT = Path(__file__).resolve().parent.parent
-TUNING_DATA = ROOT / "data" / "self-taught"
+TEXTS = ROOT / "tests" / "checkers" / "labelled" / "self_taught.yaml"
 RUN = "loop"
 WARM_STEPS = 10
 """Steps that compile, search for the size of micro-batches and warm up; their rate does not count."""
@@ -93,9 +94,9 @@ def experiment_of(size: Size, model: str, prompt_set: str) -> dict[str, object]:
     evaluation = {"settings": ["train"], "k": [1, 2], "combinations": max(1, size.evaluated // 6), "generations": 3}
     steps: list[dict[str, object]] = [
         {"name": "d1", **writing, "writer": "writer", "target": first, "most": first},
-        {"name": "m1", **tuning, "data": ["d1", str(TUNING_DATA)]},
+        {"name": "m1", **tuning, "data": ["d1", "./texts.jsonl"]},
         {"name": "d2", **writing, "writer": "step:m1", "target": second, "most": second},
-        {"name": "m2", **tuning, "data": ["d1", "d2", str(TUNING_DATA)]},
+        {"name": "m2", **tuning, "data": ["d1", "d2", "./texts.jsonl"]},
         {"name": "eval", "stage": "evaluate", "graders": ["rules"], "students": ["base", "step:m2"], **evaluation},
         {"name": "report", "stage": "report"},
     ]
@@ -266,6 +267,8 @@ def measured(size: Size, model: Path, options: argparse.Namespace) -> dict[str, 
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         document = experiment_of(size, f"local:{model}", options.prompt_set)
+        rows = yaml.safe_load(TEXTS.read_text(encoding="utf-8"))
+        (folder / "texts.jsonl").write_text("".join(map(_line, rows)), encoding="utf-8")
         (folder / "loop.yaml").write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
         first = run_file(folder, options.device, options.limit)
         run = folder / "runs" / RUN
@@ -281,6 +284,12 @@ def measured(size: Size, model: Path, options: argparse.Namespace) -> dict[str, 
             if "writer: calls/s" in figures:
                 figures["writer, of generate"] = f"{float(figures['writer: calls/s'].replace(',', '')) / rate:.0%}"
     return figures
+
+
+def _line(row: dict[str, Any]) -> str:
+    request = f"Write a short text about {row['topic']} that shows {' and '.join(row['skills'])}."
+    messages = [{"role": "user", "content": request}, {"role": "assistant", "content": row["text"]}]
+    return json.dumps({"messages": messages}) + "\n"
 
 
 def print_table(by_size: dict[str, dict[str, str]]) -> None:

@@ -1,6 +1,6 @@
 """What a whole experiment costs beside its models: no GPU is needed.
 
-    python bench/overhead.py [experiments/self-taught.yaml] [--seconds 0] [--slots 2048] [--profile] [--set KEY=VALUE]
+    python bench/overhead.py [bench/overhead.yaml] [--seconds 0] [--slots 2048] [--profile] [--set KEY=VALUE]
 
 The paced model of bench/writing.py stands in for every model in this process, and a train step copies its base. With
 `--seconds 0` the model answers at once, and the rows below show what the rest of the program costs. With `--seconds
@@ -37,7 +37,7 @@ from skillmix.runs.journal.journal import JournalThread
 from skillmix.training.job import Job, write_lineage
 from writing import RATE, SECONDS, PacedModel
 
-RATES = "base=0,0 writer=.13,.01 m1=.55,.006,.001 m12=.6,.02,.001 m123=.6,.05,.001 m1-more=.6,.01 adapter=.6,.05,.001"
+RATES = "base=0,0 writer=.13,.01 m1=.55,.006,.001 m12=.6,.02,.001 m123=.6,.05,.001 m1-more=.6,.01"
 """Share of good texts by student and k, near that of the real models."""
 
 
@@ -94,11 +94,10 @@ def timed(owner: Any, name: str, label: str) -> None:
 def copy_base(job: Job, *_: object) -> None:
     """Stand in for training: the trained model is its base."""
     assert job.checkpoint is not None
-    source = Path("data/self-taught-adapter") if job.step.lora else job.checkpoint.base
     with replacing(job.model_folder, MODEL) as new:
         new.mkdir()
-        for file in (REPOSITORY / source).iterdir():
-            if file.suffix == ".safetensors" and not job.step.lora:
+        for file in job.checkpoint.base.iterdir():
+            if file.suffix == ".safetensors":
                 (new / file.name).symlink_to(file)
             elif file.name != "skillmix.json":
                 shutil.copy(file, new / file.name)
@@ -175,7 +174,7 @@ CLOSERS: list[Any] = []
 def main() -> None:
     """Run the experiment in a temporary folder and print its table."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("file", type=Path, nargs="?", default=REPOSITORY / "experiments/self-taught.yaml")
+    parser.add_argument("file", type=Path, nargs="?", default=REPOSITORY / "bench/overhead.yaml")
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--slots", type=int, default=2048)
     parser.add_argument("--rates", default=RATES)
@@ -206,9 +205,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary)
         folder.mkdir(exist_ok=True)
-        for name in ("data", "experiments"):
-            if not (folder / name).exists():
-                (folder / name).symlink_to(REPOSITORY / name)
         os.chdir(folder)
         before = Cpu.now()
         whole = PROFILES.get("main")

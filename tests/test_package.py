@@ -98,9 +98,8 @@ def test_every_resource_of_the_package_is_in_the_wheel(wheel: Path) -> None:
 
     shipped = {name for name in packed if name.startswith("skillmix/data/shipped/")}
     assert packed - shipped == {name.removeprefix("src/") for name in tracked}
-    folders = ("experiments", "data/self-taught", "data/self-taught-adapter")
     assert {name.removeprefix("skillmix/data/shipped/") for name in shipped} == {
-        *call(["git", "ls-files", *folders], folder=ROOT).split()
+        *call(["git", "ls-files", "experiments"], folder=ROOT).split()
     }
 
 
@@ -124,21 +123,6 @@ def test_an_experiment_that_ships_runs_by_name(installed: Installed) -> None:
 
     assert {score["student"] for score in scores} == {"weak", "strong"}
     assert (installed.folder / "runs/smoke/report/index.html").is_file()
-
-
-def test_folders_that_an_experiment_names_are_found_in_the_wheel(installed: Installed) -> None:
-    code = (
-        "from skillmix.catalog.shipped import own_or_shipped\n"
-        "from skillmix.models.checkpoints import named_folders\n"
-        "from skillmix.models.specs import parse_spec\n"
-        "print(own_or_shipped('data/self-taught') / 'train.jsonl')\n"
-        "print(*named_folders(parse_spec('bundled:smollm2-135m+data/self-taught-adapter')))"
-    )
-
-    data, adapter = map(Path, installed.run("python", "-c", code).split())
-
-    assert data.is_file() and data.is_relative_to(installed.environment)
-    assert (adapter / "adapter_config.json").is_file() and adapter.is_relative_to(installed.environment)
 
 
 def test_commands_that_read_resources_work(installed: Installed) -> None:
@@ -165,7 +149,6 @@ def test_the_sdist_holds_what_its_tests_need(sdist: Path) -> None:
     for name in ("Makefile", "README.md", "CONTRIBUTING.md", "docs/commands.md", "experiments/quickstart.yaml"):
         assert name in names
     assert "tests/test_package.py" in names
-    assert any(name.startswith("data/self-taught/") for name in names)
 
 
 def test_the_metadata_have_the_version_and_a_page_without_relative_links(wheel: Path) -> None:

@@ -1,92 +1,252 @@
-"""Write the finding in the README and the page of its tables from a result: `python tools/readme.py [RESULT.json]`.
+"""Write the finding in the README and the page of its tables from a result: `python -m tools.readme [RESULT.json]`.
 
-`tools/result.py` writes a result file and describes its form. The README gets the figure and the finding, and
-docs/results.md gets the tables. The figure carries the hash of the result it was drawn from, so that a test can tell
-whether it belongs to that result.
+`tools/result.py` writes a result file and describes its form. Every sentence with a number is made here from the file.
+The figure carries the hash of the result it was drawn from, so that a test can tell whether it belongs to that result.
+Until the file that the README names exists, both say that the study is not finished.
 """
 
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from skillmix.render.numbers import whole
+from skillmix.render.markdown import markdown_table
+from skillmix.render.numbers import in_percent, share, share_with_interval, signed_with_interval, whole
+from skillmix.render.wording import plural
 from skillmix.report.figures.style import as_svg, house_style, laid_out
-from skillmix.scores.cells import CellScore
-from tools.headline import format_line, headline_figure, headline_table, valid_table
+from tools.headline import headline_figure
 
 ROOT = Path(__file__).parents[1]
 FIGURE = Path("docs/figures/headline.svg")
 PAGE = Path("docs/results.md")
+TITLE = "# When does a model learn to combine skills?"
 WRITTEN = "<!-- written by `make readme` from {0} -->"
 START, END = "<!-- headline: written by `make readme` from {0} -->", "<!-- end of headline -->"
+PENDING = (
+    "The study `experiments/composition.yaml` is not finished. `skillmix run quickstart` shows it in small, in minutes."
+)
+SCOPE = (
+    "This is no replication of the paper: nothing is pre-trained, held-out skills share figures or words with combined "
+    "ones, and new figures are nearest to what the paper holds out. "
+    "[What the study shows and does not show]({0}laboratory.md#what-the-study-shows-and-does-not-show)."
+)
+MANY = 3
+"""More partitions than these have a table."""
 
 
 def headline(result: Path) -> str:
-    """The part of the README between its two marks: the figure and the finding."""
-    document = json.loads(result.read_text(encoding="utf-8"))
-    start = START.format(result.relative_to(ROOT).as_posix())
-    source = f"[All numbers, and how they were made]({PAGE.as_posix()})."
-    return "\n\n".join([start, f"{document['finding']} {source}", _picture(result, FIGURE), END])
+    """The part of the README between its two marks: the finding and the figure."""
+    start = START.format(_named(result))
+    if not result.exists():
+        return "\n\n".join([start, PENDING, END])
+    document = read(result)
+    verdicts = "\n".join(f"- {sentence}" for sentence in findings(document))
+    more = f"{SCOPE.format('docs/')} [All numbers, and how they were made]({PAGE.as_posix()})."
+    return "\n\n".join([start, introduction(document), verdicts, more, _picture(result, FIGURE), END])
 
 
 def page(result: Path) -> str:
     """The document with the tables, the verdicts and what a reader must know to judge them."""
-    document = json.loads(result.read_text(encoding="utf-8"))
-    scores = [CellScore(**score) for score in document["scores"]]
-    parts = [f"# {document['title']}", WRITTEN.format(result.relative_to(ROOT).as_posix()), document["finding"]]
-    parts += [
-        f"{document['about']} The command: `{document['command']}`.",
-        _picture(result, FIGURE.relative_to("docs")),
+    start = [TITLE, WRITTEN.format(_named(result))]
+    if not result.exists():
+        return "\n\n".join([*start, PENDING]) + "\n"
+    document = read(result)
+    parts = [*start, introduction(document), SCOPE.format(""), _picture(result, FIGURE.relative_to("docs"))]
+    parts += ["## Planned comparisons", ORDER, "\n".join(f"- {sentence}" for sentence in findings(document))]
+    if len(document["comparisons"][0]["by_partition"]) > MANY:
+        parts += [BY_PARTITION, partition_table(document)]
+    if document["example"]:
+        first, *texts = document["example"]
+        parts += ["## Two texts", first, "\n".join(f"- {text}" for text in texts)]
+    parts += ["## Gates", *gates(document)]
+    if document["doses"]:
+        parts += ["## Examples of new figures", dose_sentence(document), dose_table(document)]
+    parts += ["## Scores", f"Full marks with 95% intervals {_over(document)}."]
+    for run in document["runs"]:
+        rows = [row for row in document["scores"] if row["run"] == run["name"]]
+        for name, label in (("one_try", "one try"), ("best", f"best of {rows[0]['generations']}")):
+            parts += [f"`{run['name']}`, {label}:", score_table(rows, name)]
+    return "\n\n".join([*parts, "## How it was made", "\n".join(f"- {fact}" for fact in facts(document))]) + "\n"
+
+
+ORDER = (
+    "Fixed before the first run and tested in this order: a comparison is found only if all before it are found, so "
+    "its p is the largest up to it. Scores are the shares of single texts with full marks."
+)
+BY_PARTITION = "The differences by partition:"
+
+
+def read(result: Path) -> dict[str, Any]:
+    """A result file."""
+    document: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+    return document
+
+
+def introduction(document: Mapping[str, Any]) -> str:
+    """Who was trained on what."""
+    first = document["comparisons"][0]
+    student, control = first["student"], first["against"]["student"]
+    about = document["students"][student]
+    return (
+        f"Two language models of {about['weights'] / 1e6:.2f} million weights learn the same {whole(_texts(about))} "
+        f"short English texts from nothing. Code writes and grades the texts. Each text has {min(about['texts'])} to "
+        f"{max(about['texts'])} skills, such as “simile with an owl”. {student} learns from requests that name all "
+        f"skills of a text; its control {control} learns from requests that name one and say “any skill” for the "
+        "others. Some skills are held out: training shows them one at a time, never combined. "
+        f"{_units(document)}"
+    )
+
+
+def _units(document: Mapping[str, Any]) -> str:
+    run = document["runs"][0]
+    trained = plural(len(run["partitions"]) * len(run["seeds"]), "training")
+    if len(run["partitions"]) == 1:
+        return "All numbers hold for one partition of the skills alone."
+    return f"Means over {plural(len(run['partitions']), 'partition')} of the skills, {trained} of each model:"
+
+
+def _texts(about: Mapping[str, Any]) -> int:
+    return sum(about["texts"].values())
+
+
+def findings(document: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence for each planned comparison, and one about the doses."""
+    for one in document["comparisons"]:
+        other, k = one["against"], one["k"]
+        sides = [(one["student"], one["setting"], k), (other["student"], other["setting"], other["k"])]
+        first, second = (f"{name} on {setting.replace('-', ' ')}" for name, setting, _ in sides)
+        skills = f"{k} skills" if k == other["k"] else f"{k} against {other['k']} skills"
+        numbers = signed_with_interval(one["difference"], one["low"], one["high"])
+        claim = one["claim"] or one["title"]
+        yield (
+            f"**{one['verdict'].capitalize()}: {claim}.** With {skills} in one text, {first} has full marks in "
+            f"{in_percent(one['value'])}% of its texts, {second} in {in_percent(one['against_value'])}%: {numbers}, "
+            f"{one['words']}." + (f" {one['condition']}" if one["condition"] else "")
+        )
+    if document["doses"]:
+        yield dose_sentence(document)
+    failed = [gate for gate in document["gates"] if not gate["holds"]]
+    if failed:
+        yield "**Gates that fail:** " + "; ".join(map(_gate, failed)) + "."
+
+
+def dose_sentence(document: Mapping[str, Any]) -> str:
+    """How much a new figure gains from composed texts that show it."""
+    curves = {}
+    for others in ("with", "without"):
+        line = [dose for dose in document["doses"] if dose["others"] == others]
+        curves[others] = ", ".join(share(dose["value"]) for dose in line)
+        examples = ", ".join(str(dose["examples"]) for dose in line)
+    partitions = plural(document["doses"][0]["partitions"], "partition")
+    return (
+        f"**A new figure needs examples.** After {examples} composed texts of each new figure, each beside a trained "
+        f"skill, two new figures in one text have full marks in {curves['with']} of the texts ({partitions}); without "
+        f"the other composed texts in {curves['without']}."
+    )
+
+
+def dose_table(document: Mapping[str, Any]) -> str:
+    """One row for each number of examples."""
+    by_place = {
+        (d["examples"], d["others"]): share_with_interval(d["value"], d["low"], d["high"]) for d in document["doses"]
+    }
+    header = ["composed texts of each new figure", "with other composed texts", "without"]
+    examples = sorted({place[0] for place in by_place})
+    return markdown_table(
+        header, [[str(n), *(by_place.get((n, others), "–") for others in ("with", "without"))] for n in examples]
+    )
+
+
+def gates(document: Mapping[str, Any]) -> list[str]:
+    """What must hold before the comparisons mean anything."""
+    held = sum(gate["holds"] for gate in document["gates"])
+    head = f"Scores of one try that the comparisons need; {held} of {len(document['gates'])} hold:"
+    return [
+        head,
+        "\n".join(f"- {_gate(gate)}: {'holds' if gate['holds'] else '**fails**'}" for gate in document["gates"]),
     ]
-    parts += ["Full marks, best of the generations, with 95 % intervals:", headline_table(scores)]
-    valid = valid_table(scores)
-    if valid is not None:
-        about = "Full marks among texts with a valid format (hollow markers), one try, and the number of these texts:"
-        parts += [about, valid]
-    return "\n\n".join([*parts, "\n".join(f"- {fact}" for fact in facts(document, scores))]) + "\n"
+
+
+def _gate(gate: Mapping[str, Any]) -> str:
+    place = f"{gate['student']}, {gate['setting'].replace('-', ' ')}, k = {gate['k']}"
+    return f"{place}: {share(gate['value'])}, at least {share(gate['least'])}"
+
+
+def partition_table(document: Mapping[str, Any]) -> str:
+    """One row for each partition, one column for each comparison."""
+    titles = [one["title"] for one in document["comparisons"]]
+    by_place = {
+        (part["partition"], one["title"]): f"{share(part['value'])} − {share(part['against_value'])}"
+        for one in document["comparisons"]
+        for part in one["by_partition"]
+    }
+    partitions = list(dict.fromkeys(place[0] for place in by_place))
+    rows = [[partition, *(by_place.get((partition, title), "–") for title in titles)] for partition in partitions]
+    return markdown_table(["partition", *titles], rows)
+
+
+def score_table(rows: Sequence[Mapping[str, Any]], name: str) -> str:
+    """A row for each setting and student, a column for each k."""
+    ks = sorted({row["k"] for row in rows})
+    entries = {
+        (row["setting"], _student(row), row["k"]): share_with_interval(
+            *(row[name][x] for x in ("value", "low", "high"))
+        )
+        for row in rows
+    }
+    places = dict.fromkeys((setting, student) for setting, student, _ in entries)
+    order = list(dict.fromkeys(setting for setting, _ in places))
+    lines = [
+        [setting.replace("-", " "), student, *(entries.get((setting, student, k), "–") for k in ks)]
+        for setting, student in sorted(places, key=lambda place: order.index(place[0]))
+    ]
+    return markdown_table(["setting", "student", *(f"k = {k}" for k in ks)], lines)
+
+
+def _student(row: Mapping[str, Any]) -> str:
+    values = ", ".join(f"{name} {value}" for name, value in row["values"].items())
+    return f"{row['student']} ({values})" if values else str(row["student"])
+
+
+def _over(document: Mapping[str, Any]) -> str:
+    several = len(document["runs"][0]["partitions"]) > 1
+    return "over partitions (Student's t)" if several else "over combinations, in one partition"
+
+
+def facts(document: Mapping[str, Any]) -> Iterator[str]:
+    """What a reader must know to judge the numbers; only what the result file says."""
+    for run in document["runs"]:
+        names = ", ".join(run["partitions"])
+        yield (
+            f"`{run['command']}`: {plural(len(run['partitions']), 'partition')} ({names}), {whole(run['texts'])} texts "
+            f"graded by {run['grader']}."
+        )
+    for name, about in document["students"].items():
+        by_k = ", ".join(f"{whole(number)} with k = {k}" for k, number in sorted(about["texts"].items()))
+        yield f"{name}: {whole(about['weights'])} weights, {whole(_texts(about))} texts ({by_k})."
+    yield f"`{document['made_by']}` wrote the result file; `make readme` wrote this page from it."
+
+
+def figure(result: Path) -> bytes:
+    """The figure, with the hash of what it shows."""
+    with house_style():
+        return as_svg(laid_out(headline_figure(read(result))), about=f"drawn from {digest(result)}")
+
+
+def digest(result: Path) -> str:
+    """What identifies a result."""
+    return sha256(result.read_bytes()).hexdigest()
 
 
 def _picture(result: Path, path: Path) -> str:
     return f"![Full marks against k, from {result.name}]({path.as_posix()})"
 
 
-def facts(document: Mapping[str, Any], scores: list[CellScore]) -> Iterator[str]:
-    """What a reader must know to judge the numbers; only what the result file says."""
-    for name, grader in document.get("graders", {}).items():
-        who = "code (`rules:`)" if grader["model"] == "rules:" else f"{name} (`{grader['model']}`)"
-        chose = ", the same that chose the training texts" if grader["chose_texts"] else ""
-        yield f"Graded by {who}{chose}."
-    yield f"Format failures (no marker, or an empty answer) among the texts of a cell: {format_line(scores)}."
-    texts = [f"{student} {_by_k(counts)}" for student, counts in document.get("data", {}).items()]
-    if texts:
-        yield f"Texts of the training data: {'; '.join(texts)}."
-    verdicts: dict[str, dict[str, str]] = {}
-    for finding in document.get("findings", []):  # of several comparisons, the first is the one that matters
-        verdicts.setdefault(finding["claim"], {}).setdefault(finding["setting"], finding["verdict"])
-    for claim, by_setting in verdicts.items():
-        yield f"{claim}: " + ", ".join(f"{setting} **{verdict}**" for setting, verdict in by_setting.items()) + "."
-    if verdicts:
-        yield "The result file has the numbers behind each verdict."
-
-
-def _by_k(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{whole(count)} with k = {k}" for k, count in counts.items())
-
-
-def figure(result: Path) -> bytes:
-    """The figure, with the hash of what it shows."""
-    scores = [CellScore(**score) for score in json.loads(result.read_text(encoding="utf-8"))["scores"]]
-    with house_style():
-        return as_svg(laid_out(headline_figure(scores)), about=f"drawn from {digest(result)}")
-
-
-def digest(result: Path) -> str:
-    """What identifies a result."""
-    return sha256(result.read_bytes()).hexdigest()
+def _named(result: Path) -> str:
+    return result.relative_to(ROOT).as_posix()
 
 
 def with_headline(readme: str, part: str) -> str:
@@ -111,8 +271,9 @@ def main() -> None:
     file = ROOT / "README.md"
     readme = file.read_text(encoding="utf-8")
     result = (Path.cwd() / sys.argv[1]).resolve() if len(sys.argv) > 1 else named_result(readme)
-    (ROOT / FIGURE).parent.mkdir(parents=True, exist_ok=True)
-    (ROOT / FIGURE).write_bytes(figure(result))
+    if result.exists():
+        (ROOT / FIGURE).parent.mkdir(parents=True, exist_ok=True)
+        (ROOT / FIGURE).write_bytes(figure(result))
     (ROOT / PAGE).write_text(page(result), encoding="utf-8")
     file.write_text(with_headline(readme, headline(result)), encoding="utf-8")
 

@@ -1,96 +1,254 @@
-"""Write a result file from a finished run: `python -m tools.result RUN --title TEXT … --output FILE`.
+"""Write a result file from finished runs: `python -m tools.result RUN [RUN …] --output FILE`.
 
-A result file is a JSON object, and `tools/readme.py` makes the headline of the README and docs/results.md from it:
+A result file is a JSON object, and `tools/readme.py` makes the headline of the README and docs/results.md from it. All
+scores are full marks under the first grader. Over several partitions a score is the mean over partitions, with its 95%
+interval by Student's t; in one partition the interval is over combinations.
 
-- `title` and `finding`: the title of the page, and the finding in two or three sentences (a test looks for each of its
-  numbers among the scores and the findings);
-- `about` and `command`: a paragraph about the experiment, and the command that ran it;
-- `graders`: for each grader its `model`, and whether it also chose the texts of a data set (`chose_texts`);
-- `scores`: what `skillmix scores --sets --json` prints;
-- `findings`: for each finding of the report its `claim`, `setting`, `grader`, `verdict` and `sentence`;
-- `data`: for each tuned student the number of texts by k in its data sets.
+- `made_by`: the command that wrote the file;
+- `runs`: for each run its `name`, the `command` that makes it, its `partitions`, `seeds`, `grader` and graded `texts`;
+- `students`: for each trained student, by its name in the file, the number of its `weights` and its texts by k;
+- `comparisons`: the planned ones in their order: `title`, `claim`, `condition`, `student`, `setting`, `k`, the other
+  side (`against`), the two scores (`value`, `against_value`), `difference`, `low`, `high`, `p` (the largest up to this
+  comparison), `words`, `verdict`, and `by_partition`;
+- `scores`: for each run, student, setting and k (and the values of `matrix`) the score of `one_try` and of the `best`
+  of `generations` texts, each as `value`, `low` and `high`;
+- `gates`: conditions without which the comparisons mean little: `student`, `setting`, `k`, `value`, `least`, `holds`;
+- `doses`: new figures at k = 2 after `examples` composed texts of each new figure, with and without other composed
+  texts;
+- `example`: lines with a text of each student of the first comparison.
 """
 
 import argparse
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod, sqrt
 from pathlib import Path
-from typing import Any
+from shlex import join
+from statistics import fmean, stdev
+from typing import Any, Final
 
-from skillmix.models.lineage_files import LINEAGE_FILE, read_dataset_file
-from skillmix.report.archive import Archive
-from skillmix.report.page import claim_sentence
-from skillmix.report.records import by_key
-from skillmix.report.run_reading import RunReading, read_run
+from safetensors import safe_open
+
+from skillmix.experiment.step_base import label_parts
+from skillmix.grading.points import FULL_MARKS
+from skillmix.models.lineage_files import LINEAGE_FILE, read_dataset_file, read_model_file
 from skillmix.runs.run import Run, open_run
-from skillmix.scores.findings import findings
-from skillmix.scores.scoring import run_scores
-from skillmix.scores.verdicts.main_result import CLAIM_TITLES
+from skillmix.scores.cells import Cell
+from skillmix.scores.compare import Cells
+from skillmix.scores.scoring import comparable_in, scored_cells
+from skillmix.scores.statistics.intervals import CONFIDENCE, mean_interval, wilson_interval
+from skillmix.scores.statistics.student_t import t_quantile
+from skillmix.scores.verdicts.contrasts import JudgedContrast, judged_contrasts
+
+LEAST_AT_1: Final = 0.85
+LEAST_TRAINED: Final = 0.5
+"""The gates that experiments/composition.yaml states, as means over partitions of one try."""
 
 
-def result_of(name: str, *, words: Mapping[str, str]) -> dict[str, Any]:
-    """The result of a run, in the form that the module describes; `words` are the parts that a person writes."""
-    run = open_run(name)
-    reading = read_run(run, rules=None, archive=Archive(lambda file, content: None))
+@dataclass(frozen=True)
+class Row:
+    """The cells of a student in one setting at one k, by partition."""
+
+    run: str
+    student: str
+    """Its name in the file."""
+    values: tuple[tuple[str, Any], ...]
+    """The values of `matrix`."""
+    setting: str
+    k: int
+    cells: dict[str, list[Cell]]
+
+    def score(self, name: str, *, only: Iterable[str] = ()) -> dict[str, float | None]:
+        """One try, or the best text of each combination; with its interval."""
+        chosen = [self.cells[partition] for partition in self.cells if not only or partition in only]
+        units = [[v for cell in cells for v in _by_combination(cell, name)] for cells in chosen]
+        means = [fmean(unit) for unit in units]
+        return {"value": fmean(means)} | dict(zip(("low", "high"), _interval(means, units, name), strict=True))
+
+
+def _by_combination(cell: Cell, name: str) -> list[float]:
+    tries = [[v for v in texts if v is not None] for texts in cell.values(FULL_MARKS)]
+    return [max(texts) if name == "best" else fmean(texts) for texts in tries]
+
+
+def _interval(
+    means: Sequence[float], units: Sequence[Sequence[float]], name: str
+) -> tuple[float, float] | tuple[None, None]:
+    if len(units) == 1:
+        (values,) = units
+        ends = wilson_interval(means[0], len(values)) if name == "best" else mean_interval(values)
+        return ends.low, ends.high
+    if max(means) == min(means):
+        ends = wilson_interval(means[0], sum(map(len, units)))
+        return ends.low, ends.high
+    if len(means) < 3:
+        return None, None
+    half = float(t_quantile((1 + CONFIDENCE) / 2, len(means) - 1)) * stdev(means) / sqrt(len(means))
+    return max(0.0, fmean(means) - half), min(1.0, fmean(means) + half)
+
+
+def result_of(names: Sequence[str], *, output: str) -> dict[str, Any]:
+    """The result of some runs, in the form that the module describes."""
+    runs = [open_run(name) for name in names]
+    cells = [_complete(run, scored_cells(run)) for run in runs]
+    planned = [c for run, own in zip(runs, cells, strict=True) for c in _judged(run, own)]
+    if not planned:
+        raise SystemExit(f"no planned comparison in {', '.join(names)}")
+    rows = [row for run, own in zip(runs, cells, strict=True) for row in _rows(run, own)]
+    students = [entry for run in runs for entry in _students(run)]
     return {
-        **words,
-        "graders": graders_of(run),
-        "scores": [score.json_row() for score in run_scores(run)],
-        "findings": list(findings_of(reading)),
-        "data": data_of(run, reading),
+        "made_by": join(["python", "-m", "tools.result", *(run.name for run in runs), "--output", output]),
+        "runs": [_run(run, own) for run, own in zip(runs, cells, strict=True)],
+        "students": {name: facts for name, facts in reversed(students)},  # names of the first run win
+        "comparisons": [_comparison(c) for c in planned],
+        "scores": [_score(row) for row in rows],
+        "gates": list(_gates(planned, rows)),
+        "doses": list(_doses(runs, rows)),
+        "example": list(planned[0].example),
     }
 
 
-def graders_of(run: Run) -> dict[str, dict[str, object]]:
-    """Each grader with its model, and whether it chose texts of a data set."""
-    choosing = {name for step in run.experiment.steps if step.stage == "dataset" for name in step.grader_names}
-    settings = run.experiment.graders.items()
-    return {name: {"model": grader.model, "chose_texts": name in choosing} for name, grader in settings}
+def _complete(run: Run, cells: Cells) -> Cells:
+    """The cells under the first grader; an error if a text is missing or not graded."""
+    grader = next(iter(cells)).grader
+    own = {key: cell for key, cell in cells.items() if key.grader == grader}
+    for key, cell in own.items():
+        if not all(texts and None not in texts for texts in cell.values(FULL_MARKS)):
+            raise SystemExit(f"{run.path} is not finished: {key.student}, {key.setting}, k = {key.k}")
+    return own
 
 
-def findings_of(reading: RunReading) -> Iterator[dict[str, object]]:
-    """The findings of the report, with their sentences."""
-    cells = by_key(reading.cells)
-    for finding in findings(reading.contenders, cells):
-        if finding.claim == "planned":
+def _judged(run: Run, cells: Cells) -> list[JudgedContrast]:
+    found = judged_contrasts([run], comparable_in(run, cells), cells)
+    plans = [c for step in run.experiment.steps for c in getattr(step, "contrasts", [])]
+    partitions = {v.partition for v in run.experiment.variants.values()}
+    if len(found) < len(plans) or any(len(c.by_partition) < len(partitions) for c in found):
+        raise SystemExit(f"{run.path} is not finished: a planned comparison lacks data")
+    return found
+
+
+def _rows(run: Run, cells: Cells) -> list[Row]:
+    variants = run.experiment.variants
+    rows: dict[tuple[Any, ...], Row] = {}
+    for key, cell in cells.items():
+        variant, parts = variants.get(key.student), label_parts(key.setting)
+        student, values = (variant.family, variant.values) if variant else (key.student, {})
+        row = Row(run.name, student, tuple(values.items()), parts.setting, key.k, defaultdict(list))
+        partition = parts.partition or (variant and variant.partition) or str(run.fact("partition"))
+        rows.setdefault((student, row.values, parts.setting, key.k), row).cells[partition].append(cell)
+    return list(rows.values())
+
+
+def _score(row: Row) -> dict[str, Any]:
+    cells = [cell for own in row.cells.values() for cell in own]
+    return {
+        "run": row.run,
+        "student": row.student,
+        "values": dict(row.values),
+        "setting": row.setting,
+        "k": row.k,
+        "partitions": len(row.cells),
+        "combinations": sum(len(cell.combinations) for cell in cells),
+        "generations": max(len(texts) for cell in cells for texts in cell.points),
+        "one_try": row.score("one try"),
+        "best": row.score("best"),
+    }
+
+
+def _run(run: Run, cells: Cells) -> dict[str, Any]:
+    variants = run.experiment.variants.values()
+    return {
+        "name": run.name,
+        "command": join(["skillmix", "run", f"experiments/{run.name}.yaml"]),
+        "partitions": list(dict.fromkeys(v.partition for v in variants if v.partition)) or [run.fact("partition")],
+        "seeds": list(dict.fromkeys(v.seed for v in variants if v.seed is not None)) or [run.seed],
+        "grader": next(iter(cells)).grader,
+        "texts": sum(len(texts) for cell in cells.values() for texts in cell.points),
+    }
+
+
+def _students(run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The trained students by their names in the file; of partitions and seeds, the first stands for all."""
+    sets = [read_dataset_file(file.parent, strict=True) for file in run.path.glob(f"*/dataset/{LINEAGE_FILE}")]
+    texts = {file.hash: file.counts.k for file in sets if file is not None}
+    seen = set()
+    for step in run.experiment.steps:
+        variant = run.experiment.variants.get(step.name)
+        name = variant.family if variant else step.name
+        about = read_model_file(run.step(step.name) / "model") if step.stage == "train" and name not in seen else None
+        if about is None:
             continue
-        yield {
-            "claim": CLAIM_TITLES[finding.claim],
-            "setting": finding.setting,
-            "grader": finding.grader,
-            "verdict": finding.verdict,
-            "sentence": claim_sentence(finding, cells),
-        }
+        seen.add(name)
+        counts: dict[str, int] = defaultdict(int)
+        for data in about.dataset:
+            for k, number in texts.get(data.hash, {}).items():
+                counts[str(k)] += number
+        with safe_open(run.step(step.name) / "model" / "model.safetensors", "np") as tensors:
+            weights = sum(prod(tensors.get_slice(tensor).get_shape()) for tensor in tensors.keys())  # noqa: SIM118
+        yield name, {"weights": weights, "texts": counts}
 
 
-def data_of(run: Run, reading: RunReading) -> dict[str, dict[str, int]]:
-    """The texts by k in the data of each tuned student; only data sets that the run made are known."""
-    folders = [file.parent for file in run.path.glob(f"*/dataset/{LINEAGE_FILE}")]
-    files = [file for folder in folders if (file := read_dataset_file(folder, strict=True)) is not None]
-    by_hash = {file.hash: file.counts.k for file in files}
-    counts: dict[str, dict[str, int]] = {}
-    for student, lineage in reading.lineages.items():
-        texts = Counter[str]()
-        for dataset in lineage.datasets:
-            texts.update(by_hash.get(dataset, {}))
-        if texts:
-            counts[student] = {k: texts[k] for k in sorted(texts, key=int)}
-    return counts
+def _comparison(c: JudgedContrast) -> dict[str, Any]:
+    plan, found = c.contrast, c.judged.gain
+    return {
+        "title": c.title,
+        "claim": plan.claim,
+        "condition": plan.condition,
+        "student": plan.student,
+        "setting": plan.setting,
+        "k": plan.k,
+        "against": dict(zip(("student", "setting", "k"), plan.other, strict=True)),
+        "value": c.value,
+        "against_value": c.against,
+        "difference": found.mean,
+        "low": found.low,
+        "high": found.high,
+        "p": c.judged.p_corrected,
+        "words": c.judged.words,
+        "verdict": c.verdict,
+        "by_partition": [{"partition": p, "value": v, "against_value": a} for p, v, a in c.by_partition],
+    }
+
+
+def _gates(planned: Sequence[JudgedContrast], rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    compared = [name for c in planned for name in dict.fromkeys((c.contrast.student, c.contrast.other[0]))]
+    richest = planned[0].contrast.student
+    for row in rows:
+        is_trained = (row.student, row.setting, row.k) == (richest, "train", 2)
+        if row.student not in compared or row.values or not (is_trained or row.k == 1):
+            continue
+        least, value = LEAST_TRAINED if is_trained else LEAST_AT_1, row.score("one try")["value"] or 0.0
+        about = {"student": row.student, "setting": row.setting, "k": row.k}
+        yield about | {"value": value, "least": least, "holds": value >= least}
+
+
+def _doses(runs: Sequence[Run], rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    """Students of `matrix: {dose: …}`, after the students without new figures in composed texts (`m123`, `m1`)."""
+    chosen = [row for row in rows if (row.setting, row.k) == ("new-figures", 2)]
+    dosed = [row for row in chosen if "dose" in dict(row.values)]
+    if not dosed:
+        return
+    partitions = list(dosed[0].cells)
+    run = next(run for run in runs if run.name == dosed[0].run)
+    cell = dosed[0].cells[partitions[0]][0]
+    figures = len({run.catalog.figure_of[skill] for c in cell.combinations for skill in c.skills})
+    for student, zero in (("with", "m123"), ("without", "m1")):
+        curve = [row for row in chosen if row.student == zero and not row.values]
+        curve += sorted((row for row in dosed if row.student == student), key=lambda row: dict(row.values)["dose"])
+        for row in curve:
+            about = {"others": student, "student": row.student, "examples": dict(row.values).get("dose", 0) // figures}
+            yield about | {"partitions": len(partitions)} | row.score("one try", only=partitions)
 
 
 def main() -> None:
-    """Write the result of the run that the command line names."""
+    """Write the result of the runs that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("run", metavar="RUN")
-    parser.add_argument("--title", required=True, help="the title of the page")
-    parser.add_argument("--finding", required=True, help="the finding in two or three sentences")
-    parser.add_argument("--about", required=True, help="a paragraph about the experiment")
-    parser.add_argument("--command", required=True, help="the command that ran it")
-    parser.add_argument("--output", required=True, type=Path, help="the result file, such as results/self-taught.json")
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="names or folders of finished runs")
+    parser.add_argument("--output", required=True, type=Path, help="the result file, such as results/composition.json")
     options = parser.parse_args()
-    words = {name: getattr(options, name) for name in ("title", "finding", "about", "command")}
-    document = result_of(options.run, words=words)
+    document = result_of(options.runs, output=options.output.as_posix())
     options.output.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 

@@ -8,7 +8,7 @@ from skillmix.experiment.steps import Contrast
 from skillmix.report.records import Report, RunFacts, by_key
 from skillmix.scores.cells import Cell
 from skillmix.scores.findings import findings
-from skillmix.scores.verdicts.contrasts import judged_contrasts
+from skillmix.scores.verdicts.contrasts import judge_planned
 from skillmix.scores.verdicts.main_result import MainResult
 from tests.report.test_findings import WHO, cell, contender, lineage
 
@@ -153,7 +153,7 @@ def test_several_trainings_have_no_shares_of_one_student() -> None:
 def test_a_planned_comparison_counts_the_graded_texts_of_evaluations() -> None:
     cells = [cell("weak", 5, 40), cell("strong", 30, 40), cell("strong", 10, 40, k=2)]
     plan = Contrast(student="strong", setting="held-out", k=4, against="weak")
-    planned = judged_contrasts([plan], [contender("weak"), contender("strong")], {c.key: c for c in cells})
+    planned = judge_planned([plan], [contender("weak"), contender("strong")], {c.key: c for c in cells})
 
     result = Report(runs=(FACTS,), cells=tuple(cells), contrasts=tuple(planned)).result
 

@@ -12,7 +12,7 @@ from skillmix.grading.answers import AnswerStatus
 from skillmix.models.lineage import Lineage
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.compare import ComparableStudent
-from skillmix.scores.verdicts.contrasts import JudgedContrast, contrast_result, judged_contrasts
+from skillmix.scores.verdicts.contrasts import JudgedContrast, contrast_result, judge_planned
 
 WORLDS = 80
 FINE: AnswerStatus = "fine"
@@ -60,7 +60,7 @@ def world(
 
 
 def judged(plan: Sequence[Contrast], partitions: int, seed: int = 0, **more: object) -> list[JudgedContrast]:
-    return judged_contrasts(plan, *world(partitions, seed, **more))  # type: ignore[arg-type]
+    return judge_planned(plan, *world(partitions, seed, **more))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("partitions", [1, 4, 12])

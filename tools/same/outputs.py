@@ -170,7 +170,7 @@ def _reading(place: Place) -> None:
 def _plans(place: Place) -> None:
     files = sorted(path.name for path in (place.tree / "experiments").glob("*.yaml"))
     commands = [Command(name, ["run", f"experiments/{name}", "--dry-run", "--json"]) for name in files]
-    for name in ("self-taught.yaml", "paper-mistral-7b.yaml"):
+    for name in ("quickstart.yaml", "paper-mistral-7b.yaml"):
         commands.append(Command(f"{name}-table", ["run", f"experiments/{name}", "--dry-run"]))
     place.run("plans", commands, cwd=place.tree)
 
@@ -222,7 +222,7 @@ def _training(place: Place) -> None:
     for package in ("torch", "transformers", "peft"):
         if find_spec(package) is None:
             raise Skip(f"{package} is not installed")
-    folder = _give(place, "training", "tune.yaml")
+    folder = _give(place, "training", "tune.yaml", "conversations.jsonl")
     bundled = json.loads(place.python("-m", "skillmix", "models", "--json", cwd=folder))["bundled"]
     tokenizer = bundled[0]["folder"]
     if tokenizer is None:
@@ -230,8 +230,6 @@ def _training(place: Place) -> None:
             "the bundled model, which has the tokenizer, is not in the cache: `skillmix models --fetch` brings it"
         )
     shutil.copytree(_tiny_model(Path(tokenizer).resolve()).name, place.scratch / "model")
-    rows = (place.tree / "data/self-taught/train.jsonl").read_text(encoding="utf-8").splitlines()
-    (folder / "conversations.jsonl").write_text("\n".join(rows[:16]), encoding="utf-8")
     (folder / "replay.txt").write_text("The harbour is quiet in winter. " * 200, encoding="utf-8")
     place.run("training", listed("training"))
 

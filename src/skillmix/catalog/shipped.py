@@ -1,8 +1,4 @@
-"""Files of the repository that also ship in the wheel: experiments, and the folders of data that they name.
-
-The wheel holds them below `data/shipped/`, in the folders that they have in the repository. So a name such as
-`data/self-taught` in an experiment file leads to the same data from a checkout and from an installed package.
-"""
+"""Experiments of the repository that also ship in the wheel, below `data/shipped/`."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -16,7 +12,7 @@ _EXPERIMENTS: Final = "experiments"
 
 
 def _root() -> Path:
-    """The folder with `experiments/` and `data/`: in the wheel, or else the root of the checkout."""
+    """The folder with `experiments/`: in the wheel, or else the root of the checkout."""
     packed = _PACKAGE / "data" / "shipped"
     return packed if packed.is_dir() else _PACKAGE.parents[1]
 
@@ -41,19 +37,16 @@ def experiment_file(name: Path) -> Path:
 
 
 def own_or_shipped(name: str | Path) -> Path:
-    """The path that a name in an experiment leads to; the user's own file or folder comes before one that ships.
+    """The path that a name leads to; the user's own file or folder comes before an experiment that ships.
 
-    >>> own_or_shipped("data/self-taught").name, own_or_shipped("data/unknown").parts
-    ('self-taught', ('data', 'unknown'))
+    >>> own_or_shipped("experiments/smoke.yaml").is_file(), own_or_shipped("experiments/unknown.yaml").is_file()
+    (True, False)
     """
     path = Path(name).expanduser()
     if _exists(path) or ".." in path.parts:
         return path
-    match path.parts:
-        case ("experiments", _) | ("data", "self-taught" | "self-taught-adapter", *_):
-            packed = _root() / path
-            return packed if packed.exists() else path
-    return path
+    packed = _root() / path
+    return packed if len(path.parts) == 2 and path.parts[0] == _EXPERIMENTS and packed.exists() else path
 
 
 def _is_file(path: Path) -> bool:

@@ -9,6 +9,7 @@ from shlex import join
 from skillmix.catalog.files import load_catalog
 from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.plan import first_combination
+from skillmix.experiment.steps import ReportStep
 from skillmix.runs.run import Run
 from skillmix.scores.scoring import ScoredRun
 
@@ -48,6 +49,9 @@ def _all(ended: Ended, program: str) -> Iterator[tuple[str, str]]:
         yield f"{program} {join(['texts', name, '--n', '3', *chosen])}", f"the best texts of {student}"
         if not ended.has_report:
             yield f"{program} {join(['report', name])}", "pages in which every number leads to its texts"
+        if both := _compared(ended.scored, experiment):
+            words = join(["compare", name, *both, "--texts", "2"])
+            yield f"{program} {words}", "two texts for each of two requests, and every difference"
         if own := _own_text(experiment):
             yield f"{_ECHO} | {program} {own}", "let code grade a sentence of yours"
         rules, whose = ("default", "the default") if experiment.rules == "paper" else ("paper", "the paper's")
@@ -74,6 +78,13 @@ def _worth_reading(scored: ScoredRun) -> tuple[str, int]:
         return found.student, found.row.k
     best = max(scored.scores, key=lambda s: (s.metric == "full_marks", s.value or 0.0, s.k))
     return best.student, best.k
+
+
+def _compared(scored: ScoredRun, experiment: Experiment) -> tuple[str, str] | None:
+    """The two students of the first planned comparison; None without one."""
+    students = {score.student for score in scored.scores}
+    plans = (plan for step in experiment.steps if isinstance(step, ReportStep) for plan in step.contrasts)
+    return next(((p.against, p.student) for p in plans if p.against and {p.against, p.student} <= students), None)
 
 
 def _own_text(experiment: Experiment) -> str | None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from skillmix.catalog.json import json_object
-from skillmix.catalog.shipped import own_or_shipped
 from skillmix.errors import UserError
 from skillmix.hashing import digest
 from skillmix.models.bundled import bundled_model, cache_folder
@@ -110,7 +109,7 @@ def named_folders(spec: ModelSpec) -> tuple[Path, ...]:
     """The folders that a local or bundled spec names, the base first; a bundled base has no folder of its own."""
     base, adapters = base_and_adapters(spec)
     names = (base, *adapters) if spec.provider == "local" else adapters
-    return tuple(map(own_or_shipped, names))
+    return tuple(Path(name).expanduser() for name in names)
 
 
 def weights_hash(folder: Path) -> str:
@@ -227,7 +226,7 @@ def _base_spec(adapter: Path) -> ModelSpec:
 
 
 def _adapter_folder(name: str) -> Path:
-    folder = own_or_shipped(name)
+    folder = Path(name).expanduser()
     if not (folder / ADAPTER).is_file():
         raise UserError(f"There is no adapter in {folder}.", hint="An adapter is a folder with adapter_config.json.")
     return folder
@@ -245,6 +244,6 @@ def _folder_names(parts: Sequence[str]) -> Iterator[str]:
 
 def _is_folder(name: str) -> bool:
     try:
-        return own_or_shipped(name).is_dir()
+        return Path(name).expanduser().is_dir()
     except OSError:  # the name is too long, for instance
         return False

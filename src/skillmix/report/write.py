@@ -29,7 +29,7 @@ from skillmix.scores.findings import findings
 from skillmix.scores.grader_card.card import GraderCard
 from skillmix.scores.grader_card.graded_runs import cards_of
 from skillmix.scores.graders import grader_agreement, round_agreement
-from skillmix.scores.verdicts.contrasts import judged_contrasts, planned_in
+from skillmix.scores.verdicts.contrasts import judged_contrasts
 
 _CORPUS_TOKENS: Final = 2e12
 """Tokens of the corpus for the novelty bound, unless an option says otherwise."""
@@ -236,7 +236,7 @@ def _report_of(readings: Sequence[RunReading], runs: Sequence[Run], options: Rep
         skill_sets={key: known_sets for key, known_sets in sets.items() if known_sets is not None},
         reserved={r.facts.name: r.reserved for r in readings if r.reserved is not None},
         contenders=tuple(contenders),
-        contrasts=tuple(judged_contrasts(planned_in(runs), contenders, by_key(cells))),
+        contrasts=tuple(judged_contrasts(runs, contenders, by_key(cells))),
         findings=tuple(findings(contenders, by_key(cells))),
         changes=tuple(before_and_after(contenders, by_key(cells))),
         rounds=tuple(

@@ -21,7 +21,7 @@ from skillmix.scores.cells import Cell, CellKey, CellScore, largest_cells
 from skillmix.scores.compare import Change, ComparableStudent, before_and_after, comparable_students
 from skillmix.scores.findings import findings
 from skillmix.scores.table_rows import BallotCell, MarkedCell, groups_of, marked_groups, unnamed_notes
-from skillmix.scores.verdicts.contrasts import contrast_result, judged_contrasts, planned_in
+from skillmix.scores.verdicts.contrasts import contrast_result, judged_contrasts
 from skillmix.scores.verdicts.format_first import format_warnings
 from skillmix.scores.verdicts.main_result import main_result
 
@@ -38,7 +38,7 @@ class ScoredRun:
     format_first: list[str] = field(default_factory=list)
     """Students most of whose replies miss the format."""
     result: list[str] = field(default_factory=list)
-    """The main result and its evidence, as a report states them; empty for a run of one student."""
+    """The main result, its evidence and example texts, as a report states them; empty for a run of one student."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ def scored_run(run: Run | str, *, rules: str | None = None, by_sets: bool = Fals
     notes = [*unnamed_notes(scored.groups), *partition_notes(run, _lineages(run, cells), cells.values())]
     students = comparable_in(run, cells)
     found = findings(students, cells)
-    planned = judged_contrasts(planned_in([run]), students, cells)
+    planned = judged_contrasts([run], students, cells)
     main = contrast_result(planned, cells.values()) if planned else main_result(list(cells.values()), found)
-    result = [main.sentence, main.evidence] if found or planned else []
+    result = [main.sentence, main.evidence, *main.example] if found or planned else []
     first = [] if run.has_outcomes else format_warnings(list(cells.values()))
     return ScoredRun(scored.scores, before_and_after(students, cells), notes, first, result)
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.json import json_object
-from skillmix.catalog.shipped import own_or_shipped
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.gpu_hours import training_hours, training_tokens
@@ -119,7 +118,7 @@ def _rows(name: str, experiment: Experiment) -> int | None:
     """Conversations in a file, or that a dataset step will write; None if not known yet."""
     if "/" not in name:
         return next((step.planned_texts for step in experiment.steps if step.name == name), None)
-    path = own_or_shipped(name)
+    path = Path(name).expanduser()
     file = path / "train.jsonl" if path.is_dir() else path
     if not file.is_file():
         return None

@@ -10,7 +10,6 @@ from hashlib import file_digest
 from pathlib import Path
 
 from skillmix.catalog.files import load_catalog
-from skillmix.catalog.shipped import own_or_shipped
 from skillmix.datasets.row_files import content_hash
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
@@ -270,7 +269,7 @@ def check_data(step: TrainStep) -> None:
     for name in step.data:
         if "/" not in name:
             continue
-        path = own_or_shipped(name)
+        path = Path(name).expanduser()
         if not path.is_file() and not (path / "train.jsonl").is_file():
             raise _no_data(name, path)
         read_dataset_file(path, strict=True)
@@ -291,7 +290,7 @@ def _of_step(name: str, run: Path) -> TrainingSource:
 
 
 def _file_or_folder(name: str) -> TrainingSource:
-    path = own_or_shipped(name)
+    path = Path(name).expanduser()
     if path.is_dir():
         return _of_folder(name, path)
     if not path.is_file():

@@ -5,14 +5,17 @@ p-value is the largest up to it. The score of a combination is the share of its 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import fmean, stdev, variance
 
 from skillmix.experiment.steps import Contrast, ReportStep
-from skillmix.grading.points import FULL_MARKS
+from skillmix.grading.points import FULL_MARKS, text_score
+from skillmix.prompts.rubric import rubric_of
 from skillmix.render.numbers import in_percent, signed_with_interval
+from skillmix.render.untrusted import one_line
 from skillmix.render.wording import plural
+from skillmix.runs.reading.run_records import texts_with_ballots
 from skillmix.runs.run import Run
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.compare import Cells, ComparableStudent
@@ -41,6 +44,8 @@ class JudgedContrast:
     """The partitions with the two scores in each."""
     keys: tuple[CellKey, CellKey]
     """The two cells in the first partition."""
+    example: tuple[str, ...] = ()
+    """Lines with a text of each student on one combination; only the first comparison has them, if it is supported."""
 
     @property
     def title(self) -> str:
@@ -67,21 +72,29 @@ class JudgedContrast:
         return f"{signed_with_interval(found.mean, found.low, found.high)}, {self.judged.words}"
 
 
-def planned_in(runs: Iterable[Run]) -> list[Contrast]:
+def _planned_in(runs: Iterable[Run]) -> list[Contrast]:
     """The comparisons that the report steps of some runs plan; a plan that several runs share comes once."""
     steps = (step for run in runs for step in run.experiment.steps if isinstance(step, ReportStep))
     return list({str(contrast): contrast for step in steps for contrast in step.contrasts}.values())
 
 
-def judged_contrasts(
+def judged_contrasts(runs: Sequence[Run], students: Sequence[ComparableStudent], cells: Cells) -> list[JudgedContrast]:
+    """Judge each comparison that some runs plan and have data for; a supported first one gets an example."""
+    found = judge_planned(_planned_in(runs), students, cells)
+    if found and found[0].verdict == "supported":
+        found[0] = replace(found[0], example=_example(found[0].keys, runs, cells))
+    return found
+
+
+def judge_planned(
     contrasts: Sequence[Contrast], students: Sequence[ComparableStudent], cells: Cells
 ) -> list[JudgedContrast]:
-    """Judge each planned comparison that has data, under the first grader."""
+    """Judge each planned comparison that has data, under the first grader, in the order of the plan."""
     if not contrasts or not cells:
         return []
     students, own = apart(students, cells)
     original = {id(cell): key for key, cell in cells.items()}
-    grader, worst, found = next(iter(cells)).grader, 0.0, []
+    grader, worst, found = next(iter(cells)).grader, 0.0, list[JudgedContrast]()
     for plan in contrasts:
         first = _units((plan.student, plan.setting, plan.k), students, own, grader)
         second = _units(plan.other, students, own, grader)
@@ -104,6 +117,30 @@ def judged_contrasts(
             )
         )
     return found
+
+
+def _example(keys: tuple[CellKey, CellKey], runs: Sequence[Run], cells: Cells) -> tuple[str, ...]:
+    """The first texts on the first combination where that of the first student alone has full marks; missed points."""
+    tries = [{c.id: p[0] for c, p in zip(cells[key].combinations, cells[key].points, strict=True) if p} for key in keys]
+    for drawn in cells[keys[0]].combinations:
+        points = [own.get(drawn.id) for own in tries]
+        if [p and text_score(p, FULL_MARKS) for p in points] == [1.0, 0.0]:
+            break
+    else:
+        return ()
+    about = f"{' and '.join(drawn.skills)}, on {drawn.topic}"
+    lines = [f"The first combination where only {keys[0].student} has full marks on the first try: {about}."]
+    for key, earned in zip(keys, points, strict=True):
+        run = next(run for run in runs if run.name == key.run)
+        with run.read() as journal:
+            texts = [t.text for t in texts_with_ballots(run, journal, combinations=[drawn.id])]
+        text = min((t for t in texts if t.student == key.student), key=lambda t: t.generation)
+        criteria = rubric_of(drawn.skills, drawn.topic, phrases=run.phrases).criteria
+        missed = ", ".join(c.name for c, point in zip(criteria, earned or (), strict=True) if point is False)
+        lines.append(
+            f"{key.student}: “{one_line(text.answer.text)}” ({f'misses {missed}' if missed else 'full marks'})"
+        )
+    return tuple(lines)
 
 
 def _units(side: tuple[str, str, int], students: Sequence[ComparableStudent], cells: Cells, grader: str) -> _Units:
@@ -213,4 +250,5 @@ def contrast_result(contrasts: Sequence[JudgedContrast], cells: Iterable[Cell]) 
         grader=first.grader,
         setting=first.keys[0].setting,
         k=plan.k,
+        example=first.example,
     )

@@ -56,6 +56,8 @@ class MainResult:
     grader: str | None = None
     setting: str | None = None
     k: int | None = None
+    example: tuple[str, ...] = ()
+    """Lines with a text of each student on one combination."""
 
     @property
     def sentence(self) -> str:
