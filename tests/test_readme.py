@@ -6,12 +6,14 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from skillmix.commands import main
-from skillmix.render.numbers import share_with_interval
+from skillmix.render.numbers import signed_with_interval
 from tools import readme as readme_tool
 
 ROOT = Path(__file__).parents[1]
@@ -66,7 +68,7 @@ def test_the_graded_text_has_these_points_and_this_evidence(
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{text}\n".encode())))
 
     asked = ["--skills", ";".join(skills), "--topic", topic.removeprefix("topic: ")]
-    main(["grade-text", "--catalog", "verifiable", *asked])
+    main(["grade-text", "figures", *asked])
 
     printed = dict(re.findall(r"^(.+?): ([01](?:  “[^”]*”)?)", capsys.readouterr().out, re.MULTILINE))
     assert printed == {name.partition(":")[0]: point for name, point in shown.items()}
@@ -86,26 +88,89 @@ def test_the_graded_text_of_the_guide_is_what_the_command_prints(
     assert capsys.readouterr().out == printed
 
 
-def test_the_headline_is_that_of_the_result_it_names() -> None:
+def test_readme_and_page_are_those_of_the_result_that_the_readme_names() -> None:
     result = readme_tool.named_result(README)
 
     assert readme_tool.headline(result) in README, "run `make readme`"
     assert readme_tool.page(result) == (ROOT / readme_tool.PAGE).read_text(encoding="utf-8"), "run `make readme`"
-    drawn = (ROOT / readme_tool.FIGURE).read_text(encoding="utf-8")
-    assert f"drawn from {readme_tool.digest(result)}" in drawn, "run `make readme`"
-    assert readme_tool.figure(result).count(b"<use") == drawn.count("<use")
+    if result.exists():
+        drawn = (ROOT / readme_tool.FIGURE).read_text(encoding="utf-8")
+        assert f"drawn from {readme_tool.digest(result)}" in drawn, "run `make readme`"
+        assert readme_tool.figure(result).count(b"<use") == drawn.count("<use")
 
 
-def test_each_number_of_the_finding_is_in_the_result() -> None:
-    document = json.loads(readme_tool.named_result(README).read_text(encoding="utf-8"))
-    finding = document.pop("finding")
-    shares = (share_with_interval(s["value"], s["low"], s["high"]) for s in document["scores"])
-    known = " ".join([*shares, *(f["sentence"] for f in document["findings"])])
-    quoted = re.findall(r"[+−]?\.\d\d(?: \[[^]]+\])?", finding)
+@pytest.fixture
+def result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The result of a quickstart, with doses as in a study."""
+    document = json.loads((ROOT / "tests/results/quickstart.json").read_text(encoding="utf-8"))
+    document["doses"] = [
+        {"others": o, "student": o, "examples": n, "partitions": 6, "value": v + n / 1000, "low": v, "high": 0.9}
+        for o, v in (("with", 0.21), ("without", 0.11))
+        for n in (0, 50)
+    ]
+    monkeypatch.setattr(readme_tool, "ROOT", tmp_path)
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps(document), encoding="utf-8")
+    return file
 
-    assert len(quoted) >= 4
-    for number in quoted:
-        assert number in known, number
+
+def paths_of(value: Any) -> Iterator[tuple[Any, ...]]:
+    """The places of the numbers in a JSON value that a reader sees."""
+    if isinstance(value, dict | list):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from ((key, *rest) for rest in paths_of(part))
+    elif isinstance(value, int | float | str | bool):
+        yield ()
+
+
+HIDDEN = ("p", "run", "name", "partitions", "combinations", "generations", "seeds", "by_partition", "title")
+"""Seen in `words`, in other places, or only where there are several."""
+REFERENCES = ("student", "setting", "others")
+"""Names that lead to other parts of the file."""
+
+
+def test_each_value_of_a_result_is_on_the_page(result: Path) -> None:
+    whole = json.loads(result.read_text(encoding="utf-8"))
+    page = readme_tool.page(result)
+
+    for path in paths_of(whole):
+        if any(name in HIDDEN for name in path) or path[-1] in REFERENCES:
+            continue
+        document = json.loads(json.dumps(whole))
+        *place, last = path
+        node = document
+        for name in place:
+            node = node[name]
+        old = node[last]
+        node[last] = old + "x" if isinstance(old, str) else not old if isinstance(old, bool) else old + 1
+        result.write_text(json.dumps(document), encoding="utf-8")
+        assert readme_tool.page(result) != page, path
+
+
+def test_the_headline_states_the_verdict_with_its_numbers(result: Path) -> None:
+    first = json.loads(result.read_text(encoding="utf-8"))["comparisons"][0]
+
+    text = readme_tool.headline(result)
+
+    assert f"**Supported: {first['claim']}.**" in text
+    assert f"in {100 * first['value']:.0f}% of its texts" in text
+    assert f"{signed_with_interval(first['difference'], first['low'], first['high'])}, a gain, p < .001" in text
+    assert "After 0, 50 composed texts of each new figure" in text and ".21, .26 of the texts (6 partitions)" in text
+    assert "All numbers hold for one partition" in text
+    assert readme_tool.figure(result).startswith(b"<?xml")
+
+
+def test_a_gate_that_fails_is_in_the_headline(result: Path) -> None:
+    document = json.loads(result.read_text(encoding="utf-8"))
+    for gate in document["gates"]:
+        gate["holds"] = True
+    result.write_text(json.dumps(document), encoding="utf-8")
+    assert "Gates that fail" not in readme_tool.headline(result)
+
+    document["gates"][0] |= {"value": 0.41, "holds": False}
+    result.write_text(json.dumps(document), encoding="utf-8")
+
+    assert "**Gates that fail:** m123, train, k = 1: .41, at least .85." in readme_tool.headline(result)
 
 
 def test_the_python_example_runs(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

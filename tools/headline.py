@@ -52,7 +52,7 @@ def _doses(axes: Axes, doses: Sequence[Mapping[str, Any]]) -> None:
             for dose in doses
             if dose["others"] == others
         ]
-        _line(axes, line, f"{others} other composed texts", index + 2)
+        _line(axes, line, f"{others} other texts", index + 2)
     axes.set_title("new figures, k = 2")
     axes.set_xlabel("composed texts of each new figure")
     axes.set_xticks(range(len(steps)), [str(step) for step in steps])

@@ -105,7 +105,7 @@ def _units(document: Mapping[str, Any]) -> str:
     trained = plural(len(run["partitions"]) * len(run["seeds"]), "training")
     if len(run["partitions"]) == 1:
         return "All numbers hold for one partition of the skills alone."
-    return f"Means over {plural(len(run['partitions']), 'partition')} of the skills, {trained} of each model:"
+    return f"Means over {plural(len(run['partitions']), 'partition')} of the skills, {trained} of each model."
 
 
 def _texts(about: Mapping[str, Any]) -> int:
@@ -142,7 +142,7 @@ def dose_sentence(document: Mapping[str, Any]) -> str:
         examples = ", ".join(str(dose["examples"]) for dose in line)
     partitions = plural(document["doses"][0]["partitions"], "partition")
     return (
-        f"**A new figure needs examples.** After {examples} composed texts of each new figure, each beside a trained "
+        f"**Examples of new figures.** After {examples} composed texts of each new figure, each beside a trained "
         f"skill, two new figures in one text have full marks in {curves['with']} of the texts ({partitions}); without "
         f"the other composed texts in {curves['without']}."
     )

@@ -21,7 +21,7 @@ interval by Student's t; in one partition the interval is over combinations.
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
 from pathlib import Path
@@ -170,13 +170,13 @@ def _run(run: Run, cells: Cells) -> dict[str, Any]:
 
 
 def _students(run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The trained students by their names in the file; of partitions and seeds, the first stands for all."""
+    """The trained students by their names in the file; the first partition and seed stand for all."""
     sets = [read_dataset_file(file.parent, strict=True) for file in run.path.glob(f"*/dataset/{LINEAGE_FILE}")]
     texts = {file.hash: file.counts.k for file in sets if file is not None}
     seen = set()
     for step in run.experiment.steps:
         variant = run.experiment.variants.get(step.name)
-        name = variant.family if variant else step.name
+        name = _named(variant.family, variant.values) if variant else step.name
         about = read_model_file(run.step(step.name) / "model") if step.stage == "train" and name not in seen else None
         if about is None:
             continue
@@ -188,6 +188,10 @@ def _students(run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
         with safe_open(run.step(step.name) / "model" / "model.safetensors", "np") as tensors:
             weights = sum(prod(tensors.get_slice(tensor).get_shape()) for tensor in tensors.keys())  # noqa: SIM118
         yield name, {"weights": weights, "texts": counts}
+
+
+def _named(family: str, values: Mapping[str, Any]) -> str:
+    return f"{family} ({', '.join(f'{name} {value}' for name, value in values.items())})" if values else family
 
 
 def _comparison(c: JudgedContrast) -> dict[str, Any]:
@@ -232,8 +236,8 @@ def _doses(runs: Sequence[Run], rows: Sequence[Row]) -> Iterator[dict[str, Any]]
         return
     partitions = list(dosed[0].cells)
     run = next(run for run in runs if run.name == dosed[0].run)
-    cell = dosed[0].cells[partitions[0]][0]
-    figures = len({run.catalog.figure_of[skill] for c in cell.combinations for skill in c.skills})
+    new = run.catalog.partition(partitions[0]).side("new-figures").skills
+    figures = len({run.catalog.figure_of[skill] for skill in new})
     for student, zero in (("with", "m123"), ("without", "m1")):
         curve = [row for row in chosen if row.student == zero and not row.values]
         curve += sorted((row for row in dosed if row.student == student), key=lambda row: dict(row.values)["dose"])

@@ -17,7 +17,8 @@ from skillmix.steps import before_run
 
 HERE = {
     "dataset-quickstart": ("pyarrow, torch, transformers, safetensors", "local,parquet"),
-    "quickstart": ("pyarrow, torch, transformers, safetensors, peft", "train"),
+    "quickstart": ("pyarrow, torch, transformers, safetensors", "train"),
+    "tune.yaml": ("pyarrow, torch, transformers, safetensors, peft", "train"),
 }
 
 
@@ -27,14 +28,19 @@ def test_a_run_names_all_missing_packages_and_extras_at_once(
 ) -> None:
     monkeypatch.setattr(before_run, "find_spec", lambda package: None)
     packages, extras = HERE[name]
+    if name == "tune.yaml":
+        main(["init", "tune"])
+        capsys.readouterr()
 
     status = main(["run", name])
 
     assert status == 2
+    experiment = "my-tuning" if name == "tune.yaml" else name
     assert capsys.readouterr().err == (
-        f"error: {name} needs packages that are not installed: {packages}.\nhint: pip install 'skillmix[{extras}]'\n"
+        f"error: {experiment} needs packages that are not installed: {packages}.\n"
+        f"hint: pip install 'skillmix[{extras}]'\n"
     )
-    assert not list(in_folder.iterdir())
+    assert not (in_folder / "runs").exists()
 
 
 def test_a_dry_run_warns_of_missing_packages(

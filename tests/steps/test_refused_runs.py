@@ -271,7 +271,7 @@ def test_only_the_steps_that_run_need_their_files(in_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "missing", "extra"),
     [
-        ("quickstart", "pyarrow peft", "train"),
+        ("quickstart", "pyarrow torch", "train"),
         ("quickstart", "pyarrow", "parquet"),
         ("dataset-quickstart", "pyarrow", "parquet"),
         ("dataset-quickstart", "pyarrow torch", "local,parquet"),

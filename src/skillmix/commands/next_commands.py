@@ -9,7 +9,7 @@ from shlex import join
 from skillmix.catalog.files import load_catalog
 from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.plan import first_combination
-from skillmix.experiment.steps import ReportStep
+from skillmix.experiment.steps import Contrast, ReportStep
 from skillmix.runs.run import Run
 from skillmix.scores.scoring import ScoredRun
 
@@ -44,13 +44,14 @@ def _all(ended: Ended, program: str) -> Iterator[tuple[str, str]]:
     name = run_name(ended.run)
     experiment = load_experiment(ended.file, changes=ended.changes)
     if ended.scored.scores:
-        student, k = _worth_reading(ended.scored)
+        plan = _planned(ended.scored, experiment)
+        student, k = (plan.student, plan.k) if plan else _worth_reading(ended.scored)
         chosen = ["--student", student, "--k", str(k)]
         yield f"{program} {join(['texts', name, '--n', '3', *chosen])}", f"the best texts of {student}"
         if not ended.has_report:
             yield f"{program} {join(['report', name])}", "pages in which every number leads to its texts"
-        if both := _compared(ended.scored, experiment):
-            words = join(["compare", name, *both, "--texts", "2"])
+        if plan and plan.against:
+            words = join(["compare", name, plan.against, plan.student, "--texts", "2"])
             yield f"{program} {words}", "two texts for each of two requests, and every difference"
         if own := _own_text(experiment):
             yield f"{_ECHO} | {program} {own}", "let code grade a sentence of yours"
@@ -80,11 +81,11 @@ def _worth_reading(scored: ScoredRun) -> tuple[str, int]:
     return best.student, best.k
 
 
-def _compared(scored: ScoredRun, experiment: Experiment) -> tuple[str, str] | None:
-    """The two students of the first planned comparison; None without one."""
+def _planned(scored: ScoredRun, experiment: Experiment) -> Contrast | None:
+    """The first planned comparison of two students that both have scores."""
     students = {score.student for score in scored.scores}
     plans = (plan for step in experiment.steps if isinstance(step, ReportStep) for plan in step.contrasts)
-    return next(((p.against, p.student) for p in plans if p.against and {p.against, p.student} <= students), None)
+    return next((plan for plan in plans if {plan.student, plan.against} <= students), None)
 
 
 def _own_text(experiment: Experiment) -> str | None:
