@@ -9,7 +9,7 @@ from shlex import join
 from skillmix.catalog.files import load_catalog
 from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.plan import first_combination
-from skillmix.experiment.steps import Contrast, ReportStep
+from skillmix.experiment.steps import ReportStep
 from skillmix.runs.run import Run
 from skillmix.scores.scoring import ScoredRun
 
@@ -44,7 +44,9 @@ def _all(ended: Ended, program: str) -> Iterator[tuple[str, str]]:
     name = run_name(ended.run)
     experiment = load_experiment(ended.file, changes=ended.changes)
     if ended.scored.scores:
-        plan = _planned(ended.scored, experiment)
+        students = {score.student for score in ended.scored.scores}
+        plans = (plan for step in experiment.steps if isinstance(step, ReportStep) for plan in step.contrasts)
+        plan = next((plan for plan in plans if {plan.student, plan.against} <= students), None)
         student, k = (plan.student, plan.k) if plan else _worth_reading(ended.scored)
         chosen = ["--student", student, "--k", str(k)]
         yield f"{program} {join(['texts', name, '--n', '3', *chosen])}", f"the best texts of {student}"
@@ -79,13 +81,6 @@ def _worth_reading(scored: ScoredRun) -> tuple[str, int]:
         return found.student, found.row.k
     best = max(scored.scores, key=lambda s: (s.metric == "full_marks", s.value or 0.0, s.k))
     return best.student, best.k
-
-
-def _planned(scored: ScoredRun, experiment: Experiment) -> Contrast | None:
-    """The first planned comparison of two students that both have scores."""
-    students = {score.student for score in scored.scores}
-    plans = (plan for step in experiment.steps if isinstance(step, ReportStep) for plan in step.contrasts)
-    return next((plan for plan in plans if {plan.student, plan.against} <= students), None)
 
 
 def _own_text(experiment: Experiment) -> str | None:

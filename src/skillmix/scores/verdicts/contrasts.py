@@ -4,7 +4,7 @@ They form one family: each is tested at .05, and one is found only if all before
 p-value is the largest up to it. The score of a combination is the share of its texts with full marks, which is one try.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import fmean, stdev, variance
@@ -20,7 +20,7 @@ from skillmix.runs.run import Run
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.compare import Cells, ComparableStudent
 from skillmix.scores.statistics.differences import Gain, gain
-from skillmix.scores.statistics.intervals import CONFIDENCE
+from skillmix.scores.statistics.intervals import CONFIDENCE, constant_interval
 from skillmix.scores.statistics.student_t import t_quantile, two_sided_p
 from skillmix.scores.verdicts.judged import Judged
 from skillmix.scores.verdicts.main_result import MainResult, ResultNumber, graded_texts, interval_words
@@ -72,15 +72,11 @@ class JudgedContrast:
         return f"{signed_with_interval(found.mean, found.low, found.high)}, {self.judged.words}"
 
 
-def _planned_in(runs: Iterable[Run]) -> list[Contrast]:
-    """The comparisons that the report steps of some runs plan; a plan that several runs share comes once."""
-    steps = (step for run in runs for step in run.experiment.steps if isinstance(step, ReportStep))
-    return list({str(contrast): contrast for step in steps for contrast in step.contrasts}.values())
-
-
 def judged_contrasts(runs: Sequence[Run], students: Sequence[ComparableStudent], cells: Cells) -> list[JudgedContrast]:
-    """Judge each comparison that some runs plan and have data for; a supported first one gets an example."""
-    found = judge_planned(_planned_in(runs), students, cells)
+    """Judge each comparison that report steps of some runs plan; a supported first one gets an example."""
+    steps = (step for run in runs for step in run.experiment.steps if isinstance(step, ReportStep))
+    contrasts = list({str(contrast): contrast for step in steps for contrast in step.contrasts}.values())
+    found = judge_planned(contrasts, students, cells)
     if found and found[0].verdict == "supported":
         found[0] = replace(found[0], example=_example(found[0].keys, runs, cells))
     return found
@@ -192,9 +188,10 @@ def _over_units(values: Sequence[float]) -> Gain:
     """The mean over partitions by Student's t; no interval for two."""
     n, mean = len(values), fmean(values)
     error = stdev(values) / sqrt(n)
-    is_known = n > 2 and error > 0
-    half = float(t_quantile((1 + CONFIDENCE) / 2, n - 1)) * error if is_known else None
-    low, high = (None, None) if half is None else (max(-1.0, mean - half), min(1.0, mean + half))
+    half = float(t_quantile((1 + CONFIDENCE) / 2, n - 1)) * error
+    low, high = (max(-1.0, mean - half), min(1.0, mean + half)) if error > 0 else constant_interval(mean, n)
+    if n == 2:
+        low = high = None
     p = two_sided_p(mean / error, n - 1) if error > 0 else 1.0
     return Gain(mean, low, high, p, n, n, n, "partitions", tuple(values))
 
