@@ -4,7 +4,7 @@ They form one family: each is tested at .05, and one is found only if all before
 p-value is the largest up to it. The score of a combination is the share of its texts with full marks, which is one try.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import fmean, stdev, variance
