@@ -191,8 +191,8 @@ def _over_units(values: Sequence[float]) -> Gain:
     half = float(t_quantile((1 + CONFIDENCE) / 2, n - 1)) * error
     low, high = (max(-1.0, mean - half), min(1.0, mean + half)) if error > 0 else constant_interval(mean, n)
     p = two_sided_p(mean / error, n - 1) if error > 0 else 1.0
-    ends = (low, high) if n > 2 else (None, None)
-    return Gain(mean, *ends, p, n, n, n, "partitions", tuple(values))
+    is_known = n > 2
+    return Gain(mean, low if is_known else None, high if is_known else None, p, n, n, n, "partitions", tuple(values))
 
 
 def _two_samples(first: Sequence[float], second: Sequence[float]) -> Gain:
