@@ -99,7 +99,7 @@ def _is_said(kind: Kind, visit: dict[str, Any]) -> bool:
     if kind.end == "passes":
         return kind.says in visit["err"] or kind.says in visit["tries"] or not kind.says
     if kind.end == "fatal":
-        return any(line.startswith("error:") and kind.says in line for line in lines)
+        return any(line.startswith("error:") for line in lines) and kind.says in visit["err"]
     count = 1 if kind.end == "one missing" else CONVERSATIONS
     # What is broken below a reply shows in more than one way, by how far the client got.
     failed = f"failed: {count} call" if kind.says else "failed: "

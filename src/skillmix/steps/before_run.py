@@ -210,7 +210,7 @@ async def probe_settings(settings: Mapping[str, Settings]) -> None:
         for key, addresses in sorted({(s.key, parse_spec(str(s.asked)).addresses) for s in settings.values() if s.key}):
             say(f"{key} is sent to {', '.join(addresses) or 'the address of its provider'}")
         errors += filter(None, await asyncio.gather(*(_probe(name, model) for name, model in probed.items())))
-    refuse("The models", errors)
+    refuse("The list of models", errors)
 
 
 async def check_chat_templates(experiment: Experiment, steps: Sequence[Step]) -> None:
