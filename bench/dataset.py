@@ -212,13 +212,11 @@ def main() -> None:
     if not (folder / "made").exists():
         make_run(folder, options.conversations, options.votes, options.catalog)
         (folder / "made").touch()
-    (folder / "runs/bench/derived.sqlite").unlink(missing_ok=True)
     size = os.path.getsize(folder / "runs/bench/journal/calls.sqlite") / 1e9  # noqa: PTH202
     print(f"{options.conversations} conversations, {options.votes} votes each, a journal of {size:.2f} GB\n")
-    print("| cache | wall s | CPU s | peak MB |\n|---|---:|---:|---:|")
-    for cache in ("cold", "warm"):
-        wall, cpu, peak = measured(folder)
-        print(f"| {cache} | {wall:.1f} | {cpu:.1f} | {peak} |", flush=True)
+    print("| wall s | CPU s | peak MB |\n|---:|---:|---:|")
+    wall, cpu, peak = measured(folder)
+    print(f"| {wall:.1f} | {cpu:.1f} | {peak} |", flush=True)
 
 
 if __name__ == "__main__":

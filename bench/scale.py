@@ -6,10 +6,10 @@ Makes two runs of each size in bulk and keeps them in the folder: `train` (one s
 the texts with full marks), from which data sets are made, and `eval` (two students, k = 2 to 4, three generations),
 which is scored, reported and exported. Rows are as scripted models leave them: two turns with the real prompts, and one
 vote of a grader. Each command then runs in a process of its own. `peak MB` is that of this process; `together` adds its
-helpers up, looked at twice a second.
+workers up, looked at twice a second.
 
 `--parts 1000000 9800000` measures without a journal what stays in memory when that many conversations are read:
-`copies` finds the copies among half as many texts and counts their phrases, `table` scores as many marks.
+`copies` finds the copies among half as many texts and counts their phrases, `table` scores as many texts.
 """
 
 import argparse
@@ -44,8 +44,7 @@ from skillmix.runs.run import Run
 
 STUDENTS, KS, GENERATIONS = ("small", "large"), (2, 3, 4), 3
 COMMANDS = {
-    "dataset, cold": ("train", ["dataset", "runs/bench", "--recipe", "D(1,2,3)", "--reserved", "0"]),
-    "dataset, warm": ("train", ["dataset", "runs/bench", "--recipe", "D(1,2,3)", "--reserved", "0"]),
+    "dataset": ("train", ["dataset", "runs/bench", "--recipe", "D(1,2,3)", "--reserved", "0"]),
     "scores": ("eval", ["scores", "runs/bench", "--json"]),
     "report": ("eval", ["report", "runs/bench", "--no-figures"]),
     "report, sample": ("eval", ["report", "runs/bench", "--no-figures", "--texts", "20000"]),
@@ -144,7 +143,7 @@ def find_copies(conversations: int) -> int:
             last = chosen if number % 1000 == 1 else last
             yield " ".join(chosen)
 
-    corpus = corpus_of(texts(), folder=Path.cwd())
+    corpus = corpus_of(texts())
     found = removals(corpus, examples=[skill.example for skill in load_catalog("paper").skills], threshold=0.7)
     shares = distinct_share(corpus, 4), repeated_frames(corpus, 6, most=10)[1]
     print(f"{len(found)} copies, {shares}")
@@ -152,20 +151,20 @@ def find_copies(conversations: int) -> int:
 
 
 def score_table(conversations: int) -> int:
-    """The scores of as many marks, which are random."""
+    """The scores of as many texts, whose grades are random."""
     import numpy as np
 
-    from skillmix.runs.reading.marks import MarkColumn, MarkTable, TextMark, number_of
-    from skillmix.scores.table_rows import marked_groups
+    from skillmix.runs.texts import TextColumn, TextGrade, TextTable, number_of
+    from skillmix.scores.table_rows import table_rows
 
     experiment, run, chance = evaluation(conversations), Run(Path.cwd() / "table"), np.random.default_rng(0)
     run.continue_with(experiment, load_catalog("paper"))
-    marks: list[TextMark] = []
+    grades: list[TextGrade] = []
     first = {}
     for k in KS:
-        first[k] = len(marks)
+        first[k] = len(grades)
         bits = [[bool(number >> bit & 1) for bit in range(k + 3)] for number in range(1 << (k + 3))]
-        marks += [TextMark(tuple(points), "fine", None, None, 1, False) for points in bits]
+        grades += [TextGrade(tuple(points), "fine", None, None, 1, False) for points in bits]
     columns = {}
     for student in STUDENTS:
         drawn = [(number_of(c.id), c.k) for cell in run.cells if cell.student == student for c in cell.combinations]
@@ -175,8 +174,8 @@ def score_table(conversations: int) -> int:
         starts = np.array([first.get(k, 0) for k in range(max(KS) + 1)])
         numbers = (starts[ks] + chance.integers(0, 1 << 30, len(ks)) % (1 << (ks + 3))).astype(np.int32)
         generations = np.tile(np.arange(GENERATIONS, dtype=np.uint32), len(order))
-        columns[student] = MarkColumn(ids, generations, {"judge": numbers})
-    cells = [group.cell(run.name) for group in marked_groups(run, MarkTable(marks, columns))]
+        columns[student] = TextColumn(ids, generations, {"judge": numbers})
+    cells = [row.cell(run.name) for row in table_rows(run, TextTable(grades, columns))]
     for cell in cells:
         print(cell.key, len(cell.combinations), cell.scores["full_marks"].value)
     return 0
@@ -280,8 +279,6 @@ def main() -> None:
             continue
         for conversations in options.conversations:
             folder = made_run(options.folder.resolve(), kind, conversations)
-            if command.endswith("cold"):
-                (folder / "runs/bench/derived.sqlite").unlink(missing_ok=True)
             print_row(command, conversations, measured(command, folder))
 
 

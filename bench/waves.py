@@ -17,11 +17,12 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dataset import words
+from skillmix.calls import Call, Decoding, GenerateKey, Reply
 from skillmix.catalog.combinations import Combination
 from skillmix.catalog.files import load_catalog
 from skillmix.datasets.from_runs import plan_of, writers_of
@@ -33,9 +34,8 @@ from skillmix.experiment.experiment import experiment_of
 from skillmix.experiment.steps import DatasetStep
 from skillmix.hashing import digest
 from skillmix.runs.calling import StepContext
-from skillmix.runs.reading.conversation_index import ConversationIndex, IndexedTurn, IndexedVote, Made
-from skillmix.runs.reading.decision_cache import Decision
-from skillmix.runs.reading.decisions import DecidedConversation
+from skillmix.runs.reading.decisions import DecidedConversation, Decision
+from skillmix.runs.reading.graded_conversations import WrittenConversation
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts
 
@@ -43,7 +43,7 @@ SPENT = {"_learn": 0.0, "next_wave": 0.0}
 BY_WAVE: list[float] = []
 
 
-def decide(self: DecidedTexts, conversations: Mapping[ConversationKey, Sequence[Made]]) -> list[DecidedText]:
+def decide(self: DecidedTexts, conversations: Sequence[ConversationKey]) -> list[DecidedText]:
     """Stand in for the thread that decides: objects as it makes them, with strings of their usual lengths."""
     return [decided(combination, generation) for combination, generation in conversations]
 
@@ -55,12 +55,22 @@ def decided(combination: str, generation: int) -> DecidedText:
     replies = tuple(f"Answer: {' '.join(words(chance))}.\n\nExplanation: it is so." for _ in range(2))
     hashes = [digest(combination, generation, number, size=16).hex() for number in range(5)]
     turns = [
-        IndexedTurn(n + 1, hashes[n], None, sys.intern("scripted:student"), "call", hashes[n + 2]) for n in range(2)
+        Call(
+            GenerateKey("writer", combination, generation, n + 1),
+            Reply(said),
+            "scripted:student",
+            (hashes[n],),
+            Decoding(),
+            1,
+            hashes[n + 2],
+            "call",
+            "",
+        )
+        for n, said in enumerate(replies)
     ]
     text = hashes[4][:16]
-    votes = (IndexedVote("judge", text, 0, 0, hashes[4]),)
-    index = ConversationIndex("writer", combination, generation, tuple(turns), votes)
-    conversation = DecidedConversation(index, (Decision(int(is_full), text, "fine", sys.intern("[[1, 1, 1]]")),))
+    written = WrittenConversation(("writer", combination, generation), tuple(turns), None)
+    conversation = DecidedConversation(written, (Decision(int(is_full), text, "fine", sys.intern("[[1, 1, 1]]")),))
     if not is_full:
         return DecidedText(conversation, None)
     meant = Combination(combination, ("red herring", "metaphor", "modus ponens"), "Gardening")
@@ -114,7 +124,7 @@ def memory() -> float:
 
 def measure(conversations: int, floor: int) -> None:
     """The child's part."""
-    DecidedTexts._decide = decide  # type: ignore[method-assign]
+    DecidedTexts._decide = decide  # type: ignore[method-assign,assignment]
     timed(Waves, "_learn")
     timed(Sampler, "next_wave")
     waves = waves_of(conversations, floor)

@@ -33,7 +33,7 @@ from skillmix.prompts.files import load_prompts
 from skillmix.prompts.rubric import rubric_of
 from skillmix.report.write import ReportOptions, write_report
 from skillmix.runs.export import vote_rows
-from skillmix.runs.reading.texts import TextRow, run_texts
+from skillmix.runs.reading.text_rows import TextRow, run_texts
 from skillmix.runs.rules_grader import RulesGrader, reading_of, require_checkers
 from skillmix.runs.run import Run, new_run, rules_named
 from skillmix.runs.run import open_run as open_stored_run
@@ -53,6 +53,14 @@ if TYPE_CHECKING:
     import pandas
 
 _T = TypeVar("_T")
+
+
+class TextRows(list[TextRow]):
+    """Graded texts of a run."""
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """A data frame with one row for each text and grader."""
+        return _frame(map(asdict, self))
 
 
 class RunView:
@@ -136,10 +144,10 @@ class RunView:
         ]
         return all(complete == combinations for complete, combinations in counts)
 
-    def texts(self, *, student: str | None = None, k: int | None = None, grader: str | None = None) -> list[TextRow]:
+    def texts(self, *, student: str | None = None, k: int | None = None, grader: str | None = None) -> TextRows:
         """The graded texts with their points, the best first; a text has one record for each grader."""
         rows = run_texts(self._run, student=student, k=k)
-        return [row for row in rows if grader in (None, row.grader)]
+        return TextRows(row for row in rows if grader in (None, row.grader))
 
     def compare(
         self, first: str, second: str, *, metric: str = FULL_MARKS, rules: Literal["default", "paper"] | None = None
@@ -179,10 +187,6 @@ class RunView:
 
     def to_pandas(self, what: Literal["scores", "outcomes", "texts", "votes"] = "scores") -> "pandas.DataFrame":
         """A data frame with one row for each score, outcome, graded text or vote."""
-        try:
-            import pandas
-        except ImportError:
-            raise UserError("to_pandas needs pandas.", hint="pip install pandas") from None
         rows: Iterable[Mapping[str, Any]]
         match what:
             case "scores":
@@ -195,12 +199,20 @@ class RunView:
                 rows = self.votes()
             case _:
                 raise UserError(f"There is no table {what!r}.", hint="Choose scores, outcomes, texts or votes.")
-        return pandas.DataFrame(list(rows))
+        return _frame(rows)
 
     def report(self, *, output: str | Path | None = None, figures: bool = True) -> Path:
         """Write the report and return the page to open."""
         folder = Path(output) if output is not None else self.path / "report"
         return write_report([self._run], output=folder, options=ReportOptions(figures=figures)).page
+
+
+def _frame(rows: Iterable[Mapping[str, Any]]) -> "pandas.DataFrame":
+    try:
+        import pandas
+    except ImportError:
+        raise UserError("to_pandas needs pandas.", hint="pip install pandas") from None
+    return pandas.DataFrame(list(rows))
 
 
 def draw(

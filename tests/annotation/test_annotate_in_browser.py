@@ -16,8 +16,8 @@ from skillmix.annotation.task import TaskSettings, make_task
 from skillmix.hashing import digest
 from skillmix.report.write import ReportOptions, report
 from skillmix.runs.graders.human_votes import HumanAnswer
-from skillmix.runs.reading.run_records import run_records
 from skillmix.runs.run import open_run
+from skillmix.runs.texts import run_records
 from tests.annotation.run_for_people import EVIL, NICE, make_run, skills_and_topic
 from tests.report.conftest import inside
 from tests.report.test_browser import assert_quiet, browser, open_texts, shown, wait

@@ -16,8 +16,8 @@ from aiohttp.test_utils import TestServer
 from skillmix.annotation.links import Link, keep_links, links_of
 from skillmix.annotation.server import RaterPage, application
 from skillmix.annotation.task import AnnotationTask, TaskSettings, make_task
-from skillmix.runs.reading.run_records import run_records
 from skillmix.runs.run import open_run
+from skillmix.runs.texts import run_records
 from tests.annotation.run_for_people import copied_run, make_run
 
 TOKENS = {"ann": "a" * 43, "bo": "b" * 43}

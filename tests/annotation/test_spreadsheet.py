@@ -11,8 +11,8 @@ from skillmix.annotation.spreadsheet import COLUMNS, guarded, read_spreadsheet, 
 from skillmix.annotation.task import AnnotationTask, TaskSettings, make_task
 from skillmix.commands import main
 from skillmix.errors import UserError
-from skillmix.runs.reading.run_records import run_records
 from skillmix.runs.run import open_run
+from skillmix.runs.texts import run_records
 from tests.annotation.run_for_people import copied_run, skills_and_topic
 
 FORMULAS = [

@@ -17,9 +17,9 @@ from skillmix.commands import main
 from skillmix.errors import UserError
 from skillmix.runs.export import vote_rows
 from skillmix.runs.graders.human_votes import HumanAnswer
-from skillmix.runs.reading.run_records import run_records
-from skillmix.runs.reading.texts import run_texts
+from skillmix.runs.reading.text_rows import run_texts
 from skillmix.runs.run import Run, open_run
+from skillmix.runs.texts import run_records
 from skillmix.scores.graders import grader_agreement
 from skillmix.scores.scoring import run_scores
 from skillmix.scores.status import run_status

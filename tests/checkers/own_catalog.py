@@ -4,7 +4,7 @@ from pathlib import Path
 
 from skillmix.checkers import registry
 from skillmix.checkers.own_checkers import own_checkers
-from skillmix.runs.judging.worker_pool import code_of_worker
+from skillmix.runs.rules_grader import RulesGrader
 
 SKILLS = """
 - {name: colour pair, category: colours, definition: "Two colours joined by and.", example: "Red and blue flags flew."}
@@ -67,7 +67,7 @@ def was_run(folder: Path) -> bool:
     return found
 
 
-def earned_there(text: str) -> list[bool | None]:
+def earned_there(code: RulesGrader, text: str) -> list[bool | None]:
     """In a worker process: whether a text earns the point for the first skill."""
-    verdict = code_of_worker().verdict(text, skills=["colour pair"], topic="Ships")
+    verdict = code.verdict(text, skills=["colour pair"], topic="Ships")
     return [verdict.earns("colour pair")]

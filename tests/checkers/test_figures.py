@@ -20,7 +20,6 @@ from skillmix.errors import UserError
 from skillmix.grading.answers import RULES, Answer, names_skill
 from skillmix.grading.points import decide_points, text_score
 from skillmix.prompts.rubric import rubric_of
-from skillmix.runs.reading.decisions import _catalog_parts
 from skillmix.runs.rules_grader import RulesGrader, reading_of
 
 FIGURES = load_catalog("figures")
@@ -240,14 +239,6 @@ def test_the_checkers_of_all_skills_read_a_text_once() -> None:
     counts = [sum(checker(passage) is not None for checker in checkers) for passage in passages]
     assert set(counts) == {2}
     assert (time.process_time() - started) / len(passages) < 0.002
-
-
-def test_decisions_are_made_again_when_patterns_change(tmp_path: Path) -> None:
-    figures = (SHIPPED / "figures/figures.yaml").read_text("utf-8").replace('"like {a word}"]', '"unlike {a word}"]')
-    changed = load_catalog(str(copied(tmp_path / "figures", figures=figures)))
-    assert changed.content_hash() == FIGURES.content_hash()
-    assert _catalog_parts(changed) != _catalog_parts(FIGURES)
-    RulesGrader(FIGURES)
 
 
 def test_two_catalogues_with_different_patterns_for_a_skill_are_refused(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from skillmix.catalog.files import load_catalog
 from skillmix.catalog.own_code import trusting_code
 from skillmix.commands import main
 from skillmix.errors import UserError
-from skillmix.runs.judging.worker_pool import WorkerPool
-from skillmix.runs.rules_grader import judge_of
+from skillmix.runs import verdicts
+from skillmix.runs.rules_grader import RulesGrader, judge_of
+from skillmix.runs.verdicts import on_all_cores
 from tests.checkers.own_catalog import CHECKERS, earned_there, was_run, write_catalog
 
 TEXT = "The red and blue ship left the harbour at dawn."
@@ -125,7 +126,6 @@ def test_a_run_needs_trust_before_its_first_call(ships: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     "command",
     [
-        ["status", "own"],
         ["scores", "own"],
         ["texts", "own"],
         ["export", "own", "--what", "texts"],
@@ -177,15 +177,13 @@ def test_the_manifest_of_a_run_has_the_hash_of_the_code(finished: Path) -> None:
     assert manifest[-1]["checkers_hash"] == code.hash
 
 
-def test_a_worker_process_gets_trusted_code_with_its_catalogue(ships: Path) -> None:
-    pool = WorkerPool(trusted(ships))
-    pool._is_possible = True  # also where there is one core
-    try:
-        earned = pool.result(pool.submit(earned_there, TEXT))
-    finally:
-        pool.close()
+def test_a_worker_process_gets_trusted_code_with_its_catalogue(ships: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdicts, "WORTH_IT", 0)
+    catalog = trusted(ships)
 
-    assert earned == [True]
+    earned = list(on_all_cores(earned_there, [TEXT], catalog, RulesGrader(catalog), workers=2))
+
+    assert earned == [[True]]
 
 
 def test_every_fault_of_the_tables_is_reported_at_once(tmp_path: Path) -> None:

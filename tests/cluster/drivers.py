@@ -16,7 +16,6 @@ from typing import Any
 from unittest import mock
 
 from skillmix.commands import main as command
-from skillmix.runs.judging import verdict_workers
 from skillmix.runs.leases import owner
 
 
@@ -26,7 +25,6 @@ def main() -> None:
     from skillmix.cluster.ray_workers import RayWorkers
 
     mock.patch.object(owner, "_FEWEST", 4).start()
-    mock.patch.object(verdict_workers, "WORTH_IT", 8).start()
     workers = RayWorkers(ray)
     answers = sys.stdout
     for line in sys.stdin:

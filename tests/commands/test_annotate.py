@@ -17,8 +17,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from skillmix.runs.reading.run_records import run_records
 from skillmix.runs.run import open_run
+from skillmix.runs.texts import run_records
 from tests.annotation.run_for_people import copied_run
 from tests.commands.command_line import run
 

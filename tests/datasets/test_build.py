@@ -31,9 +31,9 @@ from skillmix.grading.answers import RULES
 from skillmix.grading.points import text_score
 from skillmix.grading.sentences import count_sentences
 from skillmix.runs.reading.decisions import DecisionRules, decision_rules
-from skillmix.runs.reading.run_records import run_records
 from skillmix.runs.run import open_run
 from skillmix.runs.scheduler import StopReason
+from skillmix.runs.texts import run_records
 from skillmix.scores.scoring import run_scores
 from skillmix.steps.run import run_checked, run_experiment
 from skillmix.steps.step_kind import RunResult
@@ -247,18 +247,6 @@ def was_killed(path: Path, *, after: float) -> bool:
             os._exit(0)
     _, status = os.waitpid(child, 0)
     return os.WIFSIGNALED(status)
-
-
-def test_the_cache_may_be_deleted_or_damaged(in_folder: Path) -> None:
-    graded_run(in_folder)
-    cold = bytes_of(of_run(recipe_named("D(1,2)")).folder)
-    cache = in_folder / "runs/data/derived.sqlite"
-
-    assert bytes_of(of_run(recipe_named("D(1,2)")).folder) == cold
-    cache.write_bytes(b"not a database at all" * 1000)
-    assert bytes_of(of_run(recipe_named("D(1,2)")).folder) == cold
-    cache.unlink()
-    assert bytes_of(of_run(recipe_named("D(1,2)")).folder) == cold
 
 
 def test_a_spread_that_cannot_be_had_is_told(in_folder: Path) -> None:

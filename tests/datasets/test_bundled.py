@@ -7,7 +7,7 @@ import pytest
 
 from skillmix.grading.answers import RULES
 from skillmix.grading.points import text_score
-from skillmix.runs.reading.run_records import run_records
+from skillmix.runs.texts import run_records
 from skillmix.steps.run import run_experiment
 
 QUICKSTART = Path(__file__).parents[2] / "experiments/dataset-quickstart.yaml"

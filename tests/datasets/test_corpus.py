@@ -60,7 +60,6 @@ def test_words_on_disk_and_runs_in_buckets_change_nothing(texts: list[str], thre
 
     whole = everything()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("skillmix.datasets.number_file.IN_MEMORY", 5)
         patch.setattr("skillmix.datasets.corpus.RUNS_AT_ONCE", 3)
         patch.setattr("skillmix.datasets.corpus.TEXTS_AT_ONCE", 4)
 

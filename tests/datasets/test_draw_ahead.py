@@ -29,9 +29,9 @@ from skillmix.experiment.recipes import DataRecipe
 from skillmix.models import specs
 from skillmix.models.scripted import ScriptedModel
 from skillmix.runs.journal.ahead import ConversationsAhead
-from skillmix.runs.reading.run_records import run_records
 from skillmix.runs.retries import Retries
 from skillmix.runs.run import open_run
+from skillmix.runs.texts import run_records
 from skillmix.steps.run import run_experiment
 from skillmix.steps.step_kind import RunResult
 from tests.datasets.writing.ledgers import KeysDecided, begun, undecided

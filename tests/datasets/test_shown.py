@@ -13,12 +13,10 @@ import skillmix
 from skillmix.catalog.combinations import combination_of, is_reserved
 from skillmix.catalog.files import load_catalog
 from skillmix.commands import main
-from skillmix.datasets import shown
 from skillmix.datasets.leakage import bars_of
 from skillmix.datasets.shown import ShownRule, skills_shown
 from skillmix.errors import UserError
 from skillmix.experiment.data_settings import ShownMode
-from skillmix.runs.helper_process import LostHelper
 from skillmix.steps.run import run_experiment
 
 CATALOG = load_catalog("verifiable")
@@ -173,20 +171,3 @@ def test_a_dataset_step_writes_on_until_enough_texts_show_nothing_forbidden(
     assert not any(found(text, ()) for text in texts)
     assert dataset.left.shown["shows a reserved pair"] > 3
     assert result.datasets["joined"].texts == 30
-
-
-@pytest.mark.parametrize("is_lost", [False, True])
-def test_a_second_process_finds_what_one_finds(monkeypatch: pytest.MonkeyPatch, is_lost: bool) -> None:
-    texts = [text for _, text in (PLAIN, FURTHER, RESERVED, HELD_OUT, PLAIN)]
-    alone = shown._shown_in_each(texts, NAMES)
-    monkeypatch.setattr(shown, "WORTH_IT", 1)
-    monkeypatch.setattr(shown, "is_there_a_second_core", lambda: True)
-    if is_lost:
-        monkeypatch.setattr("skillmix.runs.helper_process.get_context", lost)
-
-    assert shown._shown_in_each(texts, NAMES) == alone
-    assert alone[0] == {PLAIN[0]}
-
-
-def lost(kind: str) -> Any:
-    raise LostHelper

@@ -15,7 +15,7 @@ from skillmix.catalog.combinations import combination_of
 from skillmix.runs.journal.journal import JournalReader, JournalWriter
 from skillmix.runs.journal.row_writer import Try
 from skillmix.runs.journal.schema import VERSION
-from skillmix.runs.reading.conversation_index import contents, indexed_conversations
+from skillmix.runs.reading.lookups import combinations_of, messages_with
 from tests.fuzz.common import ODD_VALUES, cases, command, damaged_bytes, nothing_changes_in, refused
 
 EXPERIMENT: Final = """
@@ -50,12 +50,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def read_everything(folder: Path) -> None:
     with JournalReader(folder) as journal:
         journal.combinations()
-        list(journal.calls("generate"))
-        list(journal.calls("grade"))
+        calls = [*journal.calls("generate"), *journal.calls("grade")]
         journal.messages()
         journal.tries()
-        found = list(indexed_conversations(journal))
-        contents(journal, [turn.reply for one in found for turn in one.turns if turn.reply])
+        messages_with(journal, (address for call in calls for address in call.messages))
+        combinations_of(journal, (call.key.combination for call in calls))
 
 
 def write_something(folder: Path) -> None:

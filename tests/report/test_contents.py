@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 import skillmix.report
 from skillmix.report import contents
-from skillmix.report.contents import contents_of, figures_ahead
+from skillmix.report.contents import contents_of
 from skillmix.report.figures.style import new_figure
 from skillmix.report.records import Report
 from skillmix.report.registry import FigureSpec, TableSpec, figure, specs_in, table
@@ -57,7 +57,7 @@ def test_the_sections_hold_what_is_registered_by_order_and_leave_out_what_is_not
     monkeypatch.setattr(contents, "TABLES", [second, first, missing])
     monkeypatch.setattr(contents, "FIGURES", [not_drawn, drawn])
 
-    made = contents_of(EMPTY, figures=figures_ahead(EMPTY))
+    made = contents_of(EMPTY, figures=True)
 
     assert [(s.id, [item.name for item in s.items]) for s in made.sections] == [
         ("graders", ["first", "drawn", "second"])

@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from skillmix.report import run_reading
 from skillmix.report.run_reading import sampled_combinations
 from skillmix.report.write import ReportOptions, report
-from skillmix.runs.reading import marks
-from skillmix.runs.reading.marks import run_marks
 from skillmix.runs.run import open_run
-from skillmix.scores.table_rows import marked_groups
+from skillmix.runs.texts import text_table
+from skillmix.scores.table_rows import table_rows
 from skillmix.steps.run import run_experiment
 
 EXPERIMENT: dict[str, Any] = {
@@ -44,12 +42,10 @@ EXPERIMENT: dict[str, Any] = {
 
 
 @pytest.fixture
-def large_run(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run of 96 texts that counts as large."""
+def many_texts(in_folder: Path) -> Path:
+    """A run of 96 texts."""
     (in_folder / "r.yaml").write_text(yaml.safe_dump(EXPERIMENT), encoding="utf-8")
     run_experiment(in_folder / "r.yaml")
-    monkeypatch.setattr(marks, "WORTH_IT", 1)
-    monkeypatch.setattr(marks, "is_there_a_second_core", lambda: False)
     return in_folder
 
 
@@ -62,47 +58,34 @@ def data(folder: Path, kind: str) -> list[Any]:
     return [item for text in texts for item in json.loads(text.split(",", 2)[2].removesuffix(");\n"))]
 
 
-def test_a_report_that_shows_all_texts_does_not_depend_on_how_the_run_is_read(
-    large_run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = ReportOptions(figures=False)
-    whole = files(report(["r"], output=large_run / "whole", options=options).page.parent)
-    monkeypatch.setattr(run_reading, "_is_sampled", lambda run, most: True)
+def test_scores_of_a_sampled_report_count_all_texts(many_texts: Path) -> None:
+    whole = report(["r"], output=many_texts / "whole", options=ReportOptions(figures=False))
 
-    sampled = files(report(["r"], output=large_run / "sampled", options=options).page.parent)
+    sampled = report(["r"], output=many_texts / "sampled", options=ReportOptions(figures=False, texts=40))
 
-    # Only the note on the number of texts differs.
-    assert [name for name in whole if whole[name] != sampled[name]] == ["index.html"]
-
-
-def test_scores_of_a_sampled_report_count_all_texts(large_run: Path) -> None:
-    whole = report(["r"], output=large_run / "whole", options=ReportOptions(figures=False))
-
-    sampled = report(["r"], output=large_run / "sampled", options=ReportOptions(figures=False, texts=40))
-
-    tables = [files(large_run / name / "tables") for name in ("whole", "sampled")]
+    tables = [files(many_texts / name / "tables") for name in ("whole", "sampled")]
     assert {name for name in tables[0] if name.startswith("scores")}
     assert all(tables[1][name] == content for name, content in tables[0].items() if name.startswith("scores"))
     assert sampled.texts == whole.texts == 96
-    shown = [text for *_, texts in data(large_run / "sampled", "texts") for text in texts]
+    shown = [text for *_, texts in data(many_texts / "sampled", "texts") for text in texts]
     assert len(shown) == 40
     assert any("the pages show 40 of its 96 texts" in gap for gap in sampled.gaps)
 
 
-def test_a_smaller_sample_is_part_of_a_larger_one(large_run: Path) -> None:
+def test_a_smaller_sample_is_part_of_a_larger_one(many_texts: Path) -> None:
     run = open_run("r")
-    table = run_marks(run, run.rules())
-    groups = list(marked_groups(run, table))
+    table = text_table(run, run.rules())
+    rows = list(table_rows(run, table))
 
-    samples = [sampled_combinations(groups, table, most) for most in (8, 24, 40, 96, 1000)]
+    samples = [sampled_combinations(rows, table, most) for most in (8, 24, 40, 96, 1000)]
 
     assert [len(sample) for sample in samples] == [2, 6, 10, 24, 24]
     assert all(one <= other for one, other in pairwise(samples))
 
 
-def test_texts_that_no_table_counts_fill_the_room_that_is_left(large_run: Path) -> None:
+def test_texts_that_no_table_counts_fill_the_room_that_is_left(many_texts: Path) -> None:
     run = open_run("r")
-    table = run_marks(run, run.rules())
+    table = text_table(run, run.rules())
 
     sample = sampled_combinations([], table, 9)
 

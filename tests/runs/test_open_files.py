@@ -1,4 +1,4 @@
-"""A journal or a cache that is refused leaves no file open."""
+"""A journal that is refused leaves no file open."""
 
 import sqlite3
 from contextlib import closing
@@ -10,7 +10,6 @@ from skillmix.calls import Decoding, GenerateKey, Message, Reply, Request
 from skillmix.errors import UserError
 from skillmix.runs.journal import schema
 from skillmix.runs.journal.journal import JournalReader, JournalWriter
-from skillmix.runs.reading.decision_cache import DecisionCache
 
 
 def open_files(folder: Path) -> list[str]:
@@ -60,14 +59,4 @@ def test_a_connection_whose_first_steps_fail_is_closed(
         schema.open_for_writing(path) if write else schema._reading(path)
 
     assert caught.traceback
-    assert open_files(tmp_path) == []
-
-
-def test_a_damaged_cache_is_closed_before_it_is_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "decisions.sqlite"
-    path.write_bytes(b"no database" * 1000)
-
-    with DecisionCache(path) as cache:
-        assert cache.find([b"key"]) == {}
-        assert not any("deleted" in name for name in open_files(tmp_path))
     assert open_files(tmp_path) == []

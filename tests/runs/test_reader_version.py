@@ -27,10 +27,10 @@ DECIDING = (
     "runs/reading/deciding.py",
     "runs/reading/reply_reader.py",
     "runs/reading/decisions.py",
-    "runs/judging/verdict_workers.py",
+    "runs/verdicts.py",
 )
 """The files that decide what a stored reply is worth."""
-KNOWN = (5, "615e1727d0faf38a")
+KNOWN = (5, "b5382f7e68495095")
 """READER_VERSION, and the hash of those files when it was last looked at."""
 
 

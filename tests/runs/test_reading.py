@@ -18,10 +18,9 @@ from skillmix.grading.reader import Reading
 from skillmix.runs.import_texts import import_texts
 from skillmix.runs.journal.journal import JournalReader
 from skillmix.runs.reading.decisions import decided_conversations, decision_rules
-from skillmix.runs.reading.graded_conversations import conversations, written_conversations
-from skillmix.runs.reading.gradings import GradedConversation
-from skillmix.runs.reading.run_records import RunRecords, run_records
+from skillmix.runs.reading.graded_conversations import GradedConversation, conversations, written_conversations
 from skillmix.runs.run import Run, open_run
+from skillmix.runs.texts import RunRecords, run_records
 from skillmix.steps.run import run_experiment
 
 GRADERS = {
@@ -201,7 +200,7 @@ def raw_votes(run: Run, conversation: GradedConversation) -> dict[str, list[Read
 def test_calls_out_of_order_are_an_error_and_no_lost_votes(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = imported(in_folder)
     in_order = JournalReader.calls
-    monkeypatch.setattr(JournalReader, "calls", lambda self, stage, ids, student: reversed(list(in_order(self, stage))))
+    monkeypatch.setattr(JournalReader, "calls", lambda self, stage: reversed(list(in_order(self, stage))))
 
     with pytest.raises(UserError, match="out of order"):
         run_records(run)
@@ -213,7 +212,7 @@ def test_records_and_decisions_agree(run: Run, rules: str) -> None:
     chosen = decision_rules(run, rules=rules)
 
     by_decisions = {
-        (found.student, found.combination, found.generation, name): decision
+        (*found.key, name): decision
         for found, decisions in decided_conversations(chosen)
         for name, decision in zip(chosen.names, decisions, strict=False)
     }

@@ -18,9 +18,9 @@ from skillmix.grading.ballots import StudentText
 from skillmix.runs import export as exporting
 from skillmix.runs.export import Row, What, export, vote_rows
 from skillmix.runs.reading import graded_conversations
-from skillmix.runs.reading.run_records import run_records, texts_with_ballots
-from skillmix.runs.reading.texts import first_texts, run_texts
+from skillmix.runs.reading.text_rows import first_texts, run_texts
 from skillmix.runs.run import Run, open_run
+from skillmix.runs.texts import run_records, texts_with_ballots
 from tests.runs.test_reading import WORLDS, scripted
 
 ALL_KINDS: tuple[What, ...] = ("texts", "votes", "calls")

@@ -9,8 +9,8 @@ import yaml
 
 from skillmix.commands import main
 from skillmix.grading.points import FULL_MARKS, text_score
-from skillmix.runs.reading.run_records import run_records
 from skillmix.runs.run import open_run
+from skillmix.runs.texts import run_records
 from skillmix.scores.scoring import scored_cells, scored_run
 
 

@@ -16,7 +16,7 @@ from skillmix.grading.points import FULL_MARKS, earns_nothing, text_score
 from skillmix.hashing import digest, short_id
 from skillmix.prompts.rubric import Criterion, rubric_of
 from skillmix.runs.graders.human_votes import asked_criteria
-from skillmix.runs.reading.run_records import RunRecords
+from skillmix.runs.texts import RunRecords
 
 Outcome = Literal["full marks", "less", "undecided"]
 _OUTCOMES: Final[Mapping[float | None, Outcome]] = {1.0: "full marks", 0.0: "less", None: "undecided"}

@@ -14,8 +14,8 @@ from skillmix.render.nearest import name_hint
 from skillmix.runs.graders.human_votes import LONGEST_COMMENT, HumanAnswer, is_duration, is_vote
 from skillmix.runs.graders.rater_journal import Answers, RaterJournal, latest_answer, stored_answers
 from skillmix.runs.graders.run_grader import PERSON
-from skillmix.runs.reading.run_records import run_records
 from skillmix.runs.run import Run
+from skillmix.runs.texts import run_records
 
 TEXTS = 50
 """Texts for each person, unless somebody asks for another number."""
@@ -110,10 +110,7 @@ class AnnotationTask:
     def answering(self, rater: str, *, model: str = PERSON) -> Iterator["AnswerStore"]:
         """Store answers of a person, or of a simulated one by its spec; only one process can for the same name."""
         with RaterJournal(self.run.journal, rater, model=model) as journal:
-            try:
-                yield AnswerStore(self, journal)
-            finally:
-                self.run.forget_records()
+            yield AnswerStore(self, journal)
 
 
 class AnswerStore:

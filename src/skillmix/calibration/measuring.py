@@ -14,8 +14,7 @@ from skillmix.grading.points import vote as majority
 from skillmix.grading.reader import Reading
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.reading.deciding import votes_of
-from skillmix.runs.reading.graded_conversations import conversations
-from skillmix.runs.reading.gradings import GradedConversation
+from skillmix.runs.reading.graded_conversations import GradedConversation, conversations
 from skillmix.runs.rules_grader import RulesGrader, reading_of, with_verdict
 from skillmix.runs.run import Run
 from skillmix.scores.grader_card.items import TextUnderGraders, Vote

@@ -13,13 +13,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, NoReturn
 
-from skillmix.catalog.catalog import Catalog
 from skillmix.cluster.folder_files import CheckpointFiles, loads_weights
 from skillmix.cluster.joining import join_cluster
 from skillmix.cluster.local_workers import LocalTeam, ModelSender
 from skillmix.cluster.node_workers import CallTeam, NodeWorkers, first_line
 from skillmix.cluster.rank_group import gpus_of, run_on_ranks
-from skillmix.cluster.verdict_actors import VerdictActors
 from skillmix.errors import UserError
 from skillmix.experiment.plan import Settings
 from skillmix.models.specs import ModelSpec, parse_spec, provider_of
@@ -104,7 +102,6 @@ class RayWorkers:
         self._step = 0
         self._work: LentWork | None = None
         """The work of the present step."""
-        self._verdicts: VerdictActors | None = None
         self._shares: dict[str, Mapping[str, int]] = {}
         """By worker of the present step, how many calls it may have in flight, by the names of models with a limit."""
 
@@ -159,19 +156,9 @@ class RayWorkers:
             done, _ = await asyncio.wait(ends, timeout=_END_S)
             await asyncio.gather(*done, return_exceptions=True)
 
-    def verdict_pool(self, catalog: Catalog) -> VerdictActors | None:
-        """Actors on other machines that decide texts by code; None before the cluster is joined."""
-        if self._work is None:
-            return None
-        if self._verdicts is None or self._verdicts.catalog != catalog:
-            self._end_verdicts()
-            self._verdicts = VerdictActors(self._ray, catalog, self._free_cpus)
-        return self._verdicts
-
     def run_ranks(self, work: RankWork) -> bool:
         """Train with ranks on the cluster; workers with models on GPUs end before, so that training has the GPUs."""
         self._join()
-        self._end_verdicts()
         has_gpus = gpus_of(self._ray) > 0
         if not has_gpus and work.ranks is None:
             return False
@@ -185,7 +172,6 @@ class RayWorkers:
 
     def close(self) -> None:
         """End the actors; a cluster that was started here ends as well."""
-        self._end_verdicts()
         self._call_workers.close()
         self._local_workers.close()
         if self._has_joined:
@@ -197,7 +183,6 @@ class RayWorkers:
         is_local = loads_weights(work.models)
         workers = self._local_workers if is_local else self._call_workers
         if workers is not self._workers and work.workers.cpus is not None:
-            self._end_verdicts()
             (self._end_call_workers if is_local else self._end_local_workers)()
         self._workers = workers
 
@@ -218,16 +203,6 @@ class RayWorkers:
         prepare = self._models.preparing(name, actor, node, self._work, self._next_model) if self._work.files else None
         forget = partial(self._workers.forget, name)
         return RayLink(actor, self._step, shared, forget, is_late=is_late, prepare=prepare)
-
-    def _free_cpus(self, node: Mapping[str, Any]) -> int:
-        """The whole CPUs of a node that no worker of the present step takes."""
-        assert self._work is not None, "a step has begun"
-        return int(node["Resources"].get("CPU", 0) - self._workers.cpus_of(node, self._work.workers))
-
-    def _end_verdicts(self) -> None:
-        if self._verdicts is not None:
-            self._verdicts.close()
-            self._verdicts = None
 
     def _join(self) -> None:
         if self._ray.is_initialized():

@@ -27,7 +27,7 @@ from skillmix.render.wording import plural
 
 if TYPE_CHECKING:
     from skillmix.runs.reading.denials import TextUnderGrader
-    from skillmix.runs.reading.texts import TextRow
+    from skillmix.runs.reading.text_rows import TextRow
     from skillmix.runs.run import Run
     from skillmix.scores.pairs import BestText, DifferingTexts
 
@@ -235,7 +235,7 @@ def _both_texts(pair: "DifferingTexts", words: "DenialWords") -> str:
 def texts(options: argparse.Namespace) -> int:
     """Show texts of a run with their points and why points were lost, best first."""
     from skillmix.runs.reading.denials import denial_words
-    from skillmix.runs.reading.texts import first_texts
+    from skillmix.runs.reading.text_rows import first_texts
     from skillmix.runs.run import open_run
 
     run = open_run(options.run)

@@ -130,13 +130,6 @@ def run(options: argparse.Namespace) -> int:
     """Run every step of an experiment; run the same command again to continue."""
     if options.dry_run:
         return dry_run(options)
-    from skillmix.runs.judging.worker_pool import shared_workers
-
-    with shared_workers():  # the steps, the report and the scores
-        return _run(options)
-
-
-def _run(options: argparse.Namespace) -> int:
     from skillmix.commands.next_commands import run_name
     from skillmix.models.local.importing import import_lean
     from skillmix.scores.kept_scores import kept_scores

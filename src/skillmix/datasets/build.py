@@ -1,6 +1,5 @@
 """Collect kept texts from graded conversations, and write a data set's folder from kept texts."""
 
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -9,7 +8,7 @@ from pathlib import Path
 from sys import intern
 from typing import Any
 
-from skillmix.calls import ONLY_TURN
+from skillmix.calls import ONLY_TURN, Reply
 from skillmix.catalog.catalog import Catalog
 from skillmix.datasets.card import CardFacts, dataset_card, dataset_info
 from skillmix.datasets.corpus import Corpus, corpus_of
@@ -27,18 +26,9 @@ from skillmix.prompts.files import load_prompts
 from skillmix.prompts.output_formats import FormatName
 from skillmix.prompts.prompt_set import PromptSet
 from skillmix.runs.folder_replacement import DATASET, replacing, write_whole
-from skillmix.runs.journal.journal import JournalReader
-from skillmix.runs.on_disk.disk_list import ChosenItems
-from skillmix.runs.on_disk.scratch_file import beside
-from skillmix.runs.reading.conversation_index import (
-    NOTHING_KNOWN,
-    ConversationIndex,
-    KnownTexts,
-    combinations_of,
-    contents,
-)
 from skillmix.runs.reading.deciding import answer_of
 from skillmix.runs.reading.decisions import DecidedConversation
+from skillmix.runs.reading.graded_conversations import WrittenConversation, turn_of
 from skillmix.runs.run import TURNS
 
 _MOST_EXAMPLES = 5
@@ -58,47 +48,36 @@ class Writers:
         return self.written_with.get(student, "unknown prompts")
 
 
-def has_all_turns(conversation: ConversationIndex) -> bool:
+def has_all_turns(conversation: WrittenConversation) -> bool:
     """Whether a conversation has its two turns, or its only one, with replies, so that it can be trained on."""
-    numbers = [turn.number for turn in conversation.turns if turn.reply]
+    numbers = [turn_of(call) for call in conversation.turns if isinstance(call.outcome, Reply)]
     return numbers in ([ONLY_TURN], [*range(1, TURNS + 1)])
 
 
-def kept_texts(
-    graded: Sequence[DecidedConversation],
-    journal: JournalReader,
-    writers: Writers,
-    graders: Sequence[str],
-    known: KnownTexts = NOTHING_KNOWN,
-) -> list[KeptText]:
-    """Load the replies of conversations with full marks, in the order given."""
-    meant = combinations_of(journal, [g.conversation.combination for g in graded], known)
-    words = contents(journal, [turn.reply for g in graded for turn in g.conversation.turns if turn.reply], known)
-    names = tuple(graders)
-    result = []
-    for g in graded:
-        turns = g.conversation.turns
-        first, last = turns[0], turns[-1]
-        # Students learn to answer, not the thoughts of another model.
-        replies = tuple([without_thought(whole) or whole for whole in (words[turn.reply or ""] for turn in turns)])
-        result.append(
-            KeptText(
-                run=writers.run,
-                writer=intern(g.conversation.student),
-                combination=meant[g.conversation.combination],
-                generation=g.conversation.generation,
-                answer_span=span_of(answer_of(replies[-1], last.origin, last.number).text, replies[-1]),
-                text_id=g.decisions[0].text,
-                replies=replies,
-                first_status=answer_of(replies[0], first.origin, first.number).status,
-                model=intern(last.model),
-                requests=tuple([turn.request for turn in turns]),
-                written_with=writers.of(g.conversation.student),
-                graders=names,
-                votes=tuple([intern(decision.votes) for decision in g.decisions]),
-            )
-        )
-    return result
+def kept_text(decided: DecidedConversation, writers: Writers, graders: tuple[str, ...]) -> KeptText:
+    """A conversation with full marks as a data set holds it."""
+    conversation = decided.conversation
+    assert conversation.text is not None  # a text that is not written has no full marks
+    turns, combination = conversation.turns, conversation.text.combination
+    first, last = turns[0], turns[-1]
+    whole = [call.outcome.text for call in turns if isinstance(call.outcome, Reply)]
+    # Students learn to answer, not the thoughts of another model.
+    replies = tuple([without_thought(reply) or reply for reply in whole])
+    return KeptText(
+        run=writers.run,
+        writer=intern(conversation.key[0]),
+        combination=combination,
+        generation=conversation.key[2],
+        answer_span=span_of(answer_of(replies[-1], last.origin, turn_of(last)).text, replies[-1]),
+        text_id=decided.decisions[0].text,
+        replies=replies,
+        first_status=answer_of(replies[0], first.origin, turn_of(first)).status,
+        model=intern(last.model),
+        requests=tuple([call.request_hash for call in turns]),
+        written_with=writers.of(conversation.key[0]),
+        graders=graders,
+        votes=tuple([intern(decision.votes) for decision in decided.decisions]),
+    )
 
 
 def prompt_examples(catalog: Catalog, prompt_sets: Iterable[str]) -> list[str]:
@@ -157,13 +136,10 @@ class DatasetPlan:
 
 
 def without_copies_and_leaks(
-    texts: Sequence[KeptText], plan: DatasetPlan, left: LeftOut, *, scratch: Path | None = None
+    texts: Sequence[KeptText], plan: DatasetPlan, left: LeftOut
 ) -> tuple[Sequence[KeptText], Corpus, LeftOut]:
-    """Remove copies and texts that show too much; return the others, their corpus, and the counts of texts left out.
-
-    The words of many texts are on disk meanwhile, in the folder `scratch`.
-    """
-    corpus = corpus_of((t.text for t in texts), folder=scratch)
+    """Remove copies and texts that show too much; return the others, their corpus, and the counts of texts left out."""
+    corpus = corpus_of(t.text for t in texts)
     copies = plan.removals(corpus)
     gone = {removal.text_index for removal in copies}
     shown = [
@@ -172,13 +148,13 @@ def without_copies_and_leaks(
     ]
     removed = Counter(left.removed) + Counter(removal.why for removal in copies)
     examples = (*left.examples, *shown)[:_MOST_EXAMPLES]
-    own = array("q", (index for index in range(len(texts)) if index not in gone))
+    own = [index for index in range(len(texts)) if index not in gone]
     left = replace(left, removed=dict(removed), examples=examples)
     # Checking a text takes longer than comparing it, so copies are gone before texts are checked.
-    staying, dropped = plan.shown_rule.without_leaks(ChosenItems(texts, own))
+    staying, dropped = plan.shown_rule.without_leaks([texts[index] for index in own])
     left = replace(left, shown=dict(Counter(left.shown) + Counter(dropped)))
-    own = array("q", (own[index] for index in staying))
-    return ChosenItems(texts, own), corpus.part(own), left
+    own = [own[index] for index in staying]
+    return [texts[index] for index in own], corpus.part(own), left
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +243,7 @@ def make_dataset(
     """Draw the set, check it for leaks and write its folder; an error leaves nothing behind."""
     is_drawn = plan.recipe.size is not None
     indices = draw_set(plan.recipe, ((t.identity if is_drawn else "", t.combination.k) for t in texts))
-    chosen = ChosenItems(texts, indices)
+    chosen = [texts[index] for index in indices]
     if not chosen and (
         not yields or any(y.least != 0 for y in yields)
     ):  # with `least: 0`, a step may write an empty set
@@ -277,7 +253,7 @@ def make_dataset(
     named = names_inside(((t.combination, t.replies) for t in chosen), plan.catalog, plan.bars.skills)
     if plan.names == "strict":
         refuse_names(named)
-    corpus = corpus.part(indices) if corpus else corpus_of((t.text for t in chosen), folder=beside(folder))
+    corpus = corpus.part(indices) if corpus else corpus_of(t.text for t in chosen)
     figures = figures_of(chosen, reserved=plan.bars.reserved, named=named, corpus=corpus, examples=plan.examples)
     figures = replace(figures, shown=shown)
     prompts = load_prompts(plan.prompts, plan.output_format)

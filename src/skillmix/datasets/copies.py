@@ -44,7 +44,7 @@ def _exact_copies(corpus: Corpus) -> NDArray[np.int64]:
     hashes = np.empty((len(corpus), 2), np.uint64)
     for first, last in corpus.blocks():
         starts = corpus.starts[first : last + 1]
-        words = corpus.words.read(int(starts[0]), int(starts[-1])).tobytes()
+        words = corpus.words[int(starts[0]) : int(starts[-1])].tobytes()
         places = (4 * (starts - starts[0])).tolist()
         digests = [blake2b(words[a:b], digest_size=16).digest() for a, b in pairwise(places)]
         hashes[first:last] = np.frombuffer(b"".join(digests), np.uint64).reshape(-1, 2)
@@ -122,7 +122,7 @@ def _shared_rare_runs(
             yield _rarest(runs, texts, frequency[_places(runs, frequency)], threshold)
 
     found_texts, found_groups, count = [], [], 0
-    for runs, texts in bucketed(rare_runs(), len(corpus.words), corpus):
+    for runs, texts in bucketed(rare_runs(), len(corpus.words)):
         order = np.argsort(runs, kind="stable")
         runs, texts = runs[order], texts[order]
         starts = starts_of(runs)

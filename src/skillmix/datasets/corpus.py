@@ -6,13 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, islice
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-
-from skillmix.datasets.number_file import BucketFile, NumberFile
 
 _WORD = re.compile(r"\w+(?:['’]\w+)*")
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
@@ -35,9 +32,9 @@ _PLAIN_WORDS: Final = bytes(ord(c.lower() if c.isalnum() or c == "_" else " ") f
 
 @dataclass(frozen=True)
 class Corpus:
-    """Texts as word numbers in one array, which is on disk if it is long."""
+    """Texts as word numbers in one array."""
 
-    words: NumberFile
+    words: NDArray[np.uint32]
     starts: NDArray[np.int64]
     """The start of each text, and the end of the last one."""
     vocabulary: dict[str, int]
@@ -56,7 +53,7 @@ class Corpus:
         """The hash of every run of `length` words within a text, and the index of its text."""
         end = len(self) if last is None else last
         bounds = self.starts[first : end + 1]
-        words = self.words.read(int(bounds[0]), int(bounds[-1]))
+        words = self.words[int(bounds[0]) : int(bounds[-1])]
         count = len(words) - length + 1
         if count <= 0:
             return np.empty(0, np.uint64), np.empty(0, np.int64)
@@ -75,22 +72,16 @@ class Corpus:
         if len(chosen) == len(self) and bool((chosen == np.arange(len(self))).all()):
             return self
         sizes = self.sizes[chosen]
-        words = NumberFile(np.uint32, self.words.folder)
+        words = [np.empty(0, np.uint32)]
         for first in range(0, len(chosen), TEXTS_AT_ONCE):
             block, own = chosen[first : first + TEXTS_AT_ONCE], sizes[first : first + TEXTS_AT_ONCE]
-            low, high = int(self.starts[block.min()]), int(self.starts[block.max() + 1])
-            # Ascending texts lie close together; others are read one by one.
-            if high - low <= _MOST_BETWEEN * int(own.sum()):
-                ends = np.cumsum(own)
-                places = np.arange(int(own.sum())) + np.repeat(self.starts[block] - low - ends + own, own)
-                words.append(self.words.read(low, high)[places])
-            else:
-                words.append(np.concatenate([self.text(number) for number in block.tolist()]))
-        return Corpus(words, np.concatenate(([0], np.cumsum(sizes))), self.vocabulary)
+            places = np.arange(int(own.sum())) + np.repeat(self.starts[block] - np.cumsum(own) + own, own)
+            words.append(self.words[places])
+        return Corpus(np.concatenate(words), np.concatenate(([0], np.cumsum(sizes))), self.vocabulary)
 
     def text(self, number: int) -> NDArray[np.uint32]:
         """The word numbers of one text."""
-        return self.words.read(int(self.starts[number]), int(self.starts[number + 1]))
+        return self.words[int(self.starts[number]) : int(self.starts[number + 1])]
 
     def blocks(self) -> Iterator[tuple[int, int]]:
         """The first text and the end of each block of texts."""
@@ -98,16 +89,10 @@ class Corpus:
             yield first, min(first + TEXTS_AT_ONCE, len(self))
 
 
-_MOST_BETWEEN: Final = 20
-"""How many words may be read for one that is wanted, because reading many texts at once is faster."""
-
-
-def corpus_of(
-    texts: Iterable[str], *, vocabulary: Mapping[str, int] | None = None, folder: Path | None = None
-) -> Corpus:
-    """Number the words of texts; words in the vocabulary keep their numbers. A long corpus goes to disk in `folder`."""
+def corpus_of(texts: Iterable[str], *, vocabulary: Mapping[str, int] | None = None) -> Corpus:
+    """Number the words of texts; words in the vocabulary keep their numbers."""
     known: defaultdict[str, int] = defaultdict(count(len(vocabulary or ())).__next__, vocabulary or {})
-    words = NumberFile(np.uint32, folder)
+    words = [np.empty(0, np.uint32)]
     sizes = array("q", [0])
     source = iter(texts)
     while chunk := [words_of(text) for text in islice(source, TEXTS_AT_ONCE)]:
@@ -115,7 +100,7 @@ def corpus_of(
         sizes.extend(lengths)
         numbers = map(known.__getitem__, chain.from_iterable(chunk))
         words.append(np.fromiter(numbers, np.uint32, count=sum(lengths)))
-    return Corpus(words, np.cumsum(np.frombuffer(sizes, np.int64)), dict(known))
+    return Corpus(np.concatenate(words), np.cumsum(np.frombuffer(sizes, np.int64)), dict(known))
 
 
 TEXTS_AT_ONCE: Final = 20_000
@@ -123,18 +108,8 @@ TEXTS_AT_ONCE: Final = 20_000
 
 def joined(first: Corpus, second: Corpus) -> Corpus:
     """The texts of one corpus and then those of another, whose vocabulary has all words of the first."""
-    words = NumberFile(np.uint32, first.words.folder)
-    for part in (first, second):
-        for begin, end in part.blocks():
-            words.append(part.words.read(int(part.starts[begin]), int(part.starts[end])))
-    return Corpus(words, np.concatenate((first.starts, second.starts[1:] + first.starts[-1])), second.vocabulary)
-
-
-def extended(first: Corpus, second: Corpus) -> Corpus:
-    """The same as `joined`, but the words are added to those of the first corpus, which must not be used any more."""
-    for begin, end in second.blocks():
-        first.words.append(second.words.read(int(second.starts[begin]), int(second.starts[end])))
-    return Corpus(first.words, np.concatenate((first.starts, second.starts[1:] + first.starts[-1])), second.vocabulary)
+    starts = np.concatenate((first.starts, second.starts[1:] + first.starts[-1]))
+    return Corpus(np.concatenate((first.words, second.words)), starts, second.vocabulary)
 
 
 def distinct_share(corpus: Corpus, length: int) -> float | None:
@@ -152,18 +127,17 @@ Runs = tuple[NDArray[np.uint64], NDArray[np.int64]]
 RUNS_AT_ONCE: Final = 2_000_000
 """The number of runs in memory at a time."""
 _MOST_BUCKETS: Final = 512
-_RECORD: Final = np.dtype([("run", np.uint64), ("text", np.uint32)])
 
 
 def run_buckets(corpus: Corpus, length: int) -> Iterator[Runs]:
     """The runs of a corpus in buckets: a run has all its occurrences in one bucket, ordered by text.
 
-    A corpus with many words is sorted into buckets by the first bits of the hashes, on disk.
+    A corpus with many words is sorted into buckets by the first bits of the hashes.
     """
-    return bucketed((corpus.runs(length, first=a, last=b) for a, b in corpus.blocks()), len(corpus.words), corpus)
+    return bucketed((corpus.runs(length, first=a, last=b) for a, b in corpus.blocks()), len(corpus.words))
 
 
-def bucketed(parts: Iterable[Runs], at_most: int, corpus: Corpus) -> Iterator[Runs]:
+def bucketed(parts: Iterable[Runs], at_most: int) -> Iterator[Runs]:
     """Runs that come in parts, `at_most` of them, in buckets as `run_buckets` makes them."""
     bits = min(_MOST_BUCKETS.bit_length() - 1, (at_most // RUNS_AT_ONCE).bit_length())
     if not bits:
@@ -171,14 +145,20 @@ def bucketed(parts: Iterable[Runs], at_most: int, corpus: Corpus) -> Iterator[Ru
         if every:
             yield np.concatenate([runs for runs, _ in every]), np.concatenate([texts for _, texts in every])
         return
-    file = BucketFile(_RECORD, 1 << bits, corpus.words.folder)
+    buckets: list[list[tuple[NDArray[np.uint64], NDArray[np.uint32]]]] = [[] for _ in range(1 << bits)]
     for runs, texts in parts:
-        records = np.empty(len(runs), _RECORD)
-        records["run"], records["text"] = runs, texts
-        file.append(records, (runs >> np.uint64(64 - bits)).astype(np.uint16))
-    for number in range(1 << bits):
-        records = file.bucket(number)
-        yield records["run"].copy(), records["text"].astype(np.int64)
+        numbers = (runs >> np.uint64(64 - bits)).astype(np.uint16)
+        order = np.argsort(numbers, kind="stable")
+        ends = np.cumsum(np.bincount(numbers, minlength=1 << bits))[:-1]
+        pairs = zip(np.split(runs[order], ends), np.split(texts[order].astype(np.uint32), ends), strict=True)
+        for bucket, (own, their) in zip(buckets, pairs, strict=True):
+            bucket.append((own.copy(), their.copy()))
+    for bucket in filter(None, buckets):
+        yield (
+            np.concatenate([own for own, _ in bucket]),
+            np.concatenate([their for _, their in bucket]).astype(np.int64),
+        )
+        bucket.clear()
 
 
 @dataclass(frozen=True, slots=True)

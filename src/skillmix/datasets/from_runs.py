@@ -1,11 +1,9 @@
 """Make data sets of conversations with full marks, from an experiment's steps or from runs."""
 
 import gc
-from array import array
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -17,11 +15,12 @@ from skillmix.datasets.build import (
     Writers,
     WrittenDataset,
     WrittenPreferences,
+    has_all_turns,
+    kept_text,
     make_dataset,
     without_copies_and_leaks,
 )
 from skillmix.datasets.counts import LeftOut
-from skillmix.datasets.from_journal import RunSource, found_in
 from skillmix.datasets.kept_texts import KeptText
 from skillmix.datasets.leakage import RESERVED_SET, Bars, bars_for, bars_of, combinations_in, evaluated
 from skillmix.datasets.other_forms.preferences import preference_rows, rejected_by_combination
@@ -35,16 +34,13 @@ from skillmix.experiment.plan import place_of
 from skillmix.experiment.recipes import DataRecipe
 from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import DatasetStep
-from skillmix.hashing import digest
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.output_formats import FormatName
 from skillmix.render.nearest import name_hint
 from skillmix.runs.calling import StepContext
 from skillmix.runs.folder_replacement import DATASET, require_replaceable
-from skillmix.runs.on_disk.disk_list import ChosenItems, DiskList
-from skillmix.runs.on_disk.scratch_file import beside
 from skillmix.runs.progress.stopping import signal_of
-from skillmix.runs.reading.decisions import decision_rules
+from skillmix.runs.reading.decisions import DecidedConversation, decided_conversations, decision_rules
 from skillmix.runs.run import Run, open_run
 from skillmix.runs.scheduler import CallCounts, StopReason
 from skillmix.runs.students import made_students, settings_for
@@ -122,36 +118,29 @@ def writers_of(run: str, experiment: Experiment) -> Writers:
 
 def _joined(step: DatasetStep, plan: DatasetPlan, run: Run, folder: Path) -> WrittenDataset:
     """Join the texts of earlier steps, each text once."""
-    texts: DiskList[KeptText] = DiskList(folder=beside(folder))
-    places: dict[bytes, int] = {}
-    chosen = array("q")
-    for text in (text for name in step.of for text in read_rows(dataset_folder(run, name))):
-        place = places.setdefault(digest(text.provenance), len(chosen))
-        if place == len(chosen):
-            chosen.append(len(texts))
-        else:
-            chosen[place] = len(texts)
-        texts.append(text)
-    return _made(ChosenItems(texts, chosen), plan, folder, LeftOut())
+    texts: dict[str, KeptText] = {}
+    for name in step.of:
+        texts.update((text.provenance, text) for text in read_rows(dataset_folder(run, name)))
+    return _made(list(texts.values()), plan, folder, LeftOut())
 
 
 def _made(texts: Sequence[KeptText], plan: DatasetPlan, folder: Path, left: LeftOut) -> WrittenDataset:
     inside, left = _of_recipe(texts, plan, left)
-    kept, corpus, left = without_copies_and_leaks(inside, plan, left, scratch=beside(folder))
+    kept, corpus, left = without_copies_and_leaks(inside, plan, left)
     return make_dataset(kept, plan, folder, left=left, corpus=corpus)
 
 
 def _of_recipe(texts: Sequence[KeptText], plan: DatasetPlan, left: LeftOut) -> tuple[Sequence[KeptText], LeftOut]:
     """Keep the texts that belong to the recipe, and count the others by reason."""
     outside: Counter[str] = Counter()
-    inside = array("q")
-    for index, text in enumerate(texts):
+    inside = []
+    for text in texts:
         why = _outside(text.combination, plan.recipe, plan.bars)
         if why is None:
-            inside.append(index)
+            inside.append(text)
         else:
             outside[why] += 1
-    return ChosenItems(texts, inside), replace(left, outside=dict(outside))
+    return inside, replace(left, outside=dict(outside))
 
 
 def _outside(combination: Combination, recipe: DataRecipe, bars: Bars) -> str | None:
@@ -237,12 +226,11 @@ def _of_runs(wanted: FromRuns) -> WrittenDataset:
     ids |= {i: name for name in files for i in combinations_in(own_or_shipped(name))}
     reserved = max([wanted.reserved, *(e.leakage.reserved for e in experiments)])
     prompts = wanted.prompts or next((e.prompts for e in experiments), "standard")
-    parts: list[Sequence[KeptText]] = []
+    texts: list[KeptText] = []
     left = LeftOut()
     for run in runs:
-        kept, left = _kept_of_run(run, wanted, left, scratch=beside(output))
-        parts.append(kept)
-    texts = parts[0] if len(parts) == 1 else DiskList(chain.from_iterable(parts), folder=beside(output))
+        kept, left = _kept_of_run(run, wanted, left)
+        texts += kept
     plan = DatasetPlan(
         name="-".join(run.name for run in runs),
         recipe=wanted.recipe,
@@ -305,7 +293,7 @@ def _common_catalog(runs: Sequence[Run]) -> Catalog:
     return runs[0].catalog.member(None)
 
 
-def _kept_of_run(run: Run, wanted: FromRuns, left: LeftOut, *, scratch: Path) -> tuple[Sequence[KeptText], LeftOut]:
+def _kept_of_run(run: Run, wanted: FromRuns, left: LeftOut) -> tuple[Sequence[KeptText], LeftOut]:
     """The texts of a run with full marks in key order, and the counts of all other texts."""
     rules = decision_rules(run, graders=wanted.graders)
     unknown = sorted(set(wanted.graders or ()) - set(rules.names))
@@ -319,8 +307,7 @@ def _kept_of_run(run: Run, wanted: FromRuns, left: LeftOut, *, scratch: Path) ->
                 "graders.",
             ),
         )
-    source = RunSource(run, wanted.graders, wanted.students, writers_of(run.name, run.experiment))
-    found = found_in(source, folder=scratch)
+    found = found_in(run, writers_of(run.name, run.experiment), graders=wanted.graders, students=wanted.students)
     counts = found.kinds
     total = counts.total()
     if counts["undecided"] == total - counts["unfinished"] - counts["no turns"] > 0:
@@ -334,3 +321,40 @@ def _kept_of_run(run: Run, wanted: FromRuns, left: LeftOut, *, scratch: Path) ->
         less=left.less + counts["less"],
     )
     return found.kept, left
+
+
+@dataclass
+class KeptOfRun:
+    """Texts with full marks in key order, and the count of all conversations by outcome."""
+
+    kept: list[KeptText] = field(default_factory=list)
+    kinds: Counter[str] = field(default_factory=Counter)
+    """The number of conversations of each kind: 'full', 'less', 'undecided', 'unfinished' and 'no turns'."""
+    decided: Counter[str] = field(default_factory=Counter)
+    """The number of texts that each grader decided."""
+
+
+def found_in(
+    run: Run, writers: Writers, *, graders: Sequence[str] | None = None, students: Sequence[str] | None = None
+) -> KeptOfRun:
+    """Read a whole run: the votes of these graders and the texts of these students count, or those of all."""
+    rules, found = decision_rules(run, graders=graders), KeptOfRun()
+    names = tuple(rules.names)
+    for one in decided_conversations(rules, students=students):
+        kind = _kind(one)
+        found.kinds[kind] += 1
+        earned = zip(names, one.decisions, strict=False)
+        found.decided.update([name for name, decision in earned if decision.earned is not None])
+        if kind == "full":
+            found.kept.append(kept_text(one, writers, names))
+    return found
+
+
+def _kind(one: DecidedConversation) -> str:
+    if not one.is_over:
+        return "unfinished"
+    if one.is_ungraded:
+        return "undecided"
+    if not one.is_kept:
+        return "less"
+    return "full" if has_all_turns(one.conversation) else "no turns"

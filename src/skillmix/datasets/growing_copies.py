@@ -1,19 +1,17 @@
 """Find the copies among texts of which more and more come, as the waves of a dataset step bring them.
 
 A text is compared with earlier texts only, so that what was found before stays true. New texts are therefore compared
-with each other and with those kept texts that share a three-word run with one of them. Texts are in memory as word
-numbers while they are few, and on disk once they are many.
+with each other and with those kept texts that share a three-word run with one of them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skillmix.datasets.copies import RUN
-from skillmix.datasets.corpus import Corpus, Runs, bucketed, corpus_of, extended, joined
+from skillmix.datasets.corpus import Corpus, Runs, bucketed, corpus_of, joined
 from skillmix.datasets.kept_texts import Removal
 
 _MOST_MARKS: Final = 26
@@ -23,10 +21,9 @@ _MOST_MARKS: Final = 26
 class GrowingCopies:
     """The copies among texts, learned piece by piece."""
 
-    def __init__(self, find: Callable[[Corpus], list[Removal]], *, folder: Path | None = None) -> None:
+    def __init__(self, find: Callable[[Corpus], list[Removal]]) -> None:
         self._find = find
-        self._folder = folder
-        self._corpus = corpus_of([], folder=folder)
+        self._corpus = corpus_of([])
         self._is_kept: NDArray[np.bool_] = np.empty(0, np.bool_)
 
     def __len__(self) -> int:
@@ -35,7 +32,7 @@ class GrowingCopies:
     def learn(self, texts: Iterable[str]) -> list[Removal]:
         """The copies among new texts, which come after those that are known."""
         known = len(self)
-        added = corpus_of(texts, vocabulary=self._corpus.vocabulary, folder=self._folder)
+        added = corpus_of(texts, vocabulary=self._corpus.vocabulary)
         if not len(added):
             return []
         near = self._kept_near(added)
@@ -47,7 +44,7 @@ class GrowingCopies:
         is_kept = np.ones(len(added), np.bool_)
         is_kept[[one.text_index - known for one in found]] = False
         self._is_kept = np.concatenate((self._is_kept, is_kept))
-        self._corpus = extended(self._corpus, added)
+        self._corpus = joined(self._corpus, added)
         return found
 
     def keep_only(self, numbers: Sequence[int]) -> None:
@@ -61,7 +58,7 @@ class GrowingCopies:
         known = len(self)
         if known:
             at_most = len(self._corpus.words) + len(added.words)
-            for runs, texts in bucketed(self._runs_to_compare(added), at_most, self._corpus):
+            for runs, texts in bucketed(self._runs_to_compare(added), at_most):
                 is_new = texts >= known
                 old = ~is_new
                 is_near[texts[old][np.isin(runs[old], runs[is_new])]] = True

@@ -2,7 +2,6 @@
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import cycle, islice
@@ -17,7 +16,6 @@ from skillmix.errors import UserError
 from skillmix.experiment.data_settings import RequestChoice
 from skillmix.hashing import ranked
 from skillmix.prompts.prompt_set import PromptSet
-from skillmix.runs.on_disk.disk_list import ChosenItems
 
 _ROWS_AT_ONCE: Final = 5_000
 _quoted: Final = encode_basestring
@@ -76,7 +74,7 @@ def in_order(texts: Sequence[KeptText], validation: float) -> tuple[Sequence[Kep
     split = array("q"), array("q")
     for index, kept in enumerate(texts):
         split[is_for_validation(kept.combination.id, validation)].append(index)
-    return ChosenItems(texts, split[0]), ChosenItems(texts, split[1])
+    return [texts[i] for i in split[0]], [texts[i] for i in split[1]]
 
 
 def write_rows(folder: Path, texts: Sequence[KeptText], *, prompting: Prompting, validation: float) -> Written:
@@ -87,12 +85,7 @@ def write_rows(folder: Path, texts: Sequence[KeptText], *, prompting: Prompting,
     train, held_back = in_order(texts, validation)
     content = blake2b(digest_size=16)
     schema = _schema()
-    with (
-        # Hashing and Parquet writing release the interpreter lock, so a second thread does them in order.
-        ThreadPoolExecutor(max_workers=1) as packing,
-        parquet.ParquetWriter(folder / "rows.parquet", schema, compression="zstd") as rows,
-    ):
-        packed: Future[None] | None = None
+    with parquet.ParquetWriter(folder / "rows.parquet", schema, compression="zstd") as rows:
         for split, part in (("train", train), ("validation", held_back)):
             with (folder / f"{split}.jsonl").open("wb") as lines:
                 source = iter(part)
@@ -100,16 +93,10 @@ def write_rows(folder: Path, texts: Sequence[KeptText], *, prompting: Prompting,
                     conversations = [prompting.messages(kept) for kept in chunk]
                     block = "".join([line_of(*messages) for messages in conversations]).encode()
                     lines.write(block)
-                    packing.submit(content.update, block)
-                    table = pyarrow.Table.from_pydict(
-                        _columns(chunk, conversations, split, prompting.prompts), schema=schema
-                    )
-                    if packed is not None:
-                        packed.result()
-                    packed = packing.submit(rows.write_table, table)
-            packing.submit(content.update, b"\0")
-        if packed is not None:
-            packed.result()
+                    content.update(block)
+                    columns = _columns(chunk, conversations, split, prompting.prompts)
+                    rows.write_table(pyarrow.Table.from_pydict(columns, schema=schema))
+            content.update(b"\0")
     return Written(len(train), len(held_back), content.hexdigest())
 
 

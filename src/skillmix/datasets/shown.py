@@ -3,13 +3,10 @@
 `skills_shown` runs the checkers of a catalogue on a text. `ShownRule` decides whether the text may be trained on.
 """
 
-from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import islice
 from typing import Final
 
 from skillmix.catalog.catalog import Catalog
@@ -22,18 +19,20 @@ from skillmix.datasets.leakage import Bars
 from skillmix.errors import UserError
 from skillmix.experiment.data_settings import ShownMode
 from skillmix.render.wording import shortened
-from skillmix.runs.helper_process import LostHelper, in_helper, is_there_a_second_core
+from skillmix.runs.rules_grader import RulesGrader
+from skillmix.runs.verdicts import on_all_cores
 
-WORTH_IT: Final = 20_000
-"""The number of texts above which a second process saves time, although it takes a second to start."""
-_AT_ONCE: Final = 40_000
-"""The number of texts in memory at a time."""
 NOT_REQUESTED: Final = "shows a skill that was not requested"
 
 
 def skills_shown(text: str, skills: tuple[str, ...]) -> frozenset[str]:
     """The skills, out of those with a checker, that code finds in a text."""
     return _found(text, skills, trusted_codes())
+
+
+def _shown_there(code: RulesGrader, asked: tuple[str, tuple[str, ...]]) -> frozenset[str]:
+    """The skills that a text shows, in any process: the grader that it has brings the catalogue's own code."""
+    return skills_shown(*asked)
 
 
 @lru_cache(maxsize=1 << 17)
@@ -48,21 +47,6 @@ def _checkers(
     skills: tuple[str, ...], codes: tuple[OwnCode, ...]
 ) -> tuple[tuple[str, Callable[[Passage], Span | None]], ...]:
     return tuple((skill, checker) for skill in skills if (checker := checker_of(skill)) is not None)
-
-
-def _shown_in_each(texts: list[str], skills: tuple[str, ...]) -> list[frozenset[str]]:
-    """The skills that each text shows; a second process checks half of many texts."""
-    if len(texts) >= WORTH_IT and is_there_a_second_core():
-        middle = len(texts) // 2
-        with suppress(LostHelper), in_helper(_shown_there, texts[middle:], skills) as received:
-            ours = [skills_shown(text, skills) for text in texts[:middle]]
-            return ours + [shown for part in received for shown in part]
-    return [skills_shown(text, skills) for text in texts]
-
-
-def _shown_there(texts: list[str], skills: tuple[str, ...]) -> Iterator[list[frozenset[str]]]:
-    # One part, because the helper waits when too many parts have not been consumed.
-    yield [skills_shown(text, skills) for text in texts]
 
 
 @dataclass(frozen=True)
@@ -116,16 +100,15 @@ class ShownRule:
         """The indices of the texts that may stay, and the number of the others by reason."""
         if not self._drops_texts:
             return range(len(texts)), {}
-        staying, dropped = array("q"), Counter[str]()
-        source = enumerate(texts)
-        while block := list(islice(source, _AT_ONCE)):
-            shown = _shown_in_each([kept.text for _, kept in block], self.checkable)
-            for (index, kept), skills in zip(block, shown, strict=True):
-                reason = self._reason(kept, skills)
-                if reason is None:
-                    staying.append(index)
-                else:
-                    dropped[reason] += 1
+        staying, dropped = [], Counter[str]()
+        wanted = ((kept.text, self.checkable) for kept in texts)
+        shown = on_all_cores(_shown_there, wanted, self.catalog, RulesGrader(self.catalog))
+        for index, (kept, skills) in enumerate(zip(texts, shown, strict=True)):
+            reason = self._reason(kept, skills)
+            if reason is None:
+                staying.append(index)
+            else:
+                dropped[reason] += 1
         return staying, dict(dropped)
 
     def leaks(self, texts: Iterable[KeptText]) -> dict[str, int]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from skillmix import __version__
-from skillmix.calls import GenerateKey, Reply
+from skillmix.calls import GenerateKey, Reply, is_human
 from skillmix.exchange.public_models import PublicModel, public_catalog
 from skillmix.experiment.experiment import GraderSettings, StudentSettings
 from skillmix.grading.ballots import Ballot, StudentText
@@ -21,9 +21,9 @@ from skillmix.grading.points import METRICS, text_score
 from skillmix.hashing import digest
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.prompt_set import STUDENT_FILES
-from skillmix.runs.reading.run_records import run_records
 from skillmix.runs.reading.text_facts import TextFactsReader
 from skillmix.runs.run import Run
+from skillmix.runs.texts import run_records
 from skillmix.scores.cells import CellScore
 
 SCHEMA_VERSION: Final = "0.3.0"
@@ -136,13 +136,12 @@ class EvalRecords:
 
     def sample_rows(self) -> Iterator[dict[str, Any]]:
         """A row for each text under each grader and metric; a text without a score under a metric has none there."""
-        records = run_records(self._run)
         rules = self._run.rules()
         facts = TextFactsReader(self._run, rules)
         cells = {(s.setting, s.grader, s.k, s.metric) for s in self._scores}
-        for ballot in records.graders_ballots:
+        for ballot in run_records(self._run).ballots:
             text = ballot.text
-            if text.student != self._student:
+            if text.student != self._student or is_human(ballot.grader):
                 continue
             points = ballot.points(rules, self._run.phrases)
             names = [criterion.name for criterion in ballot.rubric(self._run.phrases).criteria]

@@ -1,14 +1,12 @@
 """The texts of a report with their votes, raw replies and prompts, in script files that a page can load.
 
-`Archive` writes calls to numbered chunks while the pieces of a run are read; `Archive.close` writes the texts and an
+`Archive` writes calls to numbered chunks while a run is read; `Archive.close` writes the texts and an
 index that points to the chunks by number.
 """
 
 import json
-import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from skillmix.catalog.catalog import RESERVED_NAMES
@@ -19,11 +17,9 @@ from skillmix.grading.points import Points
 from skillmix.grading.reasons import format_reasons, outcome_reasons, reasons_of
 from skillmix.prompts.rubric import OUTCOMES, Phrases
 from skillmix.render.grounds import remark_on
+from skillmix.report.archived_calls import CallEncoder, CodeEvidence, Denials, encode_json
 from skillmix.report.compared_students import ComparedStudents
-from skillmix.report.pieces.denial_words import Denials
-from skillmix.report.pieces.encoded_items import EncodedItems, encode_json
-from skillmix.report.pieces.run_piece import CodeEvidence
-from skillmix.runs.on_disk.scratch_file import ScratchFile
+from skillmix.runs.journal.journal import JournalReader
 from skillmix.runs.reading.graded_conversations import ConversationKey
 from skillmix.scores.cells import Cell
 
@@ -133,11 +129,8 @@ class RunArchive:
 class Archive:
     """Writes calls to files while they are read, so that the replies of a run are never all in memory."""
 
-    def __init__(self, write: Callable[[str, str], None], *, scratch: Path | None = None) -> None:
+    def __init__(self, write: Callable[[str, str], None]) -> None:
         self._write = write
-        self._scratch = ScratchFile(scratch)
-        self._held: list[tuple[int, int]] = []
-        """The place and the size of the votes of each piece in the temporary file."""
         self._talks = Chunks("talks", write)
         self._votes = Chunks("votes", write)
         self._texts = Chunks("texts", write)
@@ -158,35 +151,17 @@ class Archive:
         for grader in graders:
             self._grader(run, grader)
 
-    def add_talks(self, encoded: EncodedItems, numbers: RunArchive) -> None:
-        """Write the students' sides of conversations."""
-        for key, item in self._filled(encoded, numbers.run):
-            numbers.talks[key] = self._talks.add_encoded(item)
+    def encoder(self, run: str, journal: JournalReader) -> CallEncoder:
+        """Puts the calls of a run into JSON, with the archive's numbers of lines and graders."""
+        return CallEncoder(journal, self._line_number, lambda grader: self._grader(run, grader))
 
-    def hold_votes(self, votes: bytes) -> None:
-        """Keep the gradings of a piece on disk: the lines of all conversations get their numbers before theirs."""
-        if votes:
-            self._held.append((self._scratch.append(votes), len(votes)))
+    def add_talk(self, encoded: str) -> int:
+        """Write a student's side of a conversation and return its number."""
+        return self._talks.add_encoded(encoded)
 
-    def add_held_votes(self, numbers: RunArchive) -> None:
-        """Write the gradings that were held; the conversations of the run are all written by now."""
-        for place in self._held:
-            # The bytes are those that this process, or one that it started, has pickled into a file without a name.
-            encoded: EncodedItems = pickle.loads(self._scratch.read(*place))
-            for key, item in self._filled(encoded, numbers.run):
-                numbers.votes[key] = self._votes.add_encoded(item)
-        self._held.clear()
-        self._scratch.close()
-
-    def _filled(self, encoded: EncodedItems, run: str) -> Iterator[tuple[ConversationKey, str]]:
-        """Items as JSON, with the numbers of lines and graders in their gaps."""
-        lines = [str(self._line_number(line)) for line in encoded.lines]
-        prompts = [",".join([lines[index] for index in prompt]) for prompt in encoded.prompts]
-        graders = [str(self._grader(run, name)) for name in encoded.graders]
-        # Grader n is ~n in an item, so that these come last, the first grader at the very end.
-        numbers = [*prompts, *reversed(graders)]
-        for key, item in zip(encoded.keys, encoded.items, strict=True):
-            yield key, "".join([part if isinstance(part, str) else numbers[part] for part in item])
+    def add_votes(self, encoded: str) -> int:
+        """Write the gradings of a text and return their number."""
+        return self._votes.add_encoded(encoded)
 
     def _line_number(self, line: str) -> int:
         number = self._line_numbers.get(line)

@@ -2,19 +2,16 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
-from skillmix.checkers.judge import Judge
 from skillmix.checkers.template_student import FORMS, Form, TemplateStudent
 from skillmix.datasets.corpus import corpus_of, distinct_share
 from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.points import FULL_MARKS, Points, text_score
-from skillmix.report.pieces.run_piece import CodeEvidence
+from skillmix.report.archived_calls import CodeEvidence
 from skillmix.report.records import CellTemplates, TemplateBaseline
-from skillmix.runs.judging.ordered_work import OrderedWork
-from skillmix.runs.judging.worker_pool import code_of_worker, shared_pool
 from skillmix.runs.reading.graded_conversations import ConversationKey
 from skillmix.runs.rules_grader import judge_of
 from skillmix.scores.cells import Cell
@@ -22,8 +19,6 @@ from skillmix.scores.cells import Cell
 MOST_BASELINE: Final = 200
 """The combinations of each setting and k that the template student writes about."""
 RUN: Final = 4
-FOR_A_WORKER: Final = 500
-"""Texts of the template student for each worker that is started, because starting one takes as long as judging them."""
 
 
 def cell_templates(
@@ -78,11 +73,10 @@ def template_baselines(run: str, catalog: Catalog | None, cells: Iterable[Cell])
     combinations: dict[tuple[str, int], dict[str, Combination]] = defaultdict(dict)
     for cell in cells:
         combinations[cell.key.setting, cell.key.k].update((c.id, c) for c in cell.combinations)
-    some = {key: list(drawn.values())[:MOST_BASELINE] for key, drawn in combinations.items()}
-    parts = [_Part(catalog.templates, form, drawn) for drawn in some.values() for form in FORMS]
-    found = _outcomes_of(parts, catalog)
-    for setting, k in some:
-        outcomes = {form: next(found) for form in FORMS}
+    some = {key: list(own.values())[:MOST_BASELINE] for key, own in combinations.items()}
+    student = TemplateStudent(catalog.templates, judge_of(catalog))
+    for (setting, k), drawn in some.items():
+        outcomes = {form: _outcomes(student, form, drawn) for form in FORMS}
         if all(outcomes.values()):
             full, woven = (
                 {form: sum(pair[part] for pair in pairs) / len(pairs) for form, pairs in outcomes.items()}
@@ -91,39 +85,11 @@ def template_baselines(run: str, catalog: Catalog | None, cells: Iterable[Cell])
             yield TemplateBaseline(run, setting, k, len(outcomes["fixed"]), full, woven)
 
 
-class _Part(NamedTuple):
-    """Combinations that the template student writes about in one form."""
-
-    templates: Mapping[str, Mapping[str, str]]
-    form: Form
-    combinations: Sequence[Combination]
-
-
-_Outcome = tuple[bool, bool]
-"""Full marks, and full marks with all skills woven."""
-
-
-def _outcomes_of(parts: Sequence[_Part], catalog: Catalog) -> Iterator[list[_Outcome]]:
-    """The outcomes of each part, in order; on all cores if there is much to judge."""
-    judge = judge_of(catalog)
-    pool = shared_pool(catalog)
-    workers = 0 if pool is None else min(pool.size, sum(len(part.combinations) for part in parts) // FOR_A_WORKER)
-    if pool is None or not workers:
-        return (_outcomes(part, judge) for part in parts)
-    work = OrderedWork(pool, there=_outcomes_there, here=lambda part: _outcomes(part, judge))
-    return work.results(parts, workers=workers)
-
-
-def _outcomes_there(part: _Part) -> list[_Outcome]:
-    return _outcomes(part, code_of_worker().judge)
-
-
-def _outcomes(part: _Part, judge: Judge) -> list[_Outcome]:
-    """The outcome of each combination whose skills all have a clause."""
-    student = TemplateStudent(part.templates, judge)
+def _outcomes(student: TemplateStudent, form: Form, combinations: Iterable[Combination]) -> list[tuple[bool, bool]]:
+    """Full marks, and full marks with all skills woven, of each combination whose skills all have a clause."""
     outcomes = []
-    for combination in part.combinations:
-        written = student.write(combination.skills, combination.topic, part.form)
+    for combination in combinations:
+        written = student.write(combination.skills, combination.topic, form)
         if written is not None:
             is_full = written.has_full_marks
             outcomes.append((is_full, is_full and written.verdict.is_woven(combination.skills) is True))

@@ -1,6 +1,6 @@
 """The contents of a report: every table and figure that the runs allow, in the sections of the page."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,7 +38,6 @@ from skillmix.report.tables import (
 )
 from skillmix.report.tables import scores as score_tables
 from skillmix.report.tables.table import ReportTable
-from skillmix.runs.judging.worker_pool import is_wanted, started_pool
 
 TABLES: Final = [
     *specs_in(TableSpec, score_tables, by_partition, comparisons, skill_rates, outcome_tables, graders),
@@ -97,30 +96,14 @@ class Contents:
 _Placed = tuple[Position, ReportTable | ReportFigure]
 
 
-_Drawn = tuple[list[_Placed], list[str]]
-"""The figures that can be drawn, and for each of the others why it cannot."""
-
-
-def figures_ahead(report: Report) -> Callable[[], _Drawn]:
-    """Begin to draw the figures in a worker if one has started; a call of the result waits for them."""
-    pool = started_pool()
-    future = None if pool is None else pool.submit(_drawn_figures, report)
-
-    def drawn() -> _Drawn:
-        found = None if pool is None else pool.result(future)
-        return _drawn_figures(report) if found is None else found
-
-    return drawn
-
-
-def contents_of(report: Report, *, figures: Callable[[], _Drawn] | None = None) -> Contents:
+def contents_of(report: Report, *, figures: bool = False) -> Contents:
     """Make every table of a report, and its figures if they are asked for."""
     made = ((spec.position, table) for spec in TABLES for table in spec.make(report))
     # A report of outcomes has no scores, so tables of scores would be empty.
     placed: list[_Placed] = [(place, table) for place, table in made if table.rows or not report.has_only_outcomes]
     gaps = ["Figures: not asked for."]
-    if figures is not None:
-        drawn, gaps = figures()
+    if figures:
+        drawn, gaps = _drawn_figures(report)
         placed += drawn
     return Contents(tuple(_sections(placed)), tuple(gaps))
 
@@ -132,13 +115,12 @@ def _sections(placed: Sequence[_Placed]) -> Iterator[PageSection]:
             yield PageSection(name, section.title, section.intro, tuple(item for _, item in here))
 
 
-def _drawn_figures(report: Report) -> _Drawn:
+def _drawn_figures(report: Report) -> tuple[list[_Placed], list[str]]:
+    """The figures that can be drawn, and for each of the others why it cannot."""
     drawn: list[_Placed] = []
     gaps: list[str] = []
     with house_style():
         for drawing, figure in drawings(report):
-            if not is_wanted():
-                break
             if figure is None:
                 # Where graders name outcomes, nothing is missing from the figures of scores.
                 if drawing.position.section == "safety" or not report.has_only_outcomes:

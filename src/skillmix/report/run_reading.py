@@ -2,11 +2,12 @@
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
+from skillmix.calls import is_human
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
 from skillmix.experiment.experiment import Experiment
@@ -14,24 +15,35 @@ from skillmix.grading.ballots import Ballot
 from skillmix.grading.points import FULL_MARKS, Points
 from skillmix.models.lineage import DatasetFacts, Lineage
 from skillmix.report.archive import Archive, ArchivedRun, RunArchive
+from skillmix.report.archived_calls import (
+    CallCounter,
+    CodeEvidence,
+    DenialWords,
+    evidence_of,
+    without_cycle_search,
+)
 from skillmix.report.cell_templates import cell_templates, template_baselines
 from skillmix.report.followed_examples import followed_examples, texts_following_examples
 from skillmix.report.layout.origin import decoding_in_words
-from skillmix.report.pieces.call_counter import CallCounter
-from skillmix.report.pieces.cycles import without_cycle_search
-from skillmix.report.pieces.pieces_in_order import run_pieces
-from skillmix.report.pieces.run_piece import CodeEvidence
 from skillmix.report.records import CellTemplates, FollowedExamples, RunFacts, Shown, TemplateBaseline
 from skillmix.runs.finished.manifest import read_invocations
 from skillmix.runs.reading.call_totals import CallTotals, call_totals
-from skillmix.runs.reading.conversation_index import combinations_of
-from skillmix.runs.reading.graded_conversations import ConversationKey
-from skillmix.runs.reading.marks import MarkTable, is_large, run_marks
-from skillmix.runs.reading.run_records import RecordsBuilder, RunRecords
+from skillmix.runs.reading.graded_conversations import ConversationKey, written_conversations
+from skillmix.runs.reading.lookups import combinations_of
 from skillmix.runs.run import Run
 from skillmix.runs.seconds.kept_seconds import StepSeconds
 from skillmix.runs.seconds.step_meter import shown_seconds
 from skillmix.runs.students import has_settings, run_datasets, student_lineages
+from skillmix.runs.texts import (
+    RunRecords,
+    TableBuilder,
+    TextTable,
+    TextWithBallots,
+    records_of,
+    table_name,
+    text_table,
+    texts_with_ballots,
+)
 from skillmix.scores.cells import Cell, largest_cells
 from skillmix.scores.compare import ComparableStudent, comparable_students, student_specs
 from skillmix.scores.grader_card.graded_runs import GradedRun, graded_run_of
@@ -39,7 +51,7 @@ from skillmix.scores.graders import Readability
 from skillmix.scores.outcomes.outcome_changes import OutcomeChange, outcome_changes
 from skillmix.scores.outcomes.outcome_scores import OutcomeCell, outcome_cells
 from skillmix.scores.scoring import partition_notes, score_of, skipped_cells
-from skillmix.scores.table_rows import MarkedCell, groups_of, marked_groups, unnamed_notes
+from skillmix.scores.table_rows import TableRow, table_rows, unnamed_notes
 from skillmix.training.log import TrainingCurve, run_curves
 
 MOST_TEXTS: Final = 200_000
@@ -92,8 +104,10 @@ class _ArchivedCalls:
     """What is left of a run's calls once they are in the archive."""
 
     records: RunRecords
-    decided: Mapping[str, list[tuple[Ballot, Points]]]
-    """All ballots with their points, by the name of the rules."""
+    points: list[tuple[Ballot, Points]]
+    """All ballots with their points."""
+    tables: Mapping[str, TextTable]
+    """By the name of the rules."""
     counter: CallCounter
     numbers: RunArchive
     combinations: Mapping[str, Combination]
@@ -114,24 +128,35 @@ def read_run(run: Run, *, rules: str | None, archive: Archive, most_texts: int =
     own = run.rules().name
     names = ["default", "paper"] if rules == "both" else [rules or own]
     main = own if own in names else names[0]
-    marked = {name: _marked_run(run, name) for name in names} if _is_sampled(run, most_texts) else {}
-    sample = sampled_combinations(marked[main].groups, marked[main].table, most_texts) if marked else None
+    # Code would grade by another vocabulary if the catalogue had changed since.
+    with_code = not run.graders_with_code or run.unchanged_catalog is not None
+    sample = None
+    with run.read() as journal:
+        is_sampled = journal.conversations() > most_texts
     with without_cycle_search():
-        archived = _archived_calls(run, archive, [main] if marked else names, sample)
-    records = archived.records
-    points = archived.decided[main]
-    by_rules = {name: marked[name].cells if marked else _cells(run, records, archived.decided[name]) for name in names}
+        if is_sampled:
+            tables = {name: text_table(run, run.rules(name), with_code=with_code) for name in names}
+            sample = sampled_combinations(table_rows(run, tables[main]), tables[main], most_texts)
+            archived = _archived_calls(run, archive, [main], sample, with_code=with_code)
+        else:
+            first = [main, *(name for name in names if name != main)]
+            archived = _archived_calls(run, archive, first, None, with_code=with_code)
+            tables = dict(archived.tables)
+    records, points, table = archived.records, archived.points, tables[main]
+    rows = list(table_rows(run, table))
+    by_rules = {}
+    for name in names:
+        found = largest_cells(row.cell(run.name) for row in table_rows(run, tables[name]))
+        by_rules[name] = tuple(_without_skipped(list(found.values()), run))
     cells = by_rules[main]
-    groups = marked[main].groups if marked else groups_of(run, records)
-    students = marked[main].table.students if marked else list(dict.fromkeys(t.student for t in records.texts))
+    students = table.students
     datasets = run_datasets(run)
     lineages = student_lineages(run, run.known_experiment, students, {facts.hash: facts for facts in datasets})
     contenders = [name for name in dict.fromkeys(c.key.student for c in cells) if has_settings(run, name)]
     not_sent = tuple(sorted(archived.counter.not_sent))
     following = texts_following_examples(run, points)
     facts = replace(_facts(run, records, cells), rules=main, not_sent=not_sent, calls=archived.totals)
-    if marked:
-        table = marked[main].table
+    if sample is not None:
         facts = replace(facts, texts=table.texts, shown_texts=len(records.texts))
     catalog = run.unchanged_catalog
     outcomes: list[OutcomeCell] = []
@@ -165,7 +190,7 @@ def read_run(run: Run, *, rules: str | None, archive: Archive, most_texts: int =
         combinations=archived.combinations,
         lineages=lineages,
         contenders=comparable_students(run, run.known_experiment, contenders, lineages),
-        notes=[*unnamed_notes(groups), *partition_notes(run, lineages, cells)],
+        notes=[*unnamed_notes(rows), *partition_notes(run, lineages, cells)],
         reserved=(experiment.reserved or None) if run.makes_data else None,
         datasets=datasets,
         curves=run_curves(run),
@@ -176,31 +201,7 @@ def read_run(run: Run, *, rules: str | None, archive: Archive, most_texts: int =
     )
 
 
-class _MarkedRun(NamedTuple):
-    """The scores of a large run."""
-
-    table: MarkTable
-    groups: list[MarkedCell]
-    cells: tuple[Cell, ...]
-
-
-def _is_sampled(run: Run, most_texts: int) -> bool:
-    """Whether a report shows a sample of the texts of a run."""
-    if not is_large(run):
-        return False
-    with run.read() as journal:
-        return journal.conversations() > most_texts
-
-
-def _marked_run(run: Run, rules_name: str) -> _MarkedRun:
-    rules = run.rules(rules_name)
-    table = run_marks(run, rules, with_code=run.unchanged_catalog is not None)
-    groups = list(marked_groups(run, table))
-    cells = largest_cells(group.cell(run.name) for group in groups)
-    return _MarkedRun(table, groups, tuple(_without_skipped(list(cells.values()), run)))
-
-
-def sampled_combinations(groups: Iterable[MarkedCell], table: MarkTable, most_texts: int) -> frozenset[str]:
+def sampled_combinations(rows: Iterable[TableRow], table: TextTable, most_texts: int) -> frozenset[str]:
     """The ids of combinations that have `most_texts` texts at most: of each setting and k those with the lowest ids.
 
     An id is a hash, so that the lowest ids are a random sample, and part of any larger one. Settings and k with few
@@ -210,12 +211,12 @@ def sampled_combinations(groups: Iterable[MarkedCell], table: MarkTable, most_te
     texts: Counter[tuple[str, int]] = Counter()
     drawn: dict[tuple[str, int], set[str]] = defaultdict(set)
     students: set[tuple[str, str, int]] = set()
-    for group in groups:
-        key = group.setting, group.k
-        drawn[key].update(combination.id for combination in group.combinations)
-        if (group.student, *key) not in students:  # a text under two graders is one text
-            students.add((group.student, *key))
-            texts[key] += group.numbers.shape[1]
+    for row in rows:
+        key = row.setting, row.k
+        drawn[key].update(combination.id for combination in row.combinations)
+        if (row.student, *key) not in students:  # a text under two graders is one text
+            students.add((row.student, *key))
+            texts[key] += row.numbers.shape[1]
     ordered = {key: sorted(ids) for key, ids in drawn.items()}
 
     def total(count: int) -> int:
@@ -229,53 +230,54 @@ def sampled_combinations(groups: Iterable[MarkedCell], table: MarkTable, most_te
     return frozenset(chosen)
 
 
-def _archived_calls(run: Run, archive: Archive, rules: Sequence[str], sample: Collection[str] | None) -> _ArchivedCalls:
-    """Read every call of a run or of a sample, and put it into the archive at once; replies are never all in memory."""
+def _archived_calls(
+    run: Run, archive: Archive, rules: Sequence[str], sample: Collection[str] | None, *, with_code: bool
+) -> _ArchivedCalls:
+    """Read every call of a run or of a sample, and put it into the archive at once; replies are never all in memory.
+
+    The first of the rules decides the points that are shown.
+    """
     counter, numbers = CallCounter(), RunArchive(run.name, run.phrases)
-    # Code would grade by another vocabulary if the catalogue had changed since.
-    code = run.code if run.graders_with_code and run.unchanged_catalog else None
-    builder = RecordsBuilder(run, code)
+    words = DenialWords(run.phrases)
     evidence: dict[ConversationKey, CodeEvidence] = {}
-    known: list[dict[int, Points]] = [{} for _ in rules]
+    chosen = [run.rules(name) for name in rules]
+    builders = [TableBuilder(run) for _ in rules]
+    shown: dict[int, Points] = {}
     with run.read() as journal:
         combinations = journal.combinations() if sample is None else combinations_of(journal, sample)
+        totals = tuple(call_totals(journal))
+        encoder = archive.encoder(run.name, journal)
         if sample is not None:
             journal.limit_calls(sample)
-        totals = tuple(call_totals(journal))
-        chosen = tuple(run.rules(name) for name in rules)
-        for piece in run_pieces(run, journal, code, rules=chosen, sample=sample):
-            archive.add_talks(piece.talks, numbers)
-            archive.hold_votes(piece.votes)
-            builder.join(piece.records)
-            for points, own in zip(known, piece.points, strict=True):
-                points.update(zip(map(id, piece.records.all_ballots), own, strict=True))
-            numbers.denials.update(piece.denials)
-            evidence.update(piece.evidence)
-            counter.add(piece.counter)
-    archive.add_held_votes(numbers)
-    records = builder.records()
-    if code is run.code and sample is None:
-        records = run.remember("records", lambda: records)
-    with_code = frozenset(grader.name for grader in run.graders_with_code) if code else frozenset[str]()
-    decided = {name: _decided(run, name, records, own) for name, own in zip(rules, known, strict=True)}
-    return _ArchivedCalls(records, decided, counter, numbers, combinations, evidence, with_code, totals)
+        for written in written_conversations(run, journal):
+            numbers.talks[written.key] = archive.add_talk(encoder.talk(written.turns))
+            counter.add_calls(written.turns)
 
+        def found() -> Iterator[TextWithBallots]:
+            for one in texts_with_ballots(run, journal, with_code=with_code, with_words=True):
+                graded = one.conversation
+                if graded.calls:
+                    numbers.votes[one.text.conversation] = archive.add_votes(encoder.votes(graded))
+                    words.add(graded)
+                counter.add_gradings(graded)
+                if one.judged is not None:
+                    evidence[one.text.conversation] = evidence_of(run, one.judged)
+                for number, (builder, own) in enumerate(zip(builders, chosen, strict=True)):
+                    decided = [(ballot, ballot.points(own, run.phrases)) for ballot in one.ballots]
+                    builder.add(one.text, decided)
+                    if not number:
+                        shown.update((id(ballot), points) for ballot, points in decided)
+                yield one
 
-def _decided(
-    run: Run, rules_name: str, records: RunRecords, known: Mapping[int, Points]
-) -> list[tuple[Ballot, Points]]:
-    """All ballots with their points; `known` has those of most ballots, by the ballot's identity in this process."""
-    rules = run.rules(rules_name)
-    return [(ballot, known.get(id(ballot)) or ballot.points(rules, run.phrases)) for ballot in records.ballots]
-
-
-def _cells(run: Run, records: RunRecords, decided: Iterable[tuple[Ballot, Points]]) -> tuple[Cell, ...]:
-    points = {id(ballot): p for ballot, p in decided}
-    cells = largest_cells(
-        group.cell(run.name, [[points[id(b)] if b else None for b in texts] for texts in group.texts])
-        for group in groups_of(run, records)
-    )
-    return tuple(_without_skipped(list(cells.values()), run))
+        records = records_of(run, found())
+    numbers.denials = words.found
+    tables = {name: builder.table() for name, builder in zip(rules, builders, strict=True)}
+    if sample is None:
+        for own in chosen:
+            run.remember(table_name(own, with_code=with_code), partial(tables.__getitem__, own.name))
+    with_graders = frozenset(grader.name for grader in run.graders_with_code) if with_code else frozenset[str]()
+    points = [(ballot, shown[id(ballot)]) for ballot in records.ballots]
+    return _ArchivedCalls(records, points, tables, counter, numbers, combinations, evidence, with_graders, totals)
 
 
 def _without_skipped(cells: list[Cell], run: Run) -> list[Cell]:
@@ -291,6 +293,7 @@ def _without_skipped(cells: list[Cell], run: Run) -> list[Cell]:
 def _facts(run: Run, records: RunRecords, cells: tuple[Cell, ...]) -> RunFacts:
     experiment = run.experiment
     graders = {name: s.model for name, s in experiment.graders.items()}
+    by_graders = [ballot for ballot in records.ballots if not is_human(ballot.grader)]
     return RunFacts(
         name=run.name,
         catalog=run.fact("catalog"),
@@ -300,7 +303,7 @@ def _facts(run: Run, records: RunRecords, cells: tuple[Cell, ...]) -> RunFacts:
         rules="default",
         exclude=tuple(experiment.exclude),
         students=student_specs(experiment),
-        graders=graders or dict.fromkeys(sorted({b.grader for b in records.graders_ballots}), "imported"),
+        graders=graders or dict.fromkeys(sorted({b.grader for b in by_graders}), "imported"),
         rounds={name: s.votes for name, s in experiment.graders.items()},
         generations=max(
             (cell.generations for s in experiment.steps for cell in s.undrawn_cells(experiment.steps)), default=0

@@ -13,15 +13,13 @@ from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.steps import ReportStep
 from skillmix.models.lineage import trained_skill_sets
 from skillmix.report.archive import Archive
+from skillmix.report.archived_calls import without_cycle_search
 from skillmix.report.compared_students import student_pairs
 from skillmix.report.layout.glossary import definitions_of
 from skillmix.report.layout.origin import experiment_files, reproducing_command
-from skillmix.report.pieces.cycles import without_cycle_search
 from skillmix.report.records import Report, by_key
 from skillmix.report.run_reading import MOST_TEXTS, RunReading, read_run
 from skillmix.runs.folder_replacement import REPORT, REPORT_MARK, REPORT_NOTE, replacing
-from skillmix.runs.judging.worker_pool import shared_workers
-from skillmix.runs.on_disk.scratch_file import beside
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.run import Run, open_run
 from skillmix.scores.compare import before_and_after
@@ -139,10 +137,10 @@ def write_report(runs: Sequence[Run], *, output: Path, options: ReportOptions) -
         raise UserError(f"There are no rules {options.rules!r}.", hint="Choose default, paper or both.")
     if options.style not in (None, "paper", "slide"):
         raise UserError(f"There is no style {options.style!r}.", hint="Choose paper or slide.")
-    with shared_workers(), replacing(output, REPORT) as new:
+    with replacing(output, REPORT) as new:
         writer = _Writer(new)
         writer.text(REPORT_MARK, REPORT_NOTE)
-        texts, gaps = _fill(runs, options, writer, scratch=beside(output))
+        texts, gaps = _fill(runs, options, writer)
     return WrittenReport(output / "index.html", writer.bytes, writer.files, texts, tuple(gaps))
 
 
@@ -168,20 +166,19 @@ class _Writer:
         return lambda name, content: self.text(f"{folder}/{name}", content)
 
 
-def _fill(runs: Sequence[Run], options: ReportOptions, writer: _Writer, *, scratch: Path) -> tuple[int, list[str]]:
-    from skillmix.report.contents import contents_of, figures_ahead, styled_figures
+def _fill(runs: Sequence[Run], options: ReportOptions, writer: _Writer) -> tuple[int, list[str]]:
+    from skillmix.report.contents import contents_of, styled_figures
     from skillmix.report.figures.style import STYLES
     from skillmix.report.page import ASSETS, asset, compare_page, index_page, texts_page
     from skillmix.report.tables.formats import written_forms
     from skillmix.report.tables.paper import paper_files, significance_marks
 
-    archive = Archive(writer.within("data"), scratch=scratch)
+    archive = Archive(writer.within("data"))
     readings = []
     for run in runs:
         say(f"report: reading {run.path}")
         readings.append(read_run(run, rules=options.rules, archive=archive, most_texts=options.texts))
     made = _report_of(readings, runs, options)
-    figures = figures_ahead(made) if options.figures else None
     say("report: writing texts, tables and figures")
     definitions = {d.name: [d.definition, d.example, d.category, d.side] for d in made.definitions.values()}
     facts = {"runs": [run.name for run in runs], "definitions": definitions}
@@ -190,7 +187,7 @@ def _fill(runs: Sequence[Run], options: ReportOptions, writer: _Writer, *, scrat
     facts |= {"outcome_runs": named, "controls": controls} if named else {}
     with without_cycle_search():
         archive.close([r.archived for r in readings], made.all_cells, list(student_pairs(made)), facts)
-    contents = contents_of(made, figures=figures)
+    contents = contents_of(made, figures=options.figures)
     for figure in contents.figures:
         writer.raw(f"figures/{figure.name}.svg", figure.svg)
         writer.raw(f"figures/{figure.name}.png", figure.png)

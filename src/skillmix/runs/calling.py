@@ -11,7 +11,6 @@ from typing import Final
 from skillmix.calls import Model
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination, Draw, all_combinations
-from skillmix.catalog.packed_combinations import PackedCombinations
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, Settings, settings_by_model
 from skillmix.experiment.step_base import Step
@@ -47,12 +46,12 @@ class SharedDraws:
     """Draws of unlimited length, each made once: the check before a run and its steps share them."""
 
     def __init__(self) -> None:
-        self._draws: dict[Draw, tuple[PackedCombinations, Iterator[Combination]]] = {}
+        self._draws: dict[Draw, tuple[list[Combination], Iterator[Combination]]] = {}
 
     def combinations(self, draw: Draw) -> Iterator[Combination]:
         """The combinations of a draw in order; each is drawn when it is first needed."""
         if draw not in self._draws:
-            self._draws[draw] = PackedCombinations(), all_combinations(draw)
+            self._draws[draw] = [], all_combinations(draw)
         drawn, source = self._draws[draw]
         for index in count():
             if index < len(drawn):

@@ -20,12 +20,11 @@ from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.points import METRICS, text_score, woven_full_marks
 from skillmix.grading.reader import Reading
 from skillmix.prompts.rubric import rubric_of
-from skillmix.runs.reading.conversation_index import messages_with
-from skillmix.runs.reading.graded_conversations import conversations, in_blocks
-from skillmix.runs.reading.gradings import grade_key
-from skillmix.runs.reading.run_records import reasons_for, texts_with_ballots, verdict_on
+from skillmix.runs.reading.graded_conversations import conversations, grade_key, in_blocks
+from skillmix.runs.reading.lookups import messages_with
 from skillmix.runs.reading.text_facts import TextFacts, TextFactsReader
 from skillmix.runs.run import Run, open_run
+from skillmix.runs.texts import reasons_for, texts_with_ballots, verdict_on
 
 What = Literal["texts", "votes", "calls"]
 Format = Literal["jsonl", "parquet"]
@@ -174,7 +173,7 @@ def vote_rows(run: Run) -> Iterator[Row]:
     """One row for each grading call, with its reply and its reading."""
     reader, name = TextFactsReader(run, run.rules()), run.name
     with run.read() as journal:
-        for text, calls, readings in in_blocks(conversations(run, journal)):
+        for text, calls, readings, _ in in_blocks(conversations(run, journal)):
             shared = _about(name, text, reader.facts(text))
             for call, reading in zip(calls, readings, strict=True):
                 yield {**shared, **_vote(run, text, call, reading)}

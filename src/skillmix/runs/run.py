@@ -84,11 +84,6 @@ class Run:
         return (self.journal / MAIN_FILE).is_file()
 
     @property
-    def derived(self) -> Path:
-        """The cache of grading decisions; it may be deleted."""
-        return self.path / "derived.sqlite"
-
-    @property
     def experiment_file(self) -> Path:
         """The experiment as it was resolved when the run was made or last continued."""
         return self.path / "experiment.yaml"
@@ -147,14 +142,6 @@ class Run:
             self._remembered[name] = make()
         value: _T = self._remembered[name]
         return value
-
-    def remembers(self, name: str) -> bool:
-        """Whether a value was worked out before, and the journal has not changed since."""
-        return not self._writers and name in self._remembered
-
-    def forget_records(self) -> None:
-        """Work out everything from the journal again, because people voted since."""
-        self._remembered.clear()
 
     @property
     def reply_reader(self) -> ReplyReader:

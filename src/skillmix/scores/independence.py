@@ -5,20 +5,14 @@ that skills are independent.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Final
 
-from skillmix.runs.judging.ordered_work import OrderedWork
-from skillmix.runs.judging.worker_pool import started_pool
 from skillmix.scores.cells import Cell
 from skillmix.scores.statistics.independent_outcomes import Outcomes, permutation_test, product_interval
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS, Interval
 from skillmix.scores.statistics.ratios import Cluster, cluster_interval
-
-WORTH_IT: Final = 10_000
-"""Texts of all cells above which workers share their tests: a worker needs a second to import NumPy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +123,6 @@ def independence_test(cell: Cell, alone: Cell | None) -> IndependenceTest:
         p=test.p if cell.key.k > 1 else None,
         k1=product_interval([_outcomes(block) for block in blocks], alone_outcomes) if has_enough else None,
     )
-
-
-def independence_tests(pairs: Sequence[tuple[Cell, Cell | None]]) -> Iterator[IndependenceTest]:
-    """Test many cells, each with its cell of k = 1; workers that have started share large cells."""
-    pool = started_pool()
-    if pool is None or sum(len(texts) for cell, _ in pairs for texts in cell.points) < WORTH_IT:
-        return (_tested(pair) for pair in pairs)
-    return OrderedWork(pool, there=_tested, here=_tested).results(pairs, workers=pool.size)
-
-
-def _tested(pair: tuple[Cell, Cell | None]) -> IndependenceTest:
-    return independence_test(*pair)
 
 
 def _outcomes(block: Block) -> Outcomes:

@@ -15,9 +15,9 @@ from skillmix.grading.points import FULL_MARKS, METRICS, text_score
 from skillmix.render.markdown import markdown_table
 from skillmix.render.nearest import name_hint
 from skillmix.render.numbers import p_value, share, signed_with_interval, whole
-from skillmix.runs.reading.run_records import reasons_for, run_records, texts_with_ballots, verdict_on
 from skillmix.runs.run import Run, opened
 from skillmix.runs.students import has_settings, settings_for, student_lineages
+from skillmix.runs.texts import reasons_for, texts_with_ballots, verdict_on
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.compare import practice_between
 from skillmix.scores.scoring import comparable_in, scored_cells
@@ -293,11 +293,8 @@ class _TextFinder:
 
 
 def _ballots_on(run: Run, combinations: Collection[str]) -> Iterator[Ballot]:
-    """The ballots on the texts of some combinations; they are read again unless all are in memory."""
+    """The ballots on the texts of some combinations."""
     if not combinations:
-        return
-    if run.remembers("records"):
-        yield from (ballot for ballot in run_records(run).ballots if ballot.text.combination.id in combinations)
         return
     with run.read() as journal:
         for found in texts_with_ballots(run, journal, combinations=combinations):

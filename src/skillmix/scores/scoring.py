@@ -10,17 +10,15 @@ from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import place_of
 from skillmix.experiment.step_base import label_parts
 from skillmix.experiment.steps import EvaluateStep
-from skillmix.grading.answers import Rules
 from skillmix.grading.points import METRICS
 from skillmix.models.lineage import Lineage, other_partitions
-from skillmix.runs.reading.marks import is_large, run_marks
-from skillmix.runs.reading.run_records import run_records
 from skillmix.runs.run import Run, opened
 from skillmix.runs.students import has_settings, run_datasets, student_lineages
+from skillmix.runs.texts import text_table
 from skillmix.scores.cells import Cell, CellKey, CellScore, largest_cells
 from skillmix.scores.compare import Change, ComparableStudent, before_and_after, comparable_students
 from skillmix.scores.findings import findings
-from skillmix.scores.table_rows import BallotCell, MarkedCell, groups_of, marked_groups, unnamed_notes
+from skillmix.scores.table_rows import TableRow, table_rows, unnamed_notes
 from skillmix.scores.verdicts.contrasts import contrast_result, judged_contrasts
 from skillmix.scores.verdicts.format_first import format_warnings
 from skillmix.scores.verdicts.main_result import main_result
@@ -45,7 +43,7 @@ class ScoredRun:
 class _ScoredCells:
     scores: list[CellScore]
     cells: list[Cell]
-    groups: Sequence[BallotCell | MarkedCell]
+    rows: Sequence[TableRow]
 
 
 def run_scores(run: Run | str, *, rules: str | None = None, by_sets: bool = False) -> list[CellScore]:
@@ -62,7 +60,7 @@ def scored_run(run: Run | str, *, rules: str | None = None, by_sets: bool = Fals
     run = opened(run)
     scored = _scored(run, rules, by_sets=by_sets)
     cells = largest_cells(scored.cells)
-    notes = [*unnamed_notes(scored.groups), *partition_notes(run, _lineages(run, cells), cells.values())]
+    notes = [*unnamed_notes(scored.rows), *partition_notes(run, _lineages(run, cells), cells.values())]
     students = comparable_in(run, cells)
     found = findings(students, cells)
     planned = judged_contrasts([run], students, cells)
@@ -81,32 +79,19 @@ def _scored(run: Run, rules: str | None, *, by_sets: bool) -> _ScoredCells:
     chosen = run.rules(rules)
     scores: list[CellScore] = []
     cells: list[Cell] = []
-    groups = _groups(run, chosen)
-    training = {student: _Training(run, lineage) for student, lineage in _lineages(run, groups).items()}
-    for sets, group in _parts(groups, run.experiment.reserved if by_sets else 0.0):
-        cell = _cell_of(group, run, chosen)
+    rows = list(table_rows(run, text_table(run, chosen)))
+    training = {student: _Training(run, lineage) for student, lineage in _lineages(run, rows).items()}
+    for sets, row in _parts(rows, run.experiment.reserved if by_sets else 0.0):
+        cell = row.cell(run.name)
         # Where graders name outcomes, a text has no points; `outcomes/` counts these cells.
         metrics = () if run.has_outcomes else METRICS
         of_cell = [replace(score_of(cell, metric, run), sets=sets) for metric in metrics]
-        scores += training[group.student].counted(of_cell, cell) if group.student in training else of_cell
+        scores += training[row.student].counted(of_cell, cell) if row.student in training else of_cell
         if sets == "all":
             cells.append(cell)
     kept = _without_skipped(scores, run.experiment)
     keys = {(s.student, s.grader, s.setting, s.k) for s in kept}
-    return _ScoredCells(kept, [c for c in cells if run.has_outcomes or c.key[1:] in keys], groups)
-
-
-def _groups(run: Run, rules: Rules) -> Sequence[BallotCell | MarkedCell]:
-    """The rows of a run's table; the texts of a large run are in memory only if a report has just read them."""
-    if run.remembers("records") or not is_large(run):
-        return list(groups_of(run, run_records(run)))
-    return list(marked_groups(run, run.remember(f"marks by {rules}", lambda: run_marks(run, rules))))
-
-
-def _cell_of(group: BallotCell | MarkedCell, run: Run, rules: Rules) -> Cell:
-    if isinstance(group, MarkedCell):
-        return group.cell(run.name)
-    return group.cell(run.name, [[b.points(rules, run.phrases) if b else None for b in own] for own in group.texts])
+    return _ScoredCells(kept, [c for c in cells if run.has_outcomes or c.key[1:] in keys], rows)
 
 
 def score_of(cell: Cell, metric: str, run: Run) -> CellScore:
@@ -131,7 +116,7 @@ def cell_facts(key: CellKey, run: Run) -> dict[str, Any]:
     }
 
 
-def _lineages(run: Run, rows: Iterable[BallotCell | MarkedCell] | Iterable[CellKey]) -> dict[str, Lineage]:
+def _lineages(run: Run, rows: Iterable[TableRow] | Iterable[CellKey]) -> dict[str, Lineage]:
     """The lineages of the tuned students of some rows; they are read once."""
     students = dict.fromkeys(row.student for row in rows)
     datasets = {facts.hash: facts for facts in run_datasets(run)}
@@ -213,15 +198,15 @@ def comparable_in(run: Run, cells: Iterable[CellKey]) -> list[ComparableStudent]
     return [] if run.has_outcomes else comparable_students(run, run.known_experiment, students, _lineages(run, cells))
 
 
-def _parts(groups: Iterable[BallotCell | MarkedCell], reserved: float) -> Iterator[tuple[str, BallotCell | MarkedCell]]:
+def _parts(rows: Iterable[TableRow], reserved: float) -> Iterator[tuple[str, TableRow]]:
     """Each cell, and its two parts where a share of its skill sets is reserved."""
-    for group in groups:
-        yield "all", group
-        if not reserved or group.k < 2 or label_parts(group.setting).setting != "train":
+    for row in rows:
+        yield "all", row
+        if not reserved or row.k < 2 or label_parts(row.setting).setting != "train":
             continue
         for name, wanted in (("reserved", True), ("seen", False)):
-            chosen = [i for i, c in enumerate(group.combinations) if is_reserved(c.skills, reserved) == wanted]
-            yield name, group.part(chosen)
+            chosen = [i for i, c in enumerate(row.combinations) if is_reserved(c.skills, reserved) == wanted]
+            yield name, row.part(chosen)
 
 
 def _without_skipped(scores: list[CellScore], experiment: Experiment) -> list[CellScore]:

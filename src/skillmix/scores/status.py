@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Final
 
 from skillmix.calls import Call, CallProblem, GenerateKey, GradeKey, is_human
-from skillmix.grading.ballots import StudentText
 from skillmix.grading.points import earns_nothing
 from skillmix.grading.replies.thoughts import CUT_IN_THOUGHT
 from skillmix.render.numbers import dollars
@@ -20,11 +19,12 @@ from skillmix.runs.planned_work import PlannedCalls, planned_calls
 from skillmix.runs.progress.time_left import Bound
 from skillmix.runs.reading.graded_conversations import (
     ConversationKey,
+    GradedConversation,
     WrittenConversation,
+    grade_key,
     graded_conversations,
     written_conversations,
 )
-from skillmix.runs.reading.gradings import GradedConversation, grade_key
 from skillmix.runs.run import Run, open_run
 from skillmix.runs.students import turns_of
 from skillmix.scores.scoring import run_scores, skipped_cells
@@ -109,8 +109,8 @@ def run_status(run: str | Run) -> Status:
             if key in untried and isinstance(call.key, GenerateKey):
                 needed.take(key, turns=1)
         counts.cost_usd += journal.cost_without_reply()
-        texts = _texts(written_conversations(run, journal), needed)
-        for conversation in graded_conversations(run, journal, texts):
+        over = _over(written_conversations(run, journal), needed)
+        for conversation in graded_conversations(run, journal, over):
             needed.take(conversation.text.conversation, votes=needed.settled_votes(conversation))
             cut += conversation.text.answer.status == CUT_IN_THOUGHT
             unreadable += sum(reading is not None and reading.points is None for reading in conversation.readings)
@@ -216,10 +216,10 @@ class _CallCounts:
                 self.unpriced[call.model if call.origin == "call" else _IMPORTED] += 1
 
 
-def _texts(source: Iterable[WrittenConversation], needed: _NeededCalls) -> Iterator[StudentText]:
-    """The texts of conversations that are over; the turns of the others are taken off."""
+def _over(source: Iterable[WrittenConversation], needed: _NeededCalls) -> Iterator[WrittenConversation]:
+    """The conversations that are over; the turns of the others are taken off."""
     for conversation in source:
         if conversation.text is not None:
-            yield conversation.text
+            yield conversation
         else:
             needed.take(conversation.key, turns=len(conversation.turns))

@@ -28,7 +28,6 @@ from skillmix.runs.batches.with_batches import forget_batches, hold_submitted
 from skillmix.runs.budget import LimitedBudget
 from skillmix.runs.calling import StepContext
 from skillmix.runs.finished.manifest import invocation_facts
-from skillmix.runs.judging.worker_pool import shared_workers
 from skillmix.runs.leases.driving import CallWorkers
 from skillmix.runs.planned_work import first_model_here
 from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
@@ -119,17 +118,6 @@ def run_checked(
     batches: BatchWishes = USUAL,
 ) -> RunResult:
     """Run the steps of an experiment that is in memory."""
-    with shared_workers():
-        return _run_checked(experiment, prices, wanted, open_workers, batches)
-
-
-def _run_checked(
-    experiment: Experiment,
-    prices: Path | None,
-    wanted: StepFilter | None,
-    open_workers: OpenWorkers,
-    batches: BatchWishes,
-) -> RunResult:
     started, cpu_started = time.monotonic(), cpu_seconds()
     steps = (wanted or StepFilter()).select(experiment)
     catalog = load_catalog(experiment.catalog, *experiment.other_catalogs)

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from itertools import count, islice
 from math import ceil
 
+from skillmix.calls import CallProblem
 from skillmix.datasets.corpus import Corpus, corpus_of
 from skillmix.datasets.counts import LeftOut, SamplingYield
 from skillmix.datasets.kept_texts import KeptText, Removal
 from skillmix.datasets.writing.decided_texts import ConversationKey, DecidedText
 from skillmix.datasets.writing.sampling import Candidate, Candidates, Target
+from skillmix.runs.reading.decisions import DecidedConversation
 
 
 def plainly_taken(tried: Sequence[Candidate], accepted: Sequence[bool], target: Target, gone: set[str]) -> list[int]:
@@ -137,9 +139,7 @@ class PlainStep:
         outcomes = [self.outcome_of((c.combination.id, c.generation)) for c in sampler.tried]
         conversations = [o and o.conversation for o in outcomes]
         self.unfinished = sum(c is None or not c.is_over for c in conversations)
-        refused = sum(
-            c is not None and not c.is_over and c.conversation.turns[-1].problem == "failed" for c in conversations
-        )
+        refused = sum(c is not None and not c.is_over and is_refused(c) for c in conversations)
         self.is_broken = self.unfinished > refused
         self.undecided = sum(c is not None and c.is_ungraded for c in conversations)
         self.places = [place for place, o in enumerate(outcomes) if o is not None and o.kept is not None]
@@ -182,3 +182,9 @@ class PlainStep:
             shown=dict(Counter(self.left.shown) + shown),
             examples=(*self.left.examples, *self.examples)[:5],
         )
+
+
+def is_refused(conversation: DecidedConversation) -> bool:
+    """Whether a server refused the last call for good."""
+    last = conversation.conversation.turns[-1].outcome
+    return isinstance(last, CallProblem) and last.kind == "failed"

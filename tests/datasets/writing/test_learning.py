@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,11 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from skillmix.calls import Call, CallProblem, Decoding, GenerateKey, Reply
 from skillmix.catalog.combinations import Combination
 from skillmix.catalog.files import load_catalog
 from skillmix.datasets.from_runs import plan_of, writers_of
 from skillmix.datasets.kept_texts import KeptText
-from skillmix.datasets.writing import decided_texts, sampling, waiting_texts, waves
+from skillmix.datasets.writing import decided_texts, sampling, waves
 from skillmix.datasets.writing.decided_texts import ConversationKey, DecidedText, DecidedTexts
 from skillmix.datasets.writing.draw_ahead import key_of
 from skillmix.datasets.writing.waves import Waves
@@ -24,10 +25,8 @@ from skillmix.experiment.experiment import experiment_of
 from skillmix.experiment.step_base import Step
 from skillmix.experiment.steps import DatasetStep
 from skillmix.runs.calling import StepContext
-from skillmix.runs.on_disk import disk_list
-from skillmix.runs.reading.conversation_index import ConversationIndex, IndexedTurn
-from skillmix.runs.reading.decision_cache import Decision
-from skillmix.runs.reading.decisions import DecidedConversation
+from skillmix.runs.reading.decisions import DecidedConversation, Decision
+from skillmix.runs.reading.graded_conversations import WrittenConversation
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts, StopReason
 from tests.datasets.writing.ledgers import undecided
@@ -35,14 +34,11 @@ from tests.datasets.writing.plain_waves import PlainSampler, PlainStep
 
 SEARCH = 60
 SMALL: list[tuple[Any, str, int]] = [
-    (disk_list, "IN_MEMORY", 7),
-    (disk_list, "_BLOCK", 3),
-    (waiting_texts, "_AT_ONCE", 4),
     (decided_texts, "_AT_ONCE", 5),
     (waves, "_FINISHED_AT_ONCE", 6),
     (sampling, "_SEARCH", SEARCH),
 ]
-"""Limits so small that every list goes to disk and every loop has several parts."""
+"""Limits so small that every loop has several parts."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +61,9 @@ class World:
         problem = "failed" if chance.random() < 0.03 else "passing" if chance.random() < self.unfinished else None
         earned = 1 if chance.random() < self.full else chance.choice([0, 0, None])
         decisions = () if problem else (Decision(earned, "", "fine", "[[1]]"),)
-        turns = (IndexedTurn(2, None, problem, "m", "call", ""),)
-        conversation = DecidedConversation(ConversationIndex("w", *key, turns, ()), decisions)
+        outcome = CallProblem(problem, "busy") if problem else Reply("")  # type: ignore[arg-type]
+        turn = Call(GenerateKey("w", *key, 2), outcome, "m", (), Decoding(), None, "", "call", "")
+        conversation = DecidedConversation(WrittenConversation(("w", *key), (turn,), None), decisions)
         if problem or earned != 1:
             return DecidedText(conversation, None)
         size = chance.choice([0, 2, 6, 9, 9])
@@ -76,7 +73,7 @@ class World:
         kept = KeptText("r", "w", meant, key[1], (0, len(text)), "", (text, text), *facts)
         return DecidedText(conversation, kept, chance.choice([None] * 8 + ["shows one thing", "shows another"]))
 
-    def decide(self, conversations: Mapping[ConversationKey, Any]) -> list[DecidedText]:
+    def decide(self, conversations: Sequence[ConversationKey]) -> list[DecidedText]:
         found = [outcome for key in conversations if (outcome := self.outcome(key)) is not None]
         random.Random(self.seed).shuffle(found)
         return found

@@ -10,9 +10,6 @@ from skillmix.datasets.kept_texts import KeptText, is_for_validation
 from skillmix.datasets.other_forms.prompts_only import one_turn_prompt
 from skillmix.datasets.shown import ShownRule
 from skillmix.prompts.prompt_set import PromptSet
-from skillmix.runs.journal.ahead import ConversationsAhead
-from skillmix.runs.reading.conversation_index import contents
-from skillmix.runs.reading.deciding import answer_of
 from skillmix.runs.reading.decisions import decided_conversations, decision_rules
 from skillmix.runs.run import Run
 
@@ -31,21 +28,11 @@ def rejected_texts(
     run: Run, combinations: frozenset[str], *, graders: Sequence[str] | None, students: Sequence[str] | None
 ) -> Iterator[tuple[str, RejectedText]]:
     """The decided texts of a run with less than full marks, each with its combination; empty ones are left out."""
-    untried = ConversationsAhead(run.journal).untried
-    less = [
-        one.conversation
-        for one in decided_conversations(decision_rules(run, graders=graders), students=students)
-        if one.conversation.combination in combinations
-        and one.conversation[:3] not in untried
-        and any(decision.earned == 0 for decision in one.decisions)
-    ]
-    with run.read() as journal:
-        words = contents(journal, [reply for index in less if (reply := index.turns[-1].reply) is not None])
-    for index in less:
-        last = index.turns[-1]
-        answer = answer_of(None if last.reply is None else words[last.reply], last.origin, last.number)
-        if answer.text:
-            yield index.combination, RejectedText(run.name, index.student, index.generation, answer.text)
+    for one in decided_conversations(decision_rules(run, graders=graders), students=students):
+        text = one.conversation.text
+        is_denied = any(decision.earned == 0 for decision in one.decisions)
+        if text is not None and is_denied and text.combination.id in combinations and text.answer.text:
+            yield text.combination.id, RejectedText(run.name, text.student, text.generation, text.answer.text)
 
 
 def preference_rows(

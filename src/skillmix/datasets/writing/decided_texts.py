@@ -1,15 +1,14 @@
 """Decide the conversations of a writer as they end, in a thread: learning of new ones costs nothing for old ones."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
-from skillmix.datasets.build import Writers, has_all_turns, kept_texts
+from skillmix.datasets.build import Writers, has_all_turns, kept_text
 from skillmix.datasets.kept_texts import KeptText
-from skillmix.runs.reading.conversation_index import Made, conversations_made
 from skillmix.runs.reading.decisions import DecidedConversation, OpenDecisions
 from skillmix.runs.seconds.step_clock import StepClock
 
@@ -65,8 +64,8 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
         """Says of each text with full marks why it must be left out for what it shows."""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="decisions")
         self._opened: OpenDecisions | None = None
-        self._waiting: dict[ConversationKey, Sequence[Made]] = {}
-        """Conversations that have ended, with their calls; without calls if those are in the journal only."""
+        self._waiting: dict[ConversationKey, None] = {}
+        """Conversations that have ended, in order."""
         self._batch: Future[list[DecidedText]] | None = None
         self._keys: list[ConversationKey] = []
         """The conversations of the batch."""
@@ -80,9 +79,9 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
         if self._is_grading:  # conversations that no wave needs are left undecided
             self._clock.end("grading")
 
-    def add(self, key: ConversationKey, calls: Sequence[Made] = ()) -> None:
-        """Have a conversation decided, now that it has ended; without its calls, they are read from the journal."""
-        self._waiting[key] = calls
+    def add(self, key: ConversationKey) -> None:
+        """Have a conversation decided, now that it has ended and its calls are in the journal."""
+        self._waiting[key] = None
         self._note_grading()
 
     @property
@@ -106,7 +105,7 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
         """Wait until these conversations are decided, ended or not; others are not waited for."""
         decided: dict[ConversationKey, bool] = {}
         missing = [key for key in keys if key not in self._ledger]
-        self._waiting = {**dict.fromkeys(missing, ()), **self._waiting}
+        self._waiting = {**dict.fromkeys(missing), **self._waiting}
         self._note_grading()
         while any(key not in self._ledger for key in missing):
             if self._batch is None:
@@ -124,15 +123,14 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
     def _start(self) -> None:
         self._last = time.monotonic()
         self._keys = list(islice(self._waiting, _AT_ONCE))
-        self._batch = self._thread.submit(self._decide, {key: self._waiting.pop(key) for key in self._keys})
+        for key in self._keys:
+            del self._waiting[key]
+        self._batch = self._thread.submit(self._decide, self._keys)
 
     def _take(self, batch: "Future[list[DecidedText]]") -> dict[ConversationKey, bool]:
         self._batch = None
         decided = dict.fromkeys(self._keys, False)
-        texts = {
-            (one.conversation.conversation.combination, one.conversation.conversation.generation): one
-            for one in batch.result()
-        }
+        texts = {one.conversation.conversation.key[1:]: one for one in batch.result()}
         for key in decided:
             text = texts.get(key)
             decided[key] = text is not None and text.kept is not None
@@ -140,20 +138,15 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
         self._note_grading()
         return decided
 
-    def _decide(self, conversations: Mapping[ConversationKey, Sequence[Made]]) -> list[DecidedText]:
+    def _decide(self, keys: Sequence[ConversationKey]) -> list[DecidedText]:
         if self._opened is None:
             self._opened = self._open_decisions()
-        indexes, known = conversations_made(calls for calls in conversations.values() if calls)
-        decided = self._opened.decide(indexes, known)
-        decided += self._opened.of(self._writer, [key for key, calls in conversations.items() if not calls])
-        full = [one for one in decided if one.is_kept and has_all_turns(one.conversation)]
-        texts = kept_texts(full, self._opened.journal, self._writers, self._opened.names, known)
-        by_key = {(text.combination.id, text.generation): (text, self._look(text)) for text in texts}
-        nothing = (None, None)
-        return [
-            DecidedText(one, *by_key.get((one.conversation.combination, one.conversation.generation), nothing))
-            for one in decided
-        ]
+        decided, graders = [], tuple(self._opened.names)
+        for one in self._opened.of(self._writer, keys):
+            is_full = one.is_kept and has_all_turns(one.conversation)
+            kept = kept_text(one, self._writers, graders) if is_full else None
+            decided.append(DecidedText(one, kept, self._look(kept) if kept else None))
+        return decided
 
     def _close(self) -> None:
         if self._opened is not None:

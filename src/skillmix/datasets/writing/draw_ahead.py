@@ -10,6 +10,7 @@ from enum import IntEnum
 from math import ceil, sqrt
 from typing import Final
 
+from skillmix.calls import CallProblem
 from skillmix.datasets.writing.decided_texts import ConversationKey, DecidedText
 from skillmix.datasets.writing.sampling import Candidate, Drawn, Sampler
 from skillmix.datasets.writing.waiting_texts import WaitingText, WaitingTexts
@@ -40,7 +41,8 @@ def fate_of(text: DecidedText | None) -> Fate:
     if text.kept is not None:
         return Fate.FULL
     if not text.conversation.is_over:
-        is_refused = text.conversation.conversation.turns[-1].problem == "failed"
+        last = text.conversation.conversation.turns[-1].outcome
+        is_refused = isinstance(last, CallProblem) and last.kind == "failed"
         return Fate.REFUSED if is_refused else Fate.UNFINISHED
     return Fate.UNGRADED if text.conversation.is_ungraded else Fate.LESS
 
@@ -185,4 +187,4 @@ class StepLedger:
         for of_k in self._by_k.values():
             index = of_k.note(key, is_full=kept is not None, otherwise=fate_of(text))
             if index is not None and text is not None and kept is not None:
-                of_k.texts.add(index, WaitingText(kept, text.shows))
+                of_k.texts[index] = WaitingText(kept, text.shows)

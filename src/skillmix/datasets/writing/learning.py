@@ -1,7 +1,4 @@
-"""Learn the waves of a dataset step: what each of them brings is looked at once, in draw order.
-
-Of a conversation a few bytes stay in memory, and texts with full marks are on disk once they are many.
-"""
+"""Learn the waves of a dataset step: what each of them brings is looked at once, in draw order."""
 
 from array import array
 from bisect import bisect_left
@@ -10,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Final
 
 from skillmix.datasets.build import DatasetPlan
@@ -19,7 +15,6 @@ from skillmix.datasets.kept_texts import KeptText, Removal
 from skillmix.datasets.writing.draw_ahead import DrawAhead, Fate
 from skillmix.datasets.writing.sampling import Drawn
 from skillmix.datasets.writing.waiting_texts import WaitingTexts
-from skillmix.runs.on_disk.disk_list import ChosenItems, DiskList
 
 MOST_EXAMPLES: Final = 5
 
@@ -83,15 +78,15 @@ class Learned:
 class LearnedTexts:
     """The texts with full marks of all k, by k and in draw order, and which of them are taken."""
 
-    def __init__(self, plan: DatasetPlan, *, folder: Path | None = None) -> None:
-        self._full: DiskList[KeptText] = DiskList(folder=folder)
+    def __init__(self, plan: DatasetPlan) -> None:
+        self._full: list[KeptText] = []
         self._taken = array("q")
-        self._copies = GrowingCopies(plan.removals, folder=folder)
+        self._copies = GrowingCopies(plan.removals)
 
     @property
     def taken(self) -> Sequence[KeptText]:
         """The texts that are taken."""
-        return ChosenItems(self._full, self._taken)
+        return [self._full[number] for number in self._taken]
 
     def next_k(self) -> Learned:
         """The outcome of the next k, of which nothing is known yet."""

@@ -15,8 +15,6 @@ from math import ceil
 from typing import Final, NamedTuple, overload
 
 from skillmix.catalog.combinations import Combination
-from skillmix.catalog.packed_combinations import PackedCombinations
-from skillmix.runs.on_disk.disk_list import ChosenItems
 
 _SMALLEST_WAVE: Final = 16
 _GROWTH: Final = 4
@@ -50,7 +48,9 @@ class Candidates:
 
     def __init__(self, combinations: Iterable[Combination], *, generations: int = 1) -> None:
         self._source = iter(combinations)
-        self._drawn = PackedCombinations()
+        self._drawn: list[Combination] = []
+        self._numbers: dict[str, int] = {}
+        """The number of each combination that was drawn, by its id."""
         self._is_whole = False
         self._generations = generations
 
@@ -61,7 +61,7 @@ class Candidates:
 
     def skills(self, index: int) -> Sequence[str]:
         """The skills of the candidate at an index."""
-        return self._drawn.skills(self._place(index)[0])
+        return self._drawn[self._place(index)[0]].skills
 
     def generation(self, index: int) -> int:
         """The generation of the candidate at an index."""
@@ -83,12 +83,13 @@ class Candidates:
             if combination is None:
                 self._is_whole = True
             else:
+                self._numbers[combination.id] = len(self._drawn)
                 self._drawn.append(combination)
         return len(self._drawn) > 0
 
     def find(self, combination: str, generation: int) -> int | None:
         """The index of a candidate that was drawn; None if its combination was not."""
-        number = self._drawn.find(combination)
+        number = self._numbers.get(combination)
         if number is None:
             return None
         turn, rest = divmod(generation, self._generations)
@@ -120,32 +121,12 @@ class Drawn(Sequence[Candidate]):
 
     __hash__ = None  # type: ignore[assignment]  # as that of a list
 
-    def by_generation(self) -> "dict[int, Sequence[Combination]]":
+    def by_generation(self) -> dict[int, list[Combination]]:
         """The combinations of the candidates of each generation."""
-        places: dict[int, array[int]] = {}
-        for place, index in enumerate(self.indices):
-            places.setdefault(self.candidates.generation(index), array("q")).append(place)
-        combinations = _CombinationsOf(self)
-        return {number: ChosenItems(combinations, places[number]) for number in sorted(places)}
-
-
-class _CombinationsOf(Sequence[Combination]):
-    """The combinations of candidates, which are made when they are wanted."""
-
-    def __init__(self, drawn: Drawn) -> None:
-        self._drawn = drawn
-
-    def __len__(self) -> int:
-        return len(self._drawn)
-
-    @overload
-    def __getitem__(self, index: int) -> Combination: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Combination]: ...
-    def __getitem__(self, index: int | slice) -> Combination | Sequence[Combination]:
-        if isinstance(index, slice):
-            return [candidate.combination for candidate in self._drawn[index]]
-        return self._drawn[index].combination
+        found: dict[int, list[Combination]] = {}
+        for combination, generation in self:
+            found.setdefault(generation, []).append(combination)
+        return {number: found[number] for number in sorted(found)}
 
 
 @dataclass(slots=True)
@@ -181,7 +162,7 @@ class Sampler:
     @property
     def taken(self) -> Sequence[int]:
         """The indices of the taken texts among the tried ones, in order."""
-        return ChosenItems(range(len(self._tried)), self._take().taken)
+        return self._take().taken
 
     def _take(self) -> "_Taking":
         """Go on where texts were taken last, unless other skills are given up now."""

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import ceil
-from pathlib import Path
 from typing import Final
 
 from skillmix.calls import CallKey, CallProblem, Outcome, Request
@@ -40,16 +39,13 @@ from skillmix.runs.calling import (
 )
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.journal.ahead import ConversationsAhead
-from skillmix.runs.judging.worker_pool import VerdictPool
 from skillmix.runs.leases.driving import CallWorkers, LentWork
 from skillmix.runs.leases.lease import LentConversation
 from skillmix.runs.leases.owner import LeaseOwner
-from skillmix.runs.on_disk.scratch_file import beside
 from skillmix.runs.planned_work import calls_a_conversation
 from skillmix.runs.progress.progress import watched
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.progress.time_left import Bound
-from skillmix.runs.reading.conversation_index import Made
 from skillmix.runs.reading.decisions import OpenDecisions, decision_rules
 from skillmix.runs.scheduler import CallCounts, Scheduler
 
@@ -85,8 +81,6 @@ class Waves:
     _by_k: dict[int, DrawAhead] = field(default_factory=dict)
     _calls_open: dict[ConversationKey, int] = field(default_factory=dict)
     """By conversation, the number of calls that are not over."""
-    _calls_made: dict[ConversationKey, list[Made]] = field(default_factory=dict)
-    """By conversation that is not over, the calls that are."""
     _scheduler: Scheduler | LentConversations | None = None
     _is_done: bool = False
     """Whether all waves are over, so that conversations drawn ahead need not go on."""
@@ -130,17 +124,12 @@ class Waves:
         rules = decision_rules(self.context.run, graders=self.step.graders, rules=self.step.rules)
         # Checkers take a millisecond for a text, and the thread that decides has the time.
         look = self.plan.shown_rule.reason_to_drop
-        opening, ledger = partial(OpenDecisions, rules, partial(_verdict_pool, self.context)), StepLedger(self._by_k)
+        opening, ledger = partial(OpenDecisions, rules), StepLedger(self._by_k)
         return DecidedTexts(opening, self._writer, self.writers, ledger=ledger, look=look, clock=self.context.clock)
 
     @cached_property
-    def _scratch(self) -> Path:
-        """The folder for temporary files."""
-        return beside(self.context.run.step(self.step.name))
-
-    @cached_property
     def _learned(self) -> LearnedTexts:
-        return LearnedTexts(self.plan, folder=self._scratch)
+        return LearnedTexts(self.plan)
 
     @cached_property
     def _ahead(self) -> ConversationsAhead:
@@ -249,11 +238,9 @@ class Waves:
         released = [] if self._is_done else list(conversations.follow(request, outcome))
         key = request.key.combination, request.key.generation
         self._calls_open[key] += len(released) - 1
-        calls = self._calls_made.setdefault(key, [])
-        calls.append((request, outcome))
         if not self._calls_open[key]:
-            del self._calls_open[key], self._calls_made[key]
-            self._decided.add(key, calls)
+            del self._calls_open[key]
+            self._decided.add(key)
         return released
 
     @cached_property
@@ -265,7 +252,7 @@ class Waves:
     def _of_k(self, k: int) -> DrawAhead:
         if k not in self._by_k:
             sampler = Sampler(self._candidates(k), self._target(k))
-            self._by_k[k] = DrawAhead(sampler, WaitingTexts(self._scratch))
+            self._by_k[k] = DrawAhead(sampler, WaitingTexts())
         return self._by_k[k]
 
     def _drawn_ahead(self, k: int) -> tuple[int, Drawn] | None:
@@ -430,8 +417,3 @@ class Waves:
                 seconds = (time.monotonic() - self._started) * share
                 message += f", {self.counts.cost_usd * share:.2f} US dollars, about {duration(seconds)} left"
         say(message)
-
-
-def _verdict_pool(context: StepContext) -> VerdictPool | None:
-    """The processes of a cluster that decide texts by code; None if the run has no cluster."""
-    return None if context.workers is None else context.workers.verdict_pool(context.catalog)

@@ -9,7 +9,7 @@ from skillmix.report.registry import table
 from skillmix.report.tables.table import CORRECTION, LONG, Count, Entry, Estimate, PValue, ReportTable, estimate
 from skillmix.scores.cells import Cell
 from skillmix.scores.graders import REASONS, criterion_rates, losses
-from skillmix.scores.independence import cell_independence, independence_tests
+from skillmix.scores.independence import cell_independence, independence_test
 
 
 @table(section="findings", order=10)
@@ -168,7 +168,8 @@ def independence_table(report: Report) -> ReportTable:
         alone = {(c.key.grader, c.key.setting): c for c in cells if c.key.k == 1}
         pairs += [(cell, alone.get((cell.key.grader, cell.key.setting))) for cell in cells]
     rows: list[tuple[Entry, ...]] = []
-    for (cell, single), test in zip(pairs, independence_tests(pairs), strict=True):
+    for cell, single in pairs:
+        test = independence_test(cell, single)
         result = cell_independence(cell, single)
         rows.append(
             (

@@ -303,8 +303,8 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         rows = self.rows("SELECT id, skills, topic FROM combinations ORDER BY rowid")
         return {row[0]: combination_of_row(row) for row in rows}
 
-    def calls(self, stage: Stage, ids: tuple[str, str] | None = None, *, student: str | None = None) -> Iterator[Call]:
-        """The calls of a stage in key order, of combination ids from the first up to the second if they are given.
+    def calls(self, stage: Stage, *, student: str | None = None) -> Iterator[Call]:
+        """The calls of a stage in key order.
 
         With `student`, only calls about this student are read. A key that several files have comes once.
         """
@@ -312,11 +312,10 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         query = (
             f"SELECT {CALL_COLUMNS} FROM calls LEFT JOIN messages ON messages.hash = calls.reply "
             f"WHERE stage = '{stage}' {'AND student = ?' if student is not None else ''} "
-            f"{'AND combination >= ? AND combination < ?' if ids else ''} "
             f"{'AND combination IN (SELECT id FROM temp.chosen)' if self.is_limited else ''} "
             f"ORDER BY {_KEY_ORDER[stage]}"
         )
-        values = (*(() if student is None else (student,)), *(ids or ()))
+        values = () if student is None else (student,)
         chains = [
             chained([self._calls_of(*file, query, values) for file in chain], _student_of, _combination_of)
             for chain in chains_of(self._files, stage)

@@ -5,14 +5,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
-from skillmix.catalog.catalog import Catalog
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import WorkerSettings
 from skillmix.experiment.plan import Settings
 from skillmix.models.specs import ModelSpec
 from skillmix.render.wording import plural
 from skillmix.runs.conversations import Conversations
-from skillmix.runs.judging.worker_pool import VerdictPool
 from skillmix.runs.leases.lease import LentConversation, OwnerLetter, WorkerLetter
 from skillmix.runs.leases.mailbox import Packet
 from skillmix.runs.leases.owner import LeaseOwner
@@ -84,10 +82,6 @@ class CallWorkers(Protocol):
 
     async def end_step(self) -> None:
         """Let workers forget the step, whether or not it is over."""
-        ...
-
-    def verdict_pool(self, catalog: Catalog) -> VerdictPool | None:
-        """Processes on other machines that decide texts of a catalogue by code; None if no cluster was joined."""
         ...
 
     def run_ranks(self, work: RankWork) -> bool:

@@ -9,7 +9,7 @@ from skillmix.grading.grader_words import words_about
 from skillmix.grading.outcomes.outcome_reader import outcome_words
 from skillmix.grading.reader import read_grades
 from skillmix.prompts.rubric import rubric_of
-from skillmix.runs.reading.conversation_index import combinations_of
+from skillmix.runs.reading.lookups import combinations_of
 from skillmix.runs.run import Run
 
 

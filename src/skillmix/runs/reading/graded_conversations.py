@@ -1,9 +1,7 @@
 """The read path: every conversation of a run in key order, with its text and its gradings.
 
 A journal gives the calls of students and of graders in the same order, so that a merge-join of the two streams yields
-one conversation at a time. Scores, report, export, texts and status all read this way and differ in what they keep;
-`run_records` keeps texts and ballots. Data sets of a million conversations scan keys and hashes first
-(`conversation_index`, `decisions`), and decide by the same rules (`deciding`).
+one conversation at a time. Everything that reads a run reads this way and differs in what it keeps (`runs/texts.py`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,11 +12,12 @@ from skillmix.calls import Call, CallKey, CallProblem, GenerateKey, GradeKey, Re
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
 from skillmix.grading.ballots import StudentText
+from skillmix.grading.reader import Reading
 from skillmix.runs.journal.ahead import ConversationsAhead
 from skillmix.runs.journal.journal import JournalReader
-from skillmix.runs.reading.conversation_index import IdRange, combinations_of
 from skillmix.runs.reading.deciding import answer_of, is_over
-from skillmix.runs.reading.gradings import GradedConversation, Ungraded, read_gradings
+from skillmix.runs.reading.lookups import combinations_of
+from skillmix.runs.reading.reply_reader import ReplyReader
 from skillmix.runs.run import Run
 
 _Item = TypeVar("_Item")
@@ -37,32 +36,45 @@ class WrittenConversation(NamedTuple):
     """None while the conversation is not over."""
 
 
-def conversations(run: Run, journal: JournalReader, *, ids: IdRange | None = None) -> Iterator[GradedConversation]:
-    """Every conversation that is over, in key order, with the readings of all gradings that count.
+class Ungraded(NamedTuple):
+    """A text and its grading calls, not read yet."""
 
-    With `ids`, only conversations of these combination ids are read.
-    """
-    return read_gradings(ungraded_conversations(run, journal, ids=ids), run.reply_reader)
+    text: StudentText
+    calls: list[Call]
+    turns: tuple[Call, ...] = ()
+    """The calls of the student."""
 
 
-def ungraded_conversations(run: Run, journal: JournalReader, *, ids: IdRange | None = None) -> Iterator[Ungraded]:
+class GradedConversation(NamedTuple):
+    """A text and its grading calls, each with its reading."""
+
+    text: StudentText
+    calls: list[Call]
+    readings: list[Reading | None]
+    """In the order of the calls; None for a call without a reply."""
+    turns: tuple[Call, ...] = ()
+    """The calls of the student."""
+
+
+def conversations(run: Run, journal: JournalReader) -> Iterator[GradedConversation]:
+    """Every conversation that is over, in key order, with the readings of all gradings that count."""
+    return read_gradings(ungraded_conversations(run, journal), run.reply_reader)
+
+
+def ungraded_conversations(run: Run, journal: JournalReader) -> Iterator[Ungraded]:
     """The same conversations before their gradings are read."""
-    written = written_conversations(run, journal, ids=ids)
-    texts = (conversation.text for conversation in written if conversation.text is not None)
-    return _joined(run, texts, journal.calls("grade", ids, student=None))
+    return _joined(run, written_conversations(run, journal), journal.calls("grade"))
 
 
-def written_conversations(
-    run: Run, journal: JournalReader, *, ids: IdRange | None = None, student: str | None = None
-) -> Iterator[WrittenConversation]:
-    """The students' side of every conversation, in key order; of some combination ids or of one student if asked for.
+def written_conversations(run: Run, journal: JournalReader) -> Iterator[WrittenConversation]:
+    """The students' side of every conversation, in key order.
 
     Conversations that a dataset step began ahead of its waves and never tried are left out: how many there are depends
     on the speed of the machine.
     """
     turns = run.turns
     untried = ConversationsAhead(run.journal).untried
-    source = _by_conversation(journal.calls("generate", ids, student=student))
+    source = _by_conversation(journal.calls("generate"))
     while block := list(islice(source, _AT_ONCE)):
         combinations = combinations_of(journal, {key[1] for key, _ in block}, is_complete=False)
         for key, calls in block:
@@ -71,19 +83,51 @@ def written_conversations(
 
 
 def graded_conversations(
-    run: Run,
-    journal: JournalReader,
-    texts: Iterable[StudentText],
-    *,
-    ids: IdRange | None = None,
-    student: str | None = None,
+    run: Run, journal: JournalReader, written: Iterable[WrittenConversation]
 ) -> Iterator[GradedConversation]:
-    """Texts in key order, each with its gradings; gradings of another text, of an older extraction say, are left out.
+    """The written conversations that are over, each with its gradings.
 
-    The texts are all of the journal, or all of some combination ids or of one student.
+    Gradings of another text, of an older extraction say, are left out.
     """
-    ungraded = _joined(run, texts, journal.calls("grade", ids, student=student))
-    return read_gradings(ungraded, run.reply_reader)
+    return read_gradings(_joined(run, written, journal.calls("grade")), run.reply_reader)
+
+
+def conversations_with(
+    run: Run, journal: JournalReader, student: str, keys: Iterable[tuple[str, int]]
+) -> tuple[list[WrittenConversation], list[GradedConversation]]:
+    """The conversations of a student with these combinations and generations, and those that are over graded."""
+    wanted = {(student, *key) for key in keys}
+    journal.limit_calls({key[1] for key in wanted})
+    combinations = combinations_of(journal, {key[1] for key in wanted}, is_complete=False)
+    begun = [
+        WrittenConversation(key, calls, _text_of(key, calls[-1], combinations, run.turns))
+        for key, calls in _by_conversation(journal.calls("generate", student=student))
+        if key in wanted
+    ]
+    votes = journal.calls("grade", student=student)
+    return begun, list(read_gradings(_joined(run, begun, votes), run.reply_reader))
+
+
+def read_gradings(ungraded: Iterable[Ungraded], reader: ReplyReader) -> Iterator[GradedConversation]:
+    """Read gradings in their order."""
+    for text, calls, turns in ungraded:
+        readings = [
+            reader.read(text, c.outcome.text, grader=grade_key(c).grader) if isinstance(c.outcome, Reply) else None
+            for c in calls
+        ]
+        yield GradedConversation(text, calls, readings, turns)
+
+
+def grade_key(call: Call) -> GradeKey:
+    """The key of a call of a conversation's gradings."""
+    assert isinstance(call.key, GradeKey)  # conversations join grading calls only
+    return call.key
+
+
+def turn_of(call: Call) -> int:
+    """The number of a student's turn."""
+    assert isinstance(call.key, GenerateKey)  # the turns of a conversation
+    return call.key.turn
 
 
 def in_blocks(items: Iterable[_Item]) -> Iterator[_Item]:
@@ -100,11 +144,10 @@ def in_blocks(items: Iterable[_Item]) -> Iterator[_Item]:
 def _text_of(
     key: ConversationKey, last: Call, combinations: dict[str, Combination], turns: int | None
 ) -> StudentText | None:
-    assert isinstance(last.key, GenerateKey)
     reply = last.outcome.text if isinstance(last.outcome, Reply) else None
     problem = last.outcome.kind if isinstance(last.outcome, CallProblem) else None
     has_reply = reply is not None
-    if not is_over(turn=last.key.turn, origin=last.origin, has_reply=has_reply, problem=problem, turns=turns):
+    if not is_over(turn=turn_of(last), origin=last.origin, has_reply=has_reply, problem=problem, turns=turns):
         return None
     student, combination, generation = key
     if combination not in combinations:
@@ -113,16 +156,17 @@ def _text_of(
             hint="It is damaged. Restore it from a copy.",
         )
     finish = last.outcome.finish if isinstance(last.outcome, Reply) else None
-    answer = answer_of(reply, last.origin, last.key.turn)
+    answer = answer_of(reply, last.origin, turn_of(last))
     return StudentText(student, combinations[combination], generation, answer, finish)
 
 
-def _joined(run: Run, texts: Iterable[StudentText], calls: Iterable[Call]) -> Iterator[Ungraded]:
+def _joined(run: Run, written: Iterable[WrittenConversation], calls: Iterable[Call]) -> Iterator[Ungraded]:
     graders = run.known_graders
     groups = _by_conversation(calls)
     group = next(groups, None)
-    for text in texts:
-        key = (text.student, text.combination.id, text.generation)
+    for key, turns, text in written:
+        if text is None:
+            continue
         while group is not None and group[0] < key:
             group = next(groups, None)
         gradings: list[Call] = []
@@ -134,7 +178,7 @@ def _joined(run: Run, texts: Iterable[StudentText], calls: Iterable[Call]) -> It
                     grader = graders.get(grade.grader)
                     if grader is None or grader.counts(grade.round):
                         gradings.append(call)
-        yield Ungraded(text, gradings)
+        yield Ungraded(text, gradings, turns)
 
 
 def _by_conversation(calls: Iterable[Call]) -> Iterator[tuple[ConversationKey, tuple[Call, ...]]]:

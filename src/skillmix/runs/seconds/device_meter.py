@@ -7,6 +7,7 @@ cores that the process may use.
 """
 
 import ctypes
+import math
 import os
 import sys
 import time
@@ -19,7 +20,6 @@ from typing import Any, Final, Literal
 
 from skillmix.models.local.gpu_share import gpu_of, uses_gpu
 from skillmix.models.local.resident import MODELS
-from skillmix.runs.helper_process import cores
 
 Device = Literal["GPU", "CPU"]
 GpuReader = Callable[[], float | None]
@@ -135,3 +135,27 @@ def cpu_seconds() -> float:
             seconds += ticks / os.sysconf("SC_CLK_TCK")
             waiting.append(child)
     return seconds
+
+
+_CONTROL_GROUP: Final = Path("/sys/fs/cgroup")
+
+
+def cores() -> int:
+    """The number of cores that this process may use: those it may run on, or the share of them that a container has."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on every system
+    allowed = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    return max(1, math.ceil(min(allowed, _container_cores())))
+
+
+def _container_cores() -> float:
+    """Cores' worth of time that a container on Linux gives its processes; infinite without a limit."""
+    with suppress(OSError, ValueError):  # ValueError: the quota is "max"
+        quota, period = (_CONTROL_GROUP / "cpu.max").read_text(encoding="ascii").split()
+        return int(quota) / int(period)
+    with suppress(OSError, ValueError):
+        quota, period = (
+            (_CONTROL_GROUP / "cpu" / name).read_text(encoding="ascii")
+            for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        )
+        return int(quota) / int(period) if int(quota) > 0 else math.inf
+    return math.inf

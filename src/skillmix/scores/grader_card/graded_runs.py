@@ -17,10 +17,9 @@ from skillmix.render.nearest import name_hint
 from skillmix.runs.graders.rater_journal import rater_model, raters_of
 from skillmix.runs.graders.run_grader import PERSON
 from skillmix.runs.reading.call_totals import call_totals
-from skillmix.runs.reading.marks import is_large
-from skillmix.runs.reading.run_records import run_records, texts_with_ballots
 from skillmix.runs.reading.text_facts import TextFactsReader
 from skillmix.runs.run import Run, RunGrader, opened
+from skillmix.runs.texts import texts_with_ballots
 from skillmix.scores.grader_card.card import GraderCard, GraderFacts, grader_card
 from skillmix.scores.grader_card.items import TextUnderGraders, Vote, people_in, with_people
 
@@ -67,10 +66,15 @@ def _refuse_outcomes(run: Run) -> None:
 def graded_run(run: Run, *, rules: str | None = None) -> GradedRun:
     """The texts of a run under its graders, by the run's own rules unless others are named."""
     chosen = run.rules(rules)
-    if is_large(run) and not run.remembers("records"):
-        return _graded_run(run, _items_of_journal(run, chosen))
-    decided = [(ballot, ballot.points(chosen, run.phrases)) for ballot in run_records(run).ballots]
-    return graded_run_of(run, decided, chosen)
+    items = _Items(run, chosen)
+    by_group: dict[int, list[TextUnderGraders]] = defaultdict(list)
+    with run.read() as journal:
+        for found in texts_with_ballots(run, journal):
+            counted = [[ballot for ballot in group if _counts(ballot, chosen)] for group in found.groups]
+            decided = [(ballot, ballot.points(chosen, run.phrases)) for group in counted for ballot in group]
+            if decided:
+                by_group[next(number for number, group in enumerate(counted) if group)].append(items.item(decided))
+    return _graded_run(run, [item for _, own in sorted(by_group.items()) for item in own])
 
 
 def graded_run_of(run: Run, decided: Sequence[tuple[Ballot, Points]], rules: Rules) -> GradedRun:
@@ -81,19 +85,6 @@ def graded_run_of(run: Run, decided: Sequence[tuple[Ballot, Points]], rules: Rul
             by_text[ballot.text.conversation].append((ballot, points))
     items = _Items(run, rules)
     return _graded_run(run, [items.item(own) for own in by_text.values()])
-
-
-def _items_of_journal(run: Run, rules: Rules) -> list[TextUnderGraders]:
-    """The items of a large run in the order of `graded_run_of`; the words of the texts are not kept."""
-    items = _Items(run, rules)
-    by_group: dict[int, list[TextUnderGraders]] = defaultdict(list)
-    with run.read() as journal:
-        for found in texts_with_ballots(run, journal):
-            counted = [[ballot for ballot in group if _counts(ballot, rules)] for group in found.groups]
-            decided = [(ballot, ballot.points(rules, run.phrases)) for group in counted for ballot in group]
-            if decided:
-                by_group[next(number for number, group in enumerate(counted) if group)].append(items.item(decided))
-    return [item for _, own in sorted(by_group.items()) for item in own]
 
 
 def _counts(ballot: Ballot, rules: Rules) -> bool:

@@ -15,8 +15,8 @@ from skillmix.prompts.rubric import rubric_of
 from skillmix.render.numbers import in_percent, signed_with_interval
 from skillmix.render.untrusted import one_line
 from skillmix.render.wording import plural
-from skillmix.runs.reading.run_records import texts_with_ballots
 from skillmix.runs.run import Run
+from skillmix.runs.texts import texts_with_ballots
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.compare import Cells, ComparableStudent
 from skillmix.scores.statistics.differences import Gain, gain

@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from skillmix.errors import UserError
 from skillmix.grading.answers import AnswerStatus, Rules
-from skillmix.grading.ballots import Ballot, StudentText
+from skillmix.grading.ballots import Ballot
 from skillmix.grading.outcomes.outcome_points import outcome_of
 from skillmix.grading.points import text_score, woven_full_marks
 from skillmix.prompts.rubric import OUTCOMES, TextOutcome
 from skillmix.render.nearest import name_hint
-from skillmix.runs.reading.run_records import reasons_for, run_records, texts_with_ballots, verdict_on
 from skillmix.runs.reading.text_facts import TextFacts, TextFactsReader
 from skillmix.runs.run import Run, opened
+from skillmix.runs.texts import reasons_for, texts_with_ballots, verdict_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +69,12 @@ class TextRow:
 def run_texts(run: Run | str, *, student: str | None = None, k: int | None = None) -> list[TextRow]:
     """Graded texts of a run: full marks first, then larger k, then more points."""
     run = opened(run)
-    records = run_records(run)
-    _require_student(run, student, dict.fromkeys(text.student for text in records.texts))
     rules = run.rules()
+    ballots = _PlacedBallots(run, rules, student, k)
+    found = sorted(ballots.read())
+    _require_student(run, student, ballots.students)
     reader = TextFactsReader(run, rules)
-    rows = [
-        _row(ballot, run, rules, reader.facts(ballot.text))
-        for ballot in records.ballots
-        if student in (None, ballot.text.student) and k in (None, ballot.text.combination.k)
-    ]
-    return sorted(rows, key=lambda row: _rank(row.full_marks, len(row.skills), row.points.values()))
+    return [_row(ballot, run, rules, reader.facts(ballot.text)) for _, ballot in found]
 
 
 class FirstTexts(NamedTuple):
@@ -117,15 +113,13 @@ class _PlacedBallots:
     def read(self) -> Iterator[tuple[tuple[float, ...], Ballot]]:
         """Every ballot, in the order of the journal; no two have the same place."""
         with self._run.read() as journal:
-            for number, (text, groups) in enumerate(texts_with_ballots(self._run, journal)):
-                self.students[text.student] = None
-                if self._is_wanted(text):
-                    for group, ballots in enumerate(groups):
+            for number, found in enumerate(texts_with_ballots(self._run, journal)):
+                self.students[found.text.student] = None
+                text = found.text
+                if self._student in (None, text.student) and self._k in (None, text.combination.k):
+                    for group, ballots in enumerate(found.groups):
                         self.total += len(ballots)
                         yield from (((*self._rank(b), group, number, i), b) for i, b in enumerate(ballots))
-
-    def _is_wanted(self, text: StudentText) -> bool:
-        return self._student in (None, text.student) and self._k in (None, text.combination.k)
 
     def _rank(self, ballot: Ballot) -> tuple[float, int, int]:
         points = ballot.points(self._rules, self._run.phrases)

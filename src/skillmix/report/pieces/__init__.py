@@ -1,1 +1,0 @@
-"""Pieces of a run, read on all cores for a report."""

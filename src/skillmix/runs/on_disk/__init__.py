@@ -1,1 +1,0 @@
-"""Lists that are too long for memory."""
