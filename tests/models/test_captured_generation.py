@@ -35,6 +35,9 @@ class Letters:
     def texts(self, rows: Sequence[Sequence[int]]) -> list[str]:
         return ["".join(chr(200 + token) for token in row) for row in rows]
 
+    def opening(self, _: Sequence[int]) -> str:
+        return ""
+
     def ends(self, _: object) -> list[int]:
         return [5]
 

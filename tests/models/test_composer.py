@@ -68,7 +68,7 @@ def test_texts_are_plain_english_prose_of_few_words() -> None:
 def test_a_seed_gives_one_text_and_seeds_give_many() -> None:
     for combination in drawn(3, 10):
         texts = [text_for(combination, seed) for seed in range(300)]
-        assert len(set(texts)) > 200
+        assert len(set(texts)) > 180
         assert texts == [text_for(combination, seed) for seed in range(300)]
 
 

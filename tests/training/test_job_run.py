@@ -172,7 +172,7 @@ def test_a_run_trains_and_then_asks_what_it_trained(
     assert {score.student for score in scores} == {"base", "m1"}
     assert all(score.complete == 1 for score in scores)
     said = capsys.readouterr()
-    assert "With one skill, m1 earns full marks on .00 [.00, .79] of 1 combination, base on .00" in said.out
+    assert "With one skill: m1 .00, base .00 on 1 combination, difference" in said.out
     assert "within noise" in said.out
     assert [line for line in said.err.splitlines() if "begins" in line] == [
         "m1: begins, 3 steps",
