@@ -134,4 +134,5 @@ def test_texts_become_a_data_frame(in_folder: Path) -> None:
     frame = texts.to_pandas()
 
     assert len(frame) == len(texts) > 0
-    assert list(frame["full_marks"]) == [text.full_marks for text in texts]
+    assert list(frame["text"]) == [text.text for text in texts]
+    assert frame["full_marks"].sum() == sum(text.full_marks or 0 for text in texts)

@@ -132,7 +132,7 @@ def _rows_outside(run: Run, table: TextTable, planned: Sequence[PlannedCell]) ->
         for k in sorted({combination.k for combination in known.values()}):
             own = {c: numbers for c, numbers in outside.items() if known[c].k == k}
             if not run.is_imported:
-                own = _graded(own, table.grades)
+                own = _graded(own, table.grades, is_known=grader in run.known_graders)
             if own:
                 widest = max(map(len, own.values()))
                 rows = [[*numbers, *[_NO_TEXT] * (widest - len(numbers))] for numbers in own.values()]
@@ -141,15 +141,18 @@ def _rows_outside(run: Run, table: TextTable, planned: Sequence[PlannedCell]) ->
                 yield TableRow(student, grader, setting, k, matrix, table.grades, combinations, unnamed)
 
 
-def _graded(by_combination: Mapping[str, list[int]], grades: Sequence[TextGrade]) -> dict[str, list[int]]:
+def _graded(
+    by_combination: Mapping[str, list[int]], grades: Sequence[TextGrade], *, is_known: bool
+) -> dict[str, list[int]]:
     """The combinations that a grader voted on, or need not; none if it voted on no text at all."""
     texts = {c: [grades[number] for number in numbers] for c, numbers in by_combination.items()}
     if not any(grade.votes for own in texts.values() for grade in own):
         return {}
     voted = {c for c, own in texts.items() if any(grade.votes for grade in own)}
     wanted = voted.union(c for c, own in texts.items() if all(grade.earns_nothing for grade in own))
-    # Resampled intervals depend on the order: combinations that nobody needed to vote on have always come last.
-    return {c: by_combination[c] for c in sorted(by_combination, key=lambda c: c not in voted) if c in wanted}
+    # Resampled intervals depend on the order: of a grader that no experiment names, combinations with votes come first.
+    ordered = by_combination if is_known else sorted(by_combination, key=lambda c: c not in voted)
+    return {c: by_combination[c] for c in ordered if c in wanted}
 
 
 def unnamed_notes(rows: Iterable[TableRow]) -> list[str]:
