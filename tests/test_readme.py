@@ -170,7 +170,7 @@ def test_a_gate_that_fails_is_in_the_headline(result: Path) -> None:
     document["gates"][0] |= {"value": 0.41, "holds": False}
     result.write_text(json.dumps(document), encoding="utf-8")
 
-    assert "**Gates that fail:** m123, train, k = 1: .41, at least .85." in readme_tool.headline(result)
+    assert "**Gates that fail:** m123, train, k = 1: 0.410, at least 0.85." in readme_tool.headline(result)
 
 
 def test_the_python_example_runs(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

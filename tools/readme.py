@@ -17,6 +17,7 @@ from skillmix.render.markdown import markdown_table
 from skillmix.render.numbers import in_percent, share, share_with_interval, signed_with_interval, whole
 from skillmix.render.wording import plural
 from skillmix.report.figures.style import as_svg, house_style, laid_out
+from skillmix.scores.verdicts.judged import SMALLEST_GAIN
 from tools.headline import headline_figure
 
 ROOT = Path(__file__).parents[1]
@@ -124,13 +125,19 @@ def findings(document: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"**{one['verdict'].capitalize()}: {claim}.** With {skills} in one text, {first} has full marks in "
             f"{in_percent(one['value'])}% of its texts, {second} in {in_percent(one['against_value'])}%: {numbers}, "
-            f"{one['words']}." + (f" {one['condition']}" if one["condition"] else "")
+            f"{one['words']}{_too_small(one)}." + (f" {one['condition']}" if one["condition"] else "")
         )
     if document["doses"]:
         yield dose_sentence(document)
     failed = [gate for gate in document["gates"] if not gate["holds"]]
     if failed:
         yield "**Gates that fail:** " + "; ".join(map(_gate, failed)) + "."
+
+
+def _too_small(one: Mapping[str, Any]) -> str:
+    """Why a gain does not support a claim."""
+    is_small = one["verdict"] == "not supported" and one["words"].startswith("a gain")
+    return f", but less than {share(SMALLEST_GAIN)}, the smallest gain worth claiming" if is_small else ""
 
 
 def dose_sentence(document: Mapping[str, Any]) -> str:
@@ -172,7 +179,7 @@ def gates(document: Mapping[str, Any]) -> list[str]:
 
 def _gate(gate: Mapping[str, Any]) -> str:
     place = f"{gate['student']}, {gate['setting'].replace('-', ' ')}, k = {gate['k']}"
-    return f"{place}: {share(gate['value'])}, at least {share(gate['least'])}"
+    return f"{place}: {gate['value']:.3f}, at least {gate['least']:.2f}"
 
 
 def partition_table(document: Mapping[str, Any]) -> str:

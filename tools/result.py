@@ -133,8 +133,10 @@ def _rows(run: Run, cells: Cells) -> list[Row]:
     variants = run.experiment.variants
     rows: dict[tuple[Any, ...], Row] = {}
     for key, cell in cells.items():
-        variant, parts = variants.get(key.student), label_parts(key.setting)
-        student, values = (variant.family, variant.values) if variant else (key.student, {})
+        model = key.student.removesuffix("-joined")  # the reference line of a model repeats with it
+        variant, parts = variants.get(model), label_parts(key.setting)
+        student, values = (variant.family, variant.values) if variant else (model, {})
+        student += key.student.removeprefix(model)
         row = Row(run.name, student, tuple(values.items()), parts.setting, key.k, defaultdict(list))
         partition = parts.partition or (variant and variant.partition) or str(run.fact("partition"))
         rows.setdefault((student, row.values, parts.setting, key.k), row).cells[partition].append(cell)

@@ -53,7 +53,6 @@ def reported(case: Case, options: ReportOptions) -> Reported:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(contents, "drawings", watched)
-        patch.setattr(contents, "started_pool", lambda: None)  # a worker would draw them unwatched
         made = report([str(case.run.path)], output=case.run.path / "report", options=options)
     return Reported(made, drawn, case)
 

@@ -66,7 +66,6 @@ class Made:
             path.write_text(json.dumps(DOCUMENT), encoding="utf-8")
             assert main(["run", str(path)]) == 1  # some texts stay undecided
             patch.setattr(contents, "drawings", watched)
-            patch.setattr(contents, "started_pool", lambda: None)  # a worker would draw them unwatched
             self.folder = report(["probes"], output=folder / "report", options=ReportOptions()).page.parent
         self.second = SecondOutcomes(folder / "runs" / "probes")
 
