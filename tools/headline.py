@@ -31,7 +31,7 @@ def headline_figure(result: Mapping[str, Any]) -> Figure:
         panel.set_xlabel("k, skills in one text")
         panel.set_xticks(sorted({row["k"] for row in result["scores"]}))
         share_axis(panel, "full marks, one try" if panel is axes[0] else "")
-    axes[0].legend(loc="lower left")
+    axes[-2 if result["doses"] else -1].legend(loc="upper right")
     if result["doses"]:
         _doses(axes[-1], result["doses"])
     return figure
@@ -54,7 +54,7 @@ def _doses(axes: Axes, doses: Sequence[Mapping[str, Any]]) -> None:
         ]
         _line(axes, line, f"{others} other texts", index + 2)
     axes.set_title("new figures, k = 2")
-    axes.set_xlabel("composed texts of each new figure")
+    axes.set_xlabel("texts per new figure")
     axes.set_xticks(range(len(steps)), [str(step) for step in steps])
     axes.legend(loc="upper left")
     share_axis(axes, "")
