@@ -46,7 +46,9 @@ def left_words(left: TimeLeft) -> str:
     >>> left_words(TimeLeft(200.0, ("m1", "report")))
     'about 3 min left without m1 and report'
     """
-    without = f" without {listed(left.unmeasured)}" if left.unmeasured else ""
+    names = left.unmeasured
+    shown = names if len(names) < 4 else (*names[:2], f"{len(names) - 2} more steps")
+    without = f" without {listed(shown)}" if names else ""
     return f"about {duration(left.seconds)} left{without}"
 
 
