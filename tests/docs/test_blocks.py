@@ -66,7 +66,7 @@ NOT_RUN: Final = {
     "skillmix frequency --catalog verifiable --corpus factual": "needs the corpora of the packages above",
     "skillmix calibrate openai:gpt-4o --set bigbench": "needs the archive above",
     "skillmix calibrate rules: --set blind.yaml": "needs the file that the benchmark above writes",
-    "skillmix run quickstart": "trains for two minutes; tests/training/test_scratch.py trains small students from nothing",
+    "skillmix run quickstart": "trains for two minutes; tests/training/test_scratch.py trains small students",
     "skillmix run composition": "takes hours; the line above",
     "skillmix run experiments/paper-": "needs models of 7 and 13 billion parameters; tests/steps/test_paper_files.py",
     "skillmix report paper-": "needs these runs",
