@@ -40,7 +40,7 @@ REFUSED: Final = "version-1-refused"
 def unpack(name: str, folder: Path) -> None:
     """Unpack the folder of a run."""
     with tarfile.open(FIXTURES / f"{name}.tar.gz") as archive:
-        archive.extractall(folder, filter="data")
+        archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
 
 
 def described(name: str) -> dict[str, Any]:

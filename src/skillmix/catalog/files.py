@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
@@ -40,6 +40,8 @@ Prose = Annotated[str, StringConstraints(min_length=1, pattern=r"\S")]
 
 
 _T = TypeVar("_T")
+
+_GROUP_NAME: Final = re.compile(r"[a-z0-9]++(?:-[a-z0-9]++)*+")
 
 
 class _Strict(BaseModel):
@@ -157,7 +159,7 @@ class TopicSides(_Strict):
 
 
 def _group_name(name: str) -> str:
-    if name in SETTINGS or name.isdigit() or not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
+    if name in SETTINGS or name.isdigit() or not _GROUP_NAME.fullmatch(name):
         raise ValueError(
             f"{name!r} cannot be the name of a group: small letters, digits and single dashes, not digits alone, and "
             f"not one of {', '.join(SETTINGS)}, which every partition has"

@@ -40,7 +40,7 @@ def clash(passage: Passage, topic: TopicWords) -> str | None:
     >>> from skillmix.checkers.passage import passage_of
     >>> from skillmix.checkers.topic import topic_words
     >>> clash(passage_of("The lobby arrested a comma."), topic_words("Hotel lobbies", ["lobby"], ["desk"]))
-    '"arrested" has nothing to do with "comma"'
+    'its words are of far fields: arrested, comma'
     """
     far = {stem(word.lower): word.text for word in passage.words if not word.text[0].isupper()}
     far = {one: text for one, text in far.items() if one in _FAR or one in _CORE}

@@ -18,6 +18,9 @@ from skillmix.errors import UserError
 from skillmix.experiment.step_base import JOINED, Name, Section
 from skillmix.render.nearest import name_hint
 
+_VARIABLE: Final = re.compile(r"[a-z][a-z0-9_]*+")
+_NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9._]++")
+
 
 def _different(values: list[Any]) -> list[Any]:
     twice = [value for place, value in enumerate(values) if value in values[:place]]
@@ -31,7 +34,7 @@ Partitions = Annotated[list[str], AfterValidator(_different)]
 
 
 def _own_name(name: str) -> str:
-    if name in ("seed", "partition") or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+    if name in ("seed", "partition") or not _VARIABLE.fullmatch(name):
         raise ValueError("lower-case letters, digits and '_' make a name; seed and partition have lists of their own")
     return name
 
@@ -136,7 +139,7 @@ def _suffixes(prefix: str, values: Sequence[object]) -> list[str]:
     numbers = [str(place) for place in range(1, len(values) + 1)]
     texts = [str(value).casefold() for value in values]
     for parts in ([text.rpartition(":")[2] for text in texts], texts, numbers):
-        words = [re.sub(r"[^a-z0-9._]+", "-", part).strip("-._") for part in parts]
+        words = [_NOT_IN_NAMES.sub("-", part).strip("-._") for part in parts]
         if len({*words, ""}) == len(values) + 1:
             break
     return [f"-{prefix}{'' if word[0].isdigit() else '-'}{word}" for word in words]

@@ -182,7 +182,7 @@ def test_a_run_that_does_not_wait_goes_on_wave_by_wave(
         assert command(run) == IN_BATCHES
         assert len(stub.batches) == 1 and sum(stub.billed.values()) == 0
         status = run_status("run")
-        assert (status.submitted, status.missing, [wave.wave for wave in status.batches]) == (8, 8, ["first turns"])
+        assert (status.submitted, status.missing, [wave.wave for wave in status.batches]) == (8, 16, ["first turns"])
         assert command(["status", "run"]) == 0
         assert "in batches: 8 calls\n  first turns of student s" in capsys.readouterr().out
 
