@@ -6,7 +6,6 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -74,31 +73,6 @@ def test_two_nodes_make_the_bytes_of_one_process(
     assert made(tmp_path) == alone[0]
     assert (server.calls, server.asked_twice) == (alone[1], 0)
     assert json.loads(result.out)
-
-
-def test_code_on_another_node_decides_what_one_process_decides(
-    tmp_path: Path, server: Server, nodes: Nodes, driver: Driver
-) -> None:
-    step = {"stage": "dataset", "writer": "s", "graders": ["rules"], "k": [1], "target": 40, "near_duplicates": None}
-    changes: dict[str, Any] = {
-        "catalog": "verifiable",
-        "students": {"s": {"model": f"openai:skilled@{server.stub.address}", "concurrency": 8}},
-        "graders": {"rules": {"model": "rules:"}},
-        "steps": [{"name": "d", **step}],
-    }
-    here, there = tmp_path / "here", tmp_path / "there"
-    alone = driver.run("run", experiment(here, server, **changes), at=here)
-    assert alone.code == 0, alone.messages
-    calls = server.calls
-    driver.begin("run", experiment(there, server, **changes), "--on", "ray", at=there)
-    server.was_asked(calls + 40)
-    with server.waiting():
-        until(lambda: len(nodes.workers(kind="VerdictActor")) == 1)
-    result = driver.end()
-
-    assert result.code == 0, result.messages
-    assert "code decides texts on 1 other node of the cluster" in result.messages
-    assert made(there) == made(here)
 
 
 def test_a_killed_worker_is_replaced_and_costs_only_its_calls_under_way(
