@@ -153,7 +153,7 @@ class StudentSettings(AskedModel):
     model: str
     """Model spec, such as `openai:gpt-4o`."""
     prompts: str | None = None
-    """Prompt set; the default is that of the experiment."""
+    """Prompt set; by default the experiment's."""
     temperature: Temperature = 0.7
     max_tokens: Positive = 512
     """Largest number of tokens in a reply."""

@@ -134,7 +134,7 @@ class LabelParts(NamedTuple):
 
     setting: str
     catalog: str | None
-    """The step's own; None for that of the experiment."""
+    """The step's own; None for the experiment's."""
     partition: str | None
 
 
@@ -289,9 +289,9 @@ class DrawingStep(Step):
     """A step that draws combinations, from a catalog and a partition that it may name itself."""
 
     catalog: str | None = None
-    """Catalogue to draw from; the default is that of the experiment."""
+    """Catalogue to draw from; by default the experiment's."""
     partition: str | None = None
-    """Partition to draw from; the default is that of the experiment, or that of the step's own catalogue."""
+    """Partition to draw from; by default the experiment's, or the default of the step's own catalogue."""
 
 
 def student_name(reference: str) -> str:

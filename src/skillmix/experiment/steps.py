@@ -278,7 +278,7 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
     shares: dict[Positive, Annotated[float, Field(gt=0)]] = {}
     """Relative weight of each k in a data set with a `size`; by default k does not matter."""
     prompts: str | None = None
-    """Prompt set of the rows; the default is that of the experiment."""
+    """Prompt set of the rows; by default the experiment's."""
     requests: RequestChoice = "all"
     """With `one`, each request names one skill of its text and says "any skill" for each other; for controls."""
     rules: Literal["default", "paper"] | None = None
