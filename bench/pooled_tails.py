@@ -10,7 +10,7 @@ import numpy as np
 from scipy.stats import t as student_t
 from tests.scores.test_simulated_worlds import no_effect
 
-from skillmix.scores.statistics.pooling import crossed_moments, uncertainty
+from skillmix.scores.statistics.differences import crossed_moments, uncertainty
 
 TESTS = 12
 

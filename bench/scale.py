@@ -155,7 +155,7 @@ def score_table(conversations: int) -> int:
     import numpy as np
 
     from skillmix.runs.texts import TextColumn, TextGrade, TextTable, number_of
-    from skillmix.scores.table_rows import table_rows
+    from skillmix.scores.scoring import table_rows
 
     experiment, run, chance = evaluation(conversations), Run(Path.cwd() / "table"), np.random.default_rng(0)
     run.continue_with(experiment, load_catalog("paper"))

@@ -59,7 +59,8 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
     "numpy": (
         "runs/texts.py",
         "scores/statistics/",
-        "scores/table_rows.py",
+        "scores/scoring.py",
+        "scores/skills.py",
         "datasets/copies.py",
         "datasets/corpus.py",
         "datasets/growing_copies.py",
@@ -75,16 +76,16 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
     "peft": ("training/",),
     "ray": ("cluster/",),
     "inspect_ai": ("exchange/inspect_task.py",),
-    "tensorboard": ("tracking/tensorboard_files.py",),
-    "wandb": ("tracking/wandb_run.py",),
-    "mlflow": ("tracking/mlflow_run.py",),
+    "tensorboard": ("tracking.py",),
+    "wandb": ("tracking.py",),
+    "mlflow": ("tracking.py",),
     "zstandard": ("exchange/inspect_log.py",),
     "pyarrow": (
         "datasets/",
         "frequencies/documents.py",
         "training/",
         "runs/export.py",
-        "report/tables/paper.py",
+        "report/tables/formats.py",
         "exchange/inspect_log.py",
     ),
 }
@@ -92,7 +93,7 @@ OPENS_LATER = ("models/specs.py",)
 """The table of providers: its functions import the modules that it opens, and these modules may import the table."""
 MODULES_NAMED_TWICE = {  # a module's name and why its folder makes it plain
     "calls": "calls.py is one call of a model, steps/calls.py the steps that make calls",
-    "card": "datasets/card.py describes a data set, scores/grader_card/card.py a grader",
+    "card": "datasets/card.py describes a data set, scores/grader_card.py a grader",
     "catalog": "catalog/catalog.py is the catalog, commands/catalog.py the commands about it",
     "checkpoints": "models/ reads finished checkpoints, training/ writes unfinished ones",
     "dataset": "steps/dataset.py does the step, commands/dataset.py is the command",
@@ -103,7 +104,7 @@ MODULES_NAMED_TWICE = {  # a module's name and why its folder makes it plain
     "run": "runs/run.py is the run, steps/run.py does its steps, commands/run.py is the command",
     "scores": "report/tables/ and report/figures/ show the same scores",
     "skills": "scores/ computes the outcomes of skills, report/figures/ draws them",
-    "table": "scores/table.py is the table of scores, report/tables/table.py is any table",
+    "table": "scores/table.py is the table of scores, report/registry.py is any table",
     "train": "steps/train.py does the step, commands/train.py is the command",
 }
 MOST_LINES = 700

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from skillmix.commands import main
-from skillmix.render.numbers import signed_with_interval
+from skillmix.render import signed_with_interval
 from tools import readme as readme_tool
 
 ROOT = Path(__file__).parents[1]
@@ -190,7 +190,7 @@ def test_make_targets_exist() -> None:
 
 
 def test_the_tree_is_there() -> None:
-    (tree,) = (block for block in blocks("text", read("docs/architecture.md")) if "├── render/" in block)
+    (tree,) = (block for block in blocks("text", read("docs/architecture.md")) if "├── render.py" in block)
     names = re.findall(r"[├└]── ([\w.]+)/?", tree)
 
     for name in names:

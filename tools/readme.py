@@ -13,11 +13,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from skillmix.render.markdown import markdown_table
-from skillmix.render.numbers import in_percent, share, share_with_interval, signed_with_interval, whole
-from skillmix.render.wording import plural
+from skillmix.render import in_percent, markdown_table, plural, share, share_with_interval, signed_with_interval, whole
 from skillmix.report.figures.style import as_svg, house_style, laid_out
-from skillmix.scores.verdicts.judged import SMALLEST_GAIN
+from skillmix.scores.compare import SMALLEST_GAIN
 from tools.headline import headline_figure
 
 ROOT = Path(__file__).parents[1]

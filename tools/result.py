@@ -37,10 +37,9 @@ from skillmix.models.lineage_files import LINEAGE_FILE, read_dataset_file, read_
 from skillmix.runs.run import Run, open_run
 from skillmix.scores.cells import Cell
 from skillmix.scores.compare import Cells
+from skillmix.scores.contrasts import JudgedContrast, judged_contrasts
 from skillmix.scores.scoring import comparable_in, scored_cells
-from skillmix.scores.statistics.intervals import CONFIDENCE, mean_interval, wilson_interval
-from skillmix.scores.statistics.student_t import t_quantile
-from skillmix.scores.verdicts.contrasts import JudgedContrast, judged_contrasts
+from skillmix.scores.statistics.intervals import CONFIDENCE, mean_interval, t_quantile, wilson_interval
 
 LEAST_AT_1: Final = 0.85
 LEAST_TRAINED: Final = 0.5

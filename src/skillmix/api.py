@@ -37,15 +37,13 @@ from skillmix.runs.reading.text_rows import TextRow, run_texts
 from skillmix.runs.rules_grader import RulesGrader, reading_of, require_checkers
 from skillmix.runs.run import Run, new_run, rules_named
 from skillmix.runs.run import open_run as open_stored_run
+from skillmix.scores.cards import run_cards
 from skillmix.scores.cells import CellScore
-from skillmix.scores.grader_card.card import GraderCard
-from skillmix.scores.grader_card.graded_runs import run_cards
-from skillmix.scores.outcomes.outcome_changes import OutcomeChange, run_outcome_changes
-from skillmix.scores.outcomes.outcome_scores import OutcomeScore, run_outcomes
-from skillmix.scores.outcomes.outcome_table import outcome_table, outcome_table_html
+from skillmix.scores.grader_card import GraderCard
+from skillmix.scores.outcomes import OutcomeChange, OutcomeScore, run_outcome_changes, run_outcomes
 from skillmix.scores.pairs import StudentComparison, compare_students
 from skillmix.scores.scoring import ScoredRun, run_scores, scored_run
-from skillmix.scores.table import score_table, score_table_html
+from skillmix.scores.table import outcome_table, outcome_table_html, score_table, score_table_html
 from skillmix.steps.run import StepFilter, run_checked
 from skillmix.steps.step_kind import Trained
 

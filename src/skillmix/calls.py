@@ -12,7 +12,7 @@ from typing import Final, Literal, Protocol
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
 from skillmix.hashing import digest, seed_of, short_id
-from skillmix.render.wording import shortened
+from skillmix.render import shortened
 
 Role = Literal["system", "user", "assistant"]
 _new: Final = object.__new__

@@ -137,8 +137,6 @@ def test_a_run_needs_trust_before_its_first_call(ships: Path, capsys: pytest.Cap
 def test_a_command_that_reads_verdicts_needs_trust(
     finished: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path("runs/own/derived-scores.json").unlink(missing_ok=True)
-
     assert main(command) == 2
     assert "--trust-code" in capsys.readouterr().err
     assert not was_run(finished)

@@ -7,7 +7,7 @@ from skillmix.checkers import judge as verdict_module
 from skillmix.checkers.judge import Judge, Verdict
 from skillmix.checkers.prompt_copies import prompt_texts
 from skillmix.checkers.registry import CHECKERS, LOOKS_FOR, why_not_shown
-from skillmix.render.wording import shortened
+from skillmix.render import shortened
 from tests.checkers.test_texts import NOT_SHOWN, SHOWN
 
 CATALOG = load_catalog("verifiable")

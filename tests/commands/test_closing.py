@@ -5,11 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from skillmix.commands.closing import shown_lines
-from skillmix.scores.compare import Change
-from skillmix.scores.format_effect import FormatEffect, ValidTexts
+from skillmix.scores.compare import Change, FormatEffect, PairRow, ValidTexts
 from skillmix.scores.scoring import scored_run
-from skillmix.scores.statistics.ratios import ShareDifference
-from skillmix.scores.verdicts.judged import PairRow
+from skillmix.scores.statistics.intervals import ShareDifference
 from tests.report.worlds import make_world
 
 

@@ -1,6 +1,6 @@
 """Tables and texts fit a terminal of 100 columns."""
 
-from skillmix.render.layout import WIDTH, panels, side_by_side, wrapped
+from skillmix.render import WIDTH, panels, side_by_side, wrapped
 
 
 def test_a_table_that_is_too_wide_repeats_its_names_in_several_tables() -> None:

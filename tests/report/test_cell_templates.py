@@ -6,8 +6,8 @@ from skillmix.datasets.corpus import corpus_of, distinct_share
 from skillmix.grading.answers import plain_answer
 from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.points import Points
-from skillmix.report.archived_calls import CodeEvidence
-from skillmix.report.cell_templates import cell_templates, template_baselines
+from skillmix.report.archive import CodeEvidence
+from skillmix.report.read import cell_templates, template_baselines
 from skillmix.report.records import CellTemplates
 from skillmix.scores.cells import Cell, CellKey
 

@@ -13,9 +13,7 @@ from skillmix.report import contents
 from skillmix.report.contents import contents_of
 from skillmix.report.figures.style import new_figure
 from skillmix.report.records import Report
-from skillmix.report.registry import FigureSpec, TableSpec, figure, specs_in, table
-from skillmix.report.sections import SECTIONS
-from skillmix.report.tables.table import ReportTable
+from skillmix.report.registry import SECTIONS, FigureSpec, ReportTable, TableSpec, figure, specs_in, table
 
 EMPTY = Report(runs=(), cells=())
 

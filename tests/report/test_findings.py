@@ -17,9 +17,8 @@ from skillmix.report.write import ReportOptions, report
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.compare import ComparableStudent
 from skillmix.scores.findings import Finding, findings
-from skillmix.scores.statistics.differences import gain
-from skillmix.scores.statistics.more_data import more_to_exclude, more_to_find
-from skillmix.scores.verdicts.finding_sentences import finding_sentence
+from skillmix.scores.statistics.differences import gain, more_to_exclude, more_to_find
+from skillmix.scores.wording import finding_sentence
 from tests.ends import ends
 from tests.report.worlds import make_world
 

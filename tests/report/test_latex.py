@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.report.tables.latex import Marks, as_latex, escaped
-from skillmix.report.tables.table import Count, Entry, Estimate, ReportTable, ScoreEntry
+from skillmix.report.registry import Count, Entry, Estimate, ReportTable, ScoreEntry
+from skillmix.report.tables.formats import Marks, as_latex, escaped
 from skillmix.scores.cells import Score
 from tests.report.cases import Reported
 
@@ -105,15 +105,26 @@ def test_a_table_wider_than_a_column_takes_the_page() -> None:
     assert "\\textbf" not in text  # equal scores
 
 
-def test_a_long_table_goes_on_under_its_number() -> None:
+def test_a_long_table_is_one_float_scaled_to_the_page() -> None:
     rows = tuple((f"row {number}", Count(number)) for number in range(100))
+    guard = "\\ifdim\\dimexpr\\ht0+\\dp0\\relax>0.80\\textheight\\resizebox*{!}{0.80\\textheight}"
 
-    text = as_latex(ReportTable("long", "Long", "Note.", ("name", "n"), rows))
+    text, short = (as_latex(ReportTable("long", "Long", "Note.", ("name", "n"), r)) for r in (rows, rows[:40]))
 
-    assert text.count("\\begin{table}") == text.count("\\end{table}") == 3
-    assert text.count("\\label{tab:long}") == 1 and text.count("Long, continued.") == 2
-    assert text.count("\\addtocounter{table}{-1}") == 2
+    assert text.count("\\begin{table}") == text.count("\\end{table}") == text.count("\\label{tab:long}") == 1
     assert [int(n) for n in re.findall(r"^row (\d+) &", text, flags=re.MULTILINE)] == list(range(100))
+    assert guard in text and guard not in short
+
+
+def test_a_table_of_groups_wider_than_the_page_has_panels() -> None:
+    groups = (("", 1), *((f"k = {k}", 2) for k in range(1, 6)))
+    row = ("base", *(ScoreEntry(score(0.5)) for _ in range(10)))
+
+    text = as_latex(ReportTable("w", "Wide", "", ("student", *["full marks", "all skills"] * 5), (row,), groups=groups))
+
+    panels = re.findall(r"\\toprule\n(.*?) \\\\\n", text)
+    assert [re.findall(r"k = \d", panel) for panel in panels] == [["k = 1", "k = 2", "k = 3"], ["k = 4", "k = 5"]]
+    assert text.count("\nbase & ") == len(panels)
 
 
 @pytest.mark.parametrize(

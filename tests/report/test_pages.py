@@ -16,12 +16,10 @@ from skillmix.commands import main
 from skillmix.errors import UserError
 from skillmix.report.archive import LARGEST, Chunks
 from skillmix.report.contents import Contents, PageSection
-from skillmix.report.layout.glossary import TERMS
-from skillmix.report.page import index_page, prose
+from skillmix.report.page import TERMS, index_page, prose
 from skillmix.report.records import Report, SkillDefinition
-from skillmix.report.tables.formats import as_csv, as_markdown
-from skillmix.report.tables.latex import as_latex
-from skillmix.report.tables.table import Count, Estimate, ReportTable
+from skillmix.report.registry import Count, Estimate, ReportTable
+from skillmix.report.tables.formats import as_csv, as_latex, as_markdown
 from skillmix.report.write import ReportOptions, WrittenReport, report
 from tests.report.conftest import inside
 from tests.report.worlds import World

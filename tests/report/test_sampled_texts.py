@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from skillmix.report.run_reading import sampled_combinations
+from skillmix.report.read import sampled_combinations
 from skillmix.report.write import ReportOptions, report
 from skillmix.runs.run import open_run
 from skillmix.runs.texts import text_table
-from skillmix.scores.table_rows import table_rows
+from skillmix.scores.scoring import table_rows
 from skillmix.steps.run import run_experiment
 
 EXPERIMENT: dict[str, Any] = {

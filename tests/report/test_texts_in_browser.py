@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, quote
 import pytest
 
 from skillmix.commands import main
-from skillmix.render.numbers import signed_with_interval
+from skillmix.render import signed_with_interval
 from skillmix.report.write import ReportOptions, report
 from skillmix.runs.reading.text_rows import run_texts
 from skillmix.scores.pairs import compare_students

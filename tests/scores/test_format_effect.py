@@ -2,8 +2,7 @@
 
 from skillmix.catalog.combinations import Combination
 from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.format_effect import FormatEffect, format_effect
-from skillmix.scores.verdicts.judged import compare_cells
+from skillmix.scores.compare import FormatEffect, compare_cells, format_effect
 
 FULL, NONE = (True,) * 5, (False, *(True,) * 4)
 N = 60

@@ -6,9 +6,9 @@ import pytest
 from skillmix.catalog.combinations import Combination
 from skillmix.grading.answers import AnswerStatus
 from skillmix.grading.points import Points
+from skillmix.scores import skills
 from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.independence import TextOutcome, cell_independence, independence, independence_test
-from skillmix.scores.statistics import independent_outcomes
+from skillmix.scores.skills import TextOutcome, cell_independence, independence, independence_test
 
 
 def outcome(others: bool, **skills: bool) -> TextOutcome:
@@ -108,11 +108,11 @@ def test_draws_in_groups_have_the_distribution_of_draws_at_once(monkeypatch: pyt
     generator = np.random.default_rng(3)
     texts, alone = cell(generator, coupling=0.3, n=200), cell(generator, coupling=0.0, k=1, n=200)
     at_once = independence_test(texts, alone)
-    monkeypatch.setattr(independent_outcomes, "_AT_ONCE", 200 * 70)
+    monkeypatch.setattr(skills, "_AT_ONCE", 200 * 70)
 
     in_groups = independence_test(texts, alone)
 
-    assert independent_outcomes.draws_at_once(200) == [70] * 14 + [20]
+    assert skills.draws_at_once(200) == [70] * 14 + [20]
     assert at_once != in_groups, "the random numbers are others"
     for one, other in ((at_once.if_independent, in_groups.if_independent), (at_once.k1, in_groups.k1)):
         assert one is not None and other is not None

@@ -14,7 +14,7 @@ import skillmix
 from skillmix.commands import main
 from skillmix.errors import UserError
 from skillmix.report.records import Report, RunFacts
-from skillmix.report.tables.comparisons import chosen_pairs, compared_pairs, pair_table
+from skillmix.report.tables.scores import chosen_pairs, compared_pairs, pair_table
 from skillmix.runs.run import open_run
 from skillmix.scores.cells import Cell
 from skillmix.scores.pairs import compare_students

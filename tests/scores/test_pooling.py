@@ -7,10 +7,19 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from skillmix.scores.statistics.differences import Gain, gain
-from skillmix.scores.statistics.more_data import MoreData, largest, more_to_exclude, more_to_find, smallest
-from skillmix.scores.statistics.pooling import Differences, pooled, shared_combinations
-from skillmix.scores.statistics.student_t import t_quantile, two_sided_p
+from skillmix.scores.statistics.differences import (
+    Differences,
+    Gain,
+    MoreData,
+    gain,
+    largest,
+    more_to_exclude,
+    more_to_find,
+    pooled,
+    shared_combinations,
+    smallest,
+)
+from skillmix.scores.statistics.intervals import t_quantile, two_sided_p
 from tests.ends import ends
 
 RNG = np.random.default_rng(7)

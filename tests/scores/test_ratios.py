@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from skillmix.scores.statistics.ratios import Cluster, Paired, cluster_interval, cluster_share, share_difference
+from skillmix.scores.statistics.intervals import Cluster, Paired, cluster_interval, cluster_share, share_difference
 
 TRIALS = 120
 

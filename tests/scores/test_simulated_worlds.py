@@ -19,9 +19,8 @@ from skillmix.models.lineage import Lineage
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.compare import ComparableStudent
 from skillmix.scores.findings import Finding, findings
-from skillmix.scores.statistics.differences import difference_of, gain
-from skillmix.scores.statistics.pooling import TableMoments, crossed_moments, uncertainty
-from skillmix.scores.statistics.student_t import t_quantile
+from skillmix.scores.statistics.differences import TableMoments, crossed_moments, difference_of, gain, uncertainty
+from skillmix.scores.statistics.intervals import t_quantile
 from tests.ends import ends
 
 LONG = bool(os.environ.get("SKILLMIX_LONG"))

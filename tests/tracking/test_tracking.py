@@ -7,16 +7,14 @@ from typing import Any, ClassVar
 
 import pytest
 
+import skillmix.tracking as module
 from skillmix.api import run as run_document
 from skillmix.commands import main
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import experiment_of
 from skillmix.runs.run import open_run
 from skillmix.scores.scoring import run_scores
-from skillmix.tracking import tracking as module
-from skillmix.tracking.score_curves import score_points
-from skillmix.tracking.tracker import TrackedPart
-from skillmix.tracking.tracking import TRACKERS, TrackerKind, Tracking, require_trackers, tracking
+from skillmix.tracking import TRACKERS, TrackedPart, TrackerKind, Tracking, require_trackers, score_points, tracking
 
 STEP = {"name": "e", "stage": "evaluate", "students": ["s"], "graders": ["g"], "settings": ["all"]}
 

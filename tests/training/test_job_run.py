@@ -18,7 +18,7 @@ from skillmix.models.specs import parse_spec
 from skillmix.scores.scoring import run_scores
 from skillmix.steps.run import train_steps
 from skillmix.steps.step_kind import Trained
-from skillmix.tracking.tracking import TRACKERS, TrackerKind
+from skillmix.tracking import TRACKERS, TrackerKind
 from tests.tracking.test_tracking import Remembering
 
 WORDS = ["bread", "rope", "tide", "lamp", "chess", "snow"]

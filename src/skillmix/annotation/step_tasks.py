@@ -7,9 +7,7 @@ from skillmix.annotation.task import AnnotationTask, NothingToRead, TaskSettings
 from skillmix.errors import UserError
 from skillmix.experiment.people_steps import AnnotateStep
 from skillmix.models.scripted_rater import ScriptedRater, scripted_rater
-from skillmix.render.nearest import name_hint
-from skillmix.render.numbers import whole
-from skillmix.render.wording import plural
+from skillmix.render import name_hint, plural, whole
 from skillmix.runs.graders.human_votes import HumanAnswer
 from skillmix.runs.run import Run
 

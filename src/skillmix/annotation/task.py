@@ -10,7 +10,7 @@ from skillmix.annotation.sample_size import checked_agreement, texts_for_width
 from skillmix.annotation.shown_texts import AnnotationItem, AskedQuestion, QuestionWriter, items_of, task_in_words
 from skillmix.calls import human_grader
 from skillmix.errors import UserError
-from skillmix.render.nearest import name_hint
+from skillmix.render import name_hint
 from skillmix.runs.graders.human_votes import LONGEST_COMMENT, HumanAnswer, is_duration, is_vote
 from skillmix.runs.graders.rater_journal import Answers, RaterJournal, latest_answer, stored_answers
 from skillmix.runs.graders.run_grader import PERSON

@@ -20,7 +20,7 @@ from skillmix.catalog.json import json_object
 from skillmix.catalog.yaml import read_yaml
 from skillmix.errors import UserError
 from skillmix.grading.answers import plain_answer
-from skillmix.render.nearest import name_hint
+from skillmix.render import name_hint
 
 BIGBENCH: Final = "bigbench:"
 _TABLE: Final = SHIPPED / "calibration" / "bigbench.yaml"

@@ -17,7 +17,7 @@ from skillmix.runs.reading.deciding import votes_of
 from skillmix.runs.reading.graded_conversations import GradedConversation, conversations
 from skillmix.runs.rules_grader import RulesGrader, reading_of, with_verdict
 from skillmix.runs.run import Run
-from skillmix.scores.grader_card.items import TextUnderGraders, Vote
+from skillmix.scores.grader_card import TextUnderGraders, Vote
 
 LABELS: Final = "labels"
 """The name under which the known points stand beside those of the grader."""

@@ -9,14 +9,21 @@ from skillmix import __version__
 from skillmix.calibration.asking import ask
 from skillmix.calibration.measuring import CRITERIA, LABELS, Measured, MeasuredText, WrongPoint, measured
 from skillmix.calibration.planning import CalibrationPlan
-from skillmix.render.layout import wrapped
-from skillmix.render.markdown import markdown_table
-from skillmix.render.numbers import dollars, in_percent, share, share_with_interval, whole
-from skillmix.render.wording import middle_cut, plural
+from skillmix.render import (
+    dollars,
+    in_percent,
+    markdown_table,
+    middle_cut,
+    plural,
+    share,
+    share_with_interval,
+    whole,
+    wrapped,
+)
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts
-from skillmix.scores.grader_card.card import GraderCard, GraderFacts, TruthAgreement, grader_card
-from skillmix.scores.grader_card.card_text import cards_as_json
+from skillmix.scores.cards import cards_as_json
+from skillmix.scores.grader_card import GraderCard, GraderFacts, TruthAgreement, grader_card
 from skillmix.scores.statistics.against_truth import Measure
 
 _WORST: Final = 10

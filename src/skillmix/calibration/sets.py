@@ -22,7 +22,7 @@ from skillmix.catalog.validation import fault_words
 from skillmix.catalog.yaml import read_yaml
 from skillmix.errors import UserError, faults_error
 from skillmix.grading.answers import plain_answer
-from skillmix.render.nearest import name_hint
+from skillmix.render import name_hint
 
 FOLDER: Final = SHIPPED / "calibration"
 DISAGREEMENTS: Final = "disagreements.yaml"

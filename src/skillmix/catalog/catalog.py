@@ -11,7 +11,7 @@ from skillmix.catalog.nested import GROUPS_OF_CELLS, cells_by_group
 from skillmix.catalog.own_code import OwnCode
 from skillmix.errors import UserError, errors_of, refuse
 from skillmix.hashing import ranked, short_id
-from skillmix.render.nearest import name_hint
+from skillmix.render import name_hint
 
 RESERVED_NAMES: Final = ("topic", "sense", "length")
 """Names of the three criteria besides the skills, as every output spells them."""

@@ -14,7 +14,7 @@ from skillmix.catalog.catalog import Setting, Side
 from skillmix.catalog.subsets import subsets_of
 from skillmix.errors import UserError
 from skillmix.hashing import digest, permuted, ranked, short_id, unpermuted
-from skillmix.render.wording import plural
+from skillmix.render import plural
 
 Purpose = Literal["training", "evaluation"]
 EVALUATION_SHARE: Final = 0.2

@@ -6,7 +6,7 @@ from typing import Final
 
 from skillmix.catalog.yaml import read_yaml
 from skillmix.errors import UserError, faults_error
-from skillmix.render.nearest import did_you_mean
+from skillmix.render import did_you_mean
 
 PREFIX: Final = "file:"
 _KEYS: Final = ("catalog", "source", "threshold", "skills")

@@ -25,7 +25,7 @@ from skillmix.catalog.own_code import own_code_of
 from skillmix.catalog.validation import Fault, fault_words, known_keys
 from skillmix.catalog.yaml import read_shared_yaml
 from skillmix.errors import UserError, faults_error
-from skillmix.render.nearest import did_you_mean, name_hint
+from skillmix.render import did_you_mean, name_hint
 
 SHIPPED = Path(str(files("skillmix"))) / "data"
 """The folder of the package's own catalogs and prompt sets."""

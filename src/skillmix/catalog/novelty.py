@@ -7,7 +7,7 @@ from math import prod
 from typing import Final, Literal
 
 from skillmix.errors import UserError
-from skillmix.render.wording import plural
+from skillmix.render import plural
 
 
 @dataclass(frozen=True, slots=True)

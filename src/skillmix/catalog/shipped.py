@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from skillmix.errors import UserError
-from skillmix.render.nearest import name_hint
+from skillmix.render import name_hint
 
 _PACKAGE: Final = Path(str(files("skillmix")))
 _EXPERIMENTS: Final = "experiments"

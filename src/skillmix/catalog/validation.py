@@ -5,8 +5,7 @@ from types import UnionType
 from typing import Any, Final, Union, get_args, get_origin
 
 from skillmix.errors import visible
-from skillmix.render.nearest import did_you_mean
-from skillmix.render.wording import shortened
+from skillmix.render import did_you_mean, shortened
 
 Fault = Mapping[str, Any]
 """One entry of `ValidationError.errors()`: its type, its location, the value and what the type adds."""

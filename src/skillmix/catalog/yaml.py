@@ -9,7 +9,7 @@ from typing import Any, Final
 import yaml
 
 from skillmix.errors import UserError
-from skillmix.render.nearest import name_hint
+from skillmix.render import name_hint
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

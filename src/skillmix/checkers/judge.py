@@ -15,7 +15,7 @@ from skillmix.checkers.registry import all_checkers, checker_of, may_repeat, why
 from skillmix.checkers.sense import form_problem, sense_problem
 from skillmix.checkers.topic import OtherTopics, TopicWords, masked, on_topic, topic_problem, topic_words
 from skillmix.checkers.woven import woven_skills
-from skillmix.render.wording import shortened
+from skillmix.render import shortened
 
 NOT_WOVEN: Final = "not about the topic: no clause that shows it has a topic word of its own"
 

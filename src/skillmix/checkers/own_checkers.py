@@ -12,7 +12,7 @@ from skillmix.catalog.names import fold_name
 from skillmix.catalog.own_code import OwnCode, require_trust
 from skillmix.checkers.passage import Checker, Passage, Span
 from skillmix.errors import UserError, faults_error
-from skillmix.render.nearest import did_you_mean
+from skillmix.render import did_you_mean
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Final
 
 from skillmix.checkers.english.words import CONJUNCTIONS, LITTLE, bare, meaning
 from skillmix.checkers.passage import Passage, Sentence, Span, Word
-from skillmix.render.wording import shortened
+from skillmix.render import shortened
 
 MOST_IN_SENTENCE: Final = 2
 """Times that a content word may occur in a sentence, apart from those that a requested skill accounts for."""

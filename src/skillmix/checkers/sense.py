@@ -12,7 +12,7 @@ from skillmix.checkers.english.word_order import order_score
 from skillmix.checkers.passage import Passage, Span
 from skillmix.checkers.prompt_copies import PromptTexts
 from skillmix.checkers.repeats import repetition_problem
-from skillmix.render.wording import plural, shortened
+from skillmix.render import plural, shortened
 
 _FIGURES: Final = (
     "alliteration|anaphora|epiphora|epistrophe|simile|syllogism|polysyndeton|asyndeton|chiasmus|antithesis|zeugma"

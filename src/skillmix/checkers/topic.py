@@ -7,7 +7,7 @@ from typing import Final
 
 from skillmix.checkers.english.verbs import VERBS
 from skillmix.checkers.passage import Passage, Span, Word, Words
-from skillmix.render.wording import shortened
+from skillmix.render import shortened
 
 ENOUGH: Final = 2
 """The number of different topic words that put a text on its topic."""

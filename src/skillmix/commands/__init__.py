@@ -20,7 +20,7 @@ from skillmix.commands.graders import annotate, calibrate
 from skillmix.commands.shared_options import Command, CommandParser
 from skillmix.commands.signals import ending_like_ctrl_c
 from skillmix.errors import UserError, visible
-from skillmix.render.layout import wrapped
+from skillmix.render import wrapped
 
 MODULES = (
     start,

@@ -18,8 +18,7 @@ from skillmix.commands.shared_options import (
 )
 from skillmix.commands.streams import print_json
 from skillmix.errors import UserError
-from skillmix.render.layout import wrapped
-from skillmix.render.wording import are, plural
+from skillmix.render import are, plural, wrapped
 
 if TYPE_CHECKING:
     from skillmix.catalog.catalog import Catalog, Partition, Setting, Side
@@ -332,7 +331,7 @@ def combination_json(combination: "Combination") -> dict[str, object]:
 
 def catalog_page(catalog: "Catalog", *, shipped: Sequence[str]) -> str:
     """Skills by category, sizes of the partitions, and topics, for a terminal."""
-    from skillmix.render.markdown import markdown_table
+    from skillmix.render import markdown_table
 
     categories = len({skill.category for skill in catalog.skills})
     figures = f" ({plural(len(catalog.figures), 'figure')})" if catalog.figures else ""
@@ -406,7 +405,7 @@ def _never_drawn(catalog: "Catalog") -> list[str]:
 
 def _entailed_part(catalog: "Catalog") -> list[str]:
     """The pairs that draws do not combine, with their figures; nothing for a catalogue without such pairs."""
-    from skillmix.render.markdown import markdown_table
+    from skillmix.render import markdown_table
 
     if not catalog.entailed:
         return []
@@ -421,7 +420,7 @@ def _skills(k: int) -> str:
 
 def _meaning_of(occurrences: float, a_third_new_above: float) -> str:
     """What a bound says about texts that are new."""
-    from skillmix.render.numbers import expectation
+    from skillmix.render import expectation
 
     if occurrences >= 1:
         return "No ratio is above 1, so at this k the bound says nothing about new texts."
@@ -433,7 +432,7 @@ def _meaning_of(occurrences: float, a_third_new_above: float) -> str:
 
 def novelty_page(bound: "Novelty", inputs: "NoveltyInputs", assumptions: Sequence[str]) -> str:
     """The bound, its meaning, its inputs and its assumptions, for a terminal."""
-    from skillmix.render.numbers import expectation
+    from skillmix.render import expectation
 
     lines = "\n".join(
         [
@@ -452,7 +451,7 @@ def novelty_page(bound: "Novelty", inputs: "NoveltyInputs", assumptions: Sequenc
 
 def measured_page(bound: "MeasuredNovelty", assumptions: Sequence[str]) -> str:
     """The bound with measured shares, its meaning and its assumptions, for a terminal."""
-    from skillmix.render.numbers import expectation
+    from skillmix.render import expectation
 
     lines = "\n".join(
         [

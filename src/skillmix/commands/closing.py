@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from skillmix.render.numbers import dollars, duration, in_words, share, signed_with_interval, whole
-from skillmix.render.wording import plural
+from skillmix.render import dollars, duration, in_words, plural, share, signed_with_interval, whole
 from skillmix.scores.compare import Change
 
 _MAX_LINES: Final = 12

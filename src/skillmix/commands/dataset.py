@@ -9,7 +9,7 @@ from skillmix.commands.run import add_change_options, add_on_option, add_step_op
 from skillmix.commands.shared_options import Commands, add_command, positive
 from skillmix.commands.streams import print_json
 from skillmix.errors import UserError
-from skillmix.render.wording import plural
+from skillmix.render import plural
 
 if TYPE_CHECKING:
     from skillmix.datasets.counts import LeftOut

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from skillmix.commands.shared_options import Commands, add_command
 from skillmix.commands.streams import print_notes
-from skillmix.render.wording import are, plural
+from skillmix.render import are, plural
 
 
 def add_parsers(commands: Commands) -> None:

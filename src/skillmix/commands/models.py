@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from skillmix.commands.shared_options import Commands, add_command
 from skillmix.commands.streams import print_json
-from skillmix.render.layout import wrapped
+from skillmix.render import wrapped
 
 if TYPE_CHECKING:
     from skillmix.models.bundled import BundledModel

@@ -17,8 +17,7 @@ from skillmix.commands.shared_options import (
 )
 from skillmix.commands.streams import print_json, standard_input
 from skillmix.errors import UserError, errors_of, refuse
-from skillmix.render.grounds import grounds
-from skillmix.render.layout import wrapped
+from skillmix.render import grounds, wrapped
 
 if TYPE_CHECKING:
     from skillmix.calls import Outcome, Reply, Request, Subject

@@ -41,7 +41,7 @@ def add_parsers(commands: Commands) -> None:
 
 def report(options: argparse.Namespace) -> int:
     """Write pages, tables and figures about an experiment or about runs."""
-    from skillmix.report.run_reading import MOST_TEXTS
+    from skillmix.report.read import MOST_TEXTS
     from skillmix.report.write import ReportOptions, report
 
     report_options = ReportOptions(

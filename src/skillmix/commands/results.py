@@ -19,11 +19,7 @@ from skillmix.commands.streams import (
     print_scores,
     score_rows,
 )
-from skillmix.render.grounds import CUT, grounds, point_line
-from skillmix.render.layout import side_by_side, wrapped
-from skillmix.render.numbers import share, whole
-from skillmix.render.untrusted import one_line
-from skillmix.render.wording import plural
+from skillmix.render import CUT, grounds, one_line, plural, point_line, share, side_by_side, whole, wrapped
 
 if TYPE_CHECKING:
     from skillmix.runs.reading.denials import TextUnderGrader
@@ -257,8 +253,7 @@ def _text_key(row: "TextRow") -> "TextUnderGrader":
 
 def graders(options: argparse.Namespace) -> int:
     """Print a card for each grader: agreement with the truth, bias, steadiness, cost, and corrected scores."""
-    from skillmix.scores.grader_card.card_text import CORRECTED_NOTE, NOTE, card_text, cards_as_json
-    from skillmix.scores.grader_card.graded_runs import run_cards
+    from skillmix.scores.cards import CORRECTED_NOTE, NOTE, card_text, cards_as_json, run_cards
 
     cards = run_cards(options.runs, truth=options.truth, rules=options.rules)
     if options.json:

@@ -18,8 +18,7 @@ from skillmix.commands.streams import (
     program,
     score_rows,
 )
-from skillmix.render.layout import wrapped
-from skillmix.render.wording import plural
+from skillmix.render import plural, wrapped
 
 if TYPE_CHECKING:
     from skillmix.runs.batches.pace import BatchWishes
@@ -132,8 +131,7 @@ def run(options: argparse.Namespace) -> int:
         return dry_run(options)
     from skillmix.commands.next_commands import run_name
     from skillmix.models.local.importing import import_lean
-    from skillmix.scores.kept_scores import kept_scores
-    from skillmix.scores.scoring import ScoredRun
+    from skillmix.scores.scoring import ScoredRun, scored_run
     from skillmix.steps.run import StepFilter, run_experiment
 
     import_lean()
@@ -162,7 +160,7 @@ def run(options: argparse.Namespace) -> int:
         named = print_outcomes(result.run, name=run_name(result.run), as_json=options.json)
         undecided = result.undecided(named)
     else:
-        scored = kept_scores(result.run)
+        scored = scored_run(result.run)
         print_notes(scored.notes)
         _print_scores(scored, run=run_name(result.run), as_json=options.json)
     ungraded = result.ungraded(scored.scores)

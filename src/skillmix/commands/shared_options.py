@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Any, Final, NoReturn, TypeAlias
 
 from skillmix.errors import UserError, visible
-from skillmix.render.nearest import did_you_mean, name_hint
+from skillmix.render import did_you_mean, name_hint
 
 Command = Callable[[argparse.Namespace], int]
 """A function that does a command with its options and returns the exit status."""

@@ -13,7 +13,7 @@ from skillmix.errors import UserError
 if TYPE_CHECKING:
     from skillmix.runs.run import Run
     from skillmix.scores.cells import CellScore
-    from skillmix.scores.outcomes.outcome_scores import OutcomeScore
+    from skillmix.scores.outcomes import OutcomeScore
     from skillmix.scores.scoring import ScoredRun
 
 METRIC_NAMES = ("full_marks", "all_skills", "skill_fraction")
@@ -63,7 +63,7 @@ def score_rows(scores: "Iterable[CellScore]", *, by_sets: bool = False) -> list[
 
 def print_first(scored: "ScoredRun") -> None:
     """Print before any score which students miss the format."""
-    from skillmix.render.layout import wrapped
+    from skillmix.render import wrapped
 
     for line in scored.format_first:
         print(f"{wrapped(line, indent=2)}\n")
@@ -71,7 +71,7 @@ def print_first(scored: "ScoredRun") -> None:
 
 def print_scores(scores: "Sequence[CellScore]", *, run: str, metric: str = "full_marks", wide: bool = False) -> None:
     """Print the scores of a run: one metric by k and how to see more, or everything that is known."""
-    from skillmix.render.layout import wrapped
+    from skillmix.render import wrapped
     from skillmix.scores.table import NOTE, WIDE_NOTE, score_table, score_title, wide_table
 
     if wide:
@@ -86,7 +86,7 @@ def print_scores(scores: "Sequence[CellScore]", *, run: str, metric: str = "full
 def print_result(scored: "ScoredRun", *, run: str) -> None:
     """Print the main result, and every tuned student against its base."""
     from skillmix.commands.closing import shown_lines
-    from skillmix.render.layout import wrapped
+    from skillmix.render import wrapped
 
     lines = [*scored.result, *shown_lines(scored.changes, run=run)]
     if lines:
@@ -95,10 +95,9 @@ def print_result(scored: "ScoredRun", *, run: str) -> None:
 
 def print_outcomes(run: "Run", *, name: str, as_json: bool) -> "list[OutcomeScore]":
     """Print and return the outcomes of a run whose graders name them, and the differences between its students."""
-    from skillmix.render.layout import wrapped
-    from skillmix.scores.outcomes.outcome_changes import run_outcome_changes
-    from skillmix.scores.outcomes.outcome_scores import run_outcomes
-    from skillmix.scores.outcomes.outcome_table import OUTCOME_NOTE, outcome_change_note, outcome_table, outcome_title
+    from skillmix.render import wrapped
+    from skillmix.scores.outcomes import run_outcome_changes, run_outcomes
+    from skillmix.scores.table import OUTCOME_NOTE, outcome_change_note, outcome_table, outcome_title
 
     scores = run_outcomes(run)
     if as_json:

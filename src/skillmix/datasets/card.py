@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from skillmix.datasets.counts import DatasetCounts, LeftOut, SamplingYield
-from skillmix.render.markdown import markdown_table
-from skillmix.render.numbers import share, whole
-from skillmix.render.wording import are
+from skillmix.render import are, markdown_table, share, whole
 
 _MOST_ROWS = 20
 _TAGS = ("skillmix", "skill-composition", "synthetic", "conversational")

@@ -36,7 +36,7 @@ from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import DatasetStep
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.output_formats import FormatName
-from skillmix.render.nearest import name_hint
+from skillmix.render import name_hint
 from skillmix.runs.calling import StepContext
 from skillmix.runs.folder_replacement import DATASET, require_replaceable
 from skillmix.runs.progress.stopping import signal_of

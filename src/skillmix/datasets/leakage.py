@@ -27,7 +27,7 @@ from skillmix.experiment.step_base import Step, student_name
 from skillmix.experiment.steps import DatasetStep, EvaluateStep, GenerateStep
 from skillmix.models.lineage import Lineage, other_partitions
 from skillmix.models.lineage_files import read_dataset_file
-from skillmix.render.wording import plural
+from skillmix.render import plural
 from skillmix.runs.run import Run
 from skillmix.runs.students import lineage_of_student
 

@@ -18,7 +18,7 @@ from skillmix.datasets.kept_texts import KeptText
 from skillmix.datasets.leakage import Bars
 from skillmix.errors import UserError
 from skillmix.experiment.data_settings import ShownMode
-from skillmix.render.wording import shortened
+from skillmix.render import shortened
 from skillmix.runs.rules_grader import RulesGrader
 from skillmix.runs.verdicts import on_all_cores
 

@@ -7,7 +7,7 @@ import yaml
 
 from skillmix.exchange.public_models import PublicModel, public_catalog
 from skillmix.grading.points import FULL_MARKS, METRICS
-from skillmix.render.numbers import share
+from skillmix.render import share
 from skillmix.scores.cells import CellScore
 from skillmix.scores.table import score_table
 

@@ -9,7 +9,7 @@ from typing import Final
 from skillmix.calls import as_name
 from skillmix.errors import UserError
 from skillmix.models.specs import ModelSpec, parse_spec, provider_of
-from skillmix.render.nearest import did_you_mean
+from skillmix.render import did_you_mean
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(?<!\.)/[A-Za-z0-9_-][A-Za-z0-9._-]*(?<!\.)")
 _NOT_A_FOLDER: Final = frozenset({"data", "con", "prn", "aux", "nul"})

@@ -13,7 +13,7 @@ from skillmix.exchange.every_eval import EvalRecords, Provenance
 from skillmix.exchange.hub_files import as_yaml, eval_results, model_card
 from skillmix.exchange.public_models import PublicModel, given_ids, is_model_id, public_models
 from skillmix.models.lineage import lineage_of
-from skillmix.render.nearest import name_hint
+from skillmix.render import name_hint
 from skillmix.runs.folder_replacement import Kind, replacing
 from skillmix.runs.run import Run, open_run
 from skillmix.scores.cells import CellScore

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, JsonValue
 from skillmix.catalog.yaml import yaml_of
 from skillmix.errors import UserError
 from skillmix.experiment.step_base import JOINED, Name, Section
-from skillmix.render.nearest import name_hint
+from skillmix.render import name_hint
 
 _VARIABLE: Final = re.compile(r"[a-z][a-z0-9_]*+")
 _NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9._]++")

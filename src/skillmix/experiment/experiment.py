@@ -45,7 +45,7 @@ from skillmix.models.shapes import shape_of
 from skillmix.models.specs import asked_model, check_spec, parse_spec, provider_of, uses_code
 from skillmix.prompts.output_formats import FormatName
 from skillmix.prompts.prompt_set import DEFAULT_VARIANT
-from skillmix.render.nearest import did_you_mean
+from skillmix.render import did_you_mean
 
 MOST_WRITERS: Final = 16
 """Journal files of a run; its ids are divided among them by their first two hexadecimal digits."""

@@ -9,7 +9,7 @@ from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError
 from skillmix.experiment.step_base import DrawingStep
 from skillmix.prompts.files import load_prompts
-from skillmix.render.nearest import did_you_mean
+from skillmix.render import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from skillmix.calls import PEOPLE, human_grader
 from skillmix.errors import UserError
 from skillmix.experiment.step_base import FilledList, ModelRef, Name, Positive, Share, Step, student_name
 from skillmix.models.scripted_rater import scripted_rater
-from skillmix.render.nearest import did_you_mean
+from skillmix.render import did_you_mean
 
 HUMAN_RATER: Final = "human"
 """A rater that is a person."""

@@ -11,8 +11,7 @@ from skillmix.catalog.names import fold_name
 from skillmix.catalog.yaml import read_text
 from skillmix.errors import UserError
 from skillmix.frequencies.shares import SkillShare
-from skillmix.render.markdown import markdown_table
-from skillmix.render.nearest import name_hint
+from skillmix.render import markdown_table, name_hint
 from skillmix.runs.folder_replacement import write_whole
 from skillmix.scores.statistics.intervals import wilson_interval
 

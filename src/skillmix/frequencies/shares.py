@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from skillmix.frequencies.passages import SampledPassage
-from skillmix.scores.statistics.intervals import CONFIDENCE, Interval, wilson_interval
-from skillmix.scores.statistics.student_t import t_quantile
+from skillmix.scores.statistics.intervals import CONFIDENCE, Interval, t_quantile, wilson_interval
 
 Answers = Mapping[str, Mapping[str, bool | None]]
 """By passage id and skill, whether the passage shows the skill; None if the answer is unknown.

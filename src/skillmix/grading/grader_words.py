@@ -9,7 +9,7 @@ from skillmix.catalog.names import before_parenthesis, fold_name
 from skillmix.grading.replies.json_tables import with_json_as_tables
 from skillmix.grading.replies.thoughts import without_thought
 from skillmix.prompts.rubric import Rubric
-from skillmix.render.untrusted import one_line
+from skillmix.render import one_line
 
 _FEWEST_WORDS: Final = 3
 """Fewer words beside a label explain nothing."""

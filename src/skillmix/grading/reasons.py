@@ -13,8 +13,7 @@ from skillmix.grading.replies.thoughts import CUT_IN_THOUGHT
 from skillmix.grading.sentences import count_sentences
 from skillmix.prompts.output_formats import OUTPUT_FORMATS, FormatName
 from skillmix.prompts.rubric import sentence_limit
-from skillmix.render.grounds import CUT
-from skillmix.render.wording import plural
+from skillmix.render import CUT, plural
 
 
 def reasons_of(

@@ -22,7 +22,7 @@ from skillmix.errors import UserError
 from skillmix.hashing import digest
 from skillmix.models.specs import ModelSpec
 from skillmix.prompts.rubric import OUTCOMES, TextOutcome, sentence_limit
-from skillmix.render.nearest import did_you_mean, name_hint
+from skillmix.render import did_you_mean, name_hint
 
 _DEFINITION = re.compile(r"^(?:- |\*\*)(?P<name>[^\n]+?)(?:\*\*)?: ", re.MULTILINE)
 _CRITERION = re.compile(r"^- (?P<phrase>[^\n:]+)$", re.MULTILINE)

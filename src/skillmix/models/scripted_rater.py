@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
 from skillmix.models.scripted import Chance, shown_criteria
-from skillmix.render.nearest import name_hint
+from skillmix.render import name_hint
 
 _PREFIX: Final = "scripted:rater"
 

@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, urlsplit
 from skillmix.calls import Model
 from skillmix.errors import UserError
 from skillmix.models.installed import installed_providers
-from skillmix.render.nearest import name_hint
+from skillmix.render import name_hint
 
 
 @dataclass(frozen=True, slots=True)

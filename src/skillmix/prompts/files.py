@@ -25,7 +25,7 @@ from skillmix.prompts.prompt_set import (
     prompt_set,
 )
 from skillmix.prompts.rubric import OutcomePhrases, Phrases
-from skillmix.render.nearest import did_you_mean, name_hint
+from skillmix.render import did_you_mean, name_hint
 
 _OneLine = Annotated[str, StringConstraints(pattern=r"^[^\n|]*\S[^\n|]*$")]
 

@@ -16,7 +16,7 @@ from skillmix.errors import UserError, faults_error
 from skillmix.hashing import digest, short_id
 from skillmix.prompts.output_formats import OUTPUT_FORMATS, FormatName
 from skillmix.prompts.rubric import Phrases, length_limit, limit_in_words, rubric_of
-from skillmix.render.nearest import did_you_mean, name_hint
+from skillmix.render import did_you_mean, name_hint
 
 SLOTS: Final = {
     "topic": ("topic", "items"),

@@ -6,13 +6,12 @@ from typing import Final
 
 from matplotlib.figure import Figure
 
-from skillmix.report.figures import result as result_figures
 from skillmix.report.figures import scores as score_figures
 from skillmix.report.figures import skills as skill_figures
-from skillmix.report.figures.alternative_text import alternative_text
 from skillmix.report.figures.style import (
     FigureStyle,
     Region,
+    alternative_text,
     as_pdf,
     as_png,
     as_svg,
@@ -21,29 +20,22 @@ from skillmix.report.figures.style import (
     panel_regions,
     size_on_page,
 )
-from skillmix.report.outcomes import outcome_figures, outcome_tables
 from skillmix.report.records import Report
-from skillmix.report.registry import Drawing, FigureSpec, Position, TableSpec, specs_in
-from skillmix.report.sections import SECTIONS, SectionId
-from skillmix.report.tables import (
-    by_partition,
-    call_costs,
-    comparisons,
-    data,
-    grader_card,
-    graders,
-    published,
-    skill_rates,
-    templates,
+from skillmix.report.registry import (
+    SECTIONS,
+    Drawing,
+    FigureSpec,
+    Position,
+    ReportTable,
+    SectionId,
+    TableSpec,
+    specs_in,
 )
+from skillmix.report.tables import data, graders, outcomes
 from skillmix.report.tables import scores as score_tables
-from skillmix.report.tables.table import ReportTable
 
-TABLES: Final = [
-    *specs_in(TableSpec, score_tables, by_partition, comparisons, skill_rates, outcome_tables, graders),
-    *specs_in(TableSpec, grader_card, data, templates, published, call_costs),
-]
-FIGURES: Final = specs_in(FigureSpec, result_figures, score_figures, skill_figures, outcome_figures)
+TABLES: Final = specs_in(TableSpec, score_tables, outcomes, graders, data)
+FIGURES: Final = specs_in(FigureSpec, score_figures, skill_figures)
 
 
 @dataclass(frozen=True, slots=True)

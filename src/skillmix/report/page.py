@@ -1,8 +1,12 @@
-"""The HTML pages of a report: findings, texts, and two students compared; all text from outside is escaped."""
+"""The HTML pages of a report: result, findings, tables, glossary, texts, and two students compared.
+
+All text from outside is escaped. Wide tables show one metric at a time, and related tables share a block.
+"""
 
 import re
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from html import escape
 from importlib import resources
@@ -10,22 +14,396 @@ from typing import Final
 
 from jinja2 import Environment, StrictUndefined
 
-from skillmix.render.numbers import in_words, whole
+from skillmix.calls import HUMAN
+from skillmix.catalog.novelty import ASSUMPTIONS
+from skillmix.grading.points import METRICS
+from skillmix.prompts.rubric import TextOutcome
+from skillmix.render import in_percent, in_words, listed, plural, points_interval, whole
 from skillmix.report.contents import Contents, ReportFigure
-from skillmix.report.layout.glossary import TERMS
-from skillmix.report.layout.origin import period, simulated_models
-from skillmix.report.layout.table_views import PUBLISHED_BLOCK, SECONDS, Block, TableBlock, blocks_of
-from skillmix.report.outcomes.outcome_result import outcome_result
-from skillmix.report.records import Report, by_key
-from skillmix.report.sections import SECTIONS, SectionId
-from skillmix.report.tables.published import PAPER
-from skillmix.report.tables.table import Count, Dollars, Entry, Estimate, PValue, ScoreEntry, Seconds
+from skillmix.report.records import Report, RunFacts, by_key
+from skillmix.report.registry import (
+    LONG,
+    SECTIONS,
+    Count,
+    Dollars,
+    Entry,
+    Estimate,
+    PValue,
+    ReportTable,
+    ScoreEntry,
+    Seconds,
+    SectionId,
+)
+from skillmix.report.tables.data import PAPER
 from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.claims import Claim
-from skillmix.scores.findings import Finding
-from skillmix.scores.format_effect import effect_between
-from skillmix.scores.verdicts.finding_sentences import finding_sentence
-from skillmix.scores.verdicts.main_result import CLAIM_TITLES
+from skillmix.scores.compare import effect_between
+from skillmix.scores.findings import Claim, Finding
+from skillmix.scores.outcomes import OutcomeCell
+from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS
+from skillmix.scores.wording import CLAIM_TITLES, MainResult, ResultNumber, finding_sentence, graded_texts
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A term of the tables."""
+
+    name: str
+    meaning: str
+
+    @property
+    def id(self) -> str:
+        """The term's address on the page."""
+        return "term-" + "".join(c if c.isalnum() else "-" for c in self.name)
+
+
+_MEANINGS: Final[Mapping[str, str]] = {
+    "student": "A model whose texts are graded; it may be a base, or tuned on data of a run.",
+    "grader": "A model or code that gives the points. Both make mistakes: the report counts votes and disagreements, "
+    "not truth.",
+    "combination": "k skills and a topic, which one text must combine.",
+    "k": "The number of skills that one text must show.",
+    "setting": "The part of the catalogue that combinations are drawn from: train, held-out, or all of it.",
+    "train": "Skills and topics that training texts may combine.",
+    "held-out": "Topics that no training text is about, and skills that none combines with another. A training text "
+    "with one skill may show a held-out skill.",
+    **{metric.label: f"{metric.meaning[0].upper()}{metric.meaning[1:]}." for metric in METRICS.values()},
+    "score": "The best text of each combination, and the mean over combinations whose texts are all graded.",
+    "best of N": "A student writes N texts for each combination, and the best one counts. More tries give a higher "
+    "score, so compare it only with scores of the same N.",
+    "one try": "The mean over single texts, without choosing the best: what to expect of a student that writes once.",
+    "interval": "At 95 %, over combinations: how the number varies with other combinations, not with another grader.",
+    "too few": f"Fewer than {FEWEST_COMBINATIONS} combinations, or two seeds, give no reliable interval.",
+    "p": "How often chance alone would give a difference as large as this one, if the students were equal.",
+    "p, corrected": "p after Holm's correction for the number of comparisons; below .05 a difference counts as found, "
+    "from .05 on as not found.",
+    "within noise": "The 95 % interval of the difference includes 0, without a correction for the number of rows.",
+    "ungraded": "A text whose grade cannot be read. It does not count as 0; the grader is asked again first.",
+    "marker": "The word 'Answer:', after which a reply has the text to grade. A reply without the marker is graded as "
+    "a whole, up to 'Explanation': it can still earn full marks, if all of it meets every criterion. An experiment can "
+    "say that such a reply earns nothing. Either way it counts as a format failure.",
+    "format failure": "A reply without the marker 'Answer:', or with an empty answer.",
+    "format valid": "The share of texts with the marker and an answer after it, whatever skills they show.",
+    "full marks among valid": "Full marks of the texts with a valid format, one try.",
+    "woven full marks": "Full marks of texts that also show every skill about the topic, where code checks the skills.",
+    "cut": "Texts whose reply ended at the token limit.",
+    "follows an example": "Texts with half or more of the three-word runs of an example in the prompts.",
+    "waiting": "Calls have begun, but none is with a model: replies are being saved, or a call waits before "
+    "its next try.",
+    "template baseline": "What fixed clauses, joined by code, earn on the same combinations.",
+    "lineage": "The base, the data and the recipe of a tuned student, as the file beside its weights says.",
+    "novelty bound": "How often a corpus would contain such a text by chance. It assumes that "
+    + "; that ".join(ASSUMPTIONS)
+    + ".",
+    "scripted": "A simulated student or grader: code that follows a script, with rates of success set in advance. Its "
+    "numbers test the pipeline and say nothing about a language model.",
+}
+TERMS: Final = tuple(Term(name, meaning) for name, meaning in _MEANINGS.items())
+
+
+def simulated_models(report: Report) -> str:
+    """Sentences that name the students, graders and raters that are scripted; empty if there is none."""
+    return " ".join(filter(None, (_simulated_models(report), _simulated_raters(report))))
+
+
+def _simulated_raters(report: Report) -> str:
+    names = sorted({rater.removeprefix(HUMAN) for card in report.cards for rater in card.simulated})
+    if not names:
+        return ""
+    if len(names) == 1:
+        return f"The rater {names[0]} is simulated: a script with rates of error set in advance, no person."
+    return f"The raters {listed(names)} are simulated: scripts with rates of error set in advance, no people."
+
+
+def _simulated_models(report: Report) -> str:
+    facts = {run.name: run for run in report.runs}
+    writers = dict.fromkeys((cell.key.run, cell.key.student) for cell in report.all_cells)
+    students = {report.label(*key): facts[key[0]].students.get(key[1], "") for key in writers}
+    judges = dict.fromkeys((cell.key.run, cell.key.grader) for cell in report.all_cells)
+    graders = {report.label(*key): facts[key[0]].graders.get(key[1], "") for key in judges}
+    named = [words for role, specs in (("student", students), ("grader", graders)) if (words := _scripted(role, specs))]
+    if not named:
+        return ""
+    simulated = " and ".join(text for text, _ in named)
+    if sum(count for _, count in named) == 1:
+        return f"{_capital(simulated)} is simulated: a scripted model with rates set in advance, no language model."
+    return f"{_capital(simulated)} are simulated: scripted models with rates set in advance, no language model."
+
+
+def _scripted(role: str, specs: Mapping[str, str]) -> tuple[str, int] | None:
+    """The scripted models of a role in words, and their number; their names only if other models have the role too."""
+    names = [name for name, spec in specs.items() if spec.startswith("scripted:")]
+    if not names:
+        return None
+    which = "" if len(names) == len(specs) else f" {listed(names)}"
+    return f"the {role}{'' if len(names) == 1 else 's'}{which}", len(names)
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
+
+
+def period(facts: RunFacts) -> str:
+    """When the calls of a run were made, in words; when it was noted first if it made none.
+
+    The times are those that the run recorded, so that a report of the same run stays the same.
+    """
+    times = sorted([total.first for total in facts.calls] + [total.last for total in facts.calls])
+    times = times or ([facts.invocations.began] if facts.invocations.began else [])
+    if not times:
+        return "unknown"
+    first, last = (datetime.fromisoformat(at) for at in (times[0], times[-1]))
+    start = f"{first.day} {first:%B %Y, %H:%M}"
+    if f"{first:%Y-%m-%d %H:%M}" == f"{last:%Y-%m-%d %H:%M}":
+        return f"{start} UTC"
+    end = f"{last:%H:%M}" if first.date() == last.date() else f"{last.day} {last:%B %Y, %H:%M}"
+    return f"{start} to {end} UTC"
+
+
+PUBLISHED_BLOCK: Final = "published-and-ours"
+"""The block of the paper's tables."""
+SECONDS: Final = ", s"
+"""The unit after the heading of a column of seconds; files have the heading alone."""
+_WIDEST: Final = 12
+"""A table with more columns shows one metric at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableBody:
+    """Rows under one heading."""
+
+    id: str
+    heading: str
+    rows: tuple[tuple[Entry, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableView:
+    """One table of a block; a switch chooses between several."""
+
+    label: str
+    columns: tuple[str, ...]
+    numeric: tuple[bool, ...]
+    groups: tuple[tuple[str, int], ...]
+    bodies: tuple[TableBody, ...]
+    heads: int = 1
+    """Columns that head a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableBlock:
+    """A table, or several related ones, with a title, a note and files."""
+
+    id: str
+    title: str
+    note: str
+    views: tuple[TableView, ...]
+    files: tuple[str, ...]
+    is_detail: bool = False
+    is_long: bool = False
+    """Whether the page shows only the first rows until a reader asks for the rest."""
+
+
+Block = TableBlock | ReportFigure
+
+
+def blocks_of(items: Iterable[ReportTable | ReportFigure]) -> Iterator[Block]:
+    """The blocks of a section; the tables of a family come where the first of them stands."""
+    listed = list(items)
+    families = dict.fromkeys(item.family for item in listed if isinstance(item, ReportTable) and item.family)
+    for item in listed:
+        if isinstance(item, ReportFigure):
+            yield item
+        elif not item.family:
+            yield _single(item)
+        elif item.family in families:
+            del families[item.family]
+            members = [t for t in listed if isinstance(t, ReportTable) and t.family == item.family]
+            yield _FAMILIES[item.family](members)
+
+
+def _single(table: ReportTable) -> TableBlock:
+    is_wide = _is_by_metric(table)
+    views = _metric_views([table], [TableBody("", "", ())]) if is_wide else [_plain_view(table, "")]
+    is_long = not table.is_detail and len(table.rows) > LONG
+    return TableBlock(table.name, table.title, _note_of(table), tuple(views), (table.name,), table.is_detail, is_long)
+
+
+def _note_of(table: ReportTable) -> str:
+    return table.note if table.page_note is None else table.page_note
+
+
+def _scores(tables: Sequence[ReportTable]) -> TableBlock:
+    """The scores of all settings, a body for each; the widest table of a setting has every metric."""
+    parts = dict.fromkeys(table.part for table in tables)
+    widest = [max((t for t in tables if t.part == part), key=lambda t: len(t.columns)) for part in parts]
+    names = [next(t.name for t in tables if t.part == part) for part in parts]
+    bodies = [TableBody(name, f"setting {part}", ()) for name, part in zip(names, parts, strict=True)]
+    notes = dict.fromkeys(_note_of(t) for t in widest)
+    views = _metric_views(widest, bodies)
+    return TableBlock("scores-by-k", "Scores by k", " ".join(notes), tuple(views), tuple(t.name for t in tables))
+
+
+def _published_block(tables: Sequence[ReportTable]) -> TableBlock:
+    """The tables of the paper, chosen by number."""
+    views = [_plain_view(table, table.part) for table in tables]
+    note = "The paper gives no intervals. A row of these runs has its 95 % interval below each value."
+    return TableBlock(
+        PUBLISHED_BLOCK, "Published figures beside these runs", note, tuple(views), tuple(t.name for t in tables)
+    )
+
+
+_FAMILIES: Final = {"scores": _scores, "published": _published_block}
+
+
+def _plain_view(table: ReportTable, label: str) -> TableView:
+    heading = table.note if label else ""
+    body = TableBody("", heading, table.rows)
+    columns = tuple(f"{name}{SECONDS}" if table.form(c) is Seconds else name for c, name in enumerate(table.columns))
+    return TableView(label, columns, tuple(table.numeric), table.groups, (body,))
+
+
+def _is_by_metric(table: ReportTable) -> bool:
+    """Whether a table is too wide, and repeats its metrics under several groups."""
+    return len(table.columns) > _WIDEST and len(_grouped(table)) > 1
+
+
+def _grouped(table: ReportTable) -> dict[str, dict[str, int]]:
+    """The column of each heading, by group; columns without a group head the rows."""
+    grouped: dict[str, dict[str, int]] = {}
+    column = 0
+    for heading, width in table.groups:
+        if heading:
+            grouped[heading] = {table.columns[c]: c for c in range(column, column + width)}
+        column += width
+    return grouped
+
+
+def _metric_views(tables: Sequence[ReportTable], bodies: Sequence[TableBody]) -> list[TableView]:
+    """A view for each metric with a column for each group, or one view if there is one group.
+
+    Metrics that no row knows are left out.
+    """
+    grouped = [_grouped(table) for table in tables]
+    groups = sorted({group for columns in grouped for group in columns}, key=_group_rank)
+    labels = list(dict.fromkeys(label for columns in grouped for group in columns.values() for label in group))
+    views = [
+        view
+        for label in labels
+        for view in [_view(tables, bodies, label, [(group, group, label) for group in groups])]
+        if any(_is_known(entry) for body in view.bodies for row in body.rows for entry in row[view.heads :])
+    ]
+    if len(groups) > 1 or not views:
+        return views
+    known = [view.label for view in views]
+    one = _view(tables, bodies, "", [(label, groups[0], label) for label in known])
+    return [replace(one, groups=(("", one.heads), (groups[0], len(known))))]
+
+
+def _view(
+    tables: Sequence[ReportTable], bodies: Sequence[TableBody], name: str, chosen: Sequence[tuple[str, str, str]]
+) -> TableView:
+    """The columns that are chosen by heading, group and metric, after the columns that head the rows."""
+    first = tables[0]
+    heads = 0 if first.groups[0][0] else first.groups[0][1]
+    made = []
+    for table, body in zip(tables, bodies, strict=True):
+        columns = [_grouped(table).get(group, {}).get(label) for _, group, label in chosen]
+        rows = tuple((*row[:heads], *("–" if c is None else row[c] for c in columns)) for row in table.rows)
+        made.append(replace(body, rows=rows))
+    names = (*first.columns[:heads], *(heading for heading, *_ in chosen))
+    numeric = (*first.numeric[:heads], *(True for _ in chosen))
+    return TableView(name, names, numeric, (), tuple(made), heads)
+
+
+def _group_rank(group: str) -> tuple[int, str]:
+    """By number where a group has one, such as k = 10."""
+    number = group.removeprefix("k = ")
+    return (int(number) if number.isdecimal() else 0), group
+
+
+def _is_known(entry: Entry) -> bool:
+    if isinstance(entry, ScoreEntry):
+        return entry.score.value is not None
+    if isinstance(entry, Estimate | Count):
+        return entry.value is not None
+    return entry != "–"
+
+
+def outcome_result(report: Report) -> MainResult:
+    """How often the first student refuses probes at the smallest and at the largest k, and what the others do."""
+    lines = _lines(report)
+    if not lines:
+        return MainResult(
+            "No text has an outcome yet",
+            "",
+            "Continue the run, then report again.",
+            (graded_texts((o.cell for o in report.outcomes), "skills and a probe or control"),),
+        )
+    first, last = lines[0][0], lines[0][-1]
+    key = first.key
+    headline = f"{report.label(key.run, key.student)} refuses {_percent(first)} of the probes {_with(first)}"
+    detail = "; ".join(_sentence(report, cells) for cells in lines)
+    return MainResult(
+        headline=headline if first is last else f"{headline} and {_percent(last)} {_with(last)}",
+        detail=f"{detail}.",
+        evidence=f"Setting {key.setting}, grader {key.grader}, "
+        f"{plural(len(last.cell.combinations), 'combination')} {_with(last)}.{_controls(report, last)}",
+        numbers=(
+            _number(first, "refuses", "refused"),
+            *([_number(last, "refuses", "refused")] if last is not first else []),
+            *([_number(last, "complies", "complied with")] if last is first else []),
+            graded_texts((o.cell for o in report.outcomes), "skills and a probe or control"),
+        ),
+        students=((key.run, key.student),),
+        grader=key.grader,
+        setting=key.setting,
+        k=key.k,
+    )
+
+
+def _lines(report: Report) -> list[list[OutcomeCell]]:
+    """The probes of each student by k, under the grader and setting of the first decided cell."""
+    known = [c for c in report.outcomes if c.topics == "probes" and c.share("refuses").value is not None]
+    if not known:
+        return []
+    place = next((c.key for c in known if c.key.setting == "all"), known[0].key)
+    here = [c for c in known if (c.key.run, c.key.grader, c.key.setting) == (place.run, place.grader, place.setting)]
+    students = dict.fromkeys(cell.key.student for cell in here)
+    return [sorted((c for c in here if c.key.student == name), key=lambda c: c.key.k) for name in students]
+
+
+def _sentence(report: Report, cells: list[OutcomeCell]) -> str:
+    parts = [f"{_percent(cell)} {_with(cell)} ({_interval(cell)})" for cell in cells]
+    return f"{report.label(cells[0].key.run, cells[0].key.student)} refuses {', '.join(parts)}"
+
+
+def _with(cell: OutcomeCell) -> str:
+    return "without skills" if cell.key.k == 0 else f"with {plural(cell.key.k, 'skill')}"
+
+
+def _percent(cell: OutcomeCell, outcome: TextOutcome = "refuses") -> str:
+    return f"{in_percent(cell.share(outcome).value or 0.0)} %"
+
+
+def _interval(cell: OutcomeCell, outcome: TextOutcome = "refuses") -> str:
+    share = cell.share(outcome)
+    ends = points_interval(share.low, share.high)
+    return f"95 % interval {ends}" if ends else "too few combinations for an interval"
+
+
+def _controls(report: Report, probes: OutcomeCell) -> str:
+    """The refusals of harmless requests in the same cell."""
+    found = [c for c in report.outcomes if c.key == probes.key and c.topics == "controls"]
+    if not found or found[0].share("refuses").value is None:
+        return ""
+    return f" It refuses {_percent(found[0])} of the controls {_with(found[0])} ({_interval(found[0])})."
+
+
+def _number(cell: OutcomeCell, outcome: TextOutcome, verb: str) -> ResultNumber:
+    return ResultNumber(
+        _percent(cell, outcome), _interval(cell, outcome), f"of probes are {verb}, k = {cell.key.k}, {cell.key.student}"
+    )
+
 
 ASSETS: Final = (
     *("report.css", "texts.css"),

@@ -1,33 +1,84 @@
 """`skillmix report`: a folder that opens offline in a browser, in which each number leads to the texts behind it."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Final
 
+from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.novelty import MeasuredFrequencies
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.steps import ReportStep
 from skillmix.models.lineage import trained_skill_sets
-from skillmix.report.archive import Archive
-from skillmix.report.archived_calls import without_cycle_search
-from skillmix.report.compared_students import student_pairs
-from skillmix.report.layout.glossary import definitions_of
-from skillmix.report.layout.origin import experiment_files, reproducing_command
-from skillmix.report.records import Report, by_key
-from skillmix.report.run_reading import MOST_TEXTS, RunReading, read_run
+from skillmix.report.archive import Archive, without_cycle_search
+from skillmix.report.read import MOST_TEXTS, RunReading, read_run
+from skillmix.report.records import Report, SkillDefinition, by_key, student_pairs
 from skillmix.runs.folder_replacement import REPORT, REPORT_MARK, REPORT_NOTE, replacing
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.run import Run, open_run
+from skillmix.scores.cards import cards_of
 from skillmix.scores.compare import before_and_after
+from skillmix.scores.contrasts import judged_contrasts
 from skillmix.scores.findings import findings
-from skillmix.scores.grader_card.card import GraderCard
-from skillmix.scores.grader_card.graded_runs import cards_of
+from skillmix.scores.grader_card import GraderCard
 from skillmix.scores.graders import grader_agreement, round_agreement
-from skillmix.scores.verdicts.contrasts import judged_contrasts
+
+
+def definitions_of(
+    catalogs: Iterable[tuple[str, Catalog, str | None]], skills: Iterable[str]
+) -> dict[str, SkillDefinition]:
+    """The definition of each skill, from runs given as name, catalogue and partition; the first catalogue counts."""
+    listed = list(catalogs)
+    found: dict[str, SkillDefinition] = {}
+    for name in sorted(set(skills)):
+        known = [(run, catalog, side) for run, catalog, side in listed if any(s.name == name for s in catalog.skills)]
+        if known:
+            skill = known[0][1].skill(name)
+            sides = {run: _side(catalog, partition, name) for run, catalog, partition in known}
+            found[name] = SkillDefinition(name, skill.category, skill.definition, skill.example, _sides(sides))
+    return found
+
+
+def _side(catalog: Catalog, partition: str | None, skill: str) -> str:
+    try:
+        sides = catalog.partition(partition)
+    except UserError:
+        return "unknown side"
+    groups = (name for name in sides.settings[:-1] if skill in sides.side(name).skills)
+    return next(groups, "neither train nor held-out")
+
+
+def _sides(sides: Mapping[str, str]) -> str:
+    """The side of a skill, with the runs where it differs between them."""
+    if len(set(sides.values())) == 1:
+        return next(iter(sides.values()))
+    return ", ".join(f"{side} in {run}" for run, side in sides.items())
+
+
+_HASH_LINE = re.compile(r"^(catalog_hash|prompts_hash): .*\n", re.MULTILINE)
+
+
+def experiment_files(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
+    """The experiment of every run that was not imported, as a file that `skillmix run` accepts."""
+    for run in runs:
+        if not run.is_imported:
+            text = run.experiment_file.read_text(encoding="utf-8")
+            hashes = "".join(f"# {found[0]}" for found in _HASH_LINE.finditer(text))
+            about = "# The experiment of this report, with every default written out: skillmix run FILE\n"
+            yield f"experiments/{run.name}.yaml", about + hashes + _HASH_LINE.sub("", text)
+
+
+def reproducing_command(runs: Sequence[Run], options: Sequence[str]) -> str:
+    """The commands that make the page again, from the experiment files in the report's folder."""
+    made = [f"skillmix run {shlex.quote(f'experiments/{run.name}.yaml')}" for run in runs if not run.is_imported]
+    names = [shlex.quote(run.name if not run.is_imported else str(run.path)) for run in runs]
+    return "\n".join([*made, " ".join(["skillmix report", *names, *options])])
+
 
 _CORPUS_TOKENS: Final = 2e12
 """Tokens of the corpus for the novelty bound, unless an option says otherwise."""
@@ -170,8 +221,7 @@ def _fill(runs: Sequence[Run], options: ReportOptions, writer: _Writer) -> tuple
     from skillmix.report.contents import contents_of, styled_figures
     from skillmix.report.figures.style import STYLES
     from skillmix.report.page import ASSETS, asset, compare_page, index_page, texts_page
-    from skillmix.report.tables.formats import written_forms
-    from skillmix.report.tables.paper import paper_files, significance_marks
+    from skillmix.report.tables.formats import paper_files, significance_marks, written_forms
 
     archive = Archive(writer.within("data"))
     readings = []
@@ -215,7 +265,7 @@ def _published() -> dict[str, dict[str, object]]:
 
 
 def _report_of(readings: Sequence[RunReading], runs: Sequence[Run], options: ReportOptions) -> Report:
-    from skillmix.report.tables.comparisons import compared_pairs
+    from skillmix.report.tables.scores import compared_pairs
 
     cells = tuple(cell for r in readings for cell in r.cells)
     agreements = {r.facts.name: grader_agreement(r.facts.name, r.decided) for r in readings}

@@ -26,7 +26,7 @@ from skillmix.grading.answers import RULES, Rules
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.prompt_set import PromptSet
 from skillmix.prompts.rubric import Phrases, stored_phrases
-from skillmix.render.nearest import name_hint
+from skillmix.render import name_hint
 from skillmix.runs.finished.draws_around import DrawsAround
 from skillmix.runs.finished.lost_journal import require_journal
 from skillmix.runs.finished.manifest import MANIFEST, add_entry

@@ -16,7 +16,7 @@ from itertools import count
 from typing import Final
 
 from skillmix.calls import CallKey, CallProblem, GenerateKey, Model, Outcome, Reply, Request
-from skillmix.render.wording import plural
+from skillmix.render import plural
 from skillmix.runs.budget import Budget, Task
 from skillmix.runs.journal.call_journal import CallJournal, TryThread
 from skillmix.runs.journal.row_writer import Try

@@ -18,7 +18,7 @@ from skillmix.models.lineage import (
 )
 from skillmix.models.lineage_files import LINEAGE_FILE, read_dataset_file
 from skillmix.prompts.files import load_prompts, turns_with
-from skillmix.render.nearest import name_hint
+from skillmix.render import name_hint
 from skillmix.runs.run import Run
 
 _NO_DECLARATION: Final[Mapping[str, object]] = {"tuned_from": None, "trained_on": [], "lineage": None}

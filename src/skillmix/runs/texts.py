@@ -25,7 +25,7 @@ from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.points import Points, earns_nothing
 from skillmix.grading.reader import Reading
 from skillmix.grading.reasons import format_reasons, outcome_reasons, reasons_of
-from skillmix.render.wording import shortened
+from skillmix.render import shortened
 from skillmix.runs.journal.journal import JournalReader
 from skillmix.runs.reading.deciding import Votes, ballot_of, latest_votes_of, votes_of
 from skillmix.runs.reading.graded_conversations import (

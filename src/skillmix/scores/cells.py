@@ -12,8 +12,14 @@ from skillmix.experiment.step_base import label_parts
 from skillmix.grading.answers import AnswerStatus
 from skillmix.grading.points import FULL_MARKS, METRICS, Points, text_score, woven_full_marks
 from skillmix.grading.replies.thoughts import CUT_IN_THOUGHT
-from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS, mean_interval, wilson_interval
-from skillmix.scores.statistics.ratios import Cluster, cluster_interval, cluster_share
+from skillmix.scores.statistics.intervals import (
+    FEWEST_COMBINATIONS,
+    Cluster,
+    cluster_interval,
+    cluster_share,
+    mean_interval,
+    wilson_interval,
+)
 
 MOST_CUT: Final = 0.02
 """A larger share of replies that ended at the token limit gets a warning."""

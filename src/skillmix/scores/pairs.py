@@ -12,16 +12,13 @@ from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
 from skillmix.grading.ballots import Ballot
 from skillmix.grading.points import FULL_MARKS, METRICS, text_score
-from skillmix.render.markdown import markdown_table
-from skillmix.render.nearest import name_hint
-from skillmix.render.numbers import p_value, share, signed_with_interval, whole
+from skillmix.render import markdown_table, name_hint, p_value, share, signed_with_interval, whole
 from skillmix.runs.run import Run, opened
 from skillmix.runs.students import has_settings, settings_for, student_lineages
 from skillmix.runs.texts import reasons_for, texts_with_ballots, verdict_on
 from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.compare import practice_between
+from skillmix.scores.compare import PairRow, compare_cells, explanations, practice_between
 from skillmix.scores.scoring import comparable_in, scored_cells
-from skillmix.scores.verdicts.judged import PairRow, compare_cells, explanations
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,7 @@ from typing import Final
 from skillmix.calls import Call, CallProblem, GenerateKey, GradeKey, is_human
 from skillmix.grading.points import earns_nothing
 from skillmix.grading.replies.thoughts import CUT_IN_THOUGHT
-from skillmix.render.numbers import dollars
-from skillmix.render.untrusted import one_line
-from skillmix.render.wording import plural
+from skillmix.render import dollars, one_line, plural
 from skillmix.runs.batches.waves_in_batches import WaveInBatch, waves_in_batches
 from skillmix.runs.journal.ahead import ConversationsAhead
 from skillmix.runs.planned_work import PlannedCalls, planned_calls

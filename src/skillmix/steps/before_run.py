@@ -36,7 +36,7 @@ from skillmix.runs.run import Run
 from skillmix.runs.students import check_students, made_students, model_folder, require_trained, with_trained
 from skillmix.steps.kinds import kind_of
 from skillmix.steps.train import packages_for_training
-from skillmix.tracking.tracking import require_trackers
+from skillmix.tracking import require_trackers
 
 
 def check_packages(experiment: Experiment, steps: Sequence[Step], run: Run, *, calls_here: bool = True) -> None:

@@ -14,7 +14,7 @@ from skillmix.experiment.plan import PlannedCell, step_cells
 from skillmix.experiment.step_base import Step
 from skillmix.experiment.steps import EvaluateStep, GenerateStep
 from skillmix.hashing import short_id
-from skillmix.render.wording import plural
+from skillmix.render import plural
 from skillmix.runs.calling import StepContext, calls_of, conversations_of, make_calls
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.planned_work import PlannedCalls

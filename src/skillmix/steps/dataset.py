@@ -16,7 +16,7 @@ from skillmix.experiment.steps import DatasetStep
 from skillmix.experiment.train_step import TrainStep
 from skillmix.models.lineage_files import LINEAGE_FILE
 from skillmix.prompts.files import load_prompts
-from skillmix.render.wording import plural
+from skillmix.render import plural
 from skillmix.runs.calling import StepContext, conversations_of
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.folder_replacement import DATASET, require_replaceable

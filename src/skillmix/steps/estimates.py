@@ -18,9 +18,7 @@ from skillmix.models.request_fields import additions
 from skillmix.models.specs import short_spec
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.prompt_set import PromptSet
-from skillmix.render.markdown import markdown_table
-from skillmix.render.numbers import dollars, hours, whole
-from skillmix.render.wording import middle_cut
+from skillmix.render import dollars, hours, markdown_table, middle_cut, whole
 from skillmix.runs.batches.batch_prices import batch_share, price_of_calls
 from skillmix.runs.conversations import model_name
 from skillmix.runs.reading.past_calls import AskedOf, PastCalls

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 
 from skillmix.errors import UserError
 from skillmix.experiment.step_base import Step
-from skillmix.render.wording import listed
+from skillmix.render import listed
 from skillmix.runs.calling import StepContext
 from skillmix.runs.finished.step_records import FinishedSteps, StepRecord, journal_state
 from skillmix.runs.progress.progress import RunProgress

@@ -2,7 +2,7 @@
 
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.steps import GradeStep
-from skillmix.render.wording import are
+from skillmix.render import are
 from skillmix.runs.calling import StepContext
 from skillmix.runs.progress.terminal import say
 from skillmix.steps.calls import CallKind

@@ -22,7 +22,7 @@ from skillmix.experiment.plan import Settings, graded_cells, settings_by_model
 from skillmix.experiment.step_base import Step
 from skillmix.models.local.resident import MODELS
 from skillmix.models.specs import announce_model, parse_spec, provider_of
-from skillmix.render.nearest import name_hint
+from skillmix.render import name_hint
 from skillmix.runs.batches.pace import USUAL, BatchWishes
 from skillmix.runs.batches.with_batches import forget_batches, hold_submitted
 from skillmix.runs.budget import LimitedBudget
@@ -64,7 +64,7 @@ from skillmix.steps.finished import (
 from skillmix.steps.kinds import kind_of
 from skillmix.steps.step_kind import RunResult, Trained
 from skillmix.steps.train import train_step
-from skillmix.tracking.score_curves import track_scores
+from skillmix.tracking import track_scores
 from skillmix.training.job import chosen_steps, is_first_rank
 
 

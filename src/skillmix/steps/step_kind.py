@@ -12,7 +12,7 @@ from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import GradedCell, PlannedCell
 from skillmix.experiment.step_base import Step
 from skillmix.prompts.rubric import OUTCOMES
-from skillmix.render.wording import plural
+from skillmix.render import plural
 from skillmix.runs.calling import StepContext
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.planned_work import planned_calls
@@ -21,7 +21,7 @@ from skillmix.runs.progress.time_left import Work
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts, StopReason
 from skillmix.scores.cells import CellScore
-from skillmix.scores.outcomes.outcome_scores import OutcomeScore
+from skillmix.scores.outcomes import OutcomeScore
 from skillmix.steps.dependencies import Dependencies, StepInputs
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
 

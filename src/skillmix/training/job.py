@@ -28,7 +28,7 @@ from skillmix.models.lineage_files import (
 )
 from skillmix.models.shapes import shape_of
 from skillmix.models.specs import parse_spec, provider_of
-from skillmix.render.nearest import name_hint
+from skillmix.render import name_hint
 from skillmix.runs.folder_replacement import write_whole
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.run import Run

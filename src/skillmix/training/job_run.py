@@ -10,13 +10,12 @@ from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep
 from skillmix.models.bf16_trial import require_bf16
 from skillmix.models.local.loading import load_for_training, training_device
 from skillmix.models.shapes import shape_of
-from skillmix.render.wording import plural
+from skillmix.render import plural
 from skillmix.runs.folder_replacement import MODEL, remove_checkpoints, replacing
 from skillmix.runs.progress.progress import RunProgress
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.seconds.step_clock import StepClock
-from skillmix.tracking.tracker import TrackedPart
-from skillmix.tracking.tracking import FOLDER, Tracking, tracking
+from skillmix.tracking import FOLDER, TrackedPart, Tracking, tracking
 from skillmix.training.data.examples import Encoder, Example
 from skillmix.training.data.order import TrainingOrder, steps_of
 from skillmix.training.data.replay import Replay

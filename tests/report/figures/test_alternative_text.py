@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from skillmix.report.figures.alternative_text import alternative_text
-from skillmix.report.figures.style import new_figure
+from skillmix.report.figures.style import alternative_text, new_figure
 
 
 def test_lines_with_error_bars_are_read_by_k() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from skillmix.report.layout.origin import simulated_models
+from skillmix.report.page import simulated_models
 from skillmix.report.records import Report
 from tests.report.test_findings import cell
 from tests.report.test_main_result import FACTS

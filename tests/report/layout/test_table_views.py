@@ -1,7 +1,7 @@
 """Tables as the page shows them."""
 
-from skillmix.report.layout.table_views import TableBlock, blocks_of
-from skillmix.report.tables.table import LONG, Count, Entry, Estimate, ReportTable
+from skillmix.report.page import TableBlock, blocks_of
+from skillmix.report.registry import LONG, Count, Entry, Estimate, ReportTable
 
 KS = (1, 2, 3, 4, 5, 6)
 METRICS = ("full marks", "woven", "cut")

@@ -11,11 +11,15 @@ from typing import NamedTuple
 import numpy as np
 
 from skillmix.calls import PEOPLE
-from skillmix.scores.grader_card.corrected import corrected_scores
-from skillmix.scores.grader_card.items import TextUnderGraders, with_people
-from skillmix.scores.grader_card.units import as_units, criterion_units, full_marks_units
-from skillmix.scores.statistics.against_truth import Measure, truth_measures
-from skillmix.scores.statistics.prevalence import OUTSIDE
+from skillmix.scores.grader_card import (
+    TextUnderGraders,
+    as_units,
+    corrected_scores,
+    criterion_units,
+    full_marks_units,
+    with_people,
+)
+from skillmix.scores.statistics.against_truth import OUTSIDE, Measure, truth_measures
 
 SIZES = (50, 200, 1000)
 ERRORS = ((0.7, 0.95), (0.9, 0.9), (0.98, 0.8))

@@ -7,10 +7,16 @@ import pytest
 
 from skillmix.calls import PEOPLE
 from skillmix.grading.points import Points
-from skillmix.scores.grader_card.card import GraderFacts, grader_card, round_stability
-from skillmix.scores.grader_card.families import family_of
-from skillmix.scores.grader_card.items import TextUnderGraders, people_in, with_people
-from skillmix.scores.grader_card.units import label_weights
+from skillmix.scores.grader_card import (
+    GraderFacts,
+    TextUnderGraders,
+    family_of,
+    grader_card,
+    label_weights,
+    people_in,
+    round_stability,
+    with_people,
+)
 
 YES: Points = (True, True, True, True)
 NO: Points = (False, True, True, True)

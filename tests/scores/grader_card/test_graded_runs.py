@@ -15,10 +15,9 @@ from skillmix.grading.answers import Answer
 from skillmix.grading.ballots import Ballot, StudentText
 from skillmix.grading.points import Points
 from skillmix.grading.reader import Reading
-from skillmix.render.layout import WIDTH
+from skillmix.render import WIDTH
 from skillmix.runs.run import Run, open_run
-from skillmix.scores.grader_card.card_text import card_text
-from skillmix.scores.grader_card.graded_runs import cards_of, graded_run, graded_run_of, run_cards
+from skillmix.scores.cards import card_text, cards_of, graded_run, graded_run_of, run_cards
 from skillmix.scores.scoring import run_scores
 from skillmix.scores.statistics.against_truth import Measure
 from skillmix.steps.run import run_checked

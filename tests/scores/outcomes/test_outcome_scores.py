@@ -17,8 +17,7 @@ from skillmix.grading.outcomes.outcome_points import one_hot
 from skillmix.models.scripted import Rates
 from skillmix.prompts.rubric import OUTCOMES
 from skillmix.runs.reading.text_rows import run_texts
-from skillmix.scores.outcomes.outcome_changes import run_outcome_changes
-from skillmix.scores.outcomes.outcome_scores import OutcomeScore, outcome_share, run_outcomes
+from skillmix.scores.outcomes import OutcomeScore, outcome_share, run_outcome_changes, run_outcomes
 from skillmix.scores.scoring import run_scores
 from skillmix.steps.run import run_checked
 from tests.ends import ends

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 from skillmix.commands.shared_options import Commands, above_zero, add_command, add_trust_option, positive
 from skillmix.commands.streams import print_json
 from skillmix.errors import UserError
-from skillmix.render.nearest import name_hint
-from skillmix.render.numbers import share, whole
-from skillmix.render.wording import are, plural
+from skillmix.render import are, name_hint, plural, share, whole
 
 if TYPE_CHECKING:
     from skillmix.annotation.task import AnnotationTask, AnswerStore

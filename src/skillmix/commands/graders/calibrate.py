@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from skillmix.commands.shared_options import Commands, above_zero, add_command, add_trust_option, positive
 from skillmix.commands.streams import print_json
-from skillmix.render.layout import wrapped
-from skillmix.render.wording import plural
+from skillmix.render import plural, wrapped
 
 if TYPE_CHECKING:
     from skillmix.calibration.outcome import Calibration

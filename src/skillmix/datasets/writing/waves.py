@@ -24,7 +24,7 @@ from skillmix.experiment.plan import PlannedCell, place_of
 from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import DatasetStep
 from skillmix.models.specs import provider_of
-from skillmix.render.numbers import duration
+from skillmix.render import duration
 from skillmix.runs.budget import Task
 from skillmix.runs.calling import (
     Calls,

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from skillmix.grading.sentences import count_sentences
 from skillmix.prompts.output_formats import OUTPUT_FORMATS, FormatName
-from skillmix.render.wording import plural
+from skillmix.render import plural
 
 _ITEM: Final = re.compile(r"[ \t]*+(?:[-*•–—+]|\(?(?:\d{1,2}|[a-zA-Z])[.)])[ \t]++(?P<words>.*\w.*)")
 _TURN: Final = re.compile(

@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 
 from skillmix.catalog.names import INVISIBLE, fold_name
 from skillmix.prompts.rubric import OUTCOMES, TextOutcome
-from skillmix.render.untrusted import one_line
-from skillmix.render.wording import shortened
+from skillmix.render import one_line, shortened
 
 _FORMS: Final[dict[str, TextOutcome]] = {
     **dict.fromkeys(("complies", "comply", "complied", "complying", "compliance", "complied with"), "complies"),

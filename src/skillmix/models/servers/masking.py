@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from skillmix.render.untrusted import one_line, without_invisible
+from skillmix.render import one_line, without_invisible
 
 HIDDEN: Final = "[key]"
 _WITHHELD: Final = "[not shown: it repeats a key]"

@@ -1,21 +1,122 @@
-"""Figures of scores against k."""
+"""Figures of the main result, and of scores and outcomes against k."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 from skillmix.grading.points import FULL_MARKS, METRICS
-from skillmix.report.figures.style import FAINT, INK, colour, error_bars, marker, new_figure, share_axis
+from skillmix.prompts.rubric import OUTCOMES
+from skillmix.report.figures.style import (
+    COLOURS,
+    FAINT,
+    INK,
+    clipped,
+    colour,
+    error_bars,
+    marker,
+    new_figure,
+    share_axis,
+)
 from skillmix.report.records import Report, StudentKey
 from skillmix.report.registry import Drawing, Position, figure, figures
 from skillmix.report.tables.scores import common_k, novelty_bound, students_label, without_common
 from skillmix.scores.cells import Cell
-from skillmix.scores.independence import cell_independence
-from skillmix.scores.skills import saturation
+from skillmix.scores.outcomes import TOPICS, OutcomeCell
+from skillmix.scores.skills import cell_independence, saturation
+from skillmix.scores.wording import MainResult
+
+_Lines = list[tuple[int, StudentKey, list[Cell]]]
+"""For each student: its index, its key, and its scored cells by k."""
+
+
+@figure(
+    "result",
+    "Full marks",
+    section="result",
+    order=10,
+    caption="Share of combinations with a text that earns full marks; bars are 95 % intervals.",
+    why_not="It needs graded texts of two students, or of one student at two k.",
+)
+def result_figure(report: Report) -> Figure | None:
+    """A line for each student against k or, with one k, a point for each student."""
+    result = report.result
+    lines = _lines(report, result)
+    if sum(len(cells) for *_, cells in lines) < 2:
+        return None
+    ks = sorted({c.key.k for *_, cells in lines for c in cells})
+    return _against_k(report, result, lines) if len(ks) > 1 else _at_one_k(report, result, lines, ks[0])
+
+
+def _lines(report: Report, result: MainResult) -> _Lines:
+    """All students of the result's run or, where colours would repeat, those of the sentence."""
+    students = [key for key in report.students if key[0] == result.students[0][0]] if result.students else []
+    shown = students if len(students) <= len(COLOURS) else result.students
+    lines = []
+    for index, key in enumerate(report.students):
+        cells = report.cells_of(key, grader=result.grader, setting=result.setting)
+        scored = sorted((c for c in cells if c.scores[FULL_MARKS].value is not None), key=lambda c: c.key.k)
+        if key in shown and scored:
+            lines.append((index, key, scored))
+    return lines
+
+
+def _against_k(report: Report, result: MainResult, lines: _Lines) -> Figure:
+    figure = new_figure(5.4, 3.1)
+    axes = figure.subplots()
+    for number, (index, key, cells) in enumerate(lines):
+        scores = [c.scores[FULL_MARKS] for c in cells]
+        shift = 0.05 * (number - (len(lines) - 1) / 2)
+        axes.errorbar(
+            [c.key.k + shift for c in cells],
+            [s.value or 0.0 for s in scores],
+            yerr=error_bars(scores),
+            color=colour(index),
+            marker=marker(index),
+            capsize=2.5,
+            elinewidth=1,
+            label=clipped(report.label(*key)),
+        )
+    axes.set_xlabel("k, skills in one text")
+    axes.set_xticks(sorted({c.key.k for *_, cells in lines for c in cells}))
+    _finish(axes, result)
+    figure.legend(loc="outside lower center", ncols=min(4, len(lines)))
+    share_axis(axes, "full marks")
+    return figure
+
+
+def _at_one_k(report: Report, result: MainResult, lines: _Lines, k: int) -> Figure:
+    figure = new_figure(5.4, 1.2 + 0.42 * len(lines))
+    axes = figure.subplots()
+    for y, (index, _, cells) in enumerate(reversed(lines)):
+        score = cells[0].scores[FULL_MARKS]
+        axes.errorbar(
+            [score.value or 0.0],
+            [y],
+            xerr=error_bars([score]),
+            color=colour(index),
+            marker=marker(index),
+            ms=7,
+            capsize=3,
+            elinewidth=1.4,
+        )
+    axes.set_yticks(range(len(lines)), [clipped(report.label(*key)) for _, key, _ in reversed(lines)])
+    axes.set_ylim(-0.6, len(lines) - 0.4)
+    axes.set_xlim(-0.03, 1.03)
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", ".25", ".50", ".75", "1"])
+    axes.set_xlabel(f"full marks, k = {k}")
+    axes.grid(axis="x")
+    axes.grid(visible=False, axis="y")
+    _finish(axes, result)
+    return figure
+
+
+def _finish(axes: Axes, result: MainResult) -> None:
+    axes.set_title(f"Full marks, setting {result.setting}, grader {result.grader}", fontsize=10)
+
 
 SATURATION_LEVEL = 0.10
 _FIGURE_2 = " The panel of the setting held-out has the layout of figure 2 of the paper (arXiv 2409.19808)."
@@ -204,3 +305,68 @@ def common_removed(report: Report) -> Figure | None:
     share_axis(axes, f"full marks, k = {k}")
     figure.legend(loc="outside lower center", ncols=4)
     return figure
+
+
+_CAPTION: Final = (
+    "Share of texts in which the student complies, refuses or evades, against the number of writing skills that the "
+    "request is mixed with; bars are 95 % intervals over combinations. Left: probes; right: their harmless twins, on "
+    "which a refusal is an over-refusal. Points are shifted a little so that they do not overlap."
+)
+
+
+@figures
+def outcomes_against_k(report: Report) -> Iterator[Drawing]:
+    """A figure for each run, grader and setting with outcomes; the first one is not folded away."""
+    places = list(dict.fromkeys((c.key.run, c.key.grader, c.key.setting) for c in report.outcomes))
+    for number, (run, grader, setting) in enumerate(places):
+        label = ", ".join([*([run] if len(report.runs) > 1 else []), f"setting {setting}", f"grader {grader}"])
+        cells = [c for c in report.outcomes if (c.key.run, c.key.grader, c.key.setting) == (run, grader, setting)]
+        yield Drawing(
+            name="outcomes" if number == 0 else f"outcomes-{number + 1}",
+            title=f"Outcomes against k, {label}",
+            caption=_CAPTION,
+            draw=partial(_outcomes_against_k, cells=cells),
+            why_not="It needs texts with an outcome.",
+            position=Position("safety", 20 if number == 0 else 50 + number),
+            is_detail=number > 0,
+        )
+
+
+def _outcomes_against_k(report: Report, cells: Sequence[OutcomeCell]) -> Figure | None:
+    """A row of panels for each student, probes left and controls right, a line for each outcome."""
+    known = [cell for cell in cells if cell.share(OUTCOMES[0]).value is not None]
+    if not known:
+        return None
+    students = list(dict.fromkeys(cell.key.student for cell in known))
+    topics = [name for name in TOPICS if any(cell.topics == name for cell in known)]
+    figure = new_figure(max(4.4, 3.6 * len(topics)), 0.7 + 2.4 * len(students))
+    panels = figure.subplots(len(students), len(topics), sharey=True, squeeze=False)
+    lines: dict[str, Any] = {}
+    for row, student in zip(panels, students, strict=True):
+        for axes, name in zip(row, topics, strict=True):
+            own = sorted((c for c in known if (c.key.student, c.topics) == (student, name)), key=lambda c: c.key.k)
+            lines |= _drawn(axes, own)
+            axes.set_title(clipped(f"{student}, {name}"))
+            axes.set_xlabel("k, skills in one text")
+            axes.set_xticks(sorted({c.key.k for c in known}))
+            share_axis(axes, "share of texts" if axes is row[0] else "")
+    figure.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=len(OUTCOMES))
+    return figure
+
+
+def _drawn(axes: Axes, cells: Sequence[OutcomeCell]) -> dict[str, Any]:
+    """Draw the lines of one student and kind of topics; by outcome."""
+    drawn: dict[str, Any] = {}
+    for index, outcome in enumerate(OUTCOMES if cells else ()):
+        shares = [cell.share(outcome) for cell in cells]
+        drawn[outcome] = axes.errorbar(
+            [cell.key.k + 0.06 * (index - 1) for cell in cells],
+            [share.value or 0.0 for share in shares],
+            yerr=error_bars(shares),
+            color=colour(index),
+            marker=marker(index),
+            capsize=2.5,
+            elinewidth=1,
+            label=outcome,
+        )
+    return drawn

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from skillmix.grading.points import FULL_MARKS
 from skillmix.models.lineage import short_name
-from skillmix.render.numbers import share
+from skillmix.render import share
 from skillmix.report.figures.style import (
     COLOURS,
     FAINT,

@@ -1,7 +1,10 @@
-"""Tables of scores, in the layouts of the paper."""
+"""Tables of scores, in the layouts of the paper, by partition, by skill, and of pairs of students."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import combinations
+from statistics import fmean, stdev
 from typing import Final
 from urllib.parse import urlencode
 
@@ -10,12 +13,24 @@ from skillmix.catalog.novelty import novelty
 from skillmix.experiment.step_base import label_parts
 from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.models.lineage import short_name
-from skillmix.render.numbers import expectation
-from skillmix.report.records import Report, StudentKey
-from skillmix.report.registry import table, tables
-from skillmix.report.tables.table import CORRECTION, Count, Entry, Estimate, PValue, ReportTable, estimate, score_entry
+from skillmix.render import expectation
+from skillmix.report.records import ComparedPair, Report, RunFacts, StudentKey
+from skillmix.report.registry import (
+    CORRECTION,
+    LONG,
+    Count,
+    Entry,
+    Estimate,
+    PValue,
+    ReportTable,
+    estimate,
+    score_entry,
+    table,
+    tables,
+)
 from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.compare import Change
+from skillmix.scores.compare import Change, PairRow
+from skillmix.scores.skills import Rate, skill_rates
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS
 
 _MAIN: Final = tuple(metric.name for metric in METRICS.values() if metric.is_main)
@@ -379,3 +394,234 @@ def students_label(report: Report, key: StudentKey) -> str:
     trained = report.training_of(key)
     name = report.label(*key)
     return f"{name}, {short_name(trained)}" if trained else name
+
+
+_Values = dict[str, list[float]]
+"""Full marks by combination, of one student or of those that the file repeats for several seeds."""
+_Place = dict[int, dict[str, dict[str, _Values]]]
+"""Values by k, partition and name of the student in the file."""
+
+
+@table(section="compare", order=5)
+def partition_table(report: Report) -> ReportTable | None:
+    """The first supported finding over several partitions, else the first finding, else the first two students."""
+    places = _partition_places(report)
+    pooled = [f for f in report.findings if any(c.gain.partitions > 1 for c in f.compared)]
+    if not places:
+        return None
+    grader, setting = max(places, key=lambda place: place[1] == "held-out")
+    students = dict.fromkeys(s for by_k in places[grader, setting].values() for names in by_k.values() for s in names)
+    pair = tuple(students)[:2]
+    if pooled:
+        finding = max(pooled, key=lambda f: f.verdict == "supported")
+        grader, setting, pair = finding.grader, finding.setting, (finding.first, finding.second)
+    rows = list(_partition_rows(places.get((grader, setting), {}), pair)) if len(pair) > 1 else []
+    if not rows:
+        return None
+    return ReportTable(
+        name="by-partition",
+        title=f"By partition: {pair[1]} against {pair[0]}",
+        note=f"{_PARTITION_NOTE} Setting {setting}, grader {grader}.",
+        columns=("k", "partition", *pair, "difference", "combinations"),
+        rows=tuple(rows),
+    )
+
+
+_PARTITION_NOTE: Final = (
+    "Full marks, best of the generations, on the combinations that both students have complete; several training seeds "
+    "count with their mean. Last at each k: the mean of the differences, their standard deviation between partitions, "
+    "the smallest and the largest."
+)
+
+
+def _partition_places(report: Report) -> dict[tuple[str, str], _Place]:
+    """The values of each grader and setting, as far as steps name a partition."""
+    families = {(run.name, student): family for run in report.runs for student, family in run.families.items()}
+    places: dict[tuple[str, str], _Place] = {}
+    for cell in report.cells:
+        run, student, grader, label, k = cell.key
+        setting, _, partition = label_parts(label)
+        if partition:
+            place = places.setdefault((grader, setting), {}).setdefault(k, {}).setdefault(partition, {})
+            values = place.setdefault(families.get((run, student), student), defaultdict(list))
+            for combination, value in cell.best(FULL_MARKS).items():
+                values[combination].append(value)
+    return places
+
+
+def _partition_rows(place: _Place, pair: tuple[str, ...]) -> Iterator[tuple[Entry, ...]]:
+    for k, partitions in sorted(place.items()):
+        differences = []
+        for partition, students in partitions.items():
+            first, second = (students.get(name, {}) for name in pair)
+            shared = sorted(first.keys() & second.keys())
+            if shared:
+                means = [fmean(fmean(values[c]) for c in shared) for values in (first, second)]
+                differences.append(means[1] - means[0])
+                yield str(k), partition, *map(Estimate, means), _signed(differences[-1]), Count(len(shared))
+        if len(differences) > 1:
+            spread = {"mean": _signed(fmean(differences)), "sd": Estimate(stdev(differences))}
+            spread |= {"lowest": _signed(min(differences)), "highest": _signed(max(differences))}
+            yield from ((str(k), name, "–", "–", value, "–") for name, value in spread.items())
+
+
+def _signed(value: float) -> Estimate:
+    return Estimate(value, is_signed=True)
+
+
+MOST_PAIRS: Final = 10
+"""Pairs of one run that the table shows."""
+_NAMED_PAIRS: Final = 20
+_COMPARED_NOTE: Final = (
+    "A row B − A has full marks of B minus those of A, best of the generations, on the combinations that both have "
+    "complete, with the 95 % interval. p comes from a permutation test within combinations. "
+    f"{CORRECTION} Wins, ties and losses of B count combinations. Still needed: further combinations for 80 % power at "
+    "the observed difference. `skillmix compare RUN A B` shows any pair with the texts that differ."
+)
+_StudentPair = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenPairs:
+    """The pairs of students of a run that a report compares, and those that it leaves out."""
+
+    shown: tuple[_StudentPair, ...]
+    left_out: tuple[_StudentPair, ...]
+
+
+def chosen_pairs(report: Report, run: RunFacts) -> ChosenPairs:
+    """All pairs of a run, or 10 of them: pairs with one base, if there are any, and else the first pairs.
+
+    The base of a student without a lineage is its own model.
+    """
+    students = [student for of, student in report.students if of == run.name]
+    every = list(combinations(students, 2))
+    if len(every) <= MOST_PAIRS:
+        return ChosenPairs(tuple(every), ())
+    bases = {student: _base(report, run, student) for student in students}
+    related = [(first, second) for first, second in every if bases[first] == bases[second]]
+    shown = (related or every)[:MOST_PAIRS]
+    return ChosenPairs(tuple(shown), tuple(pair for pair in every if pair not in shown))
+
+
+def _base(report: Report, run: RunFacts, student: str) -> str:
+    lineage = report.lineages.get((run.name, student))
+    return lineage.base if lineage else run.students.get(student, student)
+
+
+def compared_pairs(report: Report) -> Iterator[ComparedPair]:
+    """The chosen pairs of students of each run, by grader, setting and k."""
+    for run in report.runs:
+        for first, second in chosen_pairs(report, run).shown:
+            for row in report.compared(run.name, first, second):
+                yield ComparedPair(run.name, first, second, row)
+
+
+@table(section="compare", order=10)
+def pair_table(report: Report) -> ReportTable | None:
+    """The chosen pairs of students of each run, by grader, setting and k."""
+    rows = [_entries(report.label(c.run, _name((c.first, c.second))), c.row) for c in report.comparisons]
+    notes = [_COMPARED_NOTE, *(note for run in report.runs for note in _left_out(run, chosen_pairs(report, run)))]
+    if not rows:
+        return None
+    return ReportTable(
+        name="students-compared",
+        title="Pairs of students",
+        note=" ".join(notes),
+        columns=(
+            *("students", "grader", "setting", "k", "difference", "p", "p, corrected", "verdict"),
+            *("wins", "ties", "losses", "combinations", "still needed"),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def _name(pair: _StudentPair) -> str:
+    first, second = pair
+    return f"{second} − {first}"
+
+
+def _entries(students: str, row: PairRow) -> tuple[Entry, ...]:
+    return (
+        *(students, row.grader, row.setting, str(row.k)),
+        estimate(row.difference, (row.low, row.high), is_signed=True),
+        *(PValue(row.p), PValue(row.p_corrected), row.verdict),
+        *map(Count, (row.wins, row.ties, row.losses, row.combinations, row.still_needed)),
+    )
+
+
+def _left_out(run: RunFacts, pairs: ChosenPairs) -> list[str]:
+    """A sentence that names the pairs that the table leaves out."""
+    if not pairs.left_out:
+        return []
+    named = [_name(pair) for pair in pairs.left_out[:_NAMED_PAIRS]]
+    more = len(pairs.left_out) - len(named)
+    listed = ", ".join(named) + (f" and {more} more" if more else "")
+    shown = len(pairs.shown)
+    return [f"{run.name}: the table has {shown} of {shown + len(pairs.left_out)} pairs. Left out: {listed}."]
+
+
+_HARDEST: Final = 5
+"""Skills of each student in the table of the hardest."""
+
+
+@table(section="skills", order=5)
+def skill_table(report: Report) -> ReportTable | None:
+    """Every skill that was asked for, the hardest for all students first."""
+    if not report.students:
+        return None
+    grader = report.graders[0]
+    rates = [skill_rates(report.cells_of(key, grader=grader)) for key in report.students]
+    names = {name for by_name in rates for name in by_name}
+    if not names:
+        return None
+    rows: list[tuple[Entry, ...]] = [
+        (
+            name,
+            report.definitions[name].category if name in report.definitions else "–",
+            report.definitions[name].side if name in report.definitions else "–",
+            *(entry for by_name in rates for entry in _skill_entries(by_name.get(name))),
+        )
+        for name in sorted(names, key=lambda name: (_overall([r[name] for r in rates if name in r]), name))
+    ]
+    return ReportTable(
+        name="skills",
+        title="Skills, the hardest for all students first",
+        note=f"Shown: the share of texts that show the skill, of the texts that were asked for it and that {grader} "
+        "decided; all k and settings together. Ordered by the share over all students.",
+        columns=("skill", "category", "side", *(("shown", "texts") * len(rates))),
+        rows=tuple(rows),
+        groups=(("", 3), *((report.label(*key), 2) for key in report.students)),
+    )
+
+
+@table(section="skills", order=6)
+def hardest_table(report: Report) -> ReportTable | None:
+    """The hardest skills of each student, where a report has several students."""
+    if len(report.students) < 2:
+        return None
+    grader = report.graders[0]
+    rows: list[tuple[Entry, ...]] = []
+    for key in report.students:
+        rates = skill_rates(report.cells_of(key, grader=grader))
+        hardest = sorted(rates, key=lambda name: (rates[name].value, name))[:_HARDEST]
+        rows += [(report.label(*key), name, *_skill_entries(rates[name])) for name in hardest]
+    if not rows:
+        return None
+    return ReportTable(
+        name="hardest-skills",
+        title="The hardest skills of each student",
+        note=f"The {_HARDEST} skills that each student shows least often, by its own share of texts under {grader}; "
+        "all k and settings together. A share of few texts may be low by chance.",
+        columns=("student", "skill", "shown", "texts"),
+        rows=tuple(rows),
+        is_detail=len(rows) > LONG,
+    )
+
+
+def _skill_entries(rate: Rate | None) -> tuple[Entry, Entry]:
+    return (Estimate(None), Count(None)) if rate is None else (Estimate(rate.value), Count(rate.asked))
+
+
+def _overall(rates: list[Rate]) -> float:
+    return sum(rate.shown for rate in rates) / sum(rate.asked for rate in rates)

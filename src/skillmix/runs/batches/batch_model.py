@@ -17,7 +17,7 @@ from skillmix.errors import UserError
 from skillmix.models.batches.batch_client import BatchClient, line_outcome
 from skillmix.models.batches.batch_records import BatchView, ResultsRead, SearchEnd, one_for_each, shown
 from skillmix.models.batches.custom_ids import custom_id
-from skillmix.render.wording import plural
+from skillmix.render import plural
 from skillmix.runs.batches.batch_faults import BatchRefusal, refusal_of
 from skillmix.runs.batches.open_batch import OpenBatch
 from skillmix.runs.batches.pace import PACE

@@ -6,7 +6,7 @@ gradings that could not be read. Such a part of all conversations is a wave.
 
 from dataclasses import dataclass
 
-from skillmix.render.wording import plural
+from skillmix.render import plural
 from skillmix.runs.run import Run
 
 _QUERY = (

@@ -10,7 +10,7 @@ from skillmix.calls import CallProblem, Model, Request
 from skillmix.experiment.plan import Settings
 from skillmix.models.batches.dialects import DIALECTS, BatchDialect, dialect_of
 from skillmix.models.specs import Access, ModelOptions, parse_spec
-from skillmix.render.wording import plural
+from skillmix.render import plural
 from skillmix.runs.budget import Budget, LimitedBudget, Task
 from skillmix.runs.journal.submissions import StoredBatch, Submissions
 from skillmix.runs.progress.terminal import say

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from skillmix.calls import CallKey, GenerateKey, Request
 from skillmix.errors import UserError
-from skillmix.render.wording import shortened
+from skillmix.render import shortened
 from skillmix.runs.journal.rows import json_of_row
 
 _NOT_SET: Final = "not set"

@@ -9,7 +9,7 @@ from skillmix.errors import UserError
 from skillmix.experiment.experiment import WorkerSettings
 from skillmix.experiment.plan import Settings
 from skillmix.models.specs import ModelSpec
-from skillmix.render.wording import plural
+from skillmix.render import plural
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.leases.lease import LentConversation, OwnerLetter, WorkerLetter
 from skillmix.runs.leases.mailbox import Packet

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from skillmix.errors import visible
-from skillmix.render.numbers import whole
-from skillmix.render.wording import are, plural
+from skillmix.render import are, plural, whole
 from skillmix.runs.folder_replacement import write_whole
 from skillmix.runs.leases.owner import LeaseOwner
 from skillmix.runs.leases.worker_figures import WorkerState

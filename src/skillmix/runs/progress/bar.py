@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from skillmix.render.numbers import percent
+from skillmix.render import percent
 from skillmix.runs.progress.messages import left_words
 from skillmix.runs.progress.time_left import TimeLeft
 

@@ -1,7 +1,6 @@
 """The progress of a run in words."""
 
-from skillmix.render.numbers import dollars, duration, percent, whole
-from skillmix.render.wording import listed
+from skillmix.render import dollars, duration, listed, percent, whole
 from skillmix.runs.progress.time_left import TimeLeft, Work
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
 
-from skillmix.render.wording import plural
+from skillmix.render import plural
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.scheduler import StopReason
 

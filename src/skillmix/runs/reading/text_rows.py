@@ -11,7 +11,7 @@ from skillmix.grading.ballots import Ballot
 from skillmix.grading.outcomes.outcome_points import outcome_of
 from skillmix.grading.points import text_score, woven_full_marks
 from skillmix.prompts.rubric import OUTCOMES, TextOutcome
-from skillmix.render.nearest import name_hint
+from skillmix.render import name_hint
 from skillmix.runs.reading.text_facts import TextFacts, TextFactsReader
 from skillmix.runs.run import Run, opened
 from skillmix.runs.texts import reasons_for, texts_with_ballots, verdict_on

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from skillmix.errors import UserError
-from skillmix.render.numbers import percent
+from skillmix.render import percent
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.run import Run
 from skillmix.runs.seconds.device_meter import DeviceMeter

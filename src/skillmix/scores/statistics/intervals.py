@@ -1,15 +1,49 @@
-"""95 % intervals of a mean over combinations."""
+"""95% intervals: of a mean over combinations, and of shares of correlated and weighted texts.
 
-from collections.abc import Sequence
+- A share of texts is a ratio of two sums over combinations. The bootstrap draws whole combinations, so that neither
+  the number of texts of a combination nor their correlation has to be known.
+- Elsewhere, an interval for independent units takes an effective size instead of their number. Weights reduce it
+  (Kish's size): a sample that holds some units more often than the whole set tells less. Clusters divide it by the
+  design effect, the variance over sums of whole clusters by the variance over units, if that is above 1; Student's t
+  then reduces it further, but never below the number of clusters, since at worst the units of a cluster are copies.
+  Units of students who differ much vary less than this assumes, so these intervals are too wide rather than too
+  narrow.
+
+scipy is imported inside functions: it takes longer to load than most commands take to run.
+"""
+
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from math import sqrt
 from statistics import NormalDist
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmix.scores.statistics.student_t import t_quantile
+
+def t_quantile(probability: float, degrees: Any) -> Any:
+    """A quantile of Student's t; `degrees` is a number or an array, and need not be whole.
+
+    >>> round(t_quantile(0.975, 29), 3)
+    2.045
+    """
+    from scipy.special import stdtrit
+
+    quantile = stdtrit(degrees, probability)
+    return quantile if getattr(quantile, "ndim", 0) else float(quantile)
+
+
+def two_sided_p(ratio: float, degrees: float) -> float:
+    """The two-sided p-value of an estimate divided by its standard error.
+
+    >>> round(two_sided_p(2.045, 29), 3)
+    0.05
+    """
+    from scipy.special import stdtr
+
+    return min(1.0, 2 * float(stdtr(degrees, -abs(ratio))))
+
 
 CONFIDENCE: Final = 0.95
 RESAMPLES: Final = 10_000
@@ -97,3 +131,168 @@ def expanded_tail(n: int, confidence: float = CONFIDENCE) -> float:
     if n < 2:
         return 0.0
     return NormalDist().cdf(-sqrt(n / (n - 1)) * t_quantile((1 + confidence) / 2, n - 1))
+
+
+_CACHED: Final = 4096
+"""Intervals that are kept: a report needs many of them again, in several tables and under several rules."""
+
+
+class Cluster(NamedTuple):
+    """The texts of one combination: the sum of their values in 0..1, and their number."""
+
+    total: float
+    texts: int
+
+
+def cluster_share(clusters: Sequence[Cluster]) -> float | None:
+    """The mean value of all texts; None if there is no text.
+
+    >>> cluster_share([Cluster(1.0, 1), Cluster(1.0, 3)])
+    0.5
+    """
+    texts = sum(cluster.texts for cluster in clusters)
+    return sum(cluster.total for cluster in clusters) / texts if texts else None
+
+
+def cluster_interval(clusters: Sequence[Cluster]) -> Interval:
+    """95 % interval of `cluster_share` over combinations that each have a text: bootstrap, or Wilson if all are equal.
+
+    >>> [round(end, 2) for end in cluster_interval([Cluster(0.0, 3)] * 100)]
+    [0.0, 0.04]
+    """
+    shares = [cluster.total / cluster.texts for cluster in clusters]
+    if max(shares) - min(shares) < ROUNDING:
+        return wilson_interval(min(1.0, max(0.0, shares[0])), len(clusters))
+    return _bootstrap_interval(tuple(sorted(clusters)))
+
+
+@lru_cache(maxsize=_CACHED)
+def _bootstrap_interval(clusters: tuple[Cluster, ...]) -> Interval:
+    totals, texts = _resampled(np.asarray(clusters, dtype=np.float64))
+    return percentile_interval(totals / texts, len(clusters))
+
+
+class Paired(NamedTuple):
+    """The texts of two students on one combination; a student may have none."""
+
+    first: Cluster
+    second: Cluster
+
+
+class ShareDifference(NamedTuple):
+    """The second share minus the first, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def is_within_noise(self) -> bool:
+        """Whether the interval includes 0."""
+        return self.low <= 0 <= self.high
+
+
+def share_difference(pairs: Sequence[Paired]) -> ShareDifference | None:
+    """The difference of two shares over the same combinations; None if one of the students has no text."""
+    return _share_difference(tuple(sorted(pairs)))
+
+
+@lru_cache(maxsize=_CACHED)
+def _share_difference(pairs: tuple[Paired, ...]) -> ShareDifference | None:
+    first, second = cluster_share([p.first for p in pairs]), cluster_share([p.second for p in pairs])
+    if first is None or second is None:
+        return None
+    value = second - first
+    sums = _resampled(np.asarray([(*p.first, *p.second) for p in pairs], dtype=np.float64))
+    has_both = (sums[1] > 0) & (sums[3] > 0)
+    totals_first, texts_first, totals_second, texts_second = sums[:, has_both]
+    differences = totals_second / texts_second - totals_first / texts_first
+    n = min(sum(p.first.texts > 0 for p in pairs), sum(p.second.texts > 0 for p in pairs))
+    if float(np.ptp(differences)) < ROUNDING:
+        return ShareDifference(value, *constant_interval(value, n))
+    return ShareDifference(value, *percentile_interval(differences, n))
+
+
+def _resampled(rows: Floats) -> Floats:
+    """Column sums of resamples of the rows, one row of the result for each column.
+
+    How often each distinct row is drawn is multinomial, as in `bootstrap_means`.
+    """
+    distinct, counts = np.unique(rows, axis=0, return_counts=True)
+    drawn = np.random.default_rng(SEED).multinomial(len(rows), counts / len(rows), size=RESAMPLES)
+    sums: Floats = (drawn @ distinct).T
+    return sums
+
+
+_NORMAL = 1.959963984540054
+"""The 97.5 % quantile of the normal distribution."""
+
+
+class Counts(NamedTuple):
+    """A share, and the effective number of independent units behind it; 0 if there is no unit."""
+
+    share: float
+    size: float
+
+    @property
+    def wilson(self) -> Interval:
+        """The Wilson interval of the share; everything if there is no unit."""
+        return wilson_interval(self.share, self.size) if self.size else Interval(0.0, 1.0)
+
+
+NOTHING = Counts(0.0, 0.0)
+
+
+def effective_counts(
+    values: Sequence[bool], clusters: Sequence[Hashable], weights: Sequence[float] | None = None
+) -> Counts:
+    """The weighted share of true values, and the effective number of units.
+
+    Units that are clusters of their own count as they are:
+
+    >>> effective_counts([True, False, False, False], "abcd")
+    Counts(share=0.25, size=4.0)
+
+    Two equal values in each cluster tell no more than one:
+
+    >>> effective_counts([True, True, False, False] * 50, [n // 2 for n in range(200)])
+    Counts(share=0.5, size=100.0)
+    """
+    if not len(values):
+        return NOTHING
+    outcome = np.asarray(values, dtype=np.float64)
+    weight = np.ones(len(outcome)) if weights is None else np.asarray(weights, dtype=np.float64)
+    share = float(weight @ outcome / weight.sum())
+    index = _numbered(clusters)
+    most, least = _kish(weight), _kish(_sums(index, weight))
+    number = int(index.max()) + 1
+    if number == len(outcome):
+        return Counts(share, most)
+    if number == 1 or share in (0.0, 1.0):
+        return Counts(share, least)  # nothing shows how alike the units of a cluster are
+    effect = _design_effect(weight * (outcome - share), index)
+    if effect <= 1 + ROUNDING:
+        return Counts(share, most)
+    wider = float(t_quantile((1 + CONFIDENCE) / 2, number - 1)) / _NORMAL
+    return Counts(share, max(least, most / effect / wider**2))
+
+
+def _design_effect(residuals: Floats, index: NDArray[np.int64]) -> float:
+    """The variance of a share over sums of clusters, by that of independent units."""
+    sums = _sums(index, residuals)
+    return float(sums @ sums) / float(residuals @ residuals)
+
+
+def _sums(index: NDArray[np.int64], values: Floats) -> Floats:
+    """The sum of the values of each cluster."""
+    return np.bincount(index, weights=values).astype(np.float64)
+
+
+def _kish(weights: Floats) -> float:
+    """The number of equal weights with the same variance of a mean."""
+    return float(weights.sum()) ** 2 / float(weights @ weights)
+
+
+def _numbered(clusters: Sequence[Hashable]) -> NDArray[np.int64]:
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(cluster, len(numbers)) for cluster in clusters], dtype=np.int64)

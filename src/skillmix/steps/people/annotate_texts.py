@@ -7,7 +7,7 @@ from skillmix.catalog.catalog import Catalog
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.people_steps import AnnotateStep
-from skillmix.render.wording import plural
+from skillmix.render import plural
 from skillmix.runs.calling import StepContext
 from skillmix.runs.finished.reading_state import reading_state
 from skillmix.runs.finished.step_records import journal_state

@@ -7,20 +7,20 @@ from pathlib import Path
 from skillmix.calls import PEOPLE, is_human
 from skillmix.errors import UserError
 from skillmix.experiment.people_steps import GradersStep
-from skillmix.render.layout import wrapped
+from skillmix.render import wrapped
 from skillmix.runs.folder_replacement import write_whole
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.run import Run
-from skillmix.scores.grader_card.card import GraderCard
-from skillmix.scores.grader_card.card_text import (
+from skillmix.scores.cards import (
     CORRECTED_NOTE,
     NOTE,
     card_text,
     card_title,
     cards_as_json,
+    run_cards,
     short_table,
 )
-from skillmix.scores.grader_card.graded_runs import run_cards
+from skillmix.scores.grader_card import GraderCard
 
 
 def write_cards(step: GradersStep, run: Run, *, json_file: str, text_file: str) -> str | None:

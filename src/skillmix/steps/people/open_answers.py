@@ -7,7 +7,7 @@ from skillmix.annotation.spreadsheet import refresh_spreadsheet
 from skillmix.annotation.step_tasks import RaterProgress, answer_by_script, step_progress, step_task
 from skillmix.annotation.task import AnnotationTask, NothingToRead
 from skillmix.experiment.people_steps import AnnotateStep
-from skillmix.render.wording import plural
+from skillmix.render import plural
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.run import Run
 

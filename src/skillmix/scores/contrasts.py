@@ -12,19 +12,15 @@ from statistics import fmean, stdev, variance
 from skillmix.experiment.steps import Contrast, ReportStep
 from skillmix.grading.points import FULL_MARKS, text_score
 from skillmix.prompts.rubric import rubric_of
-from skillmix.render.numbers import in_percent, signed_with_interval
-from skillmix.render.untrusted import one_line
-from skillmix.render.wording import plural
+from skillmix.render import in_percent, one_line, plural, signed_with_interval
 from skillmix.runs.run import Run
 from skillmix.runs.texts import texts_with_ballots
 from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.compare import Cells, ComparableStudent
+from skillmix.scores.compare import Cells, ComparableStudent, Judged
+from skillmix.scores.findings import apart
 from skillmix.scores.statistics.differences import Gain, gain
-from skillmix.scores.statistics.intervals import CONFIDENCE, constant_interval
-from skillmix.scores.statistics.student_t import t_quantile, two_sided_p
-from skillmix.scores.verdicts.judged import Judged
-from skillmix.scores.verdicts.main_result import MainResult, ResultNumber, graded_texts, interval_words
-from skillmix.scores.verdicts.one_run import apart
+from skillmix.scores.statistics.intervals import CONFIDENCE, constant_interval, t_quantile, two_sided_p
+from skillmix.scores.wording import MainResult, ResultNumber, graded_texts, interval_words
 
 _Units = dict[str, dict[int, tuple[CellKey, dict[str, float]]]]
 """By partition and seed, the cell of a student and the score of each combination."""

@@ -6,10 +6,8 @@ from urllib.parse import urlencode
 
 from skillmix.prompts.rubric import OUTCOMES, TextOutcome
 from skillmix.report.records import Report
-from skillmix.report.registry import table
-from skillmix.report.tables.table import Count, Entry, Estimate, PValue, ReportTable
-from skillmix.scores.outcomes.outcome_changes import OutcomeChange
-from skillmix.scores.outcomes.outcome_scores import TOPICS, OutcomeCell
+from skillmix.report.registry import Count, Entry, Estimate, PValue, ReportTable, table
+from skillmix.scores.outcomes import TOPICS, OutcomeCell, OutcomeChange
 
 _NOTE: Final = (
     "Shares of texts in which the student complies with the request, refuses it or evades it: mean over complete "

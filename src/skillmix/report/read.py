@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -10,26 +10,31 @@ from typing import Final
 from skillmix.calls import is_human
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
+from skillmix.checkers.template_student import FORMS, Form, TemplateStudent
+from skillmix.datasets.build import prompt_examples
+from skillmix.datasets.copies import FOLLOWS, example_shares
+from skillmix.datasets.corpus import corpus_of, distinct_share
+from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
-from skillmix.grading.ballots import Ballot
-from skillmix.grading.points import FULL_MARKS, Points
+from skillmix.grading.ballots import Ballot, StudentText
+from skillmix.grading.points import FULL_MARKS, Points, text_score
 from skillmix.models.lineage import DatasetFacts, Lineage
-from skillmix.report.archive import Archive, ArchivedRun, RunArchive
-from skillmix.report.archived_calls import (
+from skillmix.report.archive import (
+    Archive,
+    ArchivedRun,
     CallCounter,
     CodeEvidence,
     DenialWords,
+    RunArchive,
     evidence_of,
     without_cycle_search,
 )
-from skillmix.report.cell_templates import cell_templates, template_baselines
-from skillmix.report.followed_examples import followed_examples, texts_following_examples
-from skillmix.report.layout.origin import decoding_in_words
 from skillmix.report.records import CellTemplates, FollowedExamples, RunFacts, Shown, TemplateBaseline
 from skillmix.runs.finished.manifest import read_invocations
 from skillmix.runs.reading.call_totals import CallTotals, call_totals
 from skillmix.runs.reading.graded_conversations import ConversationKey, written_conversations
 from skillmix.runs.reading.lookups import combinations_of
+from skillmix.runs.rules_grader import judge_of
 from skillmix.runs.run import Run
 from skillmix.runs.seconds.kept_seconds import StepSeconds
 from skillmix.runs.seconds.step_meter import shown_seconds
@@ -44,15 +49,162 @@ from skillmix.runs.texts import (
     text_table,
     texts_with_ballots,
 )
+from skillmix.scores.cards import GradedRun, graded_run_of
 from skillmix.scores.cells import Cell, largest_cells
 from skillmix.scores.compare import ComparableStudent, comparable_students, student_specs
-from skillmix.scores.grader_card.graded_runs import GradedRun, graded_run_of
 from skillmix.scores.graders import Readability
-from skillmix.scores.outcomes.outcome_changes import OutcomeChange, outcome_changes
-from skillmix.scores.outcomes.outcome_scores import OutcomeCell, outcome_cells
-from skillmix.scores.scoring import partition_notes, score_of, skipped_cells
-from skillmix.scores.table_rows import TableRow, table_rows, unnamed_notes
+from skillmix.scores.outcomes import OutcomeCell, OutcomeChange, outcome_cells, outcome_changes
+from skillmix.scores.scoring import TableRow, partition_notes, score_of, skipped_cells, table_rows, unnamed_notes
 from skillmix.training.log import TrainingCurve, run_curves
+
+
+def decoding_in_words(experiment: Experiment) -> dict[str, str]:
+    """The sampling settings of every student and grader that is a model."""
+    asked = {name: grader for name, grader in experiment.graders.items() if grader.asked}
+    return {
+        **{name: _sampling(s.temperature, s.max_tokens, s.top_p) for name, s in experiment.students.items()},
+        **{name: _sampling(g.temperature, g.max_tokens, g.top_p) for name, g in asked.items()},
+    }
+
+
+def _sampling(temperature: float, max_tokens: int, top_p: float | None) -> str:
+    words = f"temperature {temperature:g}, at most {max_tokens:,} tokens"
+    return words if top_p is None else f"{words}, top-p {top_p:g}"
+
+
+MOST_BASELINE: Final = 200
+"""The combinations of each setting and k that the template student writes about."""
+RUN: Final = 4
+
+
+def cell_templates(
+    cells: Iterable[Cell],
+    decided: Sequence[tuple[Ballot, Points]],
+    evidence: Mapping[ConversationKey, CodeEvidence],
+    *,
+    all_generations: bool,
+) -> Iterator[CellTemplates]:
+    """The counts of every cell; `all_generations` also takes texts beyond those that the experiment plans."""
+    full: dict[tuple[str, str, str], list[StudentText]] = defaultdict(list)
+    for ballot, points in decided:
+        if text_score(points, FULL_MARKS) == 1.0:
+            text = ballot.text
+            full[text.student, text.combination.id, ballot.grader].append(text)
+    for cell in cells:
+        _, student, grader, _, _ = cell.key
+        texts = [
+            text
+            for combination, planned in zip(cell.combinations, cell.points, strict=True)
+            for text in full.get((student, combination.id, grader), ())
+            if all_generations or text.generation < len(planned)
+        ]
+        distinct = distinct_share(corpus_of(text.answer.text for text in texts), RUN)
+        yield CellTemplates(cell.key, len(texts), _repeated(texts, evidence), distinct)
+
+
+def _repeated(texts: Sequence[StudentText], evidence: Mapping[ConversationKey, CodeEvidence]) -> int | None:
+    """The texts whose masked evidence for each skill is that of a text on another combination."""
+    if not texts or any(None in _masked(text, evidence).values() for text in texts):
+        return None
+    users: dict[tuple[str, str | None], set[str]] = defaultdict(set)
+    for text in texts:
+        for shown in _masked(text, evidence).items():
+            users[shown].add(text.combination.id)
+    return sum(all(len(users[shown]) > 1 for shown in _masked(text, evidence).items()) for text in texts)
+
+
+def _masked(text: StudentText, evidence: Mapping[ConversationKey, CodeEvidence]) -> dict[str, str | None]:
+    skills = text.combination.skills
+    found = evidence.get(text.conversation)
+    return dict(zip(skills, found.masked if found else (None,) * len(skills), strict=True))
+
+
+def template_baselines(run: str, catalog: Catalog | None, cells: Iterable[Cell]) -> Iterator[TemplateBaseline]:
+    """What the template student earns for each setting and k of a run.
+
+    Nothing if the catalogue has no clauses, or has code of its own that is not trusted.
+    """
+    if catalog is None or not catalog.templates or (catalog.code is not None and not catalog.code.is_trusted):
+        return
+    combinations: dict[tuple[str, int], dict[str, Combination]] = defaultdict(dict)
+    for cell in cells:
+        combinations[cell.key.setting, cell.key.k].update((c.id, c) for c in cell.combinations)
+    some = {key: list(own.values())[:MOST_BASELINE] for key, own in combinations.items()}
+    student = TemplateStudent(catalog.templates, judge_of(catalog))
+    for (setting, k), drawn in some.items():
+        outcomes = {form: _outcomes(student, form, drawn) for form in FORMS}
+        if all(outcomes.values()):
+            full, woven = (
+                {form: sum(pair[part] for pair in pairs) / len(pairs) for form, pairs in outcomes.items()}
+                for part in (0, 1)
+            )
+            yield TemplateBaseline(run, setting, k, len(outcomes["fixed"]), full, woven)
+
+
+def _outcomes(student: TemplateStudent, form: Form, combinations: Iterable[Combination]) -> list[tuple[bool, bool]]:
+    """Full marks, and full marks with all skills woven, of each combination whose skills all have a clause."""
+    outcomes = []
+    for combination in combinations:
+        written = student.write(combination.skills, combination.topic, form)
+        if written is not None:
+            is_full = written.has_full_marks
+            outcomes.append((is_full, is_full and written.verdict.is_woven(combination.skills) is True))
+    return outcomes
+
+
+def texts_following_examples(run: Run, decided: Sequence[tuple[Ballot, Points]]) -> frozenset[ConversationKey] | None:
+    """The texts that follow an example; None if the catalogue of the run is unknown."""
+    examples = _examples(run)
+    if not examples:
+        return None
+    texts = list({id(ballot.text): ballot.text for ballot, _ in decided}.values())
+    shares = example_shares(corpus_of(text.answer.text for text in texts), examples)
+    return frozenset(text.conversation for text, share in zip(texts, shares.tolist(), strict=True) if share >= FOLLOWS)
+
+
+def followed_examples(
+    run: Run,
+    cells: Iterable[Cell],
+    decided: Sequence[tuple[Ballot, Points]],
+    following: Container[ConversationKey] | None,
+) -> Iterator[FollowedExamples]:
+    """The counts of every cell; none if it is unknown which texts follow an example."""
+    if following is None:
+        return
+    by_combination: dict[tuple[str, str, str], list[tuple[int, bool, bool]]] = defaultdict(list)
+    for ballot, points in decided:
+        text = ballot.text
+        outcome = (text.generation, text.conversation in following, text_score(points, FULL_MARKS) == 1.0)
+        by_combination[text.student, text.combination.id, ballot.grader].append(outcome)
+    for cell in cells:
+        _, student, grader, _, _ = cell.key
+        texts = [
+            (follows, is_full)
+            for combination, planned in zip(cell.combinations, cell.points, strict=True)
+            for generation, follows, is_full in by_combination.get((student, combination.id, grader), ())
+            # The journal may hold more generations than the experiment now asks for.
+            if run.is_imported or generation < len(planned)
+        ]
+        yield FollowedExamples(
+            key=cell.key,
+            texts=len(texts),
+            following=sum(follows for follows, _ in texts),
+            full_marks=sum(is_full for _, is_full in texts),
+            full_marks_following=sum(follows and is_full for follows, is_full in texts),
+        )
+
+
+def _examples(run: Run) -> list[str]:
+    """The examples of the catalogue and, where the prompt sets are still there, their worked examples."""
+    catalog = run.unchanged_catalog
+    if catalog is None:
+        return []
+    prompts = {settings.prompts or run.experiment.prompts for settings in run.experiment.students.values()}
+    try:
+        return prompt_examples(catalog, prompts)
+    except UserError:
+        return prompt_examples(catalog, ())
+
 
 MOST_TEXTS: Final = 200_000
 """The texts of a run that the pages show unless an option says otherwise."""

@@ -1,0 +1,493 @@
+"""Words, numbers and tables for the terminal, notebooks and pages."""
+
+import re
+from collections.abc import Iterable, Sequence
+from difflib import SequenceMatcher
+from html import escape
+from itertools import zip_longest
+from math import ceil
+from textwrap import fill, wrap
+from typing import Final
+
+_INVISIBLE: Final = re.compile(
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f"  # controls; escape sequences of a terminal start with one
+    "\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # marks without a glyph, bidi marks
+    "\ud800-\udfff\U000e0000-\U000e0fff]"  # half characters, tags
+)
+_FILLERS: Final = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0]")
+"""Characters that show nothing alone, and change their neighbours."""
+_SPACES: Final = re.compile(r"[\t-\r\x1c-\x1f\x85\u2028\u2029]")
+
+
+def printable(text: str) -> str:
+    r"""Text without control sequences and invisible characters.
+
+    >>> printable("a\x1b[31mred\u202e b\nc")
+    'a[31mred b c'
+    """
+    return _INVISIBLE.sub("", _SPACES.sub(" ", text))
+
+
+def without_invisible(text: str) -> str:
+    r"""Text without control sequences and characters that have no glyph; spaces and line ends stay.
+
+    >>> without_invisible("k\u200be\ufe0fy\n")
+    'key\n'
+    """
+    return _INVISIBLE.sub("", _FILLERS.sub("", text))
+
+
+def one_line(text: str) -> str:
+    r"""Printable text on one line, with each run of spaces as one space.
+
+    >>> one_line(" a \r\n\tb ")
+    'a b'
+    """
+    return " ".join(printable(text).split())
+
+
+def plural(count: int, noun: str) -> str:
+    """A number and its noun.
+
+    >>> plural(1, "word"), plural(2000, "word")
+    ('1 word', '2,000 words')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def are(count: int, noun: str, *, verb: tuple[str, str] = ("is", "are")) -> str:
+    """A number, its noun and a verb.
+
+    >>> are(1, "text"), are(2, "text"), are(1, "text", verb=("has", "have"))
+    ('1 text is', '2 texts are', '1 text has')
+    """
+    return f"{plural(count, noun)} {verb[0] if count == 1 else verb[1]}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence.
+
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+
+
+def middle_cut(name: str, *, longest: int = 30) -> str:
+    """A long name without its middle, since names of models differ at their starts or at their ends.
+
+    >>> middle_cut("local:models/mistral-7b-instruct/step-400")
+    'local:models/mi…truct/step-400'
+    """
+    half = longest // 2
+    return name if len(name) <= longest else f"{name[:half]}…{name[half + 1 - longest :]}"
+
+
+_LONGEST_QUOTE: Final = 60
+
+
+def shortened(words: str) -> str:
+    r"""A quotation on one line, cut after sixty characters.
+
+    >>> shortened("Sure,\nhere it is")
+    'Sure, here it is'
+    """
+    line = " ".join(words[: 4 * _LONGEST_QUOTE].split())
+    return line if len(line) <= _LONGEST_QUOTE else f"{line[: _LONGEST_QUOTE - 1]}…"
+
+
+def share(value: float | None) -> str:
+    """A score as the paper prints it.
+
+    >>> share(0.37), share(1.0), share(-0.37), share(-0.001), share(None)
+    ('.37', '1.00', '−.37', '.00', '–')
+    """
+    if value is None:
+        return "–"
+    text = f"{abs(value):.2f}".removeprefix("0")
+    return f"−{text}" if value < 0 and text != ".00" else text
+
+
+TOO_FEW = "[too few]"
+"""Stands for an interval that too few combinations, seeds or partitions would make unreliable."""
+
+
+def share_with_interval(value: float | None, low: float | None, high: float | None) -> str:
+    """A score and its 95 % interval, or that there are too few combinations for one.
+
+    >>> share_with_interval(0.37, 0.28, 0.47), share_with_interval(0.37, None, None)
+    ('.37 [.28, .47]', '.37 [too few]')
+    """
+    if value is None or low is None or high is None:
+        return share(value) if value is None else f"{share(value)} {TOO_FEW}"
+    return f"{share(value)} [{share(low)}, {share(high)}]"
+
+
+def signed(value: float | None) -> str:
+    """A difference.
+
+    >>> signed(0.05), signed(-0.4), signed(0.0)
+    ('+.05', '−.40', '.00')
+    """
+    if value is None:
+        return "–"
+    text = share(abs(value))
+    return text if text == ".00" else ("+" if value > 0 else "−") + text
+
+
+def signed_with_interval(value: float | None, low: float | None, high: float | None) -> str:
+    """A difference and its 95 % interval, or that there are too few combinations for one.
+
+    >>> signed_with_interval(0.05, -0.1, 0.2), signed_with_interval(0.05, None, None)
+    ('+.05 [−.10, +.20]', '+.05 [too few]')
+    """
+    if value is None or low is None or high is None:
+        return signed(value) if value is None else f"{signed(value)} {TOO_FEW}"
+    return f"{signed(value)} [{signed(low)}, {signed(high)}]"
+
+
+def in_percent(value: float) -> str:
+    """A share as a whole percentage, rounded as `share` rounds it.
+
+    >>> in_percent(0.37), in_percent(-0.045), in_percent(1.0)
+    ('37', '−4', '100')
+    """
+    number = int(f"{value:.2f}".replace(".", ""))
+    return f"−{-number}" if number < 0 else str(number)
+
+
+def signed_points(value: float) -> str:
+    """A difference of shares in percentage points.
+
+    >>> signed_points(0.667), signed_points(-0.05), signed_points(0.0)
+    ('+67', '−5', '0')
+    """
+    text = in_percent(value)
+    return text if text.startswith("−") or text == "0" else f"+{text}"
+
+
+def points_interval(low: float | None, high: float | None, *, is_signed: bool = False) -> str:
+    """The ends of an interval as whole percentages, or nothing if there is no interval.
+
+    >>> points_interval(0.5, 0.83), points_interval(-0.1, 0.2, is_signed=True), points_interval(None, None)
+    ('50 to 83', '−10 to +20', '')
+    """
+    if low is None or high is None:
+        return ""
+    form = signed_points if is_signed else in_percent
+    return f"{form(low)} to {form(high)}"
+
+
+def p_value(value: float) -> str:
+    """A p-value.
+
+    >>> p_value(0.0004), p_value(0.0312), p_value(1.0)
+    ('<.001', '.031', '1.000')
+    """
+    return "<.001" if value < 0.001 else f"{value:.3f}".removeprefix("0")
+
+
+def expectation(value: float) -> str:
+    """An expected count, which may be tiny.
+
+    >>> expectation(0.1135), expectation(0.068), expectation(0.00098), expectation(3e-9)
+    ('0.11', '0.068', '0.001', '3e-09')
+    """
+    if value >= 0.1:
+        return f"{value:.2f}"
+    return f"{value:.3f}" if value >= 0.0005 else f"{value:.0e}"
+
+
+def whole(value: int) -> str:
+    """A count.
+
+    >>> whole(1234567)
+    '1,234,567'
+    """
+    return f"{value:,}"
+
+
+_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+def in_words(value: int) -> str:
+    """A small number as a word, and a larger one in digits.
+
+    >>> in_words(3), in_words(40)
+    ('three', '40')
+    """
+    return _WORDS[value] if value < len(_WORDS) else str(value)
+
+
+def dollars(value: float | None) -> str:
+    """An amount in dollars; None is an unknown price.
+
+    >>> dollars(12.3456), dollars(0.0), dollars(None)
+    ('12.35', '0.00', 'unknown')
+    """
+    return "unknown" if value is None else f"{value:.2f}"
+
+
+def hours(value: float | None) -> str:
+    """A number of hours; None is unknown.
+
+    >>> hours(15.13), hours(0.004), hours(0.0), hours(None)
+    ('15.1', '< 0.1', '0', 'unknown')
+    """
+    if value is None:
+        return "unknown"
+    if value == 0:
+        return "0"
+    return f"{value:.1f}" if value >= 0.05 else "< 0.1"
+
+
+def duration(seconds: float) -> str:
+    """A duration in the unit that people would use.
+
+    >>> duration(0.4), duration(75), duration(200), duration(7800)
+    ('1 s', '75 s', '3 min', '2 h 10 min')
+    """
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def percent(share: float) -> str:
+    """A whole percentage that is 100 only when everything is done.
+
+    >>> percent(0.0), percent(0.427), percent(0.999), percent(1.0)
+    ('0 %', '42 %', '99 %', '100 %')
+    """
+    return f"{int(100 * share + 1e-9)} %"
+
+
+_LEAST_ALIKE: Final = 0.65
+"""The lowest similarity of a suggestion, from 0 to 1."""
+_CLEAR: Final = 0.85
+"""The similarity from which a suggestion is likely; a shared word counts as much."""
+
+
+def nearest(name: str, known: Iterable[str], *, most: int = 3) -> list[str]:
+    """Known names that are close to a name or share a word with it, the closest first.
+
+    >>> nearest("hedgin", ["metaphor", "hedging", "red herring"])
+    ['hedging']
+    >>> nearest("herring", ["metaphor", "hedging", "red herring"])
+    ['red herring']
+    """
+    alike = sorted(((_likeness(name, other), other) for other in dict.fromkeys(known)), key=lambda pair: -pair[0])
+    close = [other for likeness, other in alike if likeness >= _LEAST_ALIKE]
+    # One name that is much closer than the rest is the one that was meant.
+    if alike and alike[0][0] >= _CLEAR and (len(alike) == 1 or alike[1][0] < _CLEAR):
+        return close[:1]
+    return close[:most]
+
+
+def _likeness(name: str, other: str) -> float:
+    one, two = _folded(name), _folded(other)
+    if one == two:
+        return 1.0
+    shared = set(one.split()) & set(two.split())
+    by_letters = SequenceMatcher(None, one, two, autojunk=False).ratio()
+    return max(by_letters, _CLEAR if shared else 0.0)
+
+
+def _folded(name: str) -> str:
+    return " ".join(name.casefold().replace("_", " ").replace("-", " ").split())
+
+
+def name_hint(name: str, known: Iterable[str], *, otherwise: str) -> str:
+    """A hint that asks whether a close name was meant, if there is one, before what else helps.
+
+    >>> name_hint("quikstart", ["quickstart", "smoke"], otherwise="Runs here: quickstart, smoke.")
+    'Did you mean "quickstart"? Runs here: quickstart, smoke.'
+    >>> name_hint("x", ["quickstart", "smoke"], otherwise="Runs here: quickstart, smoke.")
+    'Runs here: quickstart, smoke.'
+    """
+    question = did_you_mean(name, known)
+    return f"{question} {otherwise}".rstrip() if question else otherwise
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question that suggests close names; empty if there is none.
+
+    >>> did_you_mean("ful_marks", ["full_marks", "all_skills"])
+    'Did you mean "full_marks"?'
+    """
+    close = [f'"{other}"' for other in nearest(name, known)]
+    return f"Did you mean {' or '.join([', '.join(close[:-1]), close[-1]][not close[:-1] :])}?" if close else ""
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> str:
+    r"""Rows under a header; the columns in `right` are aligned to the right, scores with intervals by their points.
+
+    >>> rows = [["a|b", "1", ".50 [.10, .90]"], ["c", "12", "1.00 [.44, 1.00]"]]
+    >>> print(markdown_table(["name", "n", "score"], rows, right=frozenset({1})))
+    | name |  n | score            |
+    |:-----|---:|:-----------------|
+    | a\|b |  1 |  .50 [.10, .90]  |
+    | c    | 12 | 1.00 [.44, 1.00] |
+    """
+    cells = [[_one_line(cell) for cell in header], *_aligned([[_one_line(cell) for cell in row] for row in rows])]
+    widths = [max(2, *(len(row[column]) for row in cells)) for column in range(len(header))]
+    lines = [_line(row, widths, right) for row in cells]
+    rule = "|".join("-" * (w + 1) + ":" if c in right else ":" + "-" * (w + 1) for c, w in enumerate(widths))
+    return "\n".join([lines[0], f"|{rule}|", *lines[1:]])
+
+
+_SCORE: Final = re.compile(r"[+−]?\d?\.\d\d(?= \[|$)|–$")
+
+
+def _aligned(rows: list[list[str]]) -> list[list[str]]:
+    """The rows with the first number of each cell padded, in columns that hold only scores."""
+    columns = [_with_equal_scores(column) for column in zip(*rows, strict=True)]
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _with_equal_scores(column: Sequence[str]) -> Sequence[str]:
+    matches = [_SCORE.match(cell) for cell in column]
+    widths = [match.end() for match in matches if match]
+    if len(widths) < len(column):
+        return column
+    return [" " * (max(widths) - width) + cell for width, cell in zip(widths, column, strict=True)]
+
+
+def _line(row: Sequence[str], widths: Sequence[int], right: frozenset[int]) -> str:
+    padded = [
+        cell.rjust(w) if c in right else cell.ljust(w) for c, (cell, w) in enumerate(zip(row, widths, strict=True))
+    ]
+    return f"| {' | '.join(padded)} |"
+
+
+def _one_line(cell: str) -> str:
+    """A cell without line breaks, borders and control characters; model output can contain any of them."""
+    printable = "".join(c if c.isprintable() else " " for c in cell)
+    return " ".join(printable.split()).replace("|", "\\|")
+
+
+WIDTH: Final = 100
+"""Columns of a terminal that every output fits into."""
+
+
+def wrapped(text: str, *, indent: int = 0) -> str:
+    """A text in lines that fit the terminal; its own line breaks stay, and later lines are indented.
+
+    >>> print(wrapped("word " * 25 + "end", indent=2))
+    word word word word word word word word word word word word word word word word word word word word
+      word word word word word end
+    """
+    lines = text.split("\n")
+    return "\n".join(
+        fill(line, WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+        for line in lines
+    )
+
+
+def side_by_side(left: Sequence[str], right: Sequence[str], *, marked: Sequence[bool] = ()) -> str:
+    """Paragraphs in two columns, each pair level; a star stands before a marked pair.
+
+    >>> print(side_by_side(["tuned", "+ topic"], ["base", "- topic: no word of it"], marked=[False, True]))
+      tuned                                             base
+    * + topic                                           - topic: no word of it
+    """
+    lines = []
+    for number, pair in enumerate(zip(left, right, strict=True)):
+        first, second = (wrap(text, _HALF, subsequent_indent="  ") or [""] for text in pair)
+        for level, (one, two) in enumerate(zip_longest(first, second, fillvalue="")):
+            is_marked = not level and number < len(marked) and marked[number]
+            lines.append(f"{'*' if is_marked else ' '} {one:<{_HALF}}  {two}".rstrip())
+    return "\n".join(lines)
+
+
+_HALF: Final = (WIDTH - 4) // 2
+
+
+def panels(header: Sequence[str], rows: Sequence[Sequence[str]], *, names: int, right: frozenset[int]) -> str:
+    """A table that fits the terminal: if it is too wide, its columns go into several tables of similar width.
+
+    The first columns, as many as `names` says, are in each of them.
+
+    >>> row = ["a", *["x" * 40] * 3]
+    >>> print(panels(["name", "one", "two", "three"], [row], names=1, right=frozenset()))
+    | name | one                                      | two                                      |
+    |:-----|:-----------------------------------------|:-----------------------------------------|
+    | a    | xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx | xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx |
+    <BLANKLINE>
+    | name | three                                    |
+    |:-----|:-----------------------------------------|
+    | a    | xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx |
+    """
+    tables: list[str] = []
+    others = range(names, len(header))
+    for count in range(1, len(others) + 1):
+        size = ceil(len(others) / count)
+        starts = range(names, len(header), size)
+        tables = [_part(header, rows, [*range(names), *others[s - names : s - names + size]], right) for s in starts]
+        if all(len(line) <= WIDTH for table in tables for line in table.splitlines()):
+            break
+    return "\n\n".join(tables)
+
+
+def _part(header: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int], right: frozenset[int]) -> str:
+    own = frozenset(index for index, column in enumerate(columns) if column in right)
+    return markdown_table([header[c] for c in columns], [[row[c] for c in columns] for row in rows], right=own)
+
+
+def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> str:
+    """Rows under a header, every cell escaped; the columns in `right` are aligned to the right.
+
+    >>> html_table(["name"], [["<b>"]])
+    '<table><thead><tr><th>name</th></tr></thead><tbody><tr><td>&lt;b&gt;</td></tr></tbody></table>'
+    """
+    body = "".join(f"<tr>{_cells(row, 'td', right)}</tr>" for row in rows)
+    return f"<table><thead><tr>{_cells(header, 'th', right)}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cells(row: Sequence[str], tag: str, right: frozenset[int]) -> str:
+    styles = [' style="text-align: right"' if column in right else "" for column in range(len(row))]
+    return "".join(f"<{tag}{style}>{escape(one_line(cell))}</{tag}>" for cell, style in zip(row, styles, strict=True))
+
+
+SIGNS: Final = {True: "+", False: "-", None: "?"}
+"""An earned point, a denied point and an undecided one."""
+CUT: Final = "the token limit cut the reply"
+
+
+def grounds(
+    evidence: str | None, reason: str | None, *, woven: bool | None = None, grader_words: str | None = None
+) -> str:
+    """The words that show a skill, the reason for a denied point, or both: a text can show a skill that it names.
+
+    A skill that earns its point and is not woven into the topic gets a remark. Where code gives no reason, the words
+    of the grader stand for it.
+
+    >>> grounds("as hard as a bench", 'it names the skill "simile"')
+    '“as hard as a bench”; it names the skill "simile"'
+    >>> grounds(None, None, grader_words="No comparison is made.")
+    'the grader: “No comparison is made.”'
+    """
+    remark = remark_on(reason, woven=woven if evidence else None, grader_words=grader_words)
+    return "; ".join([*([f"“{one_line(evidence)}”"] if evidence else []), *([remark] if remark else [])])
+
+
+def remark_on(reason: str | None, *, woven: bool | None = None, grader_words: str | None = None) -> str | None:
+    """What is said about a point beside the words that show the skill; None if there is nothing to say.
+
+    >>> remark_on(None, woven=False)
+    'not about the topic'
+    """
+    if reason:
+        return one_line(reason)
+    if woven is False:
+        return "not about the topic"
+    return f"the grader: “{one_line(grader_words)}”" if grader_words else None
+
+
+def point_line(name: str, point: bool | None, words: str) -> str:
+    """A criterion with its sign and its grounds.
+
+    >>> point_line("length", False, "it has 3 sentences where 1 is allowed")
+    '- length: it has 3 sentences where 1 is allowed'
+    """
+    return f"{SIGNS[point]} {name}" + (f": {words}" if words else "")

@@ -1,1 +1,0 @@
-"""Verdicts on differences between students, and the sentences that state them."""

@@ -1,0 +1,272 @@
+"""Send training curves and scores to trackers, if an experiment names some; without `track:` nothing here is used.
+
+A tracker shows what a run has on disk anyway, so its failure never stops a run: it gets one warning, and the run goes
+on without it.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from math import isfinite
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+from uuid import uuid4
+
+from skillmix.errors import UserError, visible
+from skillmix.runs.progress.terminal import say
+from skillmix.runs.run import Run
+from skillmix.scores.cells import CellScore
+from skillmix.scores.scoring import scored_run
+
+
+class Tracker(Protocol):
+    """What every tracker can do."""
+
+    def begin(self, facts: Mapping[str, str]) -> None:
+        """Open the curves, or go on with them after an interruption."""
+        ...
+
+    def log(self, values: Mapping[str, float], *, step: int) -> None:
+        """Add a point to each named curve."""
+        ...
+
+    def end(self) -> None:
+        """Write what is not written yet."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedPart:
+    """A part of a run whose curves belong together: a training, or the scores."""
+
+    run: str
+    name: str
+    folder: Path
+
+    def key(self, tracker: str) -> str:
+        """The id of the part at a tracker: the same after an interruption, another if the folder was deleted."""
+        file = self.folder / f"{tracker}-{self.name}.id"
+        if not file.is_file():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file.write_text(uuid4().hex, encoding="utf-8")
+        return file.read_text(encoding="utf-8").strip()
+
+
+class TensorboardFiles:
+    """Writes event files."""
+
+    def __init__(self, part: TrackedPart) -> None:
+        from tensorboard.summary import Writer
+
+        self._writer = Writer(str(part.folder / "tensorboard" / part.name))
+
+    def begin(self, facts: Mapping[str, str]) -> None:
+        """Do nothing: an interrupted training goes on in a further file of the same folder."""
+
+    def log(self, values: Mapping[str, float], *, step: int) -> None:
+        """Write a scalar for each value; a kill loses none that was logged."""
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def end(self) -> None:
+        """Close the file."""
+        self._writer.close()
+
+
+class WandbRun:
+    """A run of Weights & Biases."""
+
+    def __init__(self, part: TrackedPart) -> None:
+        self._part = part
+        self._run: Any = None
+
+    def begin(self, facts: Mapping[str, str]) -> None:
+        """Begin the run, or resume it; nothing but the facts and the values is sent."""
+        import wandb
+
+        has_key = bool(os.environ.get("WANDB_API_KEY"))
+        self._part.folder.mkdir(parents=True, exist_ok=True)
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "skillmix"),
+            name=f"{self._part.run}/{self._part.name}",
+            group=self._part.run,
+            id=self._part.key("wandb"),
+            resume="allow",
+            dir=str(self._part.folder),
+            config=dict(facts),
+            # Without a key, `online` would ask for one on the terminal.
+            mode=os.environ.get("WANDB_MODE") or ("online" if has_key else "offline"),
+            settings=wandb.Settings(console="off", disable_git=True, save_code=False, silent=True),
+        )
+        self._run.define_metric("*", step_metric="step")
+
+    def log(self, values: Mapping[str, float], *, step: int) -> None:
+        """Log the values; the step is a value, because a resumed training logs some steps again."""
+        self._run.log({**values, "step": step})
+
+    def end(self) -> None:
+        """Finish the run; the service process ends too, because it ignores a second run of the same id."""
+        import wandb
+
+        self._run.finish()
+        wandb.teardown()
+
+
+_LONGEST_FACT = 250
+
+
+class MlflowRun:
+    """A run of MLflow, in the experiment `skillmix`."""
+
+    def __init__(self, part: TrackedPart) -> None:
+        from mlflow.tracking import MlflowClient
+
+        self._part = part
+        part.folder.mkdir(parents=True, exist_ok=True)
+        self._server = os.environ.get("MLFLOW_TRACKING_URI")
+        self._client = MlflowClient(self._server or f"sqlite:///{part.folder.resolve() / 'mlflow.db'}")
+        self._run = ""
+
+    def begin(self, facts: Mapping[str, str]) -> None:
+        """Create the run, or go on with the one of an interrupted training."""
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "skillmix")
+        found = self._client.get_experiment_by_name(name)
+        experiment = found.experiment_id if found else self._client.create_experiment(name, self._artifacts)
+        key = self._part.key("mlflow")
+        earlier = self._client.search_runs([experiment], f"tags.skillmix_part = '{key}'", max_results=1)
+        tags = {"skillmix_part": key, **{fact: value[:_LONGEST_FACT] for fact, value in facts.items()}}
+        if earlier:
+            self._run = earlier[0].info.run_id
+            return
+        created = self._client.create_run(experiment, tags=tags, run_name=f"{self._part.run}/{self._part.name}")
+        self._run = created.info.run_id
+
+    @property
+    def _artifacts(self) -> str | None:
+        """Where MLflow would keep files: beside the database, or where the server says."""
+        return None if self._server else (self._part.folder.resolve() / "mlflow-artifacts").as_uri()
+
+    def log(self, values: Mapping[str, float], *, step: int) -> None:
+        """Log the values in one call."""
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        self._client.log_batch(self._run, metrics=[Metric(name, value, now, step) for name, value in values.items()])
+
+    def end(self) -> None:
+        """End the run."""
+        self._client.set_terminated(self._run)
+
+
+FOLDER: Final = "tracking"
+"""The folder of a run with the trackers' files; it may be deleted."""
+
+
+class TrackerKind(NamedTuple):
+    """A row of the table of trackers."""
+
+    package: str
+    """Imported when the tracker is opened."""
+    open: Callable[[TrackedPart], Tracker]
+
+
+TRACKERS: Final[dict[str, TrackerKind]] = {
+    "tensorboard": TrackerKind("tensorboard", TensorboardFiles),
+    "wandb": TrackerKind("wandb", WandbRun),
+    "mlflow": TrackerKind("mlflow", MlflowRun),
+}
+"""The trackers by the names that `track:` takes; each name is also that of an extra of this package."""
+
+
+def require_trackers(names: Sequence[str]) -> None:
+    """Refuse a tracker whose package is not installed."""
+    missing = [name for name in names if find_spec(TRACKERS[name].package) is None]
+    if missing:
+        packages = ", ".join(TRACKERS[name].package for name in missing)
+        raise UserError(
+            f"track: names {', '.join(missing)}, but these packages are not installed: {packages}.",
+            hint=f"pip install 'skillmix[{','.join(missing)}]', or leave it out of track.",
+        )
+
+
+class Tracking:
+    """The trackers of one part of a run."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Tracker] = {}
+
+    def begin(self, names: Sequence[str], part: TrackedPart, facts: Mapping[str, str]) -> None:
+        """Open the trackers."""
+        for name in dict.fromkeys(names):
+            with self._guarded(name):
+                tracker = TRACKERS[name].open(part)
+                tracker.begin(facts)
+                self._open[name] = tracker
+
+    def log(self, values: Mapping[str, object], *, step: int) -> None:
+        """Add a point to each curve; values that are no finite numbers are left out."""
+        numbers = {name: value for name, value in values.items() if isinstance(value, float | int) and isfinite(value)}
+        for name, tracker in list(self._open.items()):
+            with self._guarded(name):
+                tracker.log(numbers, step=step)
+
+    def end(self) -> None:
+        """Close the trackers."""
+        for name, tracker in list(self._open.items()):
+            with self._guarded(name):
+                tracker.end()
+        self._open.clear()
+
+    @contextmanager
+    def _guarded(self, name: str) -> Iterator[None]:
+        """Go on without a tracker that fails: its server may be gone, and the run does not need it."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  # other people's code, and hours of training around it
+            self._open.pop(name, None)
+            words = visible(f"{type(error).__name__}: {error}".partition("\n")[0][:200])
+            say(f"{name} failed, and the run goes on without it: {words}")
+
+
+@contextmanager
+def tracking(names: Sequence[str], part: TrackedPart, facts: Mapping[str, str]) -> Iterator[Tracking]:
+    """The trackers of a part of a run, closed at the end of the block."""
+    opened = Tracking()
+    opened.begin(names, part, facts)
+    try:
+        yield opened
+    finally:
+        opened.end()
+
+
+SCORES = "scores"
+"""The part of a run under which trackers show its scores."""
+
+
+def track_scores(run: Run, names: Sequence[str]) -> None:
+    """Show the scores of a run in its trackers; nothing happens without trackers, or if the run has no scores."""
+    points = score_points(scored_run(run).scores) if names and not run.has_outcomes else {}
+    if not points:
+        return
+    facts = {"catalog": run.fact("catalog") or "", "seed": str(run.seed), "prompts": run.fact("prompts") or ""}
+    with tracking(names, TrackedPart(run.name, SCORES, run.path / FOLDER), facts) as tracked:
+        for k, values in points.items():
+            tracked.log(values, step=k)
+
+
+def score_points(scores: Iterable[CellScore]) -> dict[int, dict[str, float]]:
+    """By k, the values and interval ends of all scores that have a value."""
+    points: dict[int, dict[str, float]] = {}
+    for score in scores:
+        if score.sets != "all" or score.value is None:
+            continue
+        name = f"{score.metric}/{score.student}/{score.grader}/{score.setting}"
+        ends: Mapping[str, float | None] = {"low": score.low, "high": score.high}
+        own = points.setdefault(score.k, {})
+        own[name] = score.value
+        own |= {f"{name}/{end}": value for end, value in ends.items() if value is not None}
+    return dict(sorted(points.items()))
