@@ -14,8 +14,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import skillmix.checkers.english as english
-from skillmix.checkers.english.words import LITTLE, PREPOSITIONS, word_set
+from skillmix.checkers import words
+from skillmix.checkers.words import LITTLE, PREPOSITIONS, word_set
 
 NO_VERBS = (
     LITTLE
@@ -77,7 +77,7 @@ def main(inflections: Path, tags: Path, edited: list[Path]) -> None:
     lists["adjectives"] = {
         word for word in adjectives - NO_VERBS if tag_of.get(word) == "JJ" and counts[word] >= FREQUENT
     }
-    target = Path(english.__file__).with_name("verb_forms.json")
+    target = Path(words.__file__).with_name("english") / "verb_forms.json"
     stored = {name: " ".join(sorted(words)) for name, words in lists.items()}
     target.write_text(json.dumps(stored, indent=0) + "\n", encoding="utf-8")
     print({name: len(words) for name, words in lists.items()}, target.stat().st_size, "bytes")

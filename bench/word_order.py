@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from sklearn.decomposition import TruncatedSVD
 
-import skillmix.checkers.english.word_order as word_order
-from skillmix.checkers.english.word_order import DIGITS, LOWEST, OTHER_CLASSES, STEP, symbols
-from skillmix.checkers.english.words import word_set
+from skillmix.checkers import sense
 from skillmix.checkers.passage import Passage, passage_of
+from skillmix.checkers.sense import DIGITS, LOWEST, OTHER_CLASSES, STEP, symbols
+from skillmix.checkers.words import word_set
 
 OWN_CLASS = 250  # the most frequent words are classes of their own
 KNOWN = 6000
@@ -58,7 +58,7 @@ def main(builds: Path, inflections: Path, edited_files: list[Path]) -> None:
     table = _log_odds(passages, numbers, len(classes))
     rows = ["".join(DIGITS[_digit(value)] for value in row) for row in table]
     stored = {"classes": [" ".join(words) for words in classes], "log_odds": rows}
-    target = Path(word_order.__file__).with_name("word_order.json")
+    target = Path(sense.__file__).with_name("english") / "word_order.json"
     target.write_text(json.dumps(stored, indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"{len(known)} words, {len(classes)} classes, {target.stat().st_size} bytes")
 

@@ -17,7 +17,7 @@ LONGEST_FIRST: Final = (
     "tests/datasets/test_draw_ahead.py",
     "tests/test_linear_time.py",
     "tests/runs/batches/test_faults.py",
-    "tests/annotation/test_annotate_in_browser.py",
+    "tests/validation/test_annotate_in_browser.py",
     "tests/models/test_batch_independence.py",
     "tests/training/test_ranks.py",
     "tests/docs/test_blocks.py",

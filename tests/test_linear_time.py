@@ -12,22 +12,20 @@ from typing import Final
 import pytest
 
 import skillmix
+from skillmix.catalog.catalog import fold_name
 from skillmix.catalog.files import load_catalog
-from skillmix.catalog.names import fold_name
+from skillmix.checkers.judge import clauses_of
 from skillmix.checkers.passage import passage_of
 from skillmix.checkers.registry import CHECKERS
 from skillmix.checkers.sense import sense_problem
 from skillmix.checkers.topic import on_topic, topic_words
-from skillmix.checkers.woven import clauses_of
 from skillmix.datasets.corpus import corpus_of, distinct_share
 from skillmix.datasets.leakage import NameFinder
-from skillmix.grading.answers import extract_answer, names_skill
-from skillmix.grading.injections import quotable
-from skillmix.grading.label_words import label_words
-from skillmix.grading.loose_labels import text_words
+from skillmix.grading.answers import count_sentences, extract_answer, names_skill
+from skillmix.grading.blocks import quotable
+from skillmix.grading.labels import label_words, text_words
 from skillmix.grading.reader import read_grades
-from skillmix.grading.sentences import count_sentences
-from skillmix.grading.values import read_leading_value, read_value
+from skillmix.grading.tables import read_leading_value, read_value
 from skillmix.prompts.rubric import label_forms, rubric_of
 from tests.nasty_texts import Repeated, hostile_texts, superlinear, texts_against
 

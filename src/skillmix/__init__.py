@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from skillmix.annotation.sample_size import texts_for_width
     from skillmix.api import (
         RunView as Run,
     )
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from skillmix.models.specs import ModelOptions, ModelSpec
     from skillmix.prompts.files import load_prompts
     from skillmix.runs.graders.human_votes import HumanAnswer
+    from skillmix.validation.sample import texts_for_width
 
 __all__ = [
     "CallProblem",

@@ -9,21 +9,15 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from skillmix.annotation.step_tasks import annotate_step_of, step_task
-from skillmix.annotation.task import AnnotationTask, TaskSettings, make_task
-from skillmix.calibration.card_page import write_card
-from skillmix.calibration.outcome import Calibration, calibrated
-from skillmix.calibration.planning import CalibrationWish, planned
 from skillmix.catalog.catalog import SETTINGS, Catalog, Setting
 from skillmix.catalog.combinations import Combination, Draw, draw_combinations
-from skillmix.catalog.exclude_files import with_listed_skills
+from skillmix.catalog.files import with_listed_skills
 from skillmix.checkers.judge import Verdict
 from skillmix.datasets.build import WrittenDataset
 from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
 from skillmix.errors import UserError
-from skillmix.experiment.data_settings import ShownMode
 from skillmix.experiment.experiment import Experiment, experiment_of, load_experiment
-from skillmix.experiment.recipes import plain_recipe, recipe_named
+from skillmix.experiment.recipes import ShownMode, plain_recipe, recipe_named
 from skillmix.frequencies.counting import FrequencyWanted, count_skills
 from skillmix.frequencies.frequency_file import FrequencyResult
 from skillmix.grading.answers import plain_answer
@@ -44,8 +38,11 @@ from skillmix.scores.outcomes import OutcomeChange, OutcomeScore, run_outcome_ch
 from skillmix.scores.pairs import StudentComparison, compare_students
 from skillmix.scores.scoring import ScoredRun, run_scores, scored_run
 from skillmix.scores.table import outcome_table, outcome_table_html, score_table, score_table_html
+from skillmix.steps.calibrating import calibrated
 from skillmix.steps.run import StepFilter, run_checked
 from skillmix.steps.step_kind import Trained
+from skillmix.validation.calibration import Calibration, CalibrationWish, planned, write_card
+from skillmix.validation.task import AnnotationTask, TaskSettings, annotate_step_of, make_task, step_task
 
 if TYPE_CHECKING:
     import pandas

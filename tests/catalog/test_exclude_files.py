@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.catalog.exclude_files import document_with_lists, skills_in, with_listed_skills
+from skillmix.catalog.files import document_with_lists, skills_in, with_listed_skills
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import experiment_of
 

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from skillmix.catalog import yaml as yaml_reader
-from skillmix.catalog.catalog import Catalog
+from skillmix import files as yaml_reader
+from skillmix.catalog.catalog import Catalog, before_parenthesis, fold_name
 from skillmix.catalog.files import load_catalog, shipped_catalogs
-from skillmix.catalog.names import before_parenthesis, fold_name
 from skillmix.errors import UserError
 from skillmix.grading.answers import names_skill
 

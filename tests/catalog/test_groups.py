@@ -17,10 +17,10 @@ from skillmix.catalog.combinations import (
     draw_ladder,
     draw_reserved,
     is_reserved,
+    subsets_of,
     training_draw,
 )
 from skillmix.catalog.files import load_catalog
-from skillmix.catalog.subsets import subsets_of
 from skillmix.errors import UserError
 from skillmix.hashing import short_id
 from tests.catalog.cells import cells_catalog, cells_folder

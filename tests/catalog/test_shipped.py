@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.catalog.shipped import experiment_file, own_or_shipped, shipped_experiments
+from skillmix.catalog.files import experiment_file, own_or_shipped, shipped_experiments
 from skillmix.commands import main
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import load_experiment

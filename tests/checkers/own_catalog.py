@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from skillmix.checkers import registry
-from skillmix.checkers.own_checkers import own_checkers
+from skillmix.checkers.registry import own_checkers
 from skillmix.runs.rules_grader import RulesGrader
 
 SKILLS = """

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 import skillmix
 from skillmix.checkers.passage import Passage, passage_of
 from skillmix.checkers.registry import CHECKERS
-from skillmix.grading.answers import names_skill
-from skillmix.grading.sentences import count_sentences
+from skillmix.grading.answers import count_sentences, names_skill
 from tests.nasty_texts import takes_longer
 
 TEXTS: Final = Path(__file__).parent / "texts"

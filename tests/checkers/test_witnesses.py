@@ -9,9 +9,8 @@ import pytest
 import yaml
 
 from skillmix.catalog.files import load_catalog
-from skillmix.grading.answers import RULES, names_skill, plain_answer
+from skillmix.grading.answers import RULES, count_sentences, names_skill, plain_answer
 from skillmix.grading.points import decide_points, text_score
-from skillmix.grading.sentences import count_sentences
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.rules_grader import RulesGrader, reading_of
 

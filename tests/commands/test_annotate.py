@@ -19,8 +19,8 @@ import pytest
 
 from skillmix.runs.run import open_run
 from skillmix.runs.texts import run_records
-from tests.annotation.run_for_people import copied_run
 from tests.commands.command_line import run
+from tests.validation.run_for_people import copied_run
 
 
 def start(*words: str) -> "tuple[subprocess.Popen[str], dict[str, str]]":

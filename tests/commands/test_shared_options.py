@@ -107,7 +107,7 @@ def test_without_a_command_the_hint_says_how_to_begin(capsys: pytest.CaptureFixt
 
 
 def test_a_wrong_choice_is_refused_by_the_name_of_its_argument(capsys: pytest.CaptureFixture[str]) -> None:
-    wrong = ((["init", "evalute"], "evaluate|data|tune"), (["scores", "first", "--metric", "evalute"], "--metric"))
+    wrong = ((["init", "evalute"], "purpose"), (["scores", "first", "--metric", "evalute"], "--metric"))
     for words, named in wrong:
         with pytest.raises(SystemExit):
             main(words)

@@ -27,9 +27,8 @@ from skillmix.datasets.writing import waves
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import experiment_of, load_experiment
 from skillmix.experiment.recipes import DataRecipe, plain_recipe, recipe_named
-from skillmix.grading.answers import RULES
+from skillmix.grading.answers import RULES, count_sentences
 from skillmix.grading.points import text_score
-from skillmix.grading.sentences import count_sentences
 from skillmix.runs.reading.decisions import DecisionRules, decision_rules
 from skillmix.runs.run import open_run
 from skillmix.runs.scheduler import StopReason

@@ -16,7 +16,7 @@ from skillmix.commands import main
 from skillmix.datasets.leakage import bars_of
 from skillmix.datasets.shown import ShownRule, skills_shown
 from skillmix.errors import UserError
-from skillmix.experiment.data_settings import ShownMode
+from skillmix.experiment.recipes import ShownMode
 from skillmix.steps.run import run_experiment
 
 CATALOG = load_catalog("verifiable")

@@ -75,8 +75,8 @@ NOT_RUN: Final = {
     "for stage in": "needs these runs",
     "skillmix dataset experiments/dataset-": "a model writes for minutes; tests/datasets/test_bundled.py",
     "skillmix dataset RUN OTHER-RUN --recipe ablation": "needs 8,000 texts; tests/datasets/test_build.py",
-    "skillmix annotate RUN --rater ann --rater bo": "serves pages until Ctrl-C; tests/annotation opens them",
-    "skillmix annotate RUN --step read": "serves pages until Ctrl-C; tests/annotation opens them",
+    "skillmix annotate RUN --rater ann --rater bo": "serves pages until Ctrl-C; tests/validation opens them",
+    "skillmix annotate RUN --step read": "serves pages until Ctrl-C; tests/validation opens them",
     "skillmix report first --style paper": "draws figures for ten seconds; tests/report draws them",
 }
 """Beginnings of commands that no test on this page runs, each with its reason."""

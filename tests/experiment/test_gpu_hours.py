@@ -2,7 +2,7 @@
 
 import pytest
 
-from skillmix.experiment.gpu_hours import generation_hours, parameters_of, training_hours, training_tokens
+from skillmix.experiment.costs import generation_hours, parameters_of, training_hours, training_tokens
 from skillmix.experiment.train_step import TrainStep
 
 STEP = {"name": "m", "stage": "train", "base": "base", "data": ["d"]}

@@ -6,7 +6,7 @@ import pytest
 
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import experiment_of
-from skillmix.experiment.people_steps import AnnotateStep
+from skillmix.experiment.steps import AnnotateStep
 
 EVAL = {"name": "eval", "stage": "evaluate", "students": ["base"], "graders": ["judge"], "k": [2], "settings": ["all"]}
 

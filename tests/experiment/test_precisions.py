@@ -2,7 +2,7 @@
 
 import pytest
 
-from skillmix.experiment.precisions import PRECISIONS, weights_format
+from skillmix.experiment.train_step import PRECISIONS, weights_format
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 
 from skillmix.errors import UserError
 from skillmix.frequencies import documents
+from skillmix.frequencies.counting import FrequencyWanted, draw
 from skillmix.frequencies.documents import (
     NO_TEXT,
     NOT_JSON,
@@ -23,7 +24,6 @@ from skillmix.frequencies.documents import (
     corpus_files,
     documents_of,
 )
-from skillmix.frequencies.drawing import DrawWanted, draw
 
 
 def read(*sources: Path, field: str = "text") -> tuple[list[tuple[str, list[str]]], ReadCounts]:
@@ -202,7 +202,7 @@ def test_archives_that_break_late_are_one_error_with_any_number_of_readers(broke
     (broken_archives / "other.txt.gz").write_bytes((broken_archives / "late.txt.gz").read_bytes())
 
     with pytest.raises(UserError) as error:
-        draw(DrawWanted((broken_archives,), n=5, readers=readers))
+        draw(FrequencyWanted((broken_archives,), {}, n=5, readers=readers))
 
     assert all(f"{name}.txt.gz cannot be unpacked" in error.value.message for name in ("late", "other"))
 
@@ -234,7 +234,7 @@ def test_a_sample_reports_what_was_left_out_of_a_folder(tmp_path: Path) -> None:
     (folder / "a.txt").write_text("Open words. " * 30, encoding="utf-8")
     (folder / "s.txt").symlink_to(tmp_path / "secret.txt")
 
-    drawn = draw(DrawWanted((folder,), n=5))
+    drawn = draw(FrequencyWanted((folder,), {}, n=5))
 
     assert drawn.skipped == {OUTER_LINK: 1}
     assert not any("Secret" in passage.text for passage in drawn.passages)

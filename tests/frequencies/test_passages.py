@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.frequencies.documents import paragraphs_of
-from skillmix.frequencies.drawing import DrawWanted, draw
-from skillmix.frequencies.passages import PassageSample, PassageSampler, merged, passages_of
+from skillmix.frequencies.counting import FrequencyWanted, draw
+from skillmix.frequencies.documents import PassageSample, PassageSampler, merged, paragraphs_of, passages_of
 from tests.frequencies.corpora import passage, write_jsonl
 
 SENTENCE = "Ten words are in this sentence and it ends here."
@@ -124,7 +123,9 @@ def test_text_json_and_parquet_files_of_the_same_documents_give_the_same_sample(
     (tmp_path / "parquet").mkdir()
     parquet.write_table(pyarrow.table({"id": list(range(60)), "text": documents}), tmp_path / "parquet/a.parquet")
 
-    drawn = [draw(DrawWanted((tmp_path / kind,), n=25, words=20)) for kind in ("txt", "one", "many", "parquet")]
+    drawn = [
+        draw(FrequencyWanted((tmp_path / kind,), {}, n=25, words=20)) for kind in ("txt", "one", "many", "parquet")
+    ]
 
     assert len({one.sample.ids for one in drawn}) == 1
     assert {(one.sample.total, one.documents) for one in drawn} == {(drawn[0].sample.total, 60)}
@@ -135,7 +136,7 @@ def test_several_readers_draw_the_same_sample(tmp_path: Path) -> None:
     for number in range(3):
         write_jsonl(tmp_path / f"{number}.jsonl", [passage(n) for n in range(number, 90, 3)])
 
-    one, two = (draw(DrawWanted((tmp_path,), n=20, words=20, readers=readers)) for readers in (1, 2))
+    one, two = (draw(FrequencyWanted((tmp_path,), {}, n=20, words=20, readers=readers)) for readers in (1, 2))
 
     assert one == two
 

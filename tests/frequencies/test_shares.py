@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from skillmix.frequencies.passages import SampledPassage
-from skillmix.frequencies.shares import SkillShare, skill_shares
+from skillmix.frequencies.documents import SampledPassage
+from skillmix.frequencies.frequency_file import SkillShare, skill_shares
 from skillmix.scores.statistics.intervals import wilson_interval
 
 TRIALS = 4000 if os.environ.get("SKILLMIX_LONG") else 600

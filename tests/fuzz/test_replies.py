@@ -9,9 +9,8 @@ from skillmix.catalog.files import load_catalog
 from skillmix.datasets.copies import earlier_copies
 from skillmix.datasets.corpus import corpus_of
 from skillmix.datasets.leakage import NameFinder
-from skillmix.grading.answers import extract_answer, names_skill
+from skillmix.grading.answers import count_sentences, extract_answer, names_skill
 from skillmix.grading.reader import read_grades
-from skillmix.grading.sentences import count_sentences
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.journal.journal import JournalReader, JournalWriter
 from skillmix.runs.rules_grader import RulesGrader

@@ -3,8 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skillmix.grading import answers
-from skillmix.grading.answers import extract_answer, names_skill, plain_answer
-from skillmix.grading.sentences import count_sentences
+from skillmix.grading.answers import count_sentences, extract_answer, names_skill, plain_answer
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from skillmix.grading.grader_words import words_about
+from skillmix.grading.reader import words_about
 from skillmix.prompts.rubric import rubric_of
 
 RUBRIC = rubric_of(["metaphor", "red herring"], "Sewing")

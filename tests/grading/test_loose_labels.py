@@ -6,8 +6,15 @@ from random import Random
 import pytest
 
 from skillmix.catalog.files import load_catalog
-from skillmix.grading.label_words import KINDS, content_words, label_words, shared_words
-from skillmix.grading.loose_labels import decorated_criterion, is_hint, may_be_quoted
+from skillmix.grading.labels import (
+    KINDS,
+    content_words,
+    decorated_criterion,
+    is_hint,
+    label_words,
+    may_be_quoted,
+    shared_words,
+)
 from skillmix.grading.reader import Reading, read_grades
 from skillmix.prompts.rubric import Rubric, rubric_of
 

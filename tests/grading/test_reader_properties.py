@@ -8,13 +8,11 @@ from functools import partial
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skillmix.catalog.names import before_parenthesis, fold_name
-from skillmix.grading.answers import extract_answer
-from skillmix.grading.injections import quotable
-from skillmix.grading.label_words import shared_words
-from skillmix.grading.loose_labels import criterion_words
+from skillmix.catalog.catalog import before_parenthesis, fold_name
+from skillmix.grading.answers import count_sentences, extract_answer
+from skillmix.grading.blocks import quotable
+from skillmix.grading.labels import criterion_words, shared_words
 from skillmix.grading.reader import Reading, read_any_form, read_grades, read_plain_table
-from skillmix.grading.sentences import count_sentences
 from skillmix.prompts.rubric import Rubric, rubric_of
 from tests.grading.test_reader import CASES, GOLDEN
 from tests.nasty_texts import takes_longer

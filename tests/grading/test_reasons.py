@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from skillmix.grading.answers import RULES, Answer, Rules
-from skillmix.grading.points import decide_points
+from skillmix.grading.points import decide_points, reasons_of
 from skillmix.grading.reader import Reading
-from skillmix.grading.reasons import reasons_of
 from skillmix.prompts.rubric import rubric_of
 
 DEFAULT = RULES["default"]

@@ -9,7 +9,7 @@ import pytest
 
 import skillmix
 from skillmix.errors import UserError
-from skillmix.experiment.gpu_hours import parameters_of
+from skillmix.experiment.costs import parameters_of
 from skillmix.models.checkpoints import Checkpoint, checkpoint_of
 from skillmix.models.lineage import DatasetFacts, Lineage, dataset_facts, lineage_of
 from skillmix.models.lineage_files import (

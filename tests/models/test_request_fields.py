@@ -9,7 +9,7 @@ import pytest
 from skillmix.calls import Decoding, GenerateKey, Message, Request, extra_json
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import GraderSettings, StudentSettings, experiment_of
-from skillmix.grading.replies.thoughts import without_thought
+from skillmix.grading.answers import without_thought
 from skillmix.models.request_fields import extra_faults, system_fault, template_option_faults
 
 SECRET = "sk-proj-0123456789abcdefghij"

@@ -12,9 +12,8 @@ from skillmix.catalog.combinations import Draw, draw_combinations
 from skillmix.catalog.files import load_catalog
 from skillmix.commands import main
 from skillmix.errors import UserError
-from skillmix.grading.answers import extract_answer, names_skill
+from skillmix.grading.answers import count_sentences, extract_answer, names_skill
 from skillmix.grading.reader import read_grades
-from skillmix.grading.sentences import count_sentences
 from skillmix.models.scripted import ScriptedModel
 from skillmix.models.specs import check_spec, parse_spec
 from skillmix.prompts.files import load_prompts

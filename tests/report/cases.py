@@ -14,7 +14,7 @@ from skillmix.catalog.files import load_catalog
 from skillmix.checkers.judge import Judge
 from skillmix.checkers.prompt_copies import prompt_texts
 from skillmix.commands import main
-from skillmix.grading.sentences import count_sentences
+from skillmix.grading.answers import count_sentences
 from skillmix.models.scripted import ScriptedModel
 from skillmix.report import contents
 from skillmix.report.write import ReportOptions, WrittenReport, report

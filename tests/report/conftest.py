@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.grading.sentences import count_sentences
+from skillmix.grading.answers import count_sentences
 from skillmix.report.write import ReportOptions, WrittenReport
 from tests.report.cases import Reported, code_case, reported, run_document, trained_experiment
 from tests.report.expected_scores import Case

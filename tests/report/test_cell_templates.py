@@ -4,8 +4,7 @@ from skillmix.catalog.combinations import Combination
 from skillmix.catalog.files import load_catalog
 from skillmix.datasets.corpus import corpus_of, distinct_share
 from skillmix.grading.answers import plain_answer
-from skillmix.grading.ballots import Ballot, StudentText
-from skillmix.grading.points import Points
+from skillmix.grading.points import Ballot, Points, StudentText
 from skillmix.report.archive import CodeEvidence
 from skillmix.report.read import cell_templates, template_baselines
 from skillmix.report.records import CellTemplates

@@ -15,9 +15,8 @@ from skillmix.runs.reading.decisions import READER_VERSION, code_version
 PACKAGE = Path(skillmix.__file__).parent
 DECIDING = (
     "hashing.py",
-    "catalog/names.py",
+    "catalog/catalog.py",
     "prompts/rubric.py",
-    "prompts/output_formats.py",
     "grading/**/*.py",
     "checkers/**/*.py",
     "checkers/**/*.json",
@@ -30,7 +29,7 @@ DECIDING = (
     "runs/verdicts.py",
 )
 """The files that decide what a stored reply is worth."""
-KNOWN = (5, "b5382f7e68495095")
+KNOWN = (5, "69e4cacc5f129bbe")
 """READER_VERSION, and the hash of those files when it was last looked at."""
 
 

@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from skillmix.calls import Call, Message
 from skillmix.errors import UserError
-from skillmix.grading.ballots import StudentText
+from skillmix.grading.points import StudentText
 from skillmix.runs import export as exporting
 from skillmix.runs.export import Row, What, export, vote_rows
 from skillmix.runs.reading import graded_conversations

@@ -11,7 +11,7 @@ from skillmix.catalog.combinations import combination_of
 from skillmix.catalog.files import load_catalog
 from skillmix.datasets import shown
 from skillmix.grading.answers import Answer
-from skillmix.grading.ballots import StudentText
+from skillmix.grading.points import StudentText
 from skillmix.runs import verdicts
 from skillmix.runs.reading.graded_conversations import GradedConversation
 from skillmix.runs.rules_grader import RulesGrader, reading_of

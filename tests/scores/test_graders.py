@@ -5,7 +5,7 @@ from pathlib import Path
 from skillmix.catalog.combinations import Combination
 from skillmix.experiment.experiment import experiment_of
 from skillmix.grading.answers import Answer
-from skillmix.grading.ballots import Ballot, StudentText
+from skillmix.grading.points import Ballot, StudentText
 from skillmix.grading.reader import Reading
 from skillmix.report.write import ReportOptions, write_report
 from skillmix.scores.graders import round_agreement

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from skillmix.catalog import combinations
-from skillmix.catalog.yaml import read_yaml
 from skillmix.commands import main
 from skillmix.experiment import plan
 from skillmix.experiment.experiment import experiment_of
+from skillmix.files import read_yaml
 from skillmix.grading import reader
 from skillmix.runs.run import open_run
 

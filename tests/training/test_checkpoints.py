@@ -15,7 +15,7 @@ import yaml
 from safetensors.torch import load_file
 
 from skillmix.errors import UserError
-from skillmix.experiment.precisions import PRECISIONS
+from skillmix.experiment.train_step import PRECISIONS
 from skillmix.steps.run import train_steps
 from skillmix.training.checkpoints import Checkpoints, Progress
 from skillmix.training.ranks import Ranks

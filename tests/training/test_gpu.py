@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from skillmix.experiment.precisions import PRECISIONS
+from skillmix.experiment.train_step import PRECISIONS
 from skillmix.training.data.examples import Example
 from skillmix.training.data.micro_batches import pack
 from skillmix.training.recipe import TrainingRecipe

@@ -9,8 +9,8 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from skillmix.experiment.data_settings import DataFilters, LeakageSettings
 from skillmix.experiment.experiment import AnswerSettings, BudgetSettings, Experiment, GraderSettings, StudentSettings
+from skillmix.experiment.recipes import DataFilters, LeakageSettings
 from skillmix.experiment.step_base import Section, Step
 from skillmix.experiment.steps import AnyStep, PerSkill
 from skillmix.experiment.train_step import LoraSettings, ReplaySettings

@@ -1,17 +1,212 @@
-"""Skills, topics, and their partitions into groups: a train side, a held-out side, and further ones."""
+"""Skills, topics, and their partitions into groups: a train side, a held-out side, and further ones.
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+Some figures and some words are never composed in training. Of the other cells (a figure with a word), half are composed
+in training: the train cells. So one student shows what carries over to a new cell, a new word and a new figure.
+"""
+
+import re
+import unicodedata
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
+from itertools import combinations
+from math import ceil
 from typing import Final, Literal
 
-from skillmix.catalog.grammar import Figure, Grammar
-from skillmix.catalog.names import before_parenthesis, fold_name
-from skillmix.catalog.nested import GROUPS_OF_CELLS, cells_by_group
 from skillmix.catalog.own_code import OwnCode
 from skillmix.errors import UserError, errors_of, refuse
-from skillmix.hashing import ranked, short_id
+from skillmix.hashing import digest, ranked, short_id
 from skillmix.render import name_hint
+
+APOSTROPHES = re.compile(r"['’‘ʼ′`´]")
+_ACCENTS = re.compile(r"[\u0300-\u036f]")
+INVISIBLE = re.compile(r"[\u200b-\u200f\u2060\ufeff\u00ad]")
+_NOT_A_WORD = re.compile(r"[\W_]+")
+
+
+@lru_cache(maxsize=1 << 13)
+def fold_name(text: str) -> str:
+    """Reduce a name to lower-case words with single blanks, the form in which names are compared.
+
+    >>> fold_name("**Self-serving Bias**"), fold_name("cliché"), fold_name("one’s (own)")
+    ('self serving bias', 'cliche', 'ones own')
+    """
+    if not text.isascii():
+        # Only Latin accents are dropped: in other scripts combining marks distinguish letters.
+        text = _ACCENTS.sub("", unicodedata.normalize("NFKD", INVISIBLE.sub("", text)))
+        text = unicodedata.normalize("NFKC", text)
+    return _NOT_A_WORD.sub(" ", APOSTROPHES.sub("", text.casefold())).strip()
+
+
+@lru_cache(maxsize=1 << 12)
+def before_parenthesis(name: str) -> str:
+    """The short form of a skill's name: the part before a parenthesis.
+
+    >>> before_parenthesis("accident (fallacy)")
+    'accident'
+    """
+    return name.partition("(")[0].strip() or name
+
+
+PIECE: Final = re.compile(r"(?:\{word\}|\{a word\}|\*|\.\.\.|[,?!:;\"]|[a-z']+(?:\|[a-z']+)*)")
+PATTERN: Final = rf"^{PIECE.pattern}(?: {PIECE.pattern})*$"
+"""What a pattern of a figure may be: words, marks and slots with one blank between them, nothing of which is slow."""
+_SLOT: Final = re.compile(r"\{([^{}]*)\}")
+SLOTS: Final = frozenset(
+    ["who", "thing", "a thing", "things", "others", "tool", "place", "at", "base", "past", "Clause", "word", "a word"]
+)
+"""The slots of a frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure, and its skills by word; code finds them in a text by the patterns (`checkers/registry.py`)."""
+
+    name: str
+    patterns: tuple[str, ...]
+    skills: tuple[tuple[str, str], ...]
+    """Each word of the figure, and the name of the skill that it makes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """How a teacher words one figure: whole clauses, and parts that go before or after a clause of another figure."""
+
+    own: tuple[str, ...]
+    """All clauses."""
+    hosts: tuple[str, ...]
+    """The clauses that take a part, if the part fits everywhere."""
+    events: tuple[str, ...]
+    """The clauses that take any part."""
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    fits_everywhere: bool
+    """Whether these parts fit clauses that are no events."""
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """The slot grammar of a catalogue."""
+
+    plain: tuple[str, ...]
+    """Clauses without a figure."""
+    joints: tuple[str, ...]
+    adjectives: tuple[str, ...]
+    figures: Mapping[str, Frames]
+    topics: Mapping[str, tuple[Mapping[str, str], ...]]
+    """For each topic, one or more sets of words for the slots of frames."""
+
+
+def with_article(word: str) -> str:
+    """A word behind its indefinite article.
+
+    >>> with_article("owl"), with_article("bear")
+    ('an owl', 'a bear')
+    """
+    return f"an {word}" if word[0].lower() in "aeiou" else f"a {word}"
+
+
+def filled(template: str, word: str) -> str:
+    """A name, definition, example or frame with the word of a skill in its slots.
+
+    >>> filled("a simile with {a word}", "owl"), filled("{Word} days", "three")
+    ('a simile with an owl', 'Three days')
+    """
+    for slot, value in (("{word}", word), ("{Word}", word.capitalize()), ("{a word}", with_article(word))):
+        template = template.replace(slot, value)
+    return template
+
+
+def frame_faults(frame: str, *, has_word: bool) -> Iterator[str]:
+    """What is wrong with the slots of a frame; each frame of a figure has the word, and a plain clause has none."""
+    slots = _SLOT.findall(frame)
+    unknown = sorted(set(slots) - SLOTS)
+    if unknown or frame.count("{") != len(slots):
+        yield f"{frame!r} has an unknown slot: {', '.join(unknown) or 'a brace without its other'}"
+    if ("word" in slots or "a word" in slots) != has_word:
+        yield f"{frame!r} has {'no' if has_word else 'a'} {{word}}"
+
+
+_remembered: Final[dict[str, tuple[Figure, ...]]] = {}
+
+
+def remember_figures(catalog: str, figures: tuple[Figure, ...]) -> None:
+    """Make the figures of a loaded catalogue known to `checker_of`; a worker process gets them with its catalogue."""
+    if figures:
+        _remembered[catalog] = figures
+
+
+def remembered_figures() -> tuple[Figure, ...]:
+    """The figures of the catalogues that this process has loaded."""
+    return tuple(figure for figures in _remembered.values() for figure in figures)
+
+
+GROUPS_OF_CELLS: Final = ("train", "random-cells", "new-words", "new-figures", "both-new")
+_Cell = tuple[str, str]
+
+
+def cells_by_group(parts: Mapping[str, _Cell], seed: int) -> dict[str, tuple[str, ...]]:
+    """Skills by group, from the figure and the word of each skill; a hash of the seed and the names decides.
+
+    Figures that use the same words are of one kind. A third of the figures and a quarter of the words of each kind are
+    new; every other figure and word keeps train cells.
+    """
+    kinds = _kinds(parts)
+    new_figures: set[str] = set()
+    wanted = sum(map(len, kinds.values())) // 3
+    for figure in ranked([figure for figures in kinds.values() for figure in figures], "nested figures", seed):
+        kind = next(figures for figures in kinds.values() if figure in figures)
+        most = min(ceil(len(kind) / 3), len(kind) - 2)
+        if len(new_figures) < wanted and len(new_figures.intersection(kind)) < most:
+            new_figures.add(figure)
+    by_rank = {words: ranked(sorted(words), "nested words", seed) for words in kinds}
+    new_words = {word for words in by_rank.values() for word in words[: len(words) // 4]}
+    train: set[_Cell] = set()
+    for words, figures in kinds.items():
+        known = [figure for figure in ranked(figures, "nested rows", seed) if figure not in new_figures]
+        train |= _half_of_cells(known, [word for word in by_rank[words] if word not in new_words], seed)
+    groups: dict[str, list[str]] = {name: [] for name in GROUPS_OF_CELLS}
+    for skill, cell in parts.items():
+        new = cell[0] in new_figures, cell[1] in new_words
+        composed = "train" if cell in train else "random-cells"
+        groups[
+            {(True, True): "both-new", (True, False): "new-figures", (False, True): "new-words"}.get(new, composed)
+        ].append(skill)
+    figures_left = {cell[0] for cell in parts.values()} - new_figures
+    words_left = {cell[1] for cell in parts.values()} - new_words
+    if not all(groups.values()) or {f for f, _ in train} != figures_left or {w for _, w in train} != words_left:
+        raise UserError(
+            f"The figures and words of this catalogue have no partition nested:{seed}.",
+            hint="At least three figures must share the same words, four or more, and no other figures less than two.",
+        )
+    return {name: tuple(skills) for name, skills in groups.items()}
+
+
+def _kinds(parts: Mapping[str, _Cell]) -> dict[frozenset[str], list[str]]:
+    """Figures by the set of words that they use."""
+    words: dict[str, set[str]] = {}
+    for figure, word in parts.values():
+        words.setdefault(figure, set()).add(word)
+    kinds: dict[frozenset[str], list[str]] = {}
+    for figure in sorted(words):
+        kinds.setdefault(frozenset(words[figure]), []).append(figure)
+    return kinds
+
+
+def _half_of_cells(figures: list[str], words: list[str], seed: int) -> set[_Cell]:
+    """Half of the cells: a chessboard, after exchanges that keep the number of cells in every row and column."""
+    chosen = {(f, w): (row + column) % 2 == 0 for row, f in enumerate(figures) for column, w in enumerate(words)}
+    for one, other in combinations(figures, 2):
+        for first, second in combinations(words, 2):
+            square = [(one, first), (other, second), (one, second), (other, first)]
+            is_exchangeable = [chosen[cell] for cell in square] in (
+                [True, True, False, False],
+                [False, False, True, True],
+            )
+            if is_exchangeable and digest("nested exchange", seed, one, other, first, second)[0] % 2:
+                chosen |= {cell: not chosen[cell] for cell in square}
+    return {cell for cell, is_chosen in chosen.items() if is_chosen}
+
 
 RESERVED_NAMES: Final = ("topic", "sense", "length")
 """Names of the three criteria besides the skills, as every output spells them."""
@@ -162,8 +357,12 @@ class Catalog:
     """For the joined catalog of an experiment whose steps draw from several, each of them; None is the experiment's."""
 
     def member(self, name: str | None) -> "Catalog":
-        """The catalog that a step draws from."""
-        return self.members.get(name, self)
+        """The catalog that a step draws from; None is the experiment's."""
+        if name in self.members or name is None:
+            return self.members.get(name, self)
+        known = [str(member) for member in self.members if member is not None]
+        hint = name_hint(name, known, otherwise=f"Known: {', '.join(known) or 'that of the experiment alone'}.")
+        raise UserError(f"No catalogue {name!r} beside {self.name!r}.", hint=hint)
 
     @cached_property
     def not_combined(self) -> frozenset[frozenset[str]]:

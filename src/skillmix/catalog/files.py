@@ -1,4 +1,7 @@
-"""Load a catalog folder: three YAML files and optional ones, validated together; code is read and not run."""
+"""Load a catalog folder, and find what users name: exclude lists and the experiments that ship.
+
+A catalog is three YAML files and optional ones, validated together; its code is read and not run.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,23 +12,161 @@ from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
-from skillmix.catalog.catalog import RESERVED_NAMES, SETTINGS, Catalog, EntailedPair, Partition, Side, Skill, WovenRule
-from skillmix.catalog.grammar import (
+from skillmix.catalog.catalog import (
     PATTERN,
+    RESERVED_NAMES,
+    SETTINGS,
+    Catalog,
+    EntailedPair,
     Figure,
     Frames,
     Grammar,
+    Partition,
+    Side,
+    Skill,
+    WovenRule,
     filled,
+    fold_name,
     frame_faults,
     remember_figures,
     with_article,
 )
-from skillmix.catalog.names import fold_name
 from skillmix.catalog.own_code import own_code_of
-from skillmix.catalog.validation import Fault, fault_words, known_keys
-from skillmix.catalog.yaml import read_shared_yaml
 from skillmix.errors import UserError, faults_error
-from skillmix.render import did_you_mean, name_hint
+from skillmix.files import Fault, fault_words, known_keys, read_shared_yaml, read_yaml, with_nearest
+from skillmix.render import name_hint
+
+PREFIX: Final = "file:"
+_KEYS: Final = ("catalog", "source", "threshold", "skills")
+_HINT: Final = "A list is `skills: [a, b]`, or `[a, b]` alone; `skillmix frequency` writes one."
+
+
+def skills_in(path: Path) -> list[str]:
+    """The skills that an exclude list names."""
+    document = read_yaml(path)
+    faults = []
+    if isinstance(document, dict):
+        unknown = [key for key in document if key not in _KEYS]
+        faults += [with_nearest(f"there is no key {key!r}", str(key), _KEYS) for key in unknown]
+        if "skills" not in document:
+            faults.append("the key 'skills' is missing")
+        document = document.get("skills", [])
+    if document is None:
+        document = []
+    if not isinstance(document, list):
+        faults.append("skills is not a list")
+        document = []
+    faults += [f"{entry!r} is not the name of a skill" for entry in document if not isinstance(entry, str) or not entry]
+    if faults:
+        raise faults_error(str(path), faults, hint=_HINT)
+    return [str(entry) for entry in document]
+
+
+def with_listed_skills(names: Iterable[str]) -> list[str]:
+    """The names, with every `file:PATH` replaced by the skills of its list, so that the content decides draws.
+
+    >>> with_listed_skills(["common", "metaphor"])
+    ['common', 'metaphor']
+    """
+    found: list[str] = []
+    for name in names:
+        if not name.startswith(PREFIX):
+            found.append(name)
+            continue
+        path = Path(name.removeprefix(PREFIX)).expanduser()
+        if path.is_dir() or not path.name:
+            raise UserError(f"{name!r} does not name a file.", hint=_HINT)
+        found += [skill for skill in skills_in(path) if skill not in found]
+    return found
+
+
+def document_with_lists(document: object) -> tuple[object, Sequence[str]]:
+    """An experiment as plain data with every `file:PATH` of its exclude lists replaced, and the faults found."""
+    if not isinstance(document, dict):
+        return document, ()
+    faults: list[str] = []
+    result = _section(document, "exclude", faults)
+    steps = result.get("steps")
+    if isinstance(steps, list):
+        named = [s.get("name") if isinstance(s, dict) else None for s in steps]
+        result["steps"] = [
+            _section(step, f"steps.{name}.exclude", faults) if isinstance(step, dict) else step
+            for step, name in zip(steps, named, strict=True)
+        ]
+    return result, faults
+
+
+def _section(section: dict[object, object], at: str, faults: list[str]) -> dict[object, object]:
+    names = section.get("exclude")
+    if not isinstance(names, list) or not any(isinstance(name, str) and name.startswith(PREFIX) for name in names):
+        return dict(section)
+    found: list[object] = []
+    for name in names:
+        if not isinstance(name, str):
+            found.append(name)  # the check of the section reports it
+            continue
+        try:
+            found += [skill for skill in with_listed_skills([name]) if skill not in found]
+        except UserError as error:
+            faults.append(f"{at}: {error.message} {error.hint or ''}".rstrip())
+    return {**section, "exclude": found}
+
+
+_PACKAGE: Final = Path(str(files("skillmix")))
+_EXPERIMENTS: Final = "experiments"
+
+
+def _root() -> Path:
+    """The folder with `experiments/`: in the wheel, or else the root of the checkout."""
+    packed = _PACKAGE / "data" / "shipped"
+    return packed if packed.is_dir() else _PACKAGE.parents[1]
+
+
+def shipped_experiments() -> dict[str, Path]:
+    """The files of the experiments that ship, by name."""
+    return {file.stem: file for file in sorted((_root() / _EXPERIMENTS).glob("*.yaml"))}
+
+
+def experiment_file(name: Path) -> Path:
+    """The file that a user means: one of their own, or else one that ships: `smoke` or `experiments/smoke.yaml`."""
+    if name.suffix or len(name.parts) != 1 or _is_file(name):
+        return own_or_shipped(name)
+    shipped = shipped_experiments()
+    if name.name in shipped:
+        return shipped[name.name]
+    others = f"Shipped: {', '.join(shipped)}. Or give the path of a file."
+    raise UserError(
+        f"There is no experiment {name.name!r}, and no file of this name.",
+        hint=name_hint(name.name, list(shipped), otherwise=others),
+    )
+
+
+def own_or_shipped(name: str | Path) -> Path:
+    """The path that a name leads to; the user's own file or folder comes before an experiment that ships.
+
+    >>> own_or_shipped("experiments/smoke.yaml").is_file(), own_or_shipped("experiments/unknown.yaml").is_file()
+    (True, False)
+    """
+    path = Path(name).expanduser()
+    if _exists(path) or ".." in path.parts:
+        return path
+    packed = _root() / path
+    return packed if len(path.parts) == 2 and path.parts[0] == _EXPERIMENTS and packed.exists() else path
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # the name is too long
+        return False
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # the name is too long, for instance
+        return True
+
 
 SHIPPED = Path(str(files("skillmix"))) / "data"
 """The folder of the package's own catalogs and prompt sets."""
@@ -276,32 +417,29 @@ def _joined(first: Catalog, others: Mapping[str, Catalog]) -> Catalog:
 
 def _build(name: str, folder: Path) -> Catalog:
     faults: list[str] = []
-    figures_file, grammar_file = folder / "figures.yaml", folder / "grammar.yaml"
-    figures = (_validated(figures_file, FiguresFile, faults) if figures_file.is_file() else None) or FiguresFile()
+    has_figures = (folder / "figures.yaml").is_file()
+    figures = _optional(folder / "figures.yaml", FiguresFile, faults) or FiguresFile()
     faults += _kind_faults(figures)
     of_figures = _figure_skills(figures)
     skills: list[Skill] | None = of_figures
-    if not figures_file.is_file() or (folder / "skills.yaml").is_file():
+    if not has_figures or (folder / "skills.yaml").is_file():
         entries = _validated(folder / "skills.yaml", list[SkillEntry], faults)
         plain = [Skill(**s.model_dump()) for s in entries or []]
         skills = None if entries is None else [*plain, *of_figures]
     topics = _validated(folder / "topics.yaml", list[Name], faults)
     partitions = _validated(folder / "partitions.yaml", PartitionsFile, faults)
-    words_file = folder / "vocabulary.yaml"
-    words = _validated(words_file, dict[str, VocabularyEntry], faults) if words_file.is_file() else {}
-    templates_file = folder / "templates.yaml"
-    templates = _validated(templates_file, dict[str, TemplateEntry], faults) if templates_file.is_file() else {}
-    faults += _template_faults(templates or {}, {s.name for s in skills or []})
-    controls_file = folder / "controls.yaml"
-    controls = _validated(controls_file, dict[str, str], faults) if controls_file.is_file() else {}
-    faults += _control_faults(controls or {}, set(topics or []))
-    grammar = _validated(grammar_file, GrammarFile, faults) if grammar_file.is_file() else None
+    words = _optional(folder / "vocabulary.yaml", dict[str, VocabularyEntry], faults) or {}
+    templates = _optional(folder / "templates.yaml", dict[str, TemplateEntry], faults) or {}
+    faults += _template_faults(templates, {s.name for s in skills or []})
+    controls = _optional(folder / "controls.yaml", dict[str, str], faults) or {}
+    faults += _control_faults(controls, set(topics or []))
+    grammar = _optional(folder / "grammar.yaml", GrammarFile, faults)
     if grammar is not None:
         known = {"figure": list(figures.figures), "topic": topics or []}
         faults += [*_grammar_gaps(grammar, known), *_frame_faults(grammar)]
     faults += [
-        _with_nearest(f"vocabulary.yaml: there is no topic {name!r}", name, topics or [])
-        for name in words or {}
+        with_nearest(f"vocabulary.yaml: there is no topic {name!r}", name, topics or [])
+        for name in words
         if name not in (topics or [])
     ]
     faults += _name_faults("figures.yaml" if of_figures else "skills.yaml", [s.name for s in skills or []])
@@ -312,7 +450,10 @@ def _build(name: str, folder: Path) -> Catalog:
         faults += _partition_faults(partitions, skills, topics)
     if faults or not skills or not topics or not partitions:
         raise faults_error(f"Catalogue {folder}", faults, hint="Correct the files; nothing was loaded.")
-    made = _figures(figures, skills)
+    made = tuple(
+        Figure(name, tuple(entry.patterns), tuple((s.word or "", s.name) for s in skills if s.figure == name))
+        for name, entry in figures.figures.items()
+    )
     remember_figures(name, made)
     return Catalog(
         name=name,
@@ -321,12 +462,12 @@ def _build(name: str, folder: Path) -> Catalog:
         partitions=tuple(_partition(n, entry, partitions.topics, skills) for n, entry in partitions.partitions.items()),
         default_partition=partitions.default,
         exclude={n: tuple(names) for n, names in partitions.exclude.items()},
-        vocabulary={n: (tuple(entry.alone), tuple(entry.together)) for n, entry in (words or {}).items()},
+        vocabulary={n: (tuple(entry.alone), tuple(entry.together)) for n, entry in words.items()},
         impossible=frozenset(frozenset(names) for names in partitions.impossible),
         entailed=tuple(EntailedPair(e.skill, e.brings, e.texts, e.with_both, e.source) for e in partitions.entailed),
         woven=partitions.woven,
-        templates={n: {"fixed": entry.fixed, "slot": entry.slot} for n, entry in (templates or {}).items()},
-        controls={control: probe for probe, control in (controls or {}).items()},
+        templates={n: {"fixed": entry.fixed, "slot": entry.slot} for n, entry in templates.items()},
+        controls={control: probe for probe, control in controls.items()},
         figures=made,
         grammar=_grammar(grammar) if grammar else None,
         code=own_code_of(folder, tuple(s.name for s in skills)),
@@ -336,7 +477,7 @@ def _build(name: str, folder: Path) -> Catalog:
 def _kind_faults(document: FiguresFile) -> Iterator[str]:
     for name, entry in document.figures.items():
         if entry.kind not in document.words:
-            yield _with_nearest(f"figures.yaml, {name}: no words of kind {entry.kind!r}", entry.kind, document.words)
+            yield with_nearest(f"figures.yaml, {name}: no words of kind {entry.kind!r}", entry.kind, document.words)
         if "{word}" not in entry.name and "{a word}" not in entry.name:
             yield f"figures.yaml, {name}, name: has neither {{word}} nor {{a word}}"
 
@@ -350,19 +491,12 @@ def _figure_skills(document: FiguresFile) -> list[Skill]:
     return skills
 
 
-def _figures(document: FiguresFile, skills: Sequence[Skill]) -> tuple[Figure, ...]:
-    return tuple(
-        Figure(name, tuple(entry.patterns), tuple((s.word or "", s.name) for s in skills if s.figure == name))
-        for name, entry in document.figures.items()
-    )
-
-
 def _grammar_gaps(grammar: GrammarFile, known: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Figures and topics that the grammar lacks, or that the catalog does not have."""
     for kind, listed in (("figure", grammar.figures), ("topic", grammar.topics)):
         for name in listed:
             if name not in known[kind]:
-                yield _with_nearest(f"grammar.yaml: there is no {kind} {name!r}", name, known[kind])
+                yield with_nearest(f"grammar.yaml: there is no {kind} {name!r}", name, known[kind])
         yield from (f"grammar.yaml: the {kind} {name!r} is missing" for name in known[kind] if name not in listed)
 
 
@@ -397,6 +531,10 @@ def _validated(path: Path, shape: type[_T], faults: list[str]) -> _T | None:
     return None
 
 
+def _optional(path: Path, shape: type[_T], faults: list[str]) -> _T | None:
+    return _validated(path, shape, faults) if path.is_file() else None
+
+
 def _location(location: Sequence[int | str]) -> str:
     """The location of a fault in a file; entries count from 1."""
     return "".join(f", entry {part + 1}" if isinstance(part, int) else f", {part}" for part in location)
@@ -406,14 +544,8 @@ def _explained(fault: Fault, shape: object) -> str:
     if fault["type"] == "string_pattern_mismatch":
         return "must be one line of text without outer blanks, ';' or '|', and not empty"
     if fault["type"] == "extra_forbidden":
-        return _with_nearest("is not a known key", str(fault["loc"][-1]), known_keys(shape, fault["loc"]))
+        return with_nearest("is not a known key", str(fault["loc"][-1]), known_keys(shape, fault["loc"]))
     return "is missing" if fault["type"] == "missing" else fault_words(fault)
-
-
-def _with_nearest(fault: str, name: str, known: Iterable[str]) -> str:
-    """A fault that is about an unknown name, and the nearest of the known names as a question."""
-    question = did_you_mean(name, known)
-    return f"{fault}. {question}" if question else fault
 
 
 def _name_faults(file: str, names: Sequence[str]) -> Iterator[str]:
@@ -437,7 +569,11 @@ def _partition_faults(document: PartitionsFile, skills: Sequence[Skill], topics:
         yield from _unknown(f"topics, {label}", "topic", listed, set(topics))
     yield from _overlap("topics", document.topics.train, document.topics.held_out)
     lists = {"impossible": [n for group in document.impossible for n in group]}
-    yield from _entailed_faults(document.entailed)
+    for pair in document.entailed:
+        if pair.skill == pair.brings:
+            yield f"partitions.yaml: entailed: {pair.skill!r} is paired with itself, so no draw would have it"
+        if pair.with_both > pair.texts:
+            yield f"partitions.yaml: entailed: {pair.skill!r} has more texts with both skills than texts"
     lists["entailed"] = [n for entry in document.entailed for n in (entry.skill, entry.brings)]
     lists |= {f"exclude, {list_name}": listed for list_name, listed in document.exclude.items()}
     for location, listed in lists.items():
@@ -477,18 +613,10 @@ def _unknown_skills(at: str, listed: SkillsEntry, skills: Sequence[Skill]) -> It
     yield from _unknown(at, "skill", listed.skills, {s.name for s in skills})
 
 
-def _entailed_faults(pairs: Sequence[EntailedEntry]) -> Iterator[str]:
-    for pair in pairs:
-        if pair.skill == pair.brings:
-            yield f"partitions.yaml: entailed: {pair.skill!r} is paired with itself, so no draw would have it"
-        if pair.with_both > pair.texts:
-            yield f"partitions.yaml: entailed: {pair.skill!r} has more texts with both skills than texts"
-
-
 def _template_faults(templates: Mapping[str, TemplateEntry], skills: set[str]) -> Iterator[str]:
     for name, entry in templates.items():
         if name not in skills:
-            yield _with_nearest(f"templates.yaml: there is no skill {name!r}", name, sorted(skills))
+            yield with_nearest(f"templates.yaml: there is no skill {name!r}", name, sorted(skills))
         if "{topic}" not in entry.slot:
             yield f"templates.yaml, {name}, slot: the clause has no {{topic}}"
 
@@ -498,7 +626,7 @@ def _control_faults(controls: Mapping[str, str], topics: set[str]) -> Iterator[s
     listed = [name for pair in controls.items() for name in pair]
     for name in dict.fromkeys(listed):
         if name not in topics:
-            yield _with_nearest(f"controls.yaml: there is no topic {name!r}", name, sorted(topics))
+            yield with_nearest(f"controls.yaml: there is no topic {name!r}", name, sorted(topics))
         elif listed.count(name) > 1:
             yield f"controls.yaml: the topic {name!r} is there {listed.count(name)} times"
 
@@ -506,7 +634,7 @@ def _control_faults(controls: Mapping[str, str], topics: set[str]) -> Iterator[s
 def _unknown(location: str, kind: str, listed: Iterable[str], known: set[str]) -> Iterator[str]:
     for name in listed:
         if name not in known:
-            yield _with_nearest(f"partitions.yaml, {location}: there is no {kind} {name!r}", name, sorted(known))
+            yield with_nearest(f"partitions.yaml, {location}: there is no {kind} {name!r}", name, sorted(known))
 
 
 def _overlap(location: str, train: Iterable[str], held_out: Iterable[str]) -> Iterator[str]:

@@ -77,7 +77,7 @@ def trusting_as(trust: Trust) -> Iterator[None]:
 
 def own_code_of(folder: Path, skills: tuple[str, ...]) -> OwnCode | None:
     """The code of a catalogue's folder; None if the folder has none."""
-    from skillmix.catalog.yaml import read_text  # the command line imports this module, and YAML takes time
+    from skillmix.files import read_text  # the command line imports this module, and YAML takes time
 
     file = folder / CODE_FILE
     if not file.is_file():

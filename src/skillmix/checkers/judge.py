@@ -1,21 +1,239 @@
-"""Judge a text by code alone: the requested skills, the topic, the sense, and skills that were not requested."""
+"""Judge a text by code alone: the requested skills, the topic, the sense, and skills that were not requested.
 
+Form alone cannot tell whether a text makes sense. The lists of words in `clashes.json` catch some of the texts whose
+parts do not belong together ("The hotel lobby arrested a comma"), and hardly any others.
+
+A checker returns the first span that it finds, and some spans run to the end of the sentence. So this module asks the
+checker again, about runs of neighbouring clauses. A run shows the skill *tightly* if the checker finds the skill in the
+run and in no shorter run inside it. A figure of several clauses thus needs the topic word in one of its own clauses, a
+phrase needs it in the clause around the phrase, and every occurrence of the skill counts, not only the first.
+
+Each skill needs a topic word of its own, and all words of the topic's name count as one word. Otherwise a student could
+earn the mark with the name of the topic in every clause (`template_student`).
+"""
+
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.resources import files
 from typing import Final
 
-from skillmix.catalog.grammar import Figure
-from skillmix.catalog.names import fold_name
-from skillmix.checkers.clashes import clash
-from skillmix.checkers.figures import Shown, figure_finder
-from skillmix.checkers.passage import Passage, Span, passage_of
+from skillmix.catalog.catalog import Figure, fold_name
+from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words, passage_of
 from skillmix.checkers.prompt_copies import PromptTexts
-from skillmix.checkers.registry import all_checkers, checker_of, may_repeat, why_not_shown
+from skillmix.checkers.registry import Shown, all_checkers, checker_of, figure_finder, may_repeat, why_not_shown
 from skillmix.checkers.sense import form_problem, sense_problem
-from skillmix.checkers.topic import OtherTopics, TopicWords, masked, on_topic, topic_problem, topic_words
-from skillmix.checkers.woven import woven_skills
+from skillmix.checkers.topic import OtherTopics, TopicWords, masked, on_topic, topic_bases, topic_problem, topic_words
+from skillmix.checkers.verbs import is_finite
+from skillmix.checkers.words import DETERMINERS, SUBJECT_PRONOUNS, stem, word_set
 from skillmix.render import shortened
+
+_STORED: Final = json.loads((files("skillmix.checkers") / "english" / "clashes.json").read_text(encoding="utf-8"))
+_CORE, _FAR, _OF_PEOPLE, _NO_PLACES, _DEEDS, _NOT_HANDLED = (
+    frozenset(map(stem, words.split())) for words in _STORED.values()
+)
+MOST_FAR: Final = 1
+"""Different words of fields such as mathematics, grammar and law that a text may have if its topic has none.
+
+A word of their core, such as "subtraction", is one too many.
+"""
+_PLACING: Final = word_set("behind beside beneath underneath at past opposite inside near of by through")
+_PLACED: Final = word_set("left right north south east west next stands stood sits sat hides lies hidden lives turn")
+_BEFORE_NOUN: Final = DETERMINERS | word_set("own very same old new")
+_BEFORE_OF: Final = word_set(
+    "made think thought heard hear dream dreamed dreamt proud full afraid care out speak tired kind sort rid fond ahead"
+    " aware capable sure because consist smell taste know knew what talk beware approve short front most best"
+)
+_SENSED: Final = word_set("blue green purple yellow pink brown turquoise deaf wooden woolen furry hairy juicy fried")
+_CLASH_DISTANCE: Final = 4
+_NO_END: Final = word_set("the a an and because although than since") | {"of"}
+_SINCE: Final = word_set("ever long not has have had happened")
+
+
+def clash(passage: Passage, topic: TopicWords) -> str | None:
+    """Say which words of a text do not belong together; None if none are known to clash.
+
+    >>> from skillmix.checkers.passage import passage_of
+    >>> from skillmix.checkers.topic import topic_words
+    >>> clash(passage_of("The lobby arrested a comma."), topic_words("Hotel lobbies", ["lobby"], ["desk"]))
+    'its words are of far fields: arrested, comma'
+    """
+    far = {stem(word.lower): word.text for word in passage.words if not word.text[0].isupper()}
+    far = {one: text for one, text in far.items() if one in _FAR or one in _CORE}
+    if far:
+        own = frozenset(map(stem, topic.forms))
+        far = {one: text for one, text in far.items() if one not in own and own.isdisjoint(_CORE)}
+    if len(far) > MOST_FAR or not _CORE.isdisjoint(far):
+        return f"its words are of far fields: {', '.join(sorted(far.values()))}"
+    for sentence in passage.sentences:
+        for piece in sentence.pieces:
+            for index in range(len(piece) - 1):
+                noun = _clashing_noun(piece, index, topic)
+                if noun:
+                    return f'"{piece[index].text}" has nothing to do with "{noun}"'
+        last = _unfinished_end(sentence)
+        if last:
+            return f'a sentence ends in "{last}"'
+    return None
+
+
+def _clashing_noun(piece: Words, index: int, topic: TopicWords) -> str | None:
+    """The noun after a verb that cannot handle it, after a place where it cannot be, or after a thing's "its"."""
+    noun = _noun_after(piece, index + 1)
+    if not noun or topic_bases(piece[index + 1 : index + 4], topic):
+        return None
+    before, kind = piece[index].lower, stem(noun)
+    has_article = piece[index + 1].lower in _BEFORE_NOUN
+    clashes = (
+        (stem(before) in _DEEDS and has_article and kind in _NOT_HANDLED)
+        or (before == "its" and kind in _OF_PEOPLE)
+        or (before in _SENSED and not has_article and kind in _NO_PLACES)
+        or (_places(piece, index) and has_article and kind in _NO_PLACES)
+    )
+    return noun if clashes else None
+
+
+def _unfinished_end(sentence: Sentence) -> str | None:
+    """The last word of a sentence that cannot end in it, such as "the", if a full stop follows."""
+    end = sentence.text.rstrip("\"'”’)")
+    last = [word.lower for word in sentence.words[-2:]]
+    if len(last) < 2 or last[1] not in _NO_END or not end.endswith(".") or end.endswith(".."):
+        return None
+    allowed = {"of": _BEFORE_OF, "since": _SINCE}.get(last[1], frozenset[str]())
+    return None if last[0] in allowed else last[1]
+
+
+def _noun_after(piece: Words, index: int) -> str:
+    """The first word after articles and the like; empty at the end of a piece."""
+    words = (word.lower for word in piece[index : index + _CLASH_DISTANCE] if word.lower not in _BEFORE_NOUN)
+    return next(words, "").removesuffix("'s")
+
+
+def _places(piece: Words, index: int) -> bool:
+    before = piece[index - 1].lower if index else ""
+    lower = piece[index].lower
+    return lower in ("behind", "beside", "beneath", "underneath") or (lower in _PLACING and before in _PLACED)
+
+
+LONGEST_RUN: Final = 10
+"""The most clauses of a run; no figure of the catalogue needs more."""
+MOST_CLAUSES: Final = 60
+"""Clauses beyond this number are not looked at, so that a long text cannot cost much time."""
+
+_JOINTS: Final = word_set("and but or so because while when whereas although though if unless yet then as")
+_OPENERS: Final = (
+    SUBJECT_PRONOUNS
+    | DETERMINERS
+    | word_set("thank thanks please don't do never turn could would can will may i'm i'll we'll let beware sorry if")
+)
+"""Words that can open a clause after a joint: a subject, or the first word of an order or a request."""
+_NEAR: Final = 30
+"""The words on each side of a joint in which a verb is looked for; more would cost time that grows with the square."""
+_NAME: Final = ""
+"""Stands for all words of the topic's name."""
+_EDGE: Final = " \t\r\n,;:.!?…)]”’–—-"
+
+
+def woven_skills(passage: Passage, topic: TopicWords, checkers: Mapping[str, Checker]) -> dict[str, bool]:
+    """Whether each skill that a text shows has a topic word of its own; the text must show all skills.
+
+    >>> from skillmix.checkers.registry import checker_of
+    >>> from skillmix.checkers.topic import topic_words
+    >>> skills = {name: checker_of(name) for name in ("simile", "asking politely")}
+    >>> topic = topic_words("Night trains", ["train"], ["berth", "rail"])
+    >>> woven_skills(passage_of("The train was as slow as a snail; could you please wait?"), topic, skills)
+    {'simile': True, 'asking politely': False}
+    """
+    clauses = _Clauses(passage, topic)
+    words = {skill: clauses.topic_words_of(checker) for skill, checker in checkers.items()}
+    owners: dict[str, str] = {}
+    return {skill: _assign(skill, words, owners, set()) for skill in words}
+
+
+def _assign(skill: str, words: Mapping[str, frozenset[str]], owners: dict[str, str], tried: set[str]) -> bool:
+    """Give a skill a word of its own; another skill may move to a further word of its clauses."""
+    for word in sorted(words[skill] - tried):
+        tried.add(word)
+        if word not in owners or _assign(owners[word], words, owners, tried):
+            owners[word] = skill
+            return True
+    return False
+
+
+class _Clauses:
+    """The clauses of one text, with the topic words in each."""
+
+    def __init__(self, passage: Passage, topic: TopicWords) -> None:
+        self._text = passage.text
+        self._clauses = clauses_of(passage)[:MOST_CLAUSES]
+        self._words = [_topic_words(clause, topic) for clause in self._clauses]
+        self._runs: dict[tuple[int, int], Passage] = {}
+
+    def topic_words_of(self, checker: Checker) -> frozenset[str]:
+        """The topic words in the clauses that show a skill."""
+        if not any(self._words):
+            return frozenset()
+        runs = self._tight_runs(checker)
+        return frozenset().union(*(words for first, last in runs for words in self._words[first : last + 1]))
+
+    def _tight_runs(self, checker: Checker) -> list[tuple[int, int]]:
+        """The runs of clauses, by first and last index, that show a skill and have no shorter such run inside."""
+        runs: list[tuple[int, int]] = []
+        start = 0
+        count = len(self._clauses)
+        for last in range(count):
+            for first in range(last, max(start, last - LONGEST_RUN + 1) - 1, -1):
+                if checker(self._run(first, last)) is not None:
+                    runs.append((first, last))
+                    # A later run that starts at or before this start would hold this run.
+                    start = first + 1
+                    break
+        return runs or [(0, count - 1)]
+
+    def _run(self, first: int, last: int) -> Passage:
+        """The text of some neighbouring clauses; the skills of one text share it."""
+        key = first, last
+        if key not in self._runs:
+            clauses, text = self._clauses, self._text
+            start = clauses[first - 1][-1].end if first else 0
+            end = clauses[last + 1][0].start if last + 1 < len(clauses) else len(text)
+            self._runs[key] = passage_of(text[start:end].lstrip(_EDGE).rstrip())
+        return self._runs[key]
+
+
+def _topic_words(clause: Words, topic: TopicWords) -> frozenset[str]:
+    """The base forms of the topic words in a clause; a word of the topic's name stands for the name."""
+    return frozenset([_NAME if base in topic.name else base for base in topic_bases(clause, topic)])
+
+
+def clauses_of(passage: Passage) -> tuple[Words, ...]:
+    """Cut a text into clauses: at every mark, and before a conjunction that joins two clauses without a mark.
+
+    >>> from skillmix.checkers.passage import passage_of
+    >>> text = "The train was late and the guard was cold, so we went by bus or tram."
+    >>> [" ".join(word.text for word in clause) for clause in clauses_of(passage_of(text))]
+    ['The train was late', 'and the guard was cold', 'so we went by bus or tram']
+    """
+    return tuple(clause for piece in passage.pieces for clause in _at_joints(piece))
+
+
+def _at_joints(piece: Words) -> Sequence[Words]:
+    cuts = [index for index in range(2, len(piece) - 2) if piece[index].lower in _JOINTS]
+    clauses: list[Words] = []
+    start = 0
+    for number, cut in enumerate(cuts):
+        end = cuts[number + 1] if number + 1 < len(cuts) else len(piece)
+        before, after = piece[max(start, cut - _NEAR) : cut], piece[cut + 1 : min(end, cut + _NEAR)]
+        if piece[cut + 1].lower in _OPENERS and _has_verb(before) and _has_verb(after):
+            clauses.append(piece[start:cut])
+            start = cut
+    return (*clauses, piece[start:])
+
+
+def _has_verb(words: Words) -> bool:
+    return any(is_finite(words, index) for index in range(len(words)))
+
 
 NOT_WOVEN: Final = "not about the topic: no clause that shows it has a topic word of its own"
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from skillmix.grading.sentences import sentence_spans
+from skillmix.grading.answers import sentence_spans
 
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*|\d+(?:[.,:]\d+)*")
 _PUNCTUATION = re.compile(r"[.,;:!?…()\[\]\"“”«»–—]|--| - ")

@@ -1,15 +1,21 @@
-"""The table of checkers by skill, including those of other installed packages and of trusted catalogues."""
+"""The table of checkers by skill, including those of other installed packages and of trusted catalogues.
 
-from collections.abc import Mapping
-from functools import cache, lru_cache
+Patterns are rows of words and marks without free repetition, so a catalogue from anywhere cannot make them slow.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
 from importlib.metadata import entry_points
-from typing import Final
+from traceback import extract_tb
+from types import ModuleType
+from typing import Any, Final
 
-from skillmix.catalog.names import fold_name
-from skillmix.catalog.own_code import OwnCode, trusted_codes
-from skillmix.checkers.figures import figure_checkers, looked_for
-from skillmix.checkers.own_checkers import own_checkers
-from skillmix.checkers.passage import Checker
+from skillmix.catalog.catalog import PIECE, Figure, fold_name, remembered_figures, with_article
+from skillmix.catalog.own_code import OwnCode, require_trust, trusted_codes
+from skillmix.checkers.passage import Checker, Passage, Span
 from skillmix.checkers.skills import (
     argument,
     interruption,
@@ -23,7 +29,183 @@ from skillmix.checkers.skills import (
     time,
     worked_examples,
 )
-from skillmix.errors import UserError
+from skillmix.errors import UserError, faults_error
+from skillmix.files import with_nearest
+
+
+@dataclass(frozen=True)
+class OwnCheckers:
+    """What a `checkers.py` defines, by folded name of the skill."""
+
+    checkers: Mapping[str, Checker]
+    looks_for: Mapping[str, str]
+
+
+@lru_cache(maxsize=16)
+def own_checkers(code: OwnCode) -> OwnCheckers:
+    """Run trusted code once, and check everything that it defines."""
+    require_trust(code)
+    module = ModuleType(f"skillmix_checkers_{code.hash}")
+    module.__file__ = code.path
+    sys.modules[module.__name__] = module  # dataclasses of the code look their module up
+    try:
+        exec(compile(code.source, code.path, "exec"), module.__dict__)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the code raises is a fault of that file
+        raise UserError(f"{code.path} cannot be loaded: {_described(error, code)}.", hint="Correct the file.") from None
+    found: object = getattr(module, "CHECKERS", None)
+    looks_for: object = getattr(module, "LOOKS_FOR", {})
+    faults = [
+        *_faults("CHECKERS", found, callable, "a function", code),
+        *_faults("LOOKS_FOR", looks_for, lambda value: isinstance(value, str), "a text", code),
+    ]
+    if faults or not isinstance(found, dict) or not isinstance(looks_for, dict):
+        raise faults_error(code.path, faults, hint='Write CHECKERS = {"name of the skill": function}.')
+    return OwnCheckers(
+        {fold_name(name): _guarded(name, function, code) for name, function in found.items()},
+        {fold_name(name): words for name, words in looks_for.items()},
+    )
+
+
+def _faults(table: str, found: object, is_right: Callable[[object], bool], expected: str, code: OwnCode) -> list[str]:
+    if not isinstance(found, dict) or (table == "CHECKERS" and not found):
+        return [f"{table} is not a dict with an entry for each skill that the code checks"]
+    known = {fold_name(skill) for skill in code.skills}
+    faults = []
+    for name, value in found.items():
+        if not isinstance(name, str) or fold_name(name) not in known:
+            faults.append(with_nearest(f"{table}: the catalogue has no skill {name!r}", str(name), code.skills))
+        elif not is_right(value):
+            faults.append(f"{table}: the value of {name!r} is not {expected}")
+    return faults
+
+
+def _guarded(skill: str, function: Callable[[Passage], Any], code: OwnCode) -> Checker:
+    """The function, whose faults are errors with its name: a fault must not look like a text without the skill."""
+
+    def check(passage: Passage) -> Span | None:
+        try:
+            found = function(passage)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
+            raise UserError(
+                f"The checker of {skill!r} failed on a text of {len(passage.text)} characters: "
+                f"{_described(error, code)}.",
+                hint=f"Correct {code.path}.",
+            ) from None
+        match found:
+            case None:
+                return None
+            case (int(start), int(end)) if 0 <= start < end <= len(passage.text):
+                return Span(start, end)
+        raise UserError(
+            f"The checker of {skill!r} returned {type(found).__name__} {str(found)[:80]!r}.",
+            hint="It must return None, or a Span(start, end) of characters inside the text.",
+        )
+
+    return check
+
+
+def _described(error: BaseException, code: OwnCode) -> str:
+    """An error in one line, with the line of the code where it arose."""
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error.msg} (line {error.lineno})"
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == code.path]
+    where = f" (line {lines[-1]})" if lines else ""
+    return f"{type(error).__name__}: {str(error)[:200]}{where}"
+
+
+_MARKS: Final = ',?!:;"'
+_WORD: Final = r"[\w'-]++"
+_GAP: Final = rf"(?:{_WORD}\s++){{0,8}}?"
+"""Up to eight words without a mark between them."""
+
+Shown = Mapping[str, Span]
+"""The skills that a text shows, each with the words that show it."""
+
+
+@lru_cache(maxsize=8)
+def figure_finder(figures: tuple[Figure, ...]) -> Callable[[Passage], Shown]:
+    """The function that finds all skills of some figures in a text; patterns are compiled here, once."""
+    searches = [(_compiled(figure), {word.lower(): name for word, name in figure.skills}) for figure in figures]
+
+    last: tuple[Passage | None, Shown] = (None, {})  # the checkers of all skills look at a text one after another
+
+    def find(passage: Passage) -> Shown:
+        nonlocal last
+        known, found = last
+        if known is passage:
+            return found
+        shown: dict[str, Span] = {}
+        text = passage.lower
+        words = {word.lower.removesuffix("'s") for word in passage.words}
+        for pattern, skills in searches:
+            if not words.isdisjoint(skills):
+                for match in pattern.finditer(text):
+                    shown.setdefault(skills[match[match.lastgroup or 0]], Span(match.start(), match.end()))
+        last = passage, shown
+        return shown
+
+    return find
+
+
+def _compiled(figure: Figure) -> re.Pattern[str]:
+    """One expression for all patterns and words of a figure; the group that is set holds the word."""
+    words = "|".join(re.escape(word.lower()) for word, _ in figure.skills)
+    alternatives = [_expression(pattern, f"w{number}", words) for number, pattern in enumerate(figure.patterns)]
+    return re.compile("|".join(alternatives))
+
+
+def _expression(pattern: str, group: str, words: str) -> str:
+    """A pattern as a regular expression; the second {word} of a pattern must be the first one again."""
+    expression, before = "", ""
+    for piece in PIECE.findall(pattern):
+        if before:
+            expression += r"\s*+" if piece in _MARKS or before in _MARKS else "" if before == "..." else r"\s++"
+        if piece in ("{word}", "{a word}"):
+            article = "an? " if piece == "{a word}" else ""
+            again = f"(?P<{group}>" in expression
+            expression += rf"\b{article}" + (f"(?P={group})" if again else f"(?P<{group}>{words})") + r"\b"
+        elif piece == "...":
+            expression += _GAP
+        elif piece == "*":
+            expression += _WORD
+        else:
+            expression += re.escape(piece) if piece in _MARKS else rf"\b(?:{piece})\b"
+        before = piece
+    return expression
+
+
+def figure_checkers() -> Mapping[str, Checker]:
+    """The checkers of all figures that this process knows, by folded name of the skill."""
+    return _checkers(remembered_figures())
+
+
+@lru_cache(maxsize=8)
+def _checkers(figures: tuple[Figure, ...]) -> Mapping[str, Checker]:
+    find = figure_finder(tuple(dict.fromkeys(figures)))
+    patterns: dict[str, tuple[str, ...]] = {}
+    for figure in figures:
+        for _, skill in figure.skills if figure.patterns else ():
+            if patterns.setdefault(skill, figure.patterns) != figure.patterns:
+                raise UserError(
+                    f"Two catalogues have different patterns for the skill {skill!r}.",
+                    hint="Give the figure another name in figures.yaml, or use one of the catalogues at a time.",
+                )
+    return {fold_name(skill): partial(_shown, find, skill) for skill in patterns}
+
+
+def _shown(find: Callable[[Passage], Shown], skill: str, passage: Passage) -> Span | None:
+    return find(passage).get(skill)
+
+
+def looked_for(skill: str) -> str | None:
+    """The patterns of a skill in words; None if it is no skill of a known figure."""
+    for figure in remembered_figures():
+        for word, name in figure.skills:
+            if fold_name(name) == skill:
+                forms = [p.replace("{word}", word).replace("{a word}", with_article(word)) for p in figure.patterns]
+                return "words of the form " + " or ".join(f"'{form}'" for form in forms)
+    return None
+
 
 ENTRY_POINTS: Final = "skillmix.checkers"
 """The entry-point group for checkers of other packages: `skill name = module:function`."""

@@ -1,18 +1,231 @@
-"""Decide by form whether a text makes sense as prose: length, markup, verbs, word order, loops, copies."""
+"""Decide by form whether a text makes sense as prose: length, markup, verbs, word order, loops, copies.
 
+A frequent word is a class of its own. Other known words belong to a few classes of words with the same neighbours.
+Unknown words are classed by their endings. `bench/word_order.py` makes the table.
+
+A skill such as anaphora works by repetition, so the words inside the span that shows it count once. No skill asks for a
+series of equal members ("a picnic, a picnic, and a picnic"), so that is refused whatever was requested.
+"""
+
+import json
 import re
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, lru_cache
+from importlib.resources import files
 from itertools import pairwise
 from operator import eq
-from typing import Final
+from typing import Final, NamedTuple
 
-from skillmix.checkers.english.verbs import is_complete
-from skillmix.checkers.english.word_order import order_score
-from skillmix.checkers.passage import Passage, Span
+from skillmix.checkers.passage import Passage, Sentence, Span, Word, Words
 from skillmix.checkers.prompt_copies import PromptTexts
-from skillmix.checkers.repeats import repetition_problem
+from skillmix.checkers.verbs import is_complete, is_finite
+from skillmix.checkers.words import CONJUNCTIONS, LITTLE, bare, meaning
 from skillmix.render import plural, shortened
+
+DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+"""The data file writes each log-odds value as one of these characters, lowest first."""
+STEP: Final = 0.125
+LOWEST: Final = -len(DIGITS) // 2 * STEP
+
+ENDINGS: Final = ("ing", "ed", "ly", "tion", "ness", "ment", "ful", "ous", "able", "ive", "ity", "al", "er", "s", "y")
+OTHER_CLASSES: Final = (".", "?", ",", ";", '"', "number", "name", "other", *(f"-{ending}" for ending in ENDINGS))
+"""Classes that are not words: marks (the end mark also stands before the first word), numbers, endings.
+
+A question has its own mark, since it has its own order: "Were you", "do they?".
+"""
+
+_VERB: Final = "makes"
+"""A word in the class of verbs in -s."""
+_HARDLY: Final = -2.0
+_DOUBT: Final = 5
+"""The number of neutral pairs added to each sentence, since a few words prove little."""
+
+
+class WordOrder(NamedTuple):
+    """Word classes and the log-odds of each pair of neighbouring classes."""
+
+    classes: dict[str, int]
+    """The class of each lower-case word, and of each other class by its name."""
+    log_odds: tuple[tuple[float, ...], ...]
+
+
+@cache
+def word_order() -> WordOrder:
+    """The table of the package."""
+    stored = json.loads((files("skillmix.checkers") / "english" / "word_order.json").read_text(encoding="utf-8"))
+    classes = {word: number for number, words in enumerate(stored["classes"]) for word in words.split()}
+    values = {digit: _weighed(LOWEST + STEP * index) for index, digit in enumerate(DIGITS)}
+    return WordOrder(classes, tuple(tuple(values[digit] for digit in row) for row in stored["log_odds"]))
+
+
+def _weighed(log_odds: float) -> float:
+    """Give nearly impossible pairs ("the of") more weight than unusual ones."""
+    return log_odds + min(log_odds - _HARDLY, 0)
+
+
+def order_score(sentence: Sentence) -> float:
+    """The mean log-odds of a sentence's neighbouring words: above 0 for prose, below 0 for shuffled words."""
+    classes, log_odds = word_order()
+    order = tuple(symbols(sentence, classes))
+    # Each pair counts once: a figure of repetition does not make an unusual phrase more unusual.
+    pairs = set(pairwise(order))
+    return sum([log_odds[before][after] for before, after in pairs]) / (len(pairs) + _DOUBT)
+
+
+def symbols(sentence: Sentence, classes: dict[str, int]) -> Iterator[int]:
+    """The classes of a sentence's words and marks, in order, between two end marks."""
+    ends = classes["?" if "?" in sentence.text[-_LONGEST_END_MARK:] else "."]
+    yield ends
+    offset = sentence.start
+    end = offset
+    text = sentence.text
+    for index, (_, lower, start, word_end) in enumerate(sentence.words):
+        if index and start - end > 1:
+            gap = text[end - offset : start - offset]
+            mark = "," if gap == ", " else mark_class(gap)
+            if mark:
+                yield classes[mark]
+        known = classes.get(lower)
+        yield classes[_unknown(sentence.words, index, classes)] if known is None else known
+        end = word_end
+    yield ends
+
+
+_LONGEST_END_MARK: Final = 3
+"""Characters at the end of a sentence that may hold its end mark and closing quotes."""
+
+
+def mark_class(gap: str) -> str:
+    """The class of the strongest mark between two words; empty for blanks alone."""
+    if any(mark in gap for mark in ".!…"):
+        return "."
+    if "?" in gap:
+        return "?"
+    if any(mark in gap for mark in ";:—–-"):
+        return ";"
+    if "," in gap:
+        return ","
+    return "" if gap.isspace() else '"'
+
+
+def _unknown(words: Words, index: int, classes: dict[str, int]) -> str:
+    word = words[index]
+    if word.text[0].isdigit():
+        return "number"
+    if index and word.text[0].isupper():
+        return "name"
+    ending = _by_ending(word.lower[-_LONGEST_END:])
+    # "checks" has the neighbours of "makes", not those of "charts".
+    return _VERB if ending == "-s" and _VERB in classes and is_finite(words, index) else ending
+
+
+_LONGEST_END: Final = 8
+"""More letters than any ending and the letters required before it."""
+
+
+@lru_cache(maxsize=4096)
+def _by_ending(word: str) -> str:
+    for ending in ENDINGS:
+        if word.endswith(ending) and len(word) > len(ending) + 2:
+            return f"-{ending}"
+    return "other"
+
+
+MOST_IN_SENTENCE: Final = 2
+"""Times that a content word may occur in a sentence, apart from those that a requested skill accounts for."""
+MOST_RETURNING: Final = 0.3
+"""The largest share of content words in a text that have occurred in their sentence before."""
+FEWEST_RETURNING: Final = 3
+"""Returning words below this number are no fault: in a short sentence one word is a large share."""
+LONG_PIECE: Final = 3
+"""A piece of this many words may not occur twice in a sentence, nor a shorter one three times."""
+
+
+def repetition_problem(passage: Passage, evidence: Sequence[Span]) -> str | None:
+    """Say what a text repeats although no requested skill asks for it; `evidence` has the spans of those that do.
+
+    >>> from skillmix.checkers.passage import passage_of
+    >>> repetition_problem(passage_of("The picnic was a picnic, a picnic, and a picnic."), [Span(4, 47)])
+    'the words "a picnic" occur 3 times in a series'
+    """
+    returning = content = 0
+    for sentence in passage.sentences:
+        counts = _counts(sentence, evidence)
+        problem = _same_pieces(sentence) or _fills_a_clause(sentence) or _too_often(counts)
+        if problem:
+            return problem
+        content += sum(map(len, counts.values()))
+        returning += sum(map(len, counts.values())) - len(counts)
+    if returning >= FEWEST_RETURNING and returning >= MOST_RETURNING * content:
+        return f"{returning} of its {content} content words are repetitions, and no requested skill asks for them"
+    return None
+
+
+def _same_pieces(sentence: Sentence) -> str | None:
+    """Find a piece that occurs again, or a series whose members are the same words."""
+    pieces = [tuple([word.lower for word in bare(piece)]) for piece in sentence.pieces]
+    for piece in pieces[1:]:
+        # A single word several times in a row is a figure of its own.
+        if len(piece) == 1 or not any(map(_content, piece)):
+            continue
+        times = pieces.count(piece)
+        if len(piece) < LONG_PIECE:
+            # "The picnic was a hoot, a hoot, and a hoot": the first member ends the first piece.
+            times = sum(other[-len(piece) :] == piece for other in pieces)
+        if times >= (2 if len(piece) >= LONG_PIECE else 3):
+            return f'the words "{shortened(" ".join(piece))}" occur {times} times in a series'
+    return None
+
+
+def _fills_a_clause(sentence: Sentence) -> str | None:
+    """Find the third use of a word that ends a clause which already has it: "the chicken ate the chicken"."""
+    for piece in sentence.pieces:
+        last = piece[-1].lower
+        if last not in sentence.repeated or not _content(last):
+            continue
+        times = sum(word.lower == last for word in sentence.words)
+        if times > MOST_IN_SENTENCE and _is_same_clause([word.lower for word in piece]):
+            return f'the word "{shortened(last)}" occurs {times} times in a sentence, twice in one clause'
+    return None
+
+
+def _is_same_clause(piece: list[str]) -> bool:
+    """Whether the last word of a piece occurs earlier in it, with no conjunction between."""
+    last = piece.pop()
+    if last not in piece:
+        return False
+    between = piece[len(piece) - piece[::-1].index(last) :]
+    return len(between) > 1 and CONJUNCTIONS.isdisjoint(between)
+
+
+def _counts(sentence: Sentence, evidence: Sequence[Span]) -> dict[str, list[Word]]:
+    """The occurrences of each content word, by stem; those inside one span of evidence count once."""
+    counts: defaultdict[str, list[Word]] = defaultdict(list)
+    inside: set[str] = set()
+    for word in sentence.words:
+        stem = _content(word.lower)
+        if not stem:
+            continue
+        if any(start <= word.start and word.end <= end for start, end in evidence):
+            if stem in inside:
+                continue
+            inside.add(stem)
+        counts[stem].append(word)
+    return counts
+
+
+def _too_often(counts: dict[str, list[Word]]) -> str | None:
+    for words in counts.values():
+        if len(words) > MOST_IN_SENTENCE:
+            word = shortened(words[0].lower)
+            return f'the word "{word}" occurs {len(words)} times in a sentence, and no requested skill asks for it'
+    return None
+
+
+def _content(lower: str) -> str:
+    return "" if lower in LITTLE or lower[0].isdigit() else meaning(lower)
+
 
 _FIGURES: Final = (
     "alliteration|anaphora|epiphora|epistrophe|simile|syllogism|polysyndeton|asyndeton|chiasmus|antithesis|zeugma"

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from skillmix.checkers.english.verbs import VERBS
 from skillmix.checkers.passage import Passage, Span, Word, Words
+from skillmix.checkers.verbs import VERBS
 from skillmix.render import shortened
 
 ENOUGH: Final = 2

@@ -308,8 +308,7 @@ class CombinationsWanted:
 def draw(wanted: CombinationsWanted) -> "list[Combination]":
     """Draw combinations from a catalog."""
     from skillmix.catalog.combinations import Draw, draw_combinations, draw_ladder, training_draw
-    from skillmix.catalog.exclude_files import with_listed_skills
-    from skillmix.catalog.files import load_catalog
+    from skillmix.catalog.files import load_catalog, with_listed_skills
 
     catalog = load_catalog(wanted.catalog)
     pools = catalog.pools(partition=wanted.partition, exclude=with_listed_skills(wanted.exclude))

@@ -87,8 +87,9 @@ def _own_text(experiment: Experiment) -> str | None:
     """`grade-text` with skills and a topic of this experiment; None if no grader is code alone."""
     if not any(settings.asked is None for settings in experiment.graders.values()):
         return None
-    catalog = load_catalog(experiment.catalog)
-    first = first_combination(experiment, catalog)
-    if first is None:
+    catalog = load_catalog(experiment.catalog, *experiment.other_catalogs)
+    found = first_combination(experiment, catalog)
+    if found is None:
         return None
-    return join(["grade-text", experiment.catalog, "--skills", "; ".join(first.skills), "--topic", first.topic])
+    name, first = found
+    return join(["grade-text", name, "--skills", "; ".join(first.skills), "--topic", first.topic])

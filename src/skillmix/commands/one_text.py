@@ -147,7 +147,7 @@ def _warn_of_unchecked(combinations: "Sequence[Combination]") -> None:
 
 
 def _copy(options: argparse.Namespace) -> int:
-    from skillmix.prompts.copying import copy_prompts
+    from skillmix.prompts.files import copy_prompts
 
     if options.skills is not None or options.topic is not None:
         raise UserError("--copy copies whole files.", hint="Leave out --skills and --topic.")
@@ -166,7 +166,7 @@ def _as_path(folder: Path) -> str:
 
 def parse_reply(options: argparse.Namespace) -> int:
     """Read a grader's reply on standard input and show its points."""
-    from skillmix.catalog.yaml import read_text
+    from skillmix.files import read_text
 
     text = read_text(options.text) if options.text else None
     parsed = parsed_reply(_combination(options), standard_input(), text=text)
@@ -354,10 +354,8 @@ def graded_text(
     """
     from skillmix.calls import Subject
     from skillmix.grading.answers import plain_answer
-    from skillmix.grading.grader_words import words_about
-    from skillmix.grading.points import decide_points
-    from skillmix.grading.reader import read_grades
-    from skillmix.grading.reasons import reasons_of
+    from skillmix.grading.points import decide_points, reasons_of
+    from skillmix.grading.reader import read_grades, words_about
     from skillmix.models.specs import asked_model, check_spec, uses_code
     from skillmix.prompts.files import load_prompts
     from skillmix.prompts.prompt_set import DEFAULT_VARIANT

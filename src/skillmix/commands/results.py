@@ -88,11 +88,11 @@ def add_parsers(commands: Commands) -> None:
 
 def status(options: argparse.Namespace) -> int:
     """Count the calls of a run that are done, missing, failed or unreadable, and show its workers and its steps."""
-    from skillmix.annotation.step_tasks import run_progress
     from skillmix.runs.leases.worker_notes import read_workers
     from skillmix.runs.run import open_run
     from skillmix.runs.seconds.step_meter import seconds_line, shown_seconds
     from skillmix.scores.status import run_status
+    from skillmix.validation.task import run_progress
 
     run = open_run(options.run)
     status = run_status(run)

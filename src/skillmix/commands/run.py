@@ -262,8 +262,8 @@ def _print_datasets(written: dict[str, dict[str, object]], *, as_json: bool) -> 
 
 def dry_run(options: argparse.Namespace) -> int:
     """Print the calls, tokens and cost of an experiment without running it."""
+    from skillmix.experiment.costs import NOTE
     from skillmix.experiment.experiment import load_experiment
-    from skillmix.experiment.gpu_hours import NOTE
     from skillmix.steps.estimates import budget_warnings, estimate_notes, estimate_table
     from skillmix.steps.run import estimate_experiment, lacks_here
 

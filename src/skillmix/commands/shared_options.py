@@ -75,7 +75,7 @@ class CommandParser(argparse.ArgumentParser):
         if action.choices is None or value in action.choices:
             return
         choices = list(map(str, action.choices))
-        named = "/".join(action.option_strings) or str(action.metavar or action.dest)
+        named = "/".join(action.option_strings) or action.dest
         kind = "command" if isinstance(action, argparse._SubParsersAction) else named
         error = f"There is no command {value!r}." if kind == "command" else f"{kind} cannot be {value!r}."
         listed = f"Commands: {', '.join(choices)}." if kind == "command" else f"Choose {', '.join(choices)}."

@@ -50,7 +50,7 @@ def completion(options: argparse.Namespace) -> int:
     """
     import shtab
 
-    from skillmix.catalog.shipped import shipped_experiments
+    from skillmix.catalog.files import shipped_experiments
 
     parser: argparse.ArgumentParser = options.whole
     shipped = " ".join(shipped_experiments())

@@ -18,13 +18,12 @@ from skillmix.datasets.leakage import EVALUATED, WRITE_FOR_TRAINING, Bars, names
 from skillmix.datasets.row_files import Prompting, Written, prompts_shown, write_rows
 from skillmix.datasets.shown import ShownRule
 from skillmix.errors import UserError
-from skillmix.experiment.data_settings import RequestChoice, ShownMode
-from skillmix.experiment.recipes import DataRecipe, draw_set
-from skillmix.grading.replies.thoughts import without_thought
+from skillmix.experiment.recipes import DataRecipe, RequestChoice, ShownMode, draw_set
+from skillmix.grading.answers import without_thought
 from skillmix.models.lineage_files import LINEAGE_FILE, CountsEntry, DatasetFile, WriterEntry
 from skillmix.prompts.files import load_prompts
-from skillmix.prompts.output_formats import FormatName
 from skillmix.prompts.prompt_set import PromptSet
+from skillmix.prompts.rubric import FormatName
 from skillmix.runs.folder_replacement import DATASET, replacing, write_whole
 from skillmix.runs.reading.deciding import answer_of
 from skillmix.runs.reading.decisions import DecidedConversation

@@ -9,7 +9,7 @@ from typing import Literal
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
-from skillmix.catalog.shipped import own_or_shipped
+from skillmix.catalog.files import own_or_shipped
 from skillmix.datasets.build import (
     DatasetPlan,
     Writers,
@@ -28,14 +28,13 @@ from skillmix.datasets.other_forms.prompts_only import require_new_rows_file, wr
 from skillmix.datasets.row_files import prompts_shown, read_rows, require_parquet
 from skillmix.datasets.writing.waves import Waves
 from skillmix.errors import UserError
-from skillmix.experiment.data_settings import ShownMode
 from skillmix.experiment.experiment import Experiment, StudentSettings
 from skillmix.experiment.plan import place_of
-from skillmix.experiment.recipes import DataRecipe
+from skillmix.experiment.recipes import DataRecipe, ShownMode
 from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import DatasetStep
 from skillmix.prompts.files import load_prompts
-from skillmix.prompts.output_formats import FormatName
+from skillmix.prompts.rubric import FormatName
 from skillmix.render import name_hint
 from skillmix.runs.calling import StepContext
 from skillmix.runs.folder_replacement import DATASET, require_replaceable

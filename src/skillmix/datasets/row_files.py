@@ -13,7 +13,7 @@ from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
 from skillmix.datasets.kept_texts import KeptText, is_for_validation, span_of
 from skillmix.errors import UserError
-from skillmix.experiment.data_settings import RequestChoice
+from skillmix.experiment.recipes import RequestChoice
 from skillmix.hashing import ranked
 from skillmix.prompts.prompt_set import PromptSet
 

@@ -17,7 +17,7 @@ from skillmix.checkers.registry import checker_of
 from skillmix.datasets.kept_texts import KeptText
 from skillmix.datasets.leakage import Bars
 from skillmix.errors import UserError
-from skillmix.experiment.data_settings import ShownMode
+from skillmix.experiment.recipes import ShownMode
 from skillmix.render import shortened
 from skillmix.runs.rules_grader import RulesGrader
 from skillmix.runs.verdicts import on_all_cores

@@ -16,8 +16,7 @@ from skillmix import __version__
 from skillmix.calls import GenerateKey, Reply, is_human
 from skillmix.exchange.public_models import PublicModel, public_catalog
 from skillmix.experiment.experiment import GraderSettings, StudentSettings
-from skillmix.grading.ballots import Ballot, StudentText
-from skillmix.grading.points import METRICS, text_score
+from skillmix.grading.points import METRICS, Ballot, StudentText, text_score
 from skillmix.hashing import digest
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.prompt_set import STUDENT_FILES

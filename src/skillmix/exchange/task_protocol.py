@@ -23,10 +23,8 @@ from skillmix.exchange.task_settings import (
 )
 from skillmix.experiment.plan import cells_of
 from skillmix.grading.answers import AnswerStatus
-from skillmix.grading.ballots import StudentText
-from skillmix.grading.points import METRICS, Points, earns_nothing, text_score
+from skillmix.grading.points import METRICS, Points, StudentText, earns_nothing, reasons_of, text_score
 from skillmix.grading.reader import Reading, read_grades
-from skillmix.grading.reasons import reasons_of
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.budget import Task

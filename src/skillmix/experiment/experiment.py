@@ -4,34 +4,29 @@ All faults of a file are reported in one error. The kinds of step are in steps.p
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import (
     BeforeValidator,
     Field,
     JsonValue,
-    SerializerFunctionWrapHandler,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
 from skillmix.calls import extra_json
-from skillmix.catalog.exclude_files import document_with_lists
-from skillmix.catalog.shipped import experiment_file
-from skillmix.catalog.yaml import read_yaml
+from skillmix.catalog.catalog import Catalog, Partition
+from skillmix.catalog.files import document_with_lists, experiment_file, load_catalog
 from skillmix.errors import UserError, faults_error
-from skillmix.experiment.data_settings import DataFilters, LeakageSettings, with_data_settings, with_own_places
-from skillmix.experiment.document import Matrix, Partitions, Seeds, Variant, expanded, with_changes
-from skillmix.experiment.faults import checked
-from skillmix.experiment.outside_names import OutsideNames
-from skillmix.experiment.people_steps import CODE, people_faults
+from skillmix.experiment.document import Matrix, Partitions, Seeds, Variant, checked, expanded, with_changes
+from skillmix.experiment.recipes import DataFilters, LeakageSettings, with_data_settings, with_own_places
 from skillmix.experiment.step_base import JOINED, DrawingStep, Name, Positive, Seconds, Section, Step, Temperature, TopP
-from skillmix.experiment.steps import AnyStep, DatasetStep, EvaluateStep, GradeStep, joined_faults
+from skillmix.experiment.steps import CODE, AnyStep, DatasetStep, EvaluateStep, GradeStep, joined_faults, people_faults
 from skillmix.experiment.train_step import untrained_faults
+from skillmix.files import read_yaml, refusing_values, with_nearest
 from skillmix.models.batches.dialects import batch_fault
 from skillmix.models.request_fields import (
     SEED,
@@ -43,9 +38,9 @@ from skillmix.models.request_fields import (
 )
 from skillmix.models.shapes import shape_of
 from skillmix.models.specs import asked_model, check_spec, parse_spec, provider_of, uses_code
-from skillmix.prompts.output_formats import FormatName
+from skillmix.prompts.files import load_prompts
 from skillmix.prompts.prompt_set import DEFAULT_VARIANT
-from skillmix.render import did_you_mean
+from skillmix.prompts.rubric import FormatName
 
 MOST_WRITERS: Final = 16
 """Journal files of a run; its ids are divided among them by their first two hexadecimal digits."""
@@ -55,12 +50,10 @@ _KEY_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*_KEY")
 _NOT_A_MODELS_KEY: Final = re.compile(r"SECRET|PRIVATE|ACCESS_KEY|SIGNING|ENCRYPTION")
 
 
-def _listed(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
 class AskedModel(Section):
     """How to reach a model, and what every request to it carries besides the prompts."""
+
+    left_out_if_unset: ClassVar[tuple[str, ...]] = ("system", "extra", "batch", "joined")
 
     key: str | None = None
     """Name of the environment variable that holds the key; a provider's own address needs no such name."""
@@ -72,13 +65,6 @@ class AskedModel(Section):
     """Further fields of the request body, such as `reasoning_effort`; `seed: off` leaves out the seed of each call."""
     batch: bool | str = False
     """Whether calls travel in the provider's batches, at half the price; a name such as `azure` chooses their form."""
-
-    @model_serializer(mode="wrap")
-    def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out an unset system text and unset fields, so that settings without them keep their old form."""
-        document: dict[str, Any] = handler(self)
-        unset = [name for name in ("system", "extra", "batch", "joined") if not document.get(name)]
-        return {name: value for name, value in document.items() if name not in unset}
 
     @field_validator("system")
     @classmethod
@@ -163,7 +149,7 @@ class StudentSettings(AskedModel):
     timeout: Seconds = 600
     tuned_from: Name | None = None
     """The student that this one was tuned from; for a model without a `skillmix.json` of its own."""
-    trained_on: Annotated[list[str], BeforeValidator(_listed)] = []
+    trained_on: Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)] = []
     """Folders of the data sets that the student was tuned on, or their `skillmix.json`."""
     lineage: str | None = None
     """Folder with the `skillmix.json` of the student's model, or that file."""
@@ -188,7 +174,8 @@ class StudentSettings(AskedModel):
 
     @model_validator(mode="after")
     def _known_model(self) -> "StudentSettings":
-        _check_spec(self.model)
+        with refusing_values():
+            check_spec(self.model)
         if uses_code(self.model):
             raise ValueError("rules: is a grader and writes nothing")
         if self.joined and self.batch:
@@ -224,7 +211,8 @@ class GraderSettings(AskedModel):
 
     @model_validator(mode="after")
     def _odd_and_varied_votes(self) -> "GraderSettings":
-        _check_spec(self.model)
+        with refusing_values():
+            check_spec(self.model)
         self._check_access(self.asked)
         if self.votes % 2 == 0:
             raise ValueError(f"rounds must be odd, not {self.votes}")
@@ -294,6 +282,8 @@ class AnswerSettings(Section):
 class Experiment(Section):
     """Everything that determines a run."""
 
+    left_out_if_unset: ClassVar[tuple[str, ...]] = ("format", "track", "variants")
+
     name: Name
     """Name of the run's folder in `runs/`."""
     seed: int = 0
@@ -334,13 +324,6 @@ class Experiment(Section):
     steps: list[AnyStep]
     """What the run does, in order."""
 
-    @model_serializer(mode="wrap")
-    def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out an unset format and unset trackers, so that experiments without them keep their old form."""
-        document: dict[str, Any] = handler(self)
-        unset = [name for name in ("format", "track", "variants") if not document.get(name)]
-        return {name: value for name, value in document.items() if name not in unset}
-
     @model_validator(mode="before")
     @classmethod
     def _complete_dataset_steps(cls, document: object) -> object:
@@ -376,8 +359,8 @@ def experiment_of(document: object, *, source: str, checks_outside: bool = False
         found = checked(one, Experiment)
         faults = [*list_faults, *expansion.faults, *found.faults]
         if found.section is not None:
-            faults += [*_base_faults(found.section), *_reference_faults(found.section, _declared_names(one))]
-            faults += _outside_names(found.section).faults() if checks_outside else []
+            faults += [*_base_faults(found.section), *_reference_faults(found.section, one)]
+            faults += _outside_faults(found.section) if checks_outside else []
         if faults:
             raise faults_error(source, faults, hint=found.hint or _REFERENCES)
         if expansion.whole is expansion.first:
@@ -386,43 +369,54 @@ def experiment_of(document: object, *, source: str, checks_outside: bool = False
     return found.section
 
 
-def _outside_names(experiment: Experiment) -> OutsideNames:
-    prompts = {f"students.{name}.prompts": s.prompts for name, s in experiment.students.items() if s.prompts}
-    return OutsideNames(
-        catalog=experiment.catalog,
-        partition=experiment.partition,
-        exclude=experiment.exclude,
-        prompts={"prompts": experiment.prompts, **prompts},
-        steps=[step for step in experiment.steps if isinstance(step, DrawingStep)],
-    )
-
-
 _REFERENCES: Final = "A file names its own students and graders, and a step earlier steps."
 
 
-@dataclass(frozen=True, slots=True)
-class _DeclaredNames:
-    """Names that a document gives, whether their sections are valid or not."""
-
-    students: frozenset[str]
-    graders: frozenset[str]
-    steps: frozenset[str]
-
-
-def _declared_names(document: object) -> _DeclaredNames:
-    sections = document if isinstance(document, dict) else {}
-    both = (sections.get(name) for name in ("students", "graders"))
-    students, graders = (frozenset(map(str, section if isinstance(section, dict) else ())) for section in both)
-    steps = sections.get("steps")
-    named = [step.get("name") for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
-    return _DeclaredNames(students, graders, frozenset(map(str, named)))
+def _outside_faults(experiment: Experiment) -> Iterator[str]:
+    """Every name that leads nowhere outside the file, with its location: catalogs, partitions, skills and prompts."""
+    steps = [step for step in experiment.steps if isinstance(step, DrawingStep)]
+    found = [*_place_faults("", experiment, experiment)]
+    found += [fault for step in steps for fault in _place_faults(f"steps.{step.name}.", step, experiment)]
+    yield from found
+    if experiment.other_catalogs and not found:
+        yield from _fault("catalog", lambda: load_catalog(experiment.catalog, *experiment.other_catalogs))
+    prompts = {f"students.{name}.prompts": s.prompts for name, s in experiment.students.items() if s.prompts}
+    for at, name in {"prompts": experiment.prompts, **prompts}.items():
+        yield from _fault(at, partial(load_prompts, name))
 
 
-def _check_spec(text: str) -> None:
+def _place_faults(at: str, place: DrawingStep | Experiment, experiment: Experiment) -> Iterator[str]:
+    """Names of a catalog and its partition, those of the experiment unless the place has its own."""
+    partition = place.partition or (None if place.catalog else experiment.partition)
+    catalogs: list[Catalog] = []
+    partitions: list[Partition] = []
+    faults = list(_fault(f"{at}catalog", lambda: catalogs.append(load_catalog(place.catalog or experiment.catalog))))
+    yield from faults if place.catalog else ()
+    for catalog in catalogs:
+        for number, k in enumerate(getattr(place, "k", ()), start=1):
+            if k == 0 and not catalog.controls:
+                yield f"{at}k.{number}: 0 is below 1"
+        for skill in getattr(place, "exclude", ()):
+            yield from _fault(f"{at}exclude", partial(catalog.excluded, [skill]))
+        faults = list(_fault(f"{at}partition", lambda: partitions.append(catalogs[0].partition(partition))))
+        yield from faults if place.partition or place.catalog else ()
+    for split in partitions:
+        for number, setting in enumerate(getattr(place, "settings", ()), start=1):
+            yield from _fault(f"{at}settings.{number}", partial(split.side, setting))
+        pool = getattr(place, "pool", None)
+        if pool is not None and pool not in split.groups:
+            known = ", ".join(split.groups) or "no further groups"
+            yield with_nearest(f"{at}pool: {split.name} has {known}, and not {pool!r}", pool, split.groups)
+
+
+def _fault(at: str, use: Callable[[], object]) -> Iterator[str]:
+    """The fault of a name, if using it fails."""
     try:
-        check_spec(text)
+        use()
     except UserError as error:
-        raise ValueError(f"{error.message} {error.hint}") from None
+        yield f"{at}: {error.message} {error.hint or ''}".rstrip()
+    except (OSError, ValueError) as error:  # a name too long for a path, or one with a null character
+        yield f"{at}: the name cannot be a folder: {getattr(error, 'strerror', None) or error}"
 
 
 def _base_faults(experiment: Experiment) -> Iterator[str]:
@@ -440,62 +434,53 @@ def _base_faults(experiment: Experiment) -> Iterator[str]:
 
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    return f"there is no {kind} {name!r}. {did_you_mean(name, known)}".rstrip().removesuffix(".")
+    return with_nearest(f"there is no {kind} {name!r}", name, known)
 
 
-def _reference_faults(experiment: Experiment, declared: _DeclaredNames) -> list[str]:
-    """Names of steps that cannot be used, and names of students, graders and steps that do not exist."""
+def _reference_faults(experiment: Experiment, document: object) -> list[str]:
+    """Names of steps that cannot be used, and names of students, graders and steps that do not exist.
+
+    A name that the document gives is known even if its section was left out for its own faults.
+    """
+    sections = document if isinstance(document, dict) else {}
+    both = (sections.get(name) for name in ("students", "graders"))
+    students, graders = (frozenset(map(str, section if isinstance(section, dict) else ())) for section in both)
+    listed = sections.get("steps")
+    steps = {str(step.get("name")) for step in (listed if isinstance(listed, list) else ()) if isinstance(step, dict)}
+    left_out = steps.difference(step.name for step in experiment.steps)
     faults: list[str] = []
     earlier: dict[str, Step] = {}
+
+    def step_faults(name: str, stages: Sequence[str]) -> list[str]:
+        is_known = earlier[name].stage in stages if name in earlier else name in left_out
+        fault = f"no earlier {' or '.join(stages)} step is called {name!r}"
+        return [] if is_known else [with_nearest(fault, name, earlier)]
+
     has_code = any(settings.asked is None for settings in experiment.graders.values())
     joined = {name for name, settings in experiment.students.items() if settings.joined}
-    truths = [*sorted(declared.graders), *([CODE] if has_code else [])]
+    truths = [*sorted(graders), *([CODE] if has_code else [])]
+    models = {name: settings.model for name, settings in experiment.students.items()}
     for step in experiment.steps:
         own = ["the name is that of an earlier step"] if step.name in earlier else []
         own += ["a run keeps its calls in a folder of this name"] if step.name == "journal" else []
         own += ["the trackers write into a folder of this name"] if experiment.track and step.name == "tracking" else []
-        own += _model_faults(step, experiment, earlier, declared)
+        for reference in step.model_references:
+            if reference.startswith(("step:", JOINED)):
+                name = reference.removeprefix(JOINED).removeprefix("step:")
+                own += step_faults(name, ["train"])
+                if name in experiment.students:
+                    own.append(f"{reference} and the student {name!r} would have one name")
+            elif reference not in students:
+                own.append(_unknown("student", reference, [*students, *(f"step:{n}" for n in earlier)]))
         if isinstance(step, EvaluateStep) and step.sets == "reserved" and not experiment.reserved:
             own.append("sets: reserved needs leakage.reserved above 0, in every dataset step too")
         if isinstance(step, GradeStep):
             own += [f"no step in `of` has texts with {value}" for value in step.unmatched(list(earlier.values()))]
-        models = {name: settings.model for name, settings in experiment.students.items()}
         own += [*untrained_faults(step, models), *people_faults(step, experiment.steps, models, truths)]
-        own += joined_faults(step, joined, declared.students | declared.steps)
-        own += [
-            _unknown("grader", name, declared.graders) for name in step.grader_names if name not in declared.graders
-        ]
+        own += joined_faults(step, joined, students | steps)
+        own += [_unknown("grader", name, graders) for name in step.grader_names if name not in graders]
         for name, stages in step.inputs:
-            if _is_unknown_step(name, experiment, earlier, declared) or (
-                name in earlier and earlier[name].stage not in stages
-            ):
-                own.append(_unknown_step(" or ".join(stages), name, earlier))
+            own += step_faults(name, stages)
         faults += [f"steps.{step.name}: {fault}" for fault in own]
         earlier.setdefault(step.name, step)
-    return faults
-
-
-def _is_unknown_step(name: str, experiment: Experiment, earlier: Mapping[str, Step], declared: _DeclaredNames) -> bool:
-    """Whether no earlier step has a name; a step that was left out for its own faults counts as known."""
-    was_left_out = name in declared.steps and all(step.name != name for step in experiment.steps)
-    return name not in earlier and not was_left_out
-
-
-def _unknown_step(stages: str, name: str, earlier: Iterable[str]) -> str:
-    return f"no earlier {stages} step is called {name!r}. {did_you_mean(name, earlier)}".rstrip().removesuffix(".")
-
-
-def _model_faults(step: Step, experiment: Experiment, earlier: dict[str, Step], declared: _DeclaredNames) -> list[str]:
-    faults = []
-    for reference in step.model_references:
-        if reference.startswith(("step:", JOINED)):
-            name = reference.removeprefix(JOINED).removeprefix("step:")
-            if _is_unknown_step(name, experiment, earlier, declared) or (
-                name in earlier and not earlier[name].trains_model
-            ):
-                faults.append(_unknown_step("train", name, earlier))
-            if name in experiment.students:
-                faults.append(f"{reference} and the student {name!r} would have one name")
-        elif reference not in declared.students:
-            faults.append(_unknown("student", reference, [*declared.students, *(f"step:{n}" for n in earlier)]))
     return faults

@@ -151,13 +151,13 @@ def _planned(step: Step, cell: UndrawnCell, experiment: Experiment, catalog: Cat
     )
 
 
-def first_combination(experiment: Experiment, catalog: Catalog) -> Combination | None:
-    """The first combination of the smallest k that an experiment draws; None if it draws none."""
+def first_combination(experiment: Experiment, catalog: Catalog) -> tuple[str, Combination] | None:
+    """The first combination of the smallest k that an experiment draws, and its catalogue; None if it draws none."""
     cells = [cell for step in experiment.steps for cell in step.undrawn_cells(experiment.steps)]
     if not cells:
         return None
     smallest = replace(min(cells, key=lambda cell: cell.k), combinations=1)
-    return _combinations(smallest, experiment, catalog, _NOTHING)[0]
+    return smallest.catalog or experiment.catalog, _combinations(smallest, experiment, catalog, _NOTHING)[0]
 
 
 def _combinations(
@@ -187,11 +187,11 @@ def _drawn(draw: Draw, count: int | None, *, is_ladder: bool, reserved: float | 
     return tuple((draw_ladder if is_ladder else draw_combinations)(draw, count))
 
 
-GradedCell = tuple[str, str, str, int]
+RowKey = tuple[str, str, str, int]
 """Student, grader, setting as tables name it, and k."""
 
 
-def graded_cells(steps: Sequence[Step], experiment: Experiment) -> frozenset[GradedCell]:
+def graded_cells(steps: Sequence[Step], experiment: Experiment) -> frozenset[RowKey]:
     """The cells that these steps grade."""
     return frozenset(
         (cell.student, grader, cell.label, cell.k)
@@ -199,10 +199,6 @@ def graded_cells(steps: Sequence[Step], experiment: Experiment) -> frozenset[Gra
         for cell in step.undrawn_cells(experiment.steps)
         for grader in cell.graders
     )
-
-
-RowKey = tuple[str, str, str, int]
-"""Student, grader, setting as tables name it, and k."""
 
 
 PlannedDraw = tuple[float, bool, Purpose]

@@ -88,6 +88,16 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+    left_out_if_unset: ClassVar[tuple[str, ...]] = ()
+    """Keys that newer versions added: without a value, stored experiments keep the form that they had before."""
+
+    @model_serializer(mode="wrap")
+    def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        document: dict[str, Any] = handler(self)
+        fields = type(self).model_fields
+        unset = {name for name in self.left_out_if_unset if name in document and document[name] == fields[name].default}
+        return {name: value for name, value in document.items() if name not in unset}
+
 
 class OneOf:
     """Restricts a string to the names that a table or a folder holds: `Annotated[str, OneOf(names)]`."""
@@ -211,6 +221,8 @@ class DrawnPool(NamedTuple):
 class Step(Section):
     """One step of an experiment."""
 
+    left_out_if_unset: ClassVar[tuple[str, ...]] = ("catalog", "partition", "pool", "requests")
+
     name: Name
     """Name of the step and of its folder in the run's folder."""
     stage: str
@@ -274,15 +286,6 @@ class Step(Section):
     def undrawn_cells(self, steps: Sequence["Step"]) -> Iterator[UndrawnCell]:
         """The cells of the score table that the step fills; `steps` are all steps of the experiment."""
         yield from ()
-
-    @model_serializer(mode="wrap")
-    def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out keys that newer versions added and that are not set, so that stored experiments keep their form."""
-        document: dict[str, Any] = handler(self)
-        fields = type(self).model_fields
-        added = [name for name in ("catalog", "partition", "pool", "requests") if name in document]
-        unset = {name for name in added if document[name] == fields[name].default}
-        return {name: value for name, value in document.items() if name not in unset}
 
 
 class DrawingStep(Step):

@@ -8,23 +8,71 @@ smaller random sample.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Final
 
 from skillmix.calls import CallProblem, Decoding, GradeKey, Message, Outcome, Reply, Request, Subject, seed_for
-from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.catalog import Catalog, Skill
 from skillmix.catalog.combinations import Combination, combination_id
+from skillmix.catalog.files import SHIPPED
 from skillmix.checkers.passage import passage_of
 from skillmix.checkers.registry import checker_of
-from skillmix.errors import UserError
+from skillmix.errors import UserError, faults_error
 from skillmix.experiment.experiment import GraderSettings
-from skillmix.frequencies.passages import SampledPassage
+from skillmix.files import read_text
+from skillmix.frequencies.documents import SampledPassage
 from skillmix.grading.reader import SkillPoints, read_skill_points
-from skillmix.hashing import ranked
-from skillmix.prompts.passage_prompt import PassagePrompt
+from skillmix.hashing import ranked, short_id
+from skillmix.prompts.prompt_set import fill, slots_of
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.budget import Task
 from skillmix.runs.conversations import model_name
 from skillmix.runs.journal.journal import JournalReader
+
+SHIPPED_FILE: Final = SHIPPED / "prompts" / "frequency" / "passage.txt"
+_DEFINITIONS: Final = {
+    "definitions": "- {s.name}: {s.definition}\n  Example: {s.example}",
+    "bare_definitions": "- {s.name}: {s.definition}",
+}
+"""The line of one skill, in each slot that gives definitions."""
+_ALLOWED: Final = ("passage", "skills", "mark", *_DEFINITIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class PassagePrompt:
+    """A template with its slots checked."""
+
+    template: str
+
+    def content_hash(self) -> str:
+        """A hash that changes whenever the wording changes."""
+        return short_id("passage prompt", self.template)
+
+    def text(self, skills: Sequence[Skill], passage: str) -> str:
+        """The prompt about one passage; its mark depends on the passage, so that no passage can hold its own mark."""
+        values = {
+            "passage": passage,
+            "mark": f"===== {short_id('mark', passage)} =====",
+            "skills": "; ".join(skill.name for skill in skills),
+        }
+        for slot, layout in _DEFINITIONS.items():
+            values[slot] = "\n".join(layout.format(s=skill) for skill in skills)
+        return fill(self.template, values)
+
+
+def load_passage_prompt(file: Path | None = None) -> PassagePrompt:
+    """Load the shipped prompt, or the user's own; one error reports all its faults."""
+    template = read_text(file or SHIPPED_FILE).strip()
+    slots = slots_of(template)
+    faults = [] if template else ["the file is empty"]
+    faults += [f"missing slot: {slot}" for slot in ("passage", "skills") if slot not in slots]
+    if not slots & _DEFINITIONS.keys():
+        faults.append("missing slot: definitions")
+    faults += [f"unknown slot: {slot}" for slot in sorted(slots - set(_ALLOWED))]
+    if faults:
+        raise faults_error(str(file), faults, hint=f"Slots: {', '.join(_ALLOWED)}.")
+    return PassagePrompt(template)
+
 
 GRADER: Final = "grader"
 """The name of the grader in the keys of calls."""

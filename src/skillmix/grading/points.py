@@ -1,17 +1,170 @@
-"""From votes to points, and from points to the metrics of a text."""
+"""From votes to points, with reasons for those that code denied, and from points to the metrics of a text."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
-from typing import Final
+from typing import Final, NamedTuple
 
-from skillmix.grading.answers import Answer, Rules, names_skill
-from skillmix.grading.formats.format_checks import check_format
-from skillmix.grading.outcomes.outcome_points import one_hot, own_outcome
+from skillmix.calls import text_id, was_cut
+from skillmix.catalog.catalog import RESERVED_NAMES, before_parenthesis
+from skillmix.catalog.combinations import Combination
+from skillmix.grading.answers import CUT_IN_THOUGHT, Answer, AnswerStatus, Rules, count_sentences, names_skill
 from skillmix.grading.reader import Reading
-from skillmix.grading.replies.thoughts import CUT_IN_THOUGHT
-from skillmix.grading.sentences import count_sentences
-from skillmix.prompts.rubric import OUTCOMES, Rubric
+from skillmix.prompts.rubric import (
+    OUTCOMES,
+    OUTPUT_FORMATS,
+    FormatName,
+    Phrases,
+    Rubric,
+    TextOutcome,
+    rubric_of,
+    sentence_limit,
+)
+from skillmix.render import CUT, plural
+
+_ITEM: Final = re.compile(r"[ \t]*+(?:[-*•–—+]|\(?(?:\d{1,2}|[a-zA-Z])[.)])[ \t]++(?P<words>.*\w.*)")
+_TURN: Final = re.compile(
+    r"[ \t]*+(?P<name>[^\W\d_][\w .'’-]{0,39}?)[ \t]*+(?:\([^()\n]{0,60}\))?[ \t]*+:(?P<words>.*\w.*)"
+)
+_DIRECTION: Final = re.compile(r"[ \t]*+[(\[*_][^\n]*[)\]*_][ \t]*+")
+_HAS_WORD: Final = re.compile(r"\w")
+_MARKUP: Final = re.compile(r"\*\*|__")
+_WORDS_IN_LINE: Final = 12
+"""A longer line is prose."""
+
+
+class FormatVerdict(NamedTuple):
+    """How many units a text has, and why it is not in the format; None if it is."""
+
+    units: int
+    fault: str | None
+
+
+def check_format(text: str, name: FormatName) -> FormatVerdict:
+    r"""Check a text against an output format.
+
+    >>> check_format("- Warm bread.\n- Cold milk.", "list")
+    FormatVerdict(units=2, fault=None)
+    >>> check_format("Warm bread and cold milk.", "list").fault
+    'it is not a list: it has 0 items where 2 are the least'
+    """
+    lines = [line for line in _MARKUP.sub("", text).splitlines() if _HAS_WORD.search(line)]
+    found = _CHECKS[name](lines)
+    form = OUTPUT_FORMATS[name]
+    fault = found.fault
+    if fault is None and len(found.units) < form.fewest:
+        fault = f"it has {plural(len(found.units), form.unit)} where {form.fewest} are the least"
+    units = len(found.units) if form.unit == "line" else sum(max(1, count_sentences(unit)) for unit in found.units)
+    return FormatVerdict(units, None if fault is None else f"it is not a {name}: {fault}")
+
+
+class _Found(NamedTuple):
+    units: list[str]
+    fault: str | None
+
+
+def _list(lines: list[str]) -> _Found:
+    """Marked items, each with its indented lines; one line may stand above the first item."""
+    items: list[str] = []
+    others = 0
+    for number, line in enumerate(lines):
+        item = _ITEM.fullmatch(line)
+        if item is not None:
+            items.append(item["words"])
+        elif items and line[:1].isspace():
+            items[-1] += f" {line.strip()}"
+        elif number > 0:
+            others += 1
+    fault = f"{plural(others, 'line')} outside its items" if items and others else None
+    return _Found(items, fault)
+
+
+def _dialogue(lines: list[str]) -> _Found:
+    """Turns that begin with a speaker and a colon; directions in brackets do not count."""
+    turns: list[str] = []
+    speakers: set[str] = set()
+    others = 0
+    for line in lines:
+        turn = _TURN.fullmatch(line)
+        if turn is not None:
+            turns.append(turn["words"])
+            speakers.add(turn["name"].strip().casefold())
+        elif _DIRECTION.fullmatch(line) is None:
+            others += 1
+    fault = None
+    if others:
+        fault = f"{plural(others, 'line')} without a speaker"
+    elif len(turns) >= OUTPUT_FORMATS["dialogue"].fewest and len(speakers) < _FEWEST_SPEAKERS:
+        fault = "it has one speaker"
+    return _Found(turns, fault)
+
+
+_FEWEST_SPEAKERS: Final = 2
+
+
+def _poem(lines: list[str]) -> _Found:
+    """Short lines, whatever their sentences."""
+    longest = max((len(line.split()) for line in lines), default=0)
+    fault = f"a line has {longest} words where {_WORDS_IN_LINE} are the most" if longest > _WORDS_IN_LINE else None
+    return _Found(lines, fault)
+
+
+_CHECKS: Final[Mapping[FormatName, Callable[[list[str]], _Found]]] = {
+    "list": _list,
+    "dialogue": _dialogue,
+    "poem": _poem,
+}
+
+
+UNDECIDED: Final = "undecided"
+"""The word for a text whose rounds name no outcome by majority, or may still name one."""
+
+
+def outcome_of(points: Sequence[bool | None]) -> TextOutcome | None:
+    """The outcome that a majority named; None if the text is undecided.
+
+    >>> outcome_of((False, True, False)), outcome_of((False, False, False))
+    ('refuses', None)
+    """
+    return next((name for name, point in zip(OUTCOMES, points, strict=True) if point), None)
+
+
+def possible_outcomes(points: Sequence[bool | None]) -> tuple[TextOutcome, ...]:
+    """The outcomes that a text may still have: the decided one, those that missing votes could decide, or all.
+
+    Complete votes without a majority decide nothing, so every outcome stays possible.
+
+    >>> possible_outcomes((None, None, False)), possible_outcomes((False, False, False))
+    (('complies', 'refuses'), ('complies', 'refuses', 'evades'))
+    """
+    decided = outcome_of(points)
+    if decided is not None:
+        return (decided,)
+    open_ones = tuple(name for name, point in zip(OUTCOMES, points, strict=True) if point is None)
+    return open_ones or OUTCOMES
+
+
+def own_outcome(answer: Answer) -> TextOutcome | None:
+    """The outcome of a text that no grader is asked about; None for any other text.
+
+    A filter of the provider, or a call that ended in a refusal, is a refusal. A reply without a text is an evasion:
+    it neither declines nor delivers.
+    """
+    return _OWN.get(answer.status)
+
+
+_OWN: Final[dict[str, TextOutcome]] = {"refused": "refuses", "empty": "evades", CUT_IN_THOUGHT: "evades"}
+
+
+def one_hot(outcome: TextOutcome) -> tuple[bool, ...]:
+    """The points of a decided outcome.
+
+    >>> one_hot("evades")
+    (False, False, True)
+    """
+    return tuple(name == outcome for name in OUTCOMES)
+
 
 Points = tuple[bool | None, ...]
 """True if earned, False if not, None if undecided; in the rubric's order."""
@@ -125,10 +278,6 @@ def woven_full_marks(points: Points, is_woven: bool | None) -> float | None:
     return full if is_woven else None
 
 
-def _full_marks(skills: Points, others: Points) -> float | None:
-    return _all_of((*skills, *others))
-
-
 def _all_skills(skills: Points, others: Points) -> float | None:
     """All skills and at least two of the other three."""
     earned, lost = others.count(True), others.count(False)
@@ -160,7 +309,7 @@ METRICS: Final[Mapping[str, Metric]] = {
             name=FULL_MARKS,
             label="full marks",
             meaning="every skill, the topic, sense and length",
-            function=_full_marks,
+            function=lambda skills, others: _all_of((*skills, *others)),
             is_binary=True,
             is_main=True,
         ),
@@ -183,3 +332,140 @@ METRICS: Final[Mapping[str, Metric]] = {
     )
 }
 """Every metric by name. A new metric is a row here; tables, figures, JSON and exports follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class StudentText:
+    """The final text of a student for one generation of one combination."""
+
+    student: str
+    combination: Combination
+    generation: int
+    answer: Answer
+    finish: str | None = None
+    """Why the student stopped, in the provider's words; None if unknown."""
+
+    def __reduce__(self) -> "tuple[type[StudentText], tuple[object, ...]]":
+        """Pickle as a plain tuple: the default of such classes takes three times as long."""
+        return StudentText, (self.student, self.combination, self.generation, self.answer, self.finish)
+
+    @property
+    def is_cut(self) -> bool | None:
+        """Whether the reply ended at the token limit; None if unknown."""
+        return was_cut(self.finish)
+
+    @property
+    def conversation(self) -> tuple[str, str, int]:
+        """The key of its conversation: student, combination and generation."""
+        return self.student, self.combination.id, self.generation
+
+    @property
+    def id(self) -> str:
+        """The hash under which the text is graded."""
+        return text_id(self.answer.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """One grader's readings of one text, by round; None where no attempt has been readable yet."""
+
+    text: StudentText
+    grader: str
+    rounds: int
+    readings: tuple[Reading | None, ...]
+    is_woven: bool | None = None
+    """Whether code finds every requested skill about the topic; None if a skill or the grader has no code."""
+
+    def __reduce__(self) -> "tuple[type[Ballot], tuple[object, ...]]":
+        """Pickle as a plain tuple: the default of such classes takes three times as long."""
+        return Ballot, (self.text, self.grader, self.rounds, self.readings, self.is_woven)
+
+    def rubric(self, phrases: Phrases) -> Rubric:
+        """The rubric that the readings follow."""
+        return rubric_of(self.text.combination.skills, self.text.combination.topic, phrases=phrases)
+
+    def points(self, rules: Rules, phrases: Phrases) -> Points:
+        """The points of the text, from the votes and from code."""
+        return decide_points(self.rubric(phrases), self.text.answer, self.readings, rounds=self.rounds, rules=rules)
+
+
+def reasons_of(
+    points: Points,
+    skills: Sequence[str],
+    answer: Answer,
+    rules: Rules,
+    checker_reasons: Mapping[str, str],
+    *,
+    is_cut: bool | None = None,
+) -> dict[str, str]:
+    """The reason for each point that code denied, by criterion.
+
+    `checker_reasons` are the reasons that the text's checkers and its output format give. A point that a model's votes
+    denied has no reason. A reply that ended at the token limit explains a missing marker and a text that breaks off.
+
+    >>> from skillmix.grading.answers import RULES
+    >>> answer = Answer("Time is a thief. It steals. It runs.", "fine")
+    >>> reasons_of((True, True, True, False), ["metaphor"], answer, RULES["default"], {})
+    {'length': 'it has 3 sentences where 1 is allowed'}
+    """
+    names = (*skills, *RESERVED_NAMES)
+    denied = [name for name, point in zip(names, points, strict=True) if point is False]
+    if earns_nothing(answer, rules):
+        return dict.fromkeys(denied, _with_cut(_WHY_NOTHING[answer.status], is_cut=is_cut))
+    reasons: dict[str, str] = {}
+    for name in denied:
+        reason = checker_reasons.get(name)
+        if name == "length" and reason is None:
+            k = len(skills)
+            limit = sentence_limit(k)
+            reason = _too_many(plural(count_sentences(answer.text, rules.counter), "sentence"), limit)
+        if name in skills and names_skill(answer.text, name, rules.name_rule):
+            reason = f'it names the skill "{before_parenthesis(name)}"'
+        if reason is not None:
+            reasons[name] = _with_cut(reason, is_cut=is_cut)
+    return reasons
+
+
+def outcome_reasons(answer: Answer) -> dict[str, str]:
+    """Why a text has its outcome, by outcome, if no grader was asked about it.
+
+    >>> outcome_reasons(Answer("", "empty"))
+    {'evades': 'the student wrote no text'}
+    """
+    own = own_outcome(answer)
+    return {} if own is None else {own: _WHY_NOTHING[answer.status]}
+
+
+def _with_cut(reason: str, *, is_cut: bool | None) -> str:
+    """The reason, with the token limit if it explains the reason."""
+    is_missing = reason in (_WHY_NOTHING["no marker"], _WHY_NOTHING["empty"])
+    return f"{reason}; {CUT}" if is_cut and (is_missing or reason.startswith(_BREAKS_OFF)) else reason
+
+
+_BREAKS_OFF: Final = "it breaks off"
+"""The start of the reason that a text without an end gets."""
+
+
+_WHY_NOTHING: Final[Mapping[AnswerStatus, str]] = {
+    "empty": "the student wrote no text",
+    "refused": "the student refused to answer, or a filter blocked the reply",
+    "no marker": 'the reply has no "Answer:"',
+    CUT_IN_THOUGHT: "the reply is cut in its thought: it has no answer; raise max_tokens",
+}
+
+
+def _too_many(has: str, limit: int) -> str:
+    return f"it has {has} where {limit} {'is' if limit == 1 else 'are'} allowed"
+
+
+def format_reasons(text: str, k: int, form: FormatName | None) -> dict[str, str]:
+    """Why a text in an output format loses the point for length; empty without a format.
+
+    >>> format_reasons("Rain.", 1, "list")
+    {'length': 'it is not a list: it has 0 items where 2 are the least'}
+    """
+    if form is None:
+        return {}
+    verdict = check_format(text, form)
+    shape = OUTPUT_FORMATS[form]
+    return {"length": verdict.fault or _too_many(plural(verdict.units, shape.unit), shape.limit(k))}

@@ -9,8 +9,8 @@ from math import prod
 from pathlib import Path
 from typing import Any, Final
 
-from skillmix.catalog.json import json_object
 from skillmix.errors import UserError
+from skillmix.files import json_object
 from skillmix.hashing import digest
 from skillmix.models.bundled import bundled_model, cache_folder
 from skillmix.models.lineage_files import BaseEntry, extended_chain, read_model_file

@@ -11,9 +11,8 @@ from random import Random
 from typing import Final, TypeVar
 
 from skillmix.calls import CallProblem, Outcome, Reply, Request
-from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.catalog import Catalog, Frames, Grammar, with_article
 from skillmix.catalog.files import load_catalog
-from skillmix.catalog.grammar import Frames, Grammar, with_article
 from skillmix.errors import UserError
 from skillmix.hashing import digest
 from skillmix.models.specs import ModelSpec

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, StringConstraints, ValidationError
 
-from skillmix.catalog.json import json_object
 from skillmix.errors import UserError, faults_error
+from skillmix.files import json_object
 from skillmix.models.specs import parse_spec
 
 LINEAGE_FILE: Final = "skillmix.json"

@@ -15,9 +15,8 @@ from typing import Final, Literal
 from urllib.parse import parse_qsl
 
 from skillmix.calls import CallProblem, Outcome, Reply, Request, Subject
-from skillmix.catalog.catalog import RESERVED_NAMES
+from skillmix.catalog.catalog import RESERVED_NAMES, fold_name
 from skillmix.catalog.combinations import Combination
-from skillmix.catalog.names import fold_name
 from skillmix.errors import UserError
 from skillmix.hashing import digest
 from skillmix.models.specs import ModelSpec

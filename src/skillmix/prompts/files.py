@@ -4,16 +4,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from shutil import rmtree
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from skillmix.catalog.catalog import Skill
 from skillmix.catalog.files import SHIPPED
-from skillmix.catalog.validation import fault_words, known_keys
-from skillmix.catalog.yaml import read_shared_yaml, read_text
 from skillmix.errors import UserError, faults_error
-from skillmix.prompts.output_formats import FormatName
+from skillmix.files import fault_words, known_keys, read_shared_yaml, read_text, with_nearest
 from skillmix.prompts.prompt_set import (
     KNOWN_FILES,
     LEAD_FILE,
@@ -24,7 +23,7 @@ from skillmix.prompts.prompt_set import (
     is_known,
     prompt_set,
 )
-from skillmix.prompts.rubric import OutcomePhrases, Phrases
+from skillmix.prompts.rubric import FormatName, OutcomePhrases, Phrases
 from skillmix.render import did_you_mean, name_hint
 
 _OneLine = Annotated[str, StringConstraints(pattern=r"^[^\n|]*\S[^\n|]*$")]
@@ -166,10 +165,29 @@ def _phrases(path: Path) -> Phrases:
             if key == "outcomes":
                 faults.append("outcomes must have a line each for complies, refuses and evades")
             elif fault["type"] == "extra_forbidden":
-                question = did_you_mean(str(fault["loc"][-1]), known_keys(_CriteriaFile, fault["loc"]))
-                faults.append(f"{key} is not a known key. {question}".rstrip(" ."))
+                known = known_keys(_CriteriaFile, fault["loc"])
+                faults.append(with_nearest(f"{key} is not a known key", str(fault["loc"][-1]), known))
             else:
                 faults.append(f"{key} must be one line of text without '|'")
         raise faults_error(str(path), faults, hint="Keys: skill, topic, sense, length, outcomes.") from None
     outcomes = OutcomePhrases(**entries.outcomes.model_dump()) if entries.outcomes else None
     return Phrases(entries.skill, entries.topic, entries.sense, entries.length, outcomes)
+
+
+def copy_prompts(name: str, folder: Path) -> list[str]:
+    """Copy the files of a prompt set to a folder that does not exist or is empty; return their names."""
+    load_prompts(name)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists and is not an empty folder.", hint="Name a new folder.")
+    source = prompt_folder(name)
+    names = sorted(file.name for file in source.iterdir() if file.suffix in (".txt", ".yaml"))
+    was_there = folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        for file in names:
+            (folder / file).write_bytes((source / file).read_bytes())
+    except OSError:
+        if not was_there:
+            rmtree(folder, ignore_errors=True)
+        raise
+    return names

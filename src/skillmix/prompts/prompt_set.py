@@ -13,10 +13,10 @@ from typing import Final
 from skillmix.catalog.catalog import Catalog, Skill
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError, faults_error
+from skillmix.files import with_nearest
 from skillmix.hashing import digest, short_id
-from skillmix.prompts.output_formats import OUTPUT_FORMATS, FormatName
-from skillmix.prompts.rubric import Phrases, length_limit, limit_in_words, rubric_of
-from skillmix.render import did_you_mean, name_hint
+from skillmix.prompts.rubric import OUTPUT_FORMATS, FormatName, Phrases, length_limit, limit_in_words, rubric_of
+from skillmix.render import name_hint
 
 SLOTS: Final = {
     "topic": ("topic", "items"),
@@ -252,7 +252,7 @@ def _slot_faults(file: str, template: str, not_needed: Container[str], *, has_ou
     required = [part for part in _STUDENT_PARTS.get(file, of_graders) if part not in not_needed]
     faults += [f"missing slot: {part}" for part in required if not slots & set(SLOTS[part])]
     unknown = sorted(slots - allowed)
-    return faults + [f"unknown slot: {slot}. {did_you_mean(slot, sorted(allowed))}".rstrip(" .") for slot in unknown]
+    return faults + [with_nearest(f"unknown slot: {slot}", slot, sorted(allowed)) for slot in unknown]
 
 
 def _known_slots() -> str:

@@ -12,11 +12,16 @@ from skillmix.calls import Call, CallProblem, GradeKey, Reply, is_human
 from skillmix.catalog.catalog import RESERVED_NAMES
 from skillmix.catalog.combinations import Combination
 from skillmix.grading.answers import Rules
-from skillmix.grading.ballots import Ballot, StudentText
-from skillmix.grading.grader_words import words_about
-from skillmix.grading.outcomes.outcome_reader import outcome_words
-from skillmix.grading.points import Points, may_be_denied
-from skillmix.grading.reasons import format_reasons, outcome_reasons, reasons_of
+from skillmix.grading.points import (
+    Ballot,
+    Points,
+    StudentText,
+    format_reasons,
+    may_be_denied,
+    outcome_reasons,
+    reasons_of,
+)
+from skillmix.grading.reader import outcome_words, words_about
 from skillmix.prompts.rubric import OUTCOMES, Phrases, Rubric, rubric_of
 from skillmix.render import remark_on
 from skillmix.report.records import ComparedStudents

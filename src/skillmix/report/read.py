@@ -16,8 +16,7 @@ from skillmix.datasets.copies import FOLLOWS, example_shares
 from skillmix.datasets.corpus import corpus_of, distinct_share
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
-from skillmix.grading.ballots import Ballot, StudentText
-from skillmix.grading.points import FULL_MARKS, Points, text_score
+from skillmix.grading.points import FULL_MARKS, Ballot, Points, StudentText, text_score
 from skillmix.models.lineage import DatasetFacts, Lineage
 from skillmix.report.archive import (
     Archive,

@@ -22,10 +22,9 @@ from skillmix.calls import (
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination, single_skills
 from skillmix.experiment.experiment import Experiment, GraderSettings, StudentSettings
-from skillmix.grading.answers import RULES
+from skillmix.grading.answers import RULES, without_thought
 from skillmix.grading.points import earns_nothing
 from skillmix.grading.reader import read_grades
-from skillmix.grading.replies.thoughts import without_thought
 from skillmix.models.lineage import lineage_of
 from skillmix.models.specs import parse_spec
 from skillmix.prompts.prompt_set import PromptSet

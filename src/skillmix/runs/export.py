@@ -16,8 +16,7 @@ from skillmix.calls import Call, CallProblem, Message, Reply, was_cut
 from skillmix.checkers.judge import Verdict
 from skillmix.errors import UserError
 from skillmix.grading.answers import Rules
-from skillmix.grading.ballots import Ballot, StudentText
-from skillmix.grading.points import METRICS, text_score, woven_full_marks
+from skillmix.grading.points import METRICS, Ballot, StudentText, text_score, woven_full_marks
 from skillmix.grading.reader import Reading
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.reading.graded_conversations import conversations, grade_key, in_blocks

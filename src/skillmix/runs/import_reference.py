@@ -14,9 +14,8 @@ from hashlib import blake2b
 from pathlib import Path
 
 from skillmix.calls import UNKNOWN_DECODING, GenerateKey, GradeKey, Message, Reply, Request, as_name, text_id
-from skillmix.catalog.catalog import RESERVED_NAMES
+from skillmix.catalog.catalog import RESERVED_NAMES, fold_name
 from skillmix.catalog.combinations import Combination, combination_of
-from skillmix.catalog.names import fold_name
 from skillmix.errors import UserError
 from skillmix.grading.answers import extract_answer, plain_answer
 from skillmix.runs.journal.call_journal import RunJournal

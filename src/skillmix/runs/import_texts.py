@@ -24,9 +24,8 @@ from skillmix.calls import (
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination, combination_of
 from skillmix.catalog.files import load_catalog
-from skillmix.catalog.validation import Fault, fault_words, known_keys
-from skillmix.catalog.yaml import LARGE, read_text
 from skillmix.errors import UserError, errors_of, faults_error
+from skillmix.files import LARGE, Fault, fault_words, known_keys, read_text
 from skillmix.prompts.files import load_prompts
 from skillmix.runs.reading.deciding import answer_of
 from skillmix.runs.run import imported_document, new_run

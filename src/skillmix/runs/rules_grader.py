@@ -7,8 +7,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from skillmix.catalog.catalog import Catalog
-from skillmix.catalog.grammar import remember_figures
+from skillmix.catalog.catalog import Catalog, remember_figures
 from skillmix.catalog.own_code import remember_trusted, require_trust
 from skillmix.checkers.judge import Judge, Verdict
 from skillmix.checkers.prompt_copies import prompt_texts

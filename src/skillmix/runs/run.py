@@ -18,10 +18,10 @@ import yaml
 from skillmix.calls import checked_name, is_human
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.files import load_catalog
-from skillmix.catalog.yaml import read_yaml
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, GraderSettings, experiment_of
 from skillmix.experiment.plan import PlannedCell, cells_of, uncovered
+from skillmix.files import read_yaml
 from skillmix.grading.answers import RULES, Rules
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.prompt_set import PromptSet

@@ -21,10 +21,16 @@ from skillmix.catalog.combinations import Combination
 from skillmix.checkers.judge import Verdict
 from skillmix.errors import UserError
 from skillmix.grading.answers import AnswerStatus, Rules
-from skillmix.grading.ballots import Ballot, StudentText
-from skillmix.grading.points import Points, earns_nothing
+from skillmix.grading.points import (
+    Ballot,
+    Points,
+    StudentText,
+    earns_nothing,
+    format_reasons,
+    outcome_reasons,
+    reasons_of,
+)
 from skillmix.grading.reader import Reading
-from skillmix.grading.reasons import format_reasons, outcome_reasons, reasons_of
 from skillmix.render import shortened
 from skillmix.runs.journal.journal import JournalReader
 from skillmix.runs.reading.deciding import Votes, ballot_of, latest_votes_of, votes_of

@@ -9,10 +9,9 @@ from skillmix.calls import PEOPLE, human_grader, is_human
 from skillmix.checkers.registry import checker_of
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
-from skillmix.experiment.people_steps import CODE
+from skillmix.experiment.steps import CODE
 from skillmix.grading.answers import Rules, names_skill
-from skillmix.grading.ballots import Ballot, StudentText
-from skillmix.grading.points import Points, earns_nothing
+from skillmix.grading.points import Ballot, Points, StudentText, earns_nothing
 from skillmix.render import (
     TOO_FEW,
     markdown_table,

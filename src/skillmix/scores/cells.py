@@ -9,9 +9,8 @@ from typing import Final, NamedTuple
 
 from skillmix.catalog.combinations import Combination
 from skillmix.experiment.step_base import label_parts
-from skillmix.grading.answers import AnswerStatus
+from skillmix.grading.answers import CUT_IN_THOUGHT, AnswerStatus
 from skillmix.grading.points import FULL_MARKS, METRICS, Points, text_score, woven_full_marks
-from skillmix.grading.replies.thoughts import CUT_IN_THOUGHT
 from skillmix.scores.statistics.intervals import (
     FEWEST_COMBINATIONS,
     Cluster,

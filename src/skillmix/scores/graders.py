@@ -8,9 +8,8 @@ from typing import Final, Literal, get_args
 import numpy as np
 
 from skillmix.checkers.registry import checker_of
-from skillmix.grading.ballots import Ballot
-from skillmix.grading.points import Points
-from skillmix.grading.replies.thoughts import CUT_IN_THOUGHT
+from skillmix.grading.answers import CUT_IN_THOUGHT
+from skillmix.grading.points import Ballot, Points
 from skillmix.scores.cells import Cell
 
 Ratings = Sequence[Sequence[float | None]]

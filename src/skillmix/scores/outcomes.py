@@ -11,8 +11,7 @@ from typing import Final, Literal
 
 from skillmix.errors import UserError
 from skillmix.experiment.step_base import label_parts
-from skillmix.grading.outcomes.outcome_points import outcome_of, possible_outcomes
-from skillmix.grading.points import Points
+from skillmix.grading.points import Points, outcome_of, possible_outcomes
 from skillmix.models.lineage import Lineage
 from skillmix.prompts.rubric import OUTCOMES, TextOutcome
 from skillmix.runs.run import Run, opened

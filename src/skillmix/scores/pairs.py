@@ -10,8 +10,7 @@ from typing import Final
 
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
-from skillmix.grading.ballots import Ballot
-from skillmix.grading.points import FULL_MARKS, METRICS, text_score
+from skillmix.grading.points import FULL_MARKS, METRICS, Ballot, text_score
 from skillmix.render import markdown_table, name_hint, p_value, share, signed_with_interval, whole
 from skillmix.runs.run import Run, opened
 from skillmix.runs.students import has_settings, settings_for, student_lineages

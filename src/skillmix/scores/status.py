@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Final
 
 from skillmix.calls import Call, CallProblem, GenerateKey, GradeKey, is_human
+from skillmix.grading.answers import CUT_IN_THOUGHT
 from skillmix.grading.points import earns_nothing
-from skillmix.grading.replies.thoughts import CUT_IN_THOUGHT
 from skillmix.render import dollars, one_line, plural
 from skillmix.runs.batches.waves_in_batches import WaveInBatch, waves_in_batches
 from skillmix.runs.journal.ahead import ConversationsAhead

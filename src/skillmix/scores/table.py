@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from skillmix.grading.outcomes.outcome_points import UNDECIDED
-from skillmix.grading.points import FULL_MARKS, METRICS
+from skillmix.grading.points import FULL_MARKS, METRICS, UNDECIDED
 from skillmix.prompts.rubric import OUTCOMES
 from skillmix.render import (
     html_table,

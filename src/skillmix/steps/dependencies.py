@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.files import own_or_shipped
 from skillmix.catalog.own_code import CODE_FILE
-from skillmix.catalog.shipped import own_or_shipped
 from skillmix.experiment.experiment import Experiment, GraderSettings, StudentSettings
 from skillmix.experiment.step_base import Step
 from skillmix.hashing import short_id

@@ -10,9 +10,8 @@ from typing import Final, Literal
 
 from skillmix.catalog.catalog import RESERVED_NAMES, Catalog
 from skillmix.catalog.combinations import Combination
-from skillmix.experiment.costs import Price, tokens_in, usual_tokens_in
+from skillmix.experiment.costs import Price, generation_hours, tokens_in, usual_tokens_in
 from skillmix.experiment.experiment import BudgetSettings, Experiment, StudentSettings
-from skillmix.experiment.gpu_hours import generation_hours
 from skillmix.experiment.plan import Settings
 from skillmix.models.request_fields import additions
 from skillmix.models.specs import short_spec

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from skillmix.calls import CallProblem
 from skillmix.catalog.catalog import Catalog
 from skillmix.experiment.experiment import Experiment
-from skillmix.experiment.plan import GradedCell, PlannedCell
+from skillmix.experiment.plan import PlannedCell, RowKey
 from skillmix.experiment.step_base import Step
 from skillmix.prompts.rubric import OUTCOMES
 from skillmix.render import plural
@@ -66,7 +66,7 @@ class RunResult:
     """CPU time of this process and its child processes."""
     has_unpriced: bool = False
     """Whether it called models without a known price."""
-    graded_cells: frozenset[GradedCell] = frozenset()
+    graded_cells: frozenset[RowKey] = frozenset()
     """Cells of the score table that its steps grade."""
     taken: set[str] = field(default_factory=set)
     """Steps that an earlier run finished; nothing was done for them."""
@@ -112,7 +112,7 @@ class RunResult:
 
     def ungraded(self, scores: Iterable[CellScore]) -> int:
         """Texts in the graded cells without a score: their grades are missing or unreadable."""
-        by_cell: dict[GradedCell, int] = {}
+        by_cell: dict[RowKey, int] = {}
         for score in scores:
             cell = (score.student, score.grader, score.setting, score.k)
             if cell in self.graded_cells and score.sets == "all":

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from skillmix.catalog.catalog import Catalog
-from skillmix.catalog.json import json_object
 from skillmix.errors import UserError
+from skillmix.experiment.costs import training_hours, training_tokens
 from skillmix.experiment.experiment import Experiment
-from skillmix.experiment.gpu_hours import training_hours, training_tokens
 from skillmix.experiment.step_base import student_name
 from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep
+from skillmix.files import json_object
 from skillmix.models.lineage_files import LINEAGE_FILE, read_model_file
 from skillmix.models.local.importing import before_torch
 from skillmix.models.local.resident import MODELS, free_device_memory

@@ -15,8 +15,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from skillmix.catalog.json import json_object
 from skillmix.errors import UserError
+from skillmix.files import json_object
 from skillmix.training.ranks import Ranks
 from skillmix.training.step.optimizer import Optimizer, TrainedParameter
 

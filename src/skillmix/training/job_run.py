@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from skillmix.errors import UserError
-from skillmix.experiment.precisions import weights_format
-from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep
+from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep, weights_format
 from skillmix.models.bf16_trial import require_bf16
 from skillmix.models.local.loading import load_for_training, training_device
 from skillmix.models.shapes import shape_of

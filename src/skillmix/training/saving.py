@@ -9,8 +9,7 @@ import torch
 from transformers.utils import logging
 
 from skillmix.errors import UserError
-from skillmix.experiment.precisions import Precision
-from skillmix.experiment.train_step import LoraSettings
+from skillmix.experiment.train_step import LoraSettings, Precision
 
 
 def with_adapter(model: Any, lora: LoraSettings, *, seed: int) -> Any:

@@ -12,8 +12,7 @@ from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import experiment_of
 from skillmix.grading.answers import Answer
-from skillmix.grading.ballots import Ballot, StudentText
-from skillmix.grading.points import Points
+from skillmix.grading.points import Ballot, Points, StudentText
 from skillmix.grading.reader import Reading
 from skillmix.render import WIDTH
 from skillmix.runs.run import Run, open_run

@@ -13,7 +13,7 @@ from skillmix.catalog.files import load_catalog
 from skillmix.commands import main
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import experiment_of
-from skillmix.grading.outcomes.outcome_points import one_hot
+from skillmix.grading.points import one_hot
 from skillmix.models.scripted import Rates
 from skillmix.prompts.rubric import OUTCOMES
 from skillmix.runs.reading.text_rows import run_texts

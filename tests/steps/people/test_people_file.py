@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 import skillmix
-from skillmix.annotation.task import AnnotationTask
 from skillmix.commands import main
 from skillmix.models.scripted_rater import scripted_rater
 from skillmix.runs.graders.human_votes import HumanAnswer
 from skillmix.runs.graders.rater_journal import stored_answers
 from skillmix.runs.run import open_run
+from skillmix.validation.task import AnnotationTask
 
 FILE = str(Path(__file__).parents[3] / "experiments/people.yaml")
 SMALL = [
@@ -186,7 +186,7 @@ def counted(self, *args, **named):
 from skillmix.commands import main
 main(sys.argv[1:])
 """
-IN_ANSWERS = {"module": "skillmix.annotation.task", "owner": "AnswerStore", "method": "store", "calls": 15}
+IN_ANSWERS = {"module": "skillmix.validation.task", "owner": "AnswerStore", "method": "store", "calls": 15}
 IN_CALLS = {"module": "skillmix.models.scripted", "owner": "ScriptedModel", "method": "answer", "calls": 50}
 
 

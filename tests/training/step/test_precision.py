@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from skillmix.errors import UserError
-from skillmix.experiment.precisions import PRECISIONS
+from skillmix.experiment.train_step import PRECISIONS
 from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.step.engine import Engine, choose_precision
 from skillmix.training.step.precision import DTYPES, UPDATES

@@ -5,9 +5,8 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from skillmix.checkers.english.numerals import is_number
-from skillmix.checkers.english.words import DETERMINERS, SUBJECT_PRONOUNS, denies, main_words, opens_clause, word_set
 from skillmix.checkers.passage import Checker, Passage, Span, Word, Words
+from skillmix.checkers.words import DETERMINERS, SUBJECT_PRONOUNS, denies, is_number, main_words, opens_clause, word_set
 
 _THEREFORE: Final = frozenset({"so", "therefore", "thus", "hence", "consequently"})
 _NO_CONCLUSION: Final = frozenset({"that", "much", "many", "far", "long", "as"})  # after "so"

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
-from skillmix.checkers.english.words import ARTICLES, LITTLE, PERSONS, PREPOSITIONS, listed, word_set
 from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words, span_between
+from skillmix.checkers.words import ARTICLES, LITTLE, PERSONS, PREPOSITIONS, listed, word_set
 
 _BRACKET = re.compile(r"\(([^()]{5,300})\)")
 _DASH = re.compile(r"[—–]|--+| - ")

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
-from skillmix.checkers.english.numerals import is_number, numbers_in
-from skillmix.checkers.english.words import DETERMINERS, is_minor, listed, word_set
 from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words
+from skillmix.checkers.words import DETERMINERS, is_minor, is_number, listed, numbers_in, word_set
 
 _PLACES_WITHOUT_ARTICLE: Final = listed("place: places without article")
 _ON_THE_WAY: Final = frozenset({"through", "past", "via", "across", "over", "along"})

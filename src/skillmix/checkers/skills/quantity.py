@@ -5,9 +5,8 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Final
 
-from skillmix.checkers.english.numerals import Number, numbers_in
-from skillmix.checkers.english.words import DETERMINERS, SUBJECT_PRONOUNS, is_minor, listed, word_set
 from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words
+from skillmix.checkers.words import DETERMINERS, SUBJECT_PRONOUNS, Number, is_minor, listed, numbers_in, word_set
 
 _MULTIPLES: Final = frozenset({"twice", "half", "thrice", "double", "triple"})
 _MEASURES: Final = listed("quantity: measures")

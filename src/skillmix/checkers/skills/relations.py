@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
-from skillmix.checkers.english.words import DETERMINERS, listed, main_words, opens_clause, word_set
 from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words
+from skillmix.checkers.words import DETERMINERS, listed, main_words, opens_clause, word_set
 
 _BE: Final = frozenset({"is", "are", "was", "were"})
 _CONCEDING: Final = frozenset({"although", "though", "granted", "even", "albeit"})

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from itertools import combinations, pairwise
 from typing import Final
 
-from skillmix.checkers.english.numerals import is_number
-from skillmix.checkers.english.words import (
+from skillmix.checkers.passage import Checker, Passage, Span, Word, Words, span_between, span_of
+from skillmix.checkers.words import (
     ARTICLES,
     CONJUNCTIONS,
     GRAMMAR,
@@ -14,9 +14,9 @@ from skillmix.checkers.english.words import (
     PREPOSITIONS,
     bare,
     can_echo,
+    is_number,
     listed,
 )
-from skillmix.checkers.passage import Checker, Passage, Span, Word, Words, span_between, span_of
 
 _SHORTEST: Final = 3
 """The fewest words of a part that can share its first or last word and still say something new."""

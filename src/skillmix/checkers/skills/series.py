@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
-from skillmix.checkers.english.numerals import is_number
-from skillmix.checkers.english.verbs import is_finite
-from skillmix.checkers.english.words import (
+from skillmix.checkers.passage import Checker, Passage, Span, Words, has_mark, only_comma, span_between
+from skillmix.checkers.verbs import is_finite
+from skillmix.checkers.words import (
     ARTICLES,
     CONJUNCTIONS,
     DETERMINERS,
@@ -15,9 +15,9 @@ from skillmix.checkers.english.words import (
     PREPOSITIONS,
     SUBJECTS,
     bare,
+    is_number,
     word_set,
 )
-from skillmix.checkers.passage import Checker, Passage, Span, Words, has_mark, only_comma, span_between
 
 _THREE: Final = 3
 _FAR: Final = 6

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Final
 
-from skillmix.checkers.english.words import DETERMINERS, is_minor, listed, opens_clause, word_set
 from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words
+from skillmix.checkers.words import DETERMINERS, is_minor, listed, opens_clause, word_set
 
 _OTHERS: Final = word_set("he she they you it who he's she's they're you're it's nobody everyone")
 _BEFORE_FEELING: Final = word_set("am i'm are we're so very truly deeply most really always forever be feel all just")

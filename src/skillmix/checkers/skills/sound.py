@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
-from skillmix.checkers.english.words import GRAMMAR, LITTLE, word_set
 from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Word, Words, span_between
+from skillmix.checkers.words import GRAMMAR, LITTLE, word_set
 
 _CONSONANTS: Final = frozenset("bcdfghjklmnpqrstvwxyz")
 _VOWEL = re.compile(r"[aeiouy]")

@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
-from skillmix.checkers.english.numerals import numbers_in
-from skillmix.checkers.english.verbs import PAST
-from skillmix.checkers.english.words import DETERMINERS, listed, word_set
 from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words
+from skillmix.checkers.verbs import PAST
+from skillmix.checkers.words import DETERMINERS, listed, numbers_in, word_set
 
 _AFTER_DETERMINER: Final = DETERMINERS | {"very", "in", "of"}
 _NO_STEP_AFTER: Final = word_set("to door day week morning year month time night evening spring summer hand")

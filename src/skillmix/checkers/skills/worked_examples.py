@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from skillmix.checkers.english.words import PERSONS, word_set
 from skillmix.checkers.passage import Checker, Passage, Span, Words, has_mark, only_comma, span_between
+from skillmix.checkers.words import PERSONS, word_set
 
 _AS_AS = re.compile(
     r"\bas (?!(?:soon|long|well|far|much|many|early|late|often|little|few|recently|high|low) )"

@@ -13,7 +13,7 @@ from skillmix.errors import UserError
 from skillmix.render import are, name_hint, plural, share, whole
 
 if TYPE_CHECKING:
-    from skillmix.annotation.task import AnnotationTask, AnswerStore
+    from skillmix.validation.task import AnnotationTask, AnswerStore
 
     _Asked = tuple[tuple[str, ...], Callable[[], AnnotationTask]]
     """The people whose pages or spreadsheet are asked for, and what makes their task; that reads the run."""
@@ -77,8 +77,8 @@ def annotate(options: argparse.Namespace) -> int:
 
 def _asked_by_options(options: argparse.Namespace) -> "_Asked":
     """The people and the task that the options describe."""
-    from skillmix.annotation.task import TaskSettings, make_task
     from skillmix.runs.run import open_run
+    from skillmix.validation.task import TaskSettings, make_task
 
     if not options.rater:
         raise UserError("Nobody is named who reads.", hint="Name each person with --rater, or a step with --step.")
@@ -97,8 +97,8 @@ def _asked_by_options(options: argparse.Namespace) -> "_Asked":
 
 def _asked_by_step(options: argparse.Namespace) -> "_Asked":
     """The people of a step of the experiment that `--rater` names, or all, and the task of the step."""
-    from skillmix.annotation.step_tasks import annotate_step_of, step_task
     from skillmix.runs.run import open_run
+    from skillmix.validation.task import annotate_step_of, step_task
 
     given = [f"--{name}" for name in _DECIDED if getattr(options, name) is not None]
     if given:
@@ -123,7 +123,7 @@ def _asked_by_step(options: argparse.Namespace) -> "_Asked":
 
 def _print_task(task: "AnnotationTask", raters: Sequence[str]) -> None:
     """Say on standard error how many texts each person reads, and how wide an interval of agreement they give."""
-    from skillmix.annotation.sample_size import width_of
+    from skillmix.validation.sample import width_of
 
     settings = task.settings
     for rater in raters:
@@ -138,7 +138,7 @@ def _print_task(task: "AnnotationTask", raters: Sequence[str]) -> None:
 
 
 def _export(task: "AnnotationTask", rater: str, options: argparse.Namespace) -> int:
-    from skillmix.annotation.spreadsheet import write_spreadsheet
+    from skillmix.validation.spreadsheet import write_spreadsheet
 
     texts = write_spreadsheet(task, rater, options.export)
     if options.json:
@@ -154,7 +154,7 @@ def _export(task: "AnnotationTask", rater: str, options: argparse.Namespace) -> 
 
 
 def _import(task: "AnnotationTask", rater: str, options: argparse.Namespace) -> int:
-    from skillmix.annotation.spreadsheet import read_spreadsheet
+    from skillmix.validation.spreadsheet import read_spreadsheet
 
     read = read_spreadsheet(task, rater, options.filled)
     with task.answering(rater) as store:
@@ -169,8 +169,7 @@ def _serve(task: "AnnotationTask", raters: Sequence[str], options: argparse.Name
     import asyncio
     from contextlib import ExitStack
 
-    from skillmix.annotation.links import links_of
-    from skillmix.annotation.server import serve
+    from skillmix.validation.server import links_of, serve
 
     def ready(addresses: Mapping[str, str]) -> None:
         if options.json:

@@ -11,8 +11,7 @@ from skillmix.commands.streams import print_json
 from skillmix.render import plural, wrapped
 
 if TYPE_CHECKING:
-    from skillmix.calibration.outcome import Calibration
-    from skillmix.calibration.planning import CalibrationPlan
+    from skillmix.validation.calibration import Calibration, CalibrationPlan
 
 
 def add_parsers(commands: Commands) -> None:
@@ -52,7 +51,7 @@ def add_parsers(commands: Commands) -> None:
 
 def calibrate(options: argparse.Namespace) -> int:
     """Ask a grader about texts with known labels, and print its card; run the same command again to continue."""
-    from skillmix.calibration.planning import CalibrationWish, planned
+    from skillmix.validation.calibration import CalibrationWish, planned
 
     names = ("rounds", "system", "temperature", "max_tokens", "attempts", "concurrency", "key")
     settings = {name: getattr(options, name) for name in names} | {"prompts": options.variant}
@@ -74,10 +73,10 @@ def calibrate(options: argparse.Namespace) -> int:
 
 
 def _calibrate(plan: "CalibrationPlan", options: argparse.Namespace) -> int:
-    from skillmix.calibration.card_page import write_card
-    from skillmix.calibration.outcome import calibrated, card_lines
     from skillmix.models.local.importing import import_lean
     from skillmix.runs.progress.stopping import signal_of
+    from skillmix.steps.calibrating import calibrated
+    from skillmix.validation.calibration import card_lines, write_card
 
     import_lean()
     calibration = calibrated(plan, prices=options.prices)
@@ -106,7 +105,7 @@ def _status(calibration: "Calibration") -> int:
 
 
 def _dry_run(plan: "CalibrationPlan", options: argparse.Namespace) -> int:
-    from skillmix.calibration.asking import estimated
+    from skillmix.steps.calibrating import estimated
     from skillmix.steps.estimates import budget_warnings, estimate_notes, estimate_table
 
     estimates = estimated(plan, prices=options.prices)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from skillmix.calls import Message
 from skillmix.errors import UserError
-from skillmix.grading.replies.thoughts import OPENING, is_thought_tag, opens_thought
+from skillmix.grading.answers import OPENING, is_thought_tag, opens_thought
 from skillmix.models.local.plain_templates import plain_or_none
 from skillmix.models.request_fields import TEMPLATE_OPTIONS
 

@@ -24,8 +24,8 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from skillmix.catalog.json import json_object
 from skillmix.errors import UserError
+from skillmix.files import json_object
 from skillmix.models.checkpoints import Checkpoint, parameters_in
 from skillmix.models.local.chat import Renderer
 from skillmix.models.local.gpu_share import claim_share

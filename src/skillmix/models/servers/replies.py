@@ -8,7 +8,7 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from skillmix.calls import CallProblem, is_count
-from skillmix.grading.replies.thoughts import OPENING
+from skillmix.grading.answers import OPENING
 from skillmix.models.servers.masking import MASK
 
 _MAX_FINISH: Final = 60

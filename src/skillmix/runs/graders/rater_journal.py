@@ -14,7 +14,7 @@ from typing import Final, Self
 
 from skillmix.calls import UNKNOWN_DECODING, GradeKey, Message, Reply, Request, human_grader
 from skillmix.errors import UserError
-from skillmix.grading.ballots import StudentText
+from skillmix.grading.points import StudentText
 from skillmix.runs.graders.human_votes import HumanAnswer, answer_of_document, document_of
 from skillmix.runs.graders.run_grader import PERSON
 from skillmix.runs.journal.journal import JournalReader, JournalWriter, make_file

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from skillmix.calls import ONLY_TURN
 from skillmix.grading.answers import Answer, extract_answer, plain_answer
-from skillmix.grading.ballots import Ballot, StudentText
+from skillmix.grading.points import Ballot, StudentText
 from skillmix.grading.reader import Reading
 from skillmix.runs.graders.run_grader import RunGrader
 from skillmix.runs.rules_grader import CodeVerdict, reading_of, with_verdict

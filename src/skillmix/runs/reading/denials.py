@@ -5,9 +5,7 @@ from typing import NamedTuple
 
 from skillmix.calls import GradeKey, Reply, is_human
 from skillmix.catalog.combinations import Combination
-from skillmix.grading.grader_words import words_about
-from skillmix.grading.outcomes.outcome_reader import outcome_words
-from skillmix.grading.reader import read_grades
+from skillmix.grading.reader import outcome_words, read_grades, words_about
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.reading.lookups import combinations_of
 from skillmix.runs.run import Run

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, TypeVar
 from skillmix.calls import Call, CallKey, CallProblem, GenerateKey, GradeKey, Reply
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
-from skillmix.grading.ballots import StudentText
+from skillmix.grading.points import StudentText
 from skillmix.grading.reader import Reading
 from skillmix.runs.journal.ahead import ConversationsAhead
 from skillmix.runs.journal.journal import JournalReader

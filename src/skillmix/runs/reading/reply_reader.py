@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import Final
 
 from skillmix.calls import is_human
-from skillmix.grading.ballots import StudentText
+from skillmix.grading.points import StudentText
 from skillmix.grading.reader import Reading, read_grades
 from skillmix.prompts.rubric import Phrases, Rubric, rubric_of
 from skillmix.runs.graders.human_votes import read_human_answer

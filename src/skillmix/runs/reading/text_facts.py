@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from skillmix.experiment.plan import PlannedCell
-from skillmix.grading.answers import AnswerStatus, Rules
-from skillmix.grading.ballots import StudentText
-from skillmix.grading.sentences import count_sentences
+from skillmix.grading.answers import AnswerStatus, Rules, count_sentences
+from skillmix.grading.points import StudentText
 from skillmix.prompts.rubric import length_limit
 from skillmix.runs.run import Run
 

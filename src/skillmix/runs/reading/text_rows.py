@@ -7,9 +7,7 @@ from typing import NamedTuple
 
 from skillmix.errors import UserError
 from skillmix.grading.answers import AnswerStatus, Rules
-from skillmix.grading.ballots import Ballot
-from skillmix.grading.outcomes.outcome_points import outcome_of
-from skillmix.grading.points import text_score, woven_full_marks
+from skillmix.grading.points import Ballot, outcome_of, text_score, woven_full_marks
 from skillmix.prompts.rubric import OUTCOMES, TextOutcome
 from skillmix.render import name_hint
 from skillmix.runs.reading.text_facts import TextFacts, TextFactsReader

@@ -6,7 +6,7 @@ from typing import Any
 from skillmix.catalog.catalog import Catalog
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
-from skillmix.experiment.people_steps import AnnotateStep
+from skillmix.experiment.steps import AnnotateStep
 from skillmix.render import plural
 from skillmix.runs.calling import StepContext
 from skillmix.runs.finished.reading_state import reading_state

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from skillmix.calls import PEOPLE, is_human
 from skillmix.errors import UserError
-from skillmix.experiment.people_steps import GradersStep
+from skillmix.experiment.steps import GradersStep
 from skillmix.render import wrapped
 from skillmix.runs.folder_replacement import write_whole
 from skillmix.runs.progress.terminal import say

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.experiment.experiment import Experiment
-from skillmix.experiment.people_steps import GradersStep
+from skillmix.experiment.steps import GradersStep
 from skillmix.hashing import short_id
 from skillmix.runs.calling import StepContext
 from skillmix.runs.finished.reading_state import reading_state

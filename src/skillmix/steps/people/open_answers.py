@@ -3,13 +3,19 @@
 from pathlib import Path
 from shlex import join
 
-from skillmix.annotation.spreadsheet import refresh_spreadsheet
-from skillmix.annotation.step_tasks import RaterProgress, answer_by_script, step_progress, step_task
-from skillmix.annotation.task import AnnotationTask, NothingToRead
-from skillmix.experiment.people_steps import AnnotateStep
+from skillmix.experiment.steps import AnnotateStep
 from skillmix.render import plural
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.run import Run
+from skillmix.validation.spreadsheet import refresh_spreadsheet
+from skillmix.validation.task import (
+    AnnotationTask,
+    NothingToRead,
+    RaterProgress,
+    answer_by_script,
+    step_progress,
+    step_task,
+)
 
 
 def missing_answers(step: AnnotateStep, run: Run) -> list[str]:

@@ -7,8 +7,8 @@ from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 
-from skillmix.catalog.json import is_encodable, parsed_json
 from skillmix.errors import UserError
+from skillmix.files import is_encodable, parsed_json
 from skillmix.training.data.chat_formats import Piece, Template, Turn
 from skillmix.training.data.tokenizer import SealedTokenizer
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from skillmix.errors import UserError
-from skillmix.experiment.precisions import AUTO, PRECISIONS, Precision
+from skillmix.experiment.train_step import AUTO, PRECISIONS, Precision
 from skillmix.hashing import digest
 from skillmix.runs.progress.terminal import say
 from skillmix.training.data.examples import Example

@@ -1,6 +1,6 @@
 """The optimiser: it sums up gradients during the backward pass, and updates every parameter in a single pass.
 
-The precision decides how weights, moments and sums are stored; see `experiment/precisions.py`.
+The precision decides how weights, moments and sums are stored; see `experiment/train_step.py`.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from skillmix.experiment.precisions import Precision
+from skillmix.experiment.train_step import Precision
 from skillmix.training.ranks import local_part, start_of
 from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.step.compile_workers import leave_workers_at_exit

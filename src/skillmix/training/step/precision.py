@@ -1,6 +1,6 @@
 """How an optimiser step writes back weights, moments and sums of gradients, without losing small updates.
 
-`UPDATES` has one function for each way of storing weights; `experiment/precisions.py` lists the precisions that use
+`UPDATES` has one function for each way of storing weights; `experiment/train_step.py` lists the precisions that use
 them. Stochastic rounding takes its noise from a hash of a key, a tick and the element's index, so the noise is the same
 in every process and after every restart.
 """
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from skillmix.experiment.precisions import FloatType, WeightStorage
+from skillmix.experiment.train_step import FloatType, WeightStorage
 
 DTYPES: Final[dict[FloatType, torch.dtype]] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _HIGH: Final = -(1 << 16)

@@ -1,0 +1,391 @@
+"""Find the finite verb of a main clause, by lists of verbs and by the neighbours of a word.
+
+The lists below are of common verbs. `verb_forms.json` has further ones; `bench/verb_forms.py` makes it.
+"""
+
+import json
+from importlib.resources import files
+from typing import Final
+
+from skillmix.checkers.passage import Words
+from skillmix.checkers.words import LITTLE, PREPOSITIONS, listed, word_set
+
+_AUXILIARY: Final = listed("verbs: auxiliary")
+_SUBJECT: Final = word_set(
+    "i you he she it we they who there nobody somebody everybody everyone someone nothing anybody anyone thou ye"
+)
+_FORMS: Final[dict[str, frozenset[str]]] = {
+    name: word_set(words)
+    for name, words in json.loads(
+        (files("skillmix.checkers") / "english" / "verb_forms.json").read_text(encoding="utf-8")
+    ).items()
+}
+PAST: Final = _FORMS["past"] | listed("verbs: past")
+# Base forms that are nearly always verbs; their form in -s counts too.
+_COMMON: Final = listed("verbs: common")
+_NOUN_TOO: Final = (_FORMS["verbs or nouns"] - _COMMON) | listed("verbs: noun too")
+_SURE: Final = _COMMON | _FORMS["verbs"] | _FORMS["verbs or nouns"]
+_ORDERS: Final = _FORMS["orders"]
+"""Verbs that are nouns too, but rarely at the start of a sentence: "Use soap"."""
+_RARELY: Final = _FORMS["rarely verbs"]
+VERBS: Final = (
+    _SURE | _RARELY | word_set("backpack busk crumb drizzle flavor hitchhike meow postmark prickle repot sauce")
+)
+"""Base forms that are verbs, if only now and then."""
+_ADJECTIVES: Final = _FORMS["adjectives"]
+_DETERMINER: Final = word_set(
+    "the a an my your his her its our their this that these those some any no every each me him them us it you what "
+    "how nothing everything something anything everyone both all another two three four five six seven eight nine "
+    "ten"
+)
+_SINGLE: Final = word_set("a an this that every each another one")
+_ARTICLE: Final = _SINGLE | word_set("the my your his her its our their no")
+_NOT_BEFORE_VERB: Final = _DETERMINER | word_set(
+    "of in on at for with from by under over into onto about between through during without and or but nor as than "
+    "like to very so too more most such two three four five six seven eight nine ten many few several"
+)
+_ADVERB: Final = word_set(
+    "never always often still also only just even already not soon then now once again rarely seldom sometimes "
+    "almost really all both ever"
+)
+_OFTEN: Final = word_set("never always often rarely seldom sometimes")
+"""Adverbs that do not come before a noun."""
+_AFTER_VERB: Final = _DETERMINER | word_set(
+    "in on at for with from by under over into onto about between through to up down away back out off and as like "
+    "so too again more very when until because if that alone still here there home well not than better slowly "
+    "quietly"
+)
+_SEVERAL: Final = word_set("some others many most people children men women both all few")
+_ADJECTIVE_ENDINGS: Final = ("less", "ful", "ous", "ive", "ish", "ed")
+_SUBORDINATOR: Final = word_set(
+    "that which who whom whose where when while if because although though unless until whether whenever wherever"
+)
+
+
+_RELATIVE: Final = word_set("that which who whom whose where")
+_PREPOSITION: Final = word_set(
+    "of in on at for with from by under over into onto about between through during without to behind beside beneath "
+    "above below near around past across along against after before"
+)
+_TIME: Final = word_set(
+    "noon midday midnight dawn dusk dark sunset sunrise nightfall bedtime lunch dinner morning evening night tomorrow "
+    "tonight late now then monday tuesday wednesday thursday friday saturday sunday next last one two three four five "
+    "six seven eight nine ten eleven twelve spring summer autumn fall winter"
+)
+_OPENER: Final = word_set("please never always just then first now so and but or only also don't")
+_POINTERS: Final = word_set("this that it you all each both nothing everything something anything")
+"""Determiners and objects that can also be the subject at the start of a clause."""
+_HEADS_A_NOUN: Final = word_set("the a an my your his her its our their these those every another no some any")
+"""Words that cannot follow a noun inside a noun phrase."""
+_LY_NOT_ADVERB: Final = word_set(
+    "family butterfly dragonfly assembly anomaly monopoly melancholy italy belly jelly bully reply supply rely apply "
+    "imply comply multiply"
+)
+_OBJECTS: Final = _HEADS_A_NOUN | word_set("it him them me us")
+_NO_VERB: Final = (
+    LITTLE
+    | PREPOSITIONS
+    | word_set(
+        "together alone away back round throughout despite towards opposite amid beyond outside inside half quite "
+        "rather twice besides perhaps maybe yes"
+    )
+)
+_REFLEXIVE: Final = word_set("myself yourself himself herself itself ourselves themselves")
+_MOODS: Final[dict[str, frozenset[str]]] = {
+    "?": word_set("what how why where who which when whose any anything anyone anybody more another no nothing"),
+    "!": word_set("what how"),
+}
+"""First words of questions and exclamations that need no verb: "Any news?", "What a day!"."""
+_VERBLESS: Final = frozenset(
+    (first, second)
+    for first, seconds in {
+        "no": "wonder doubt need use matter sooner point time sign",
+        "so": "much long",
+        "off": "with",
+        "away": "with",
+        "down": "with",
+        "long": "live",
+        "never": "mind fear",
+        "all": "aboard",
+    }.items()
+    for second in seconds.split()
+)
+"""First two words of sentences that are complete without a verb of their own."""
+
+
+def is_complete(pieces: tuple[Words, ...], text: str) -> bool:
+    """Whether a sentence has a main clause, or a form that needs none: "What a day!", "The sooner, the better."."""
+    question = "?" in text
+    return bool(pieces) and (_needs_no_verb(pieces, text) or has_main_clause(pieces, question))
+
+
+def _needs_no_verb(pieces: tuple[Words, ...], text: str) -> bool:
+    # "Oh, what a day!"
+    first = pieces[1] if len(pieces) > 1 and len(pieces[0]) < 3 else pieces[0]
+    if len(first) < 2 or first[1].lower == "to":
+        return False
+    opening = first[0].lower
+    if any(mark in text and opening in words for mark, words in _MOODS.items()):
+        return True
+    if (opening, first[1].lower) in _VERBLESS:
+        return True
+    return len(pieces) > 1 and _compares(pieces[0]) and _compares(pieces[1])
+
+
+def _compares(piece: Words) -> bool:
+    """Whether a piece begins with "the" and a comparative: "the sooner", "the more"."""
+    return len(piece) > 1 and piece[0].lower == "the" and piece[1].lower.endswith(("er", "more", "less", "worse"))
+
+
+def has_main_clause(pieces: tuple[Words, ...], question: bool) -> bool:
+    """Whether the pieces of a sentence have more finite verbs than words that open a subordinate clause."""
+    opened = 0
+    for number, piece in enumerate(pieces):
+        if number and not question and piece[0].lower in _RELATIVE and not _points(piece):
+            continue
+        if _has_main_verb(piece, question, opened):
+            return True
+        if number > 1 and _resumes(pieces[number - 2], pieces[number - 1], piece):
+            return True
+        # "a bridge that, in its way, should be ..."
+        if piece[-1].lower in _RELATIVE and piece[-2:][0].lower not in _NOT_BEFORE_VERB:
+            opened = 1
+    return _is_short_order(pieces)
+
+
+def _resumes(subject: Words, aside: Words, piece: Words) -> bool:
+    """Whether a piece continues a subject after an aside: "Roses, wild roses, bloom", "Waves, passing by it, bend"."""
+    opening = aside[0].lower
+    if aside[-1].lower != subject[-1].lower and opening not in _ARTICLE and not _interrupts(aside):
+        return False
+    first, after = piece[0].lower, piece[1].lower if len(piece) > 1 else ""
+    if first.endswith("ed") and after in ("by", "with", "in", "as"):
+        return False  # "a jar, an old one, filled with buttons"
+    if first.endswith("s") and _stem(first) not in _COMMON and after in PREPOSITIONS:
+        return False  # "a chair, a lamp, books without covers"
+    return is_finite(subject + piece, len(subject))
+
+
+def _interrupts(aside: Words) -> bool:
+    """Whether an aside is a relative clause, a participle or a name."""
+    opening = aside[0].lower
+    return opening in _RELATIVE or opening.endswith("ing") or (len(aside) < 3 and aside[0].text[0].isupper())
+
+
+def _is_short_order(pieces: tuple[Words, ...]) -> bool:
+    """Whether the first word is an order, and a later piece says why or when: "Run, Tom, because it rains"."""
+    if not pieces or len(pieces[0]) > 1 or pieces[0][0].lower not in _SURE:
+        return False
+    return any(
+        piece[0].lower in _SUBORDINATOR and any(is_finite(piece, index) for index in range(1, len(piece)))
+        for piece in pieces[1:]
+    )
+
+
+def _has_main_verb(piece: Words, question: bool, opened: int) -> bool:
+    verbs = 0
+    for index, word in enumerate(piece):
+        if is_finite(piece, index):
+            verbs += 1
+            if verbs > opened:
+                return True
+        elif word.lower in _SUBORDINATOR and _opens(piece, index, question):
+            opened += 1
+    return False
+
+
+def _opens(piece: Words, index: int, question: bool) -> bool:
+    """Whether a word opens a subordinate clause, unlike a question word, "that house" or "until noon"."""
+    word = piece[index].lower
+    after = piece[index + 1].lower if index + 1 < len(piece) else ""
+    if (word == "until" and _gives_time(piece, index)) or (word not in _RELATIVE and after.endswith("ing")):
+        return False  # "while waiting"
+    if index:
+        if word == "that" and piece[index - 1].lower in _PREPOSITION:  # "in that house"
+            return False
+        return piece[index - 1].lower not in ("little", "a", "long", "like")  # "for a while", "a night like that"
+    return not question and not _points(piece) and word != "that"  # "That old clock"
+
+
+def _gives_time(piece: Words, index: int) -> bool:
+    """Whether "until" only gives a time: "until noon", "from Monday morning until the last bell"."""
+    after = piece[index + 1].lower if index + 1 < len(piece) else ""
+    return after in _TIME or any(word.lower == "from" for word in piece[max(index - 5, 0) : index])
+
+
+def _points(piece: Words) -> bool:
+    """Whether a piece begins as in "That is", "That old clock", "Who would" or "If only"."""
+    if len(piece) < 2:
+        return False
+    first, second = piece[0].lower, piece[1].lower
+    if second == "only" or (first in ("that", "who") and second in _AUXILIARY):
+        return True
+    return first == "that" and second not in _DETERMINER and second not in _SUBJECT
+
+
+def is_finite(piece: Words, index: int) -> bool:
+    """Whether the word at an index is a finite verb, as far as its neighbours tell."""
+    word = piece[index].lower
+    if word in _AUXILIARY:
+        return True
+    before = piece[index - 1].lower if index else ""
+    if word in PAST:
+        return (
+            before not in _ARTICLE or before == "one" or _is_pointer(before, index) or _follows_relative(piece, index)
+        )
+    often = before in _OFTEN
+    while index > 1 and _is_adverb(before):
+        piece = (*piece[: index - 1], *piece[index:])
+        index -= 1
+        before = piece[index - 1].lower
+    return _is_verb_here(piece, index, before, often)
+
+
+def _is_adverb(word: str) -> bool:
+    if word in _ADVERB:
+        return True
+    return word.endswith("ly") and len(word) > 5 and word not in _LY_NOT_ADVERB and word not in _ADJECTIVES
+
+
+def _is_verb_here(piece: Words, index: int, before: str, often: bool) -> bool:
+    word = piece[index].lower
+    after = piece[index + 1].lower if index + 1 < len(piece) else ""
+    if before in _SUBJECT and (word == "like" or (word not in _NOT_BEFORE_VERB and word not in _NO_VERB)):
+        return True
+    if word.endswith("ed") and len(word) > 3:
+        return _is_past(piece, index, before) if index else _takes_object(piece, after)
+    if word.endswith("s") and word not in _SURE:
+        if often and _stem(word) in _SURE:
+            return True
+        return _is_third_person(piece, index, before, after)
+    if before in _AUXILIARY or word == "like":
+        return False
+    if word in _SURE:
+        return _is_plain_form(piece, index, before, after)
+    return word in _RARELY and after in _OBJECTS and (index == 0 or before in _OPENER or _is_plural(before))
+
+
+def _is_pointer(before: str, index: int) -> bool:
+    """Whether the first word of a piece is a pronoun such as "this", the subject of the word after it."""
+    return index == 1 and before in _POINTERS
+
+
+def _is_past(piece: Words, index: int, before: str) -> bool:
+    if before not in _NOT_BEFORE_VERB or before == "them":
+        return True
+    return _is_pointer(before, index) or _follows_relative(piece, index)
+
+
+def _follows_relative(piece: Words, index: int) -> bool:
+    """Whether "that" comes right before the index and after a noun: "the cart that carried wool"."""
+    return index > 1 and piece[index - 1].lower == "that" and piece[index - 2].lower not in _NOT_BEFORE_VERB
+
+
+def _is_plain_form(piece: Words, index: int, before: str, after: str) -> bool:
+    """Whether a base form is an order at the start of a clause, or the verb of a plural subject."""
+    word = piece[index].lower
+    if before in ("that", "which", "god", "heaven", "lord") or (before in ("these", "those") and word not in _NOUN_TOO):
+        return True
+    if index == 0 or before in _OPENER or (index == 1 and _is_adverb(before)):
+        return _is_order(word, before, after)
+    if before in _SEVERAL or (word not in _NOUN_TOO and len(piece) > 2 and before not in _NOT_BEFORE_VERB):
+        return True
+    if before in _NOT_BEFORE_VERB:
+        return False
+    if index > 1 and piece[0].lower in ("those", "these", "both"):
+        return True  # "Those who arrive late miss the soup"
+    # "Bakers work", "nine out of ten children in my class walk to school"
+    several = before if after not in _AFTER_VERB else max((word.lower for word in piece[:index]), key=_is_plural)
+    return _is_plural(several)
+
+
+def _is_order(word: str, before: str, after: str) -> bool:
+    """Whether a base form at the start of a clause is an order: "Bake it", "Never mind", "Use soap", "Call me"."""
+    if word not in _NOUN_TOO or before in _OFTEN or (after == "of" and word in _WITH_OF):
+        return bool(after)
+    if word in _ORDERS and before not in ("and", "or"):
+        return bool(after) and (after not in _NO_OBJECT or (after == "on" and word in _WITH_ON))
+    return after in _AFTER_VERB and after not in ("in", "on", "and", "with")
+
+
+_NO_OBJECT: Final = PREPOSITIONS - word_set("to about at for with into") | word_set("and or but")
+_WITH_ON: Final = word_set("focus work turn hold carry put lean step press go look call")
+
+
+def _is_plural(word: str) -> bool:
+    return (word.endswith("s") and not word.endswith(("ss", "'s", "us", "is"))) or word in _SEVERAL
+
+
+def _is_third_person(piece: Words, index: int, before: str, after: str) -> bool:
+    word = piece[index].lower
+    stem = _stem(word)
+    if word.endswith(("ss", "us", "'s")) or stem not in _SURE:
+        return index > 0 and _is_unknown_verb(piece, index, before, after)
+    if index == 0:
+        return stem not in _NOUN_TOO and (after in _SUBJECT or after in _HEADS_A_NOUN)  # "..., says she"
+    if before in ("this", "that", "it") or _is_one_of(piece, index):
+        return True  # "This forces him": a plural noun would follow "these"
+    if stem not in _NOUN_TOO:
+        return before not in _NOT_BEFORE_VERB or before in _OPENER
+    return before not in _NOT_BEFORE_VERB and _is_verb_not_noun(piece, index, before, after)
+
+
+def _is_one_of(piece: Words, index: int) -> bool:
+    """Whether a phrase such as "none of us" comes right before the index."""
+    return (
+        index > 1 and piece[index - 2].lower == "of" and piece[index - 1].lower in ("us", "them", "you", "it", "these")
+    )
+
+
+def _is_unknown_verb(piece: Words, index: int, before: str, after: str) -> bool:
+    """Whether an unlisted word in -s is a verb: a singular noun comes before it, and an object after it."""
+    if piece[index].lower.endswith(("ss", "us", "'s")) or before in _NOT_BEFORE_VERB or _is_plural(before):
+        return False
+    return (
+        not before.endswith(_ADJECTIVE_ENDINGS) and after in _DETERMINER and _follows(piece, index, _SINGLE | {"the"})
+    )
+
+
+def _is_verb_not_noun(piece: Words, index: int, before: str, after: str) -> bool:
+    """Whether a word in -s that may also be a plural noun is a verb: "the bus runs from", "three arches crosses"."""
+    if after in _HEADS_A_NOUN:
+        return True
+    if before in _ADJECTIVES or before.endswith(_ADJECTIVE_ENDINGS):
+        return False
+    if _is_plural(before):
+        # Two plural nouns are no compound; "makes plans" is a verb and its object.
+        return index > 1 and (_stem(before) in _NOUN_TOO or _stem(before) not in _SURE)
+    if before in PAST or (index == 1 and _stem(piece[1].lower) not in _COMMON):
+        return False  # "lent books", "Street markets"
+    if index == 1:
+        return not after or after in _DETERMINER or (piece[0].text[0].isupper() and after in _AFTER_VERB)
+    goes_on = after not in ("of", "or", "and") or (after == "of" and _stem(piece[index].lower) in _WITH_OF)
+    return goes_on and (piece[index - 1].text[0].isupper() or _follows(piece, index, _ARTICLE))
+
+
+_WITH_OF: Final = word_set("talk smell taste dream")
+
+
+def _follows(piece: Words, index: int, articles: frozenset[str]) -> bool:
+    """Whether an article, up to three adjectives or nouns and a noun come right before the index."""
+    for word in reversed(piece[max(index - 5, 0) : index - 1]):
+        if word.lower in articles:
+            return True
+        if word.lower in _NOT_BEFORE_VERB and word.lower != "of":
+            return False
+    return False
+
+
+def _takes_object(piece: Words, after: str) -> bool:
+    """Whether the first word of a piece, in -ed, is a verb: "..., cried Tom", "..., decided that ..."."""
+    if after in _DETERMINER or after in _REFLEXIVE or after in ("when", "that", "to", "not"):
+        return True
+    return len(piece) > 1 and piece[1].text[0].isupper()
+
+
+def _stem(word: str) -> str:
+    if word.endswith("ies") and len(word) > 4:
+        return word[:-3] + "y"
+    if word.endswith(("ches", "shes", "sses", "xes", "oes", "zes")):
+        return word[:-2]
+    return word[:-1]

@@ -1,0 +1,292 @@
+"""English words for checkers: lists, stems, and numbers in words.
+
+`LITTLE` and `GRAMMAR` serve the skills of form: sound, repetition, series. `_MINOR` serves the skills of meaning, which
+compare clauses by the stems of their main words.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from importlib.resources import files
+from typing import Final, NamedTuple
+
+from skillmix.checkers.passage import Word, Words
+
+
+def word_set(text: str) -> frozenset[str]:
+    """The set of words in a text."""
+    return frozenset(text.split())
+
+
+_LISTS: Final[dict[str, str]] = json.loads(
+    (files("skillmix.checkers") / "english" / "word_lists.json").read_text(encoding="utf-8")
+)
+
+
+def listed(name: str) -> frozenset[str]:
+    """A longer set of words, by its name in `word_lists.json`: the module and what it is there."""
+    return word_set(_LISTS[name])
+
+
+CONJUNCTIONS: Final = frozenset(("and", "or", "but"))
+ARTICLES: Final = frozenset(("a", "an", "the"))
+PERSONS: Final = word_set(
+    "i you he she it we they me him her us them my your his its our their mine yours hers ours theirs myself"
+    " yourself himself herself itself ourselves themselves thou thee thy"
+)
+PREPOSITIONS: Final = word_set(
+    "to of in on at by for from with into onto over under through across along behind beside beneath between beyond"
+    " above below near around after before during without within upon against among inside outside past toward"
+)
+SUBJECTS: Final = word_set("i he she we they")
+LITTLE: Final = CONJUNCTIONS | ARTICLES | PERSONS | listed("words: little")
+"""Words that carry grammar rather than content."""
+GRAMMAR: Final = LITTLE - word_set("all none never once more most much many few same other another again still")
+"""The words of `LITTLE` that writers do not repeat for effect."""
+OPENS_AN_ASIDE: Final = listed("words: opens an aside")
+"""First words of insertions between commas that are not list members."""
+
+DETERMINERS: Final = word_set(
+    """
+    a an the this that these those my your his her its our their every each some any no another both all
+    """
+)
+SUBJECT_PRONOUNS: Final = word_set("i you he she it we they there one nobody everyone somebody someone")
+LEADS: Final = listed("words: leads")
+"""Words that may come before the first word of a clause."""
+
+_MINOR: Final = DETERMINERS | SUBJECT_PRONOUNS | listed("words: minor")
+_DENIALS: Final = word_set(
+    """
+    not no never none nobody nothing neither nor cannot nowhere without ain't no-one hardly
+    """
+)
+_FORMS: Final = {
+    form: verb
+    for verb, forms in {
+        "begin": "began begun", "bite": "bit bitten", "break": "broke broken", "bring": "brought", "build": "built",
+        "burn": "burnt", "buy": "bought", "catch": "caught", "choose": "chose chosen", "come": "came", "dig": "dug",
+        "draw": "drew drawn", "drink": "drank drunk", "drive": "drove driven", "eat": "ate eaten",
+        "fall": "fell fallen",
+        "feed": "fed", "feel": "felt", "fight": "fought", "find": "found", "fly": "flew flown flies",
+        "forget": "forgot forgotten", "freeze": "froze frozen", "give": "gave given", "go": "went gone goes",
+        "grow": "grew grown", "hear": "heard", "hide": "hid hidden", "hold": "held", "keep": "kept",
+        "know": "knew known",
+        "leave": "left", "lose": "lost", "make": "made", "meet": "met", "pay": "paid", "ride": "rode ridden",
+        "ring": "rang rung", "rise": "rose risen", "run": "ran", "say": "said", "see": "saw seen", "sell": "sold",
+        "send": "sent", "shake": "shook shaken", "shine": "shone", "sing": "sang sung", "sink": "sank sunk",
+        "sit": "sat",
+        "sleep": "slept", "speak": "spoke spoken", "spend": "spent", "stand": "stood", "steal": "stole stolen",
+        "swim": "swam swum", "take": "took taken", "teach": "taught", "tell": "told", "think": "thought",
+        "throw": "threw thrown", "understand": "understood", "wake": "woke woken", "wear": "wore worn", "win": "won",
+        "write": "wrote written", "child": "children", "man": "men", "woman": "women", "foot": "feet",
+    }.items()
+    for form in forms.split()
+}  # fmt: skip
+_VOWELS: Final = frozenset("aeiouy")
+
+
+@lru_cache(maxsize=4096)
+def stem(lower: str) -> str:
+    """Cut the ending of a word, so that its forms become equal.
+
+    >>> [stem(word) for word in ("cries", "crying", "stopped", "bakes", "ran", "dog's")]
+    ['cri', 'cri', 'stop', 'bak', 'run', 'dog']
+    """
+    base = lower.partition("'")[0]
+    base = _FORMS.get(base, base)
+    for ending in ("ing", "ied", "ies", "ed", "es", "s", "ly"):
+        if base.endswith(ending) and _may_lose(base, ending):
+            base = base[: -len(ending)] + ("i" if ending[0] == "i" and ending != "ing" else "")
+            break
+    if base.endswith("e") and len(base) > 2:
+        base = base[:-1]
+    if len(base) > 2 and base[-1] == base[-2]:
+        base = base[:-1]
+    return base[:-1] + "i" if base.endswith("y") else base
+
+
+def _may_lose(base: str, ending: str) -> bool:
+    rest = base[: -len(ending)]
+    if ending in ("s", "es") and rest.endswith(("s", "u", "i")):
+        return ending == "es"
+    if ending == "ed" and rest.endswith("e"):
+        return False
+    return len(rest) >= (2 if ending == "ing" else 3 if ending != "s" else 2) and not _VOWELS.isdisjoint(rest)
+
+
+def main_words(words: Iterable[Word]) -> frozenset[str]:
+    """Stems of the content words: no pronouns, articles, auxiliary verbs or other function words."""
+    return frozenset([meaning(word.lower[:_LONGEST]) for word in words]) - _NO_MEANING
+
+
+_NO_MEANING: Final = frozenset({""})
+_LONGEST: Final = 64
+"""Only this many letters count, which keeps the cache of stems small."""
+
+
+@lru_cache(maxsize=4096)
+def meaning(lower: str) -> str:
+    """The stem of a content word in lower case; empty for a function word."""
+    return "" if is_minor(lower) or lower.partition("'")[0] in _MINOR else stem(lower)
+
+
+def is_minor(lower: str) -> bool:
+    """Whether a lower-case word is a function word."""
+    return lower in _MINOR or lower.endswith("n't")
+
+
+def denies(words: Words) -> bool:
+    """Whether a clause is negative: it has an odd number of negations."""
+    return sum(word.lower in _DENIALS or word.lower.endswith("n't") for word in words) % 2 == 1
+
+
+def opens_clause(piece: Words, index: int) -> bool:
+    """Whether the word at an index starts its piece, or follows a word that may lead a clause."""
+    return index == 0 or piece[index - 1].lower in LEADS
+
+
+def can_echo(word: str) -> bool:
+    """Whether repeating a lower-case word can have an effect: it is neither grammar nor a number."""
+    return word not in GRAMMAR and not word[0].isdigit()
+
+
+def bare(part: Words) -> Words:
+    """A part without its first conjunction, unless the part is only a conjunction."""
+    return part[1:] if len(part) > 1 and part[0].lower in CONJUNCTIONS else part
+
+
+_SMALL: Final = """
+    zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
+    eighteen nineteen
+"""
+_TENS: Final = "twenty thirty forty fifty sixty seventy eighty ninety"
+_ATOMS: Final = {
+    **{word: value for value, word in enumerate(_SMALL.split())},
+    **{word: 10 * tens for tens, word in enumerate(_TENS.split(), start=2)},
+}
+_SCALES: Final = {"dozen": 12, "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
+_NUMBER_WORDS: Final = frozenset({*_ATOMS, *_SCALES})
+_ONE_AMOUNT: Final = re.compile(r"(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+)?")
+_MAXIMUM_DIGITS: Final = 15  # longer numbers are no amounts, and a float would not be exact
+
+
+class Number(NamedTuple):
+    """A number and its words: from index `first` up to, not including, index `after`."""
+
+    value: float
+    first: int
+    after: int
+
+
+def numbers_in(words: Words) -> list[Number]:
+    """Read every number; "two hundred and five" is one number, "three-two-one" is three.
+
+    >>> from skillmix.checkers.passage import passage_of
+    >>> [number.value for number in numbers_in(passage_of("Ten, two hundred and five, twenty-one and 1,000.").words)]
+    [10.0, 205.0, 21.0, 1000.0]
+    """
+    numbers: list[Number] = []
+    for index, word in enumerate(words):
+        lower = word.lower
+        if lower in _NUMBER_WORDS or lower[0].isdigit() or ("-" in lower and _parts(lower)):
+            if numbers and numbers[-1].after > index:
+                continue
+            numbers += _numbers_at(words, index)
+    return numbers
+
+
+def is_number(lower: str) -> bool:
+    """Whether a lower-case word is a number."""
+    return lower.isdigit() or bool(_parts(lower))
+
+
+def _numbers_at(words: Words, first: int) -> list[Number]:
+    if words[first].lower[0].isdigit():
+        return _digits_at(words, first)
+    number = _number_at(words, first)
+    if number:
+        return [number]
+    parts = [part for part in _parts(words[first].lower) if part in _ATOMS]
+    return [Number(float(_ATOMS[part]), first, first + 1) for part in parts]
+
+
+def _number_at(words: Words, first: int) -> Number | None:
+    reader = _Reader()
+    index = first
+    while index < len(words) and (index == first or words[index].start == words[index - 1].end + 1):
+        if words[index].lower == "and" and reader.after_scale and index + 1 < len(words):
+            joined = _parts(words[index + 1].lower)
+            if not joined or not reader.takes(joined):
+                break
+            index += 1
+        elif not reader.takes(_parts(words[index].lower)):
+            break
+        index += 1
+    return Number(float(reader.value), first, index) if index > first else None
+
+
+def _digits_at(words: Words, first: int) -> list[Number]:
+    text = words[first].lower
+    if len(text) > _MAXIMUM_DIGITS or not text.isascii():
+        return []
+    if not _ONE_AMOUNT.fullmatch(text):
+        listed = text.split(",")  # "3,2,1"
+        return [Number(float(part), first, first + 1) for part in listed] if all(map(str.isdigit, listed)) else []
+    value = float(text.replace(",", ""))
+    following = words[first + 1] if first + 1 < len(words) else None
+    if following and following.lower in _SCALES and following.start == words[first].end + 1:
+        return [Number(value * _SCALES[following.lower], first, first + 2)]
+    return [Number(value, first, first + 1)]
+
+
+def _parts(lower: str) -> list[str]:
+    if lower in _ATOMS or lower in _SCALES:
+        return [lower]
+    parts = lower.split("-") if "-" in lower else []
+    return parts if all(part in _ATOMS or part in _SCALES for part in parts) else []
+
+
+class _Reader:
+    """Adds up number words while they form one number: tens before units, hundreds before tens."""
+
+    def __init__(self) -> None:
+        self._whole = 0
+        self._chunk = 0
+        self._limit = 10**12  # the next plain number must be smaller
+        self.after_scale = False
+
+    @property
+    def value(self) -> int:
+        return self._whole + self._chunk
+
+    def takes(self, parts: list[str]) -> bool:
+        before = (self._whole, self._chunk, self._limit, self.after_scale)
+        if parts and all(self._takes_one(part) for part in parts):
+            return True
+        self._whole, self._chunk, self._limit, self.after_scale = before
+        return False
+
+    def _takes_one(self, part: str) -> bool:
+        if part in _SCALES:
+            return self._takes_scale(_SCALES[part])
+        value = _ATOMS[part]
+        if value >= self._limit:
+            return False
+        self._chunk += value
+        self._limit = 10 if value >= 20 else 0
+        self.after_scale = False
+        return True
+
+    def _takes_scale(self, scale: int) -> bool:
+        if (self.after_scale and self._chunk == 0) or self._chunk >= scale:
+            return False
+        amount = max(self._chunk, 1) * scale
+        if scale >= 1000:
+            self._whole, self._chunk = self._whole + amount, 0
+        else:
+            self._chunk = amount
+        self._limit = scale if scale != 12 else 0
+        self.after_scale = True
+        return True

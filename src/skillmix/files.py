@@ -1,0 +1,337 @@
+"""Read files that people and other programs write: YAML and JSON as plain data, and their faults in plain words."""
+
+import json
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from itertools import islice
+from math import isfinite
+from pathlib import Path
+from types import UnionType
+from typing import Any, Final, Union, get_args, get_origin
+
+import yaml
+
+from skillmix.errors import UserError, visible
+from skillmix.render import did_you_mean, name_hint, shortened
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _StrictLoader(_Loader):  # type: ignore[misc]  # the C loader when libyaml is there, else the Python one
+    """A safe loader that refuses a repeated key; plain YAML would silently keep the last value."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """Build a mapping after checking that its keys differ."""
+        seen: set[Hashable] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, Hashable):
+                if key in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key {key!r} is given twice", key_node.start_mark
+                    )
+                seen.add(key)
+        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep=deep)
+        return mapping
+
+
+SMALL: Final = 64 << 20
+LARGE: Final = 4 << 30
+"""The most bytes of files that people write, and of lists of texts or combinations."""
+_MOST_NAMES: Final = 500
+"""Files of a folder that are looked at for a suggestion."""
+
+
+def _names_beside(path: Path) -> list[str]:
+    """The names of files in the folder of a path that have the same kind of suffix."""
+    try:
+        beside = islice(path.parent.iterdir(), _MOST_NAMES)
+        return sorted(other.name for other in beside if _kind(other) == _kind(path) and other.is_file())
+    except OSError:
+        return []
+
+
+def _kind(path: Path) -> str:
+    suffix = path.suffix.casefold()
+    return ".yaml" if suffix == ".yml" else suffix
+
+
+def read_text(path: Path, *, most: int = SMALL) -> str:
+    """Read a UTF-8 text file; a device, and a file with more than `most` bytes, are errors."""
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise UserError(f"{path} is not a regular file.", hint="Write the text into a file.")
+        if path.stat().st_size > most:
+            raise UserError(f"{path} has more than {most >> 20:,} MiB.", hint="Check the path.")
+        return path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except FileNotFoundError:
+        hint = name_hint(path.name, _names_beside(path), otherwise="Check the path.")
+        raise UserError(f"There is no file {path}.", hint=hint) from None
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path} is not UTF-8 text ({error.reason} at byte {error.start}).", hint="Save it as UTF-8."
+        ) from None
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read: {error.strerror}.", hint="Check the path and its permissions."
+        ) from None
+
+
+def read_yaml(path: Path) -> object:
+    """Read the plain data of a YAML file; an empty file is an error."""
+    return _not_empty(yaml_of(read_text(path), source=str(path)), path)
+
+
+def read_shared_yaml(path: Path) -> object:
+    """Read a YAML file as `read_yaml` does, but parse the same text only once; the caller must not change the data.
+
+    A command loads its catalog and its prompts several times, and parsing takes nearly all of that time.
+    """
+    return _not_empty(_parsed(read_text(path), str(path)), path)
+
+
+@lru_cache(maxsize=32)
+def _parsed(text: str, source: str) -> object:
+    return yaml_of(text, source=source)
+
+
+def _not_empty(document: object, path: Path) -> object:
+    if document is None:
+        raise UserError(f"{path} is empty.", hint="Write what belongs there; files that ship with skillmix show it.")
+    return document
+
+
+def yaml_of(text: str, *, source: str) -> object:
+    """Parse YAML text into plain data."""
+    try:
+        _refuse_bombs(text)
+        document: object = yaml.load(text, Loader=_StrictLoader)
+    except yaml.YAMLError as error:
+        raise UserError(
+            f"{source} is not valid YAML: {_one_line(error)}.", hint="Check quotes, colons and indentation."
+        ) from None
+    except (ValueError, LookupError, AttributeError, TypeError) as error:
+        # PyYAML's scalar constructors raise all of these, for `!!int ""` and `2024-13-45` among others.
+        raise UserError(f"{source} holds a value that cannot be read: {error}.", hint="Quote the value.") from None
+    return document
+
+
+def _refuse_bombs(text: str) -> None:
+    """Refuse YAML that would exhaust memory when loaded, by walking the parser's events first.
+
+    The C loader recurses, and crashes where Python would raise. An alias stands for a whole value, so a few lines of
+    aliases to aliases can expand to more values than fit in memory.
+    """
+    size = 0
+    open_nodes: list[tuple[str | None, int]] = []
+    sizes: dict[str | None, int] = {}
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_nodes.append((event.anchor, size))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, start = open_nodes.pop()
+            sizes[anchor] = size - start
+        size += _size_of(event, sizes)
+        if len(open_nodes) > _DEEPEST:
+            raise ValueError(f"it is nested more than {_DEEPEST} deep")
+        if size > _MOST_VALUES:
+            raise ValueError(f"it expands to more than {_MOST_VALUES} values")
+
+
+def _size_of(event: yaml.Event, sizes: dict[str | None, int]) -> int:
+    """The number of values that an event adds; an alias adds all values of its anchor."""
+    if isinstance(event, yaml.AliasEvent):
+        if event.anchor not in sizes:
+            raise ValueError(f"the alias *{event.anchor} has no complete anchor before it")
+        return sizes[event.anchor]
+    if isinstance(event, yaml.ScalarEvent) and event.anchor:
+        sizes[event.anchor] = 1
+    return isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
+
+
+_DEEPEST: Final = 50
+_MOST_VALUES: Final = 1_000_000
+
+
+def _one_line(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    return f"line {mark.line + 1}: {problem}" if mark else str(problem)
+
+
+def parsed_json(content: bytes | str, *, source: str, hint: str) -> object:
+    """Parse JSON bytes, with or without a byte order mark."""
+    try:
+        text = content.decode("utf-8-sig") if isinstance(content, bytes) else content.removeprefix("\ufeff")
+        value: object = json.loads(text, parse_constant=_finite, parse_float=_finite)
+    except UnicodeDecodeError:
+        raise UserError(f"{source} is not UTF-8.", hint="Write it again in UTF-8.") from None
+    except RecursionError:
+        raise UserError(f"{source} is nested too deeply.", hint=hint) from None
+    except ValueError:
+        raise UserError(f"{source} is not JSON.", hint=hint) from None
+    return value
+
+
+def _finite(written: str) -> float:
+    """Refuse what Python accepts although JSON does not, or what overflows: NaN, Infinity, 1e999."""
+    number = float(written)
+    if not isfinite(number):
+        raise ValueError(f"{written} is not a number")
+    return number
+
+
+def json_object(content: bytes | str, *, source: str, hint: str) -> dict[str, Any]:
+    """Parse JSON bytes that must hold an object.
+
+    >>> json_object(b'{"a": 1}', source="a file", hint="Correct it.")
+    {'a': 1}
+    """
+    value = parsed_json(content, source=source, hint=hint)
+    if not isinstance(value, dict):
+        raise UserError(f"{source} is not a JSON object.", hint=hint)
+    return value
+
+
+def is_encodable(text: str) -> bool:
+    """Whether a text can be written as UTF-8; JSON can spell lone surrogates, which UTF-8 cannot.
+
+    >>> is_encodable("day"), is_encodable(chr(0xD800))
+    (True, False)
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def with_nearest(fault: str, name: str, known: Iterable[str]) -> str:
+    """A fault that is about an unknown name, and the nearest of the known names as a question."""
+    question = did_you_mean(name, known)
+    return f"{fault}. {question}" if question else fault
+
+
+@contextmanager
+def refusing_values() -> Iterator[None]:
+    """Make a `UserError` in a check of pydantic's the fault of the value that it checks."""
+    try:
+        yield
+    except UserError as error:
+        raise ValueError(f"{error.message} {error.hint}") from None
+
+
+Fault = Mapping[str, Any]
+"""One entry of `ValidationError.errors()`: its type, its location, the value and what the type adds."""
+
+
+def fault_words(fault: Fault, *, keys: Sequence[str] = ()) -> str:
+    """A fault in plain words, without its location; an unknown key gets the nearest of the known `keys`.
+
+    >>> fault_words({"type": "int_parsing", "loc": ("k",), "input": "many", "msg": "…", "ctx": {}})
+    "'many' is not a whole number"
+    >>> fault_words({"type": "extra_forbidden", "loc": ("sed",), "input": 1, "msg": "…"}, keys=["seed", "name"])
+    'there is no such key. Did you mean "seed"?'
+    """
+    kind, ctx = fault["type"], fault.get("ctx") or {}
+    if kind == "extra_forbidden":
+        return with_nearest("there is no such key", str(fault["loc"][-1]), keys)
+    if kind in _WITH_VALUE:
+        return f"{_value(fault)} {_WITH_VALUE[kind]}"
+    if kind in _LIMITS:
+        return f"{_value(fault)} {_LIMITS[kind](ctx)}"
+    if kind in _CHOICES:
+        return _choice_words(kind, fault, ctx)
+    return _SENTENCES.get(kind) or _own_words(str(fault["msg"]))
+
+
+def known_keys(shape: Any, location: Sequence[int | str]) -> list[str]:
+    """The keys beside the last part of a location, in the file of a shape such as `list[Entry]`; none if unclear."""
+    for part in location[:-1]:
+        shape = _shape_inside(shape, part)
+    fields: Mapping[str, Any] = getattr(_without_wrappers(shape), "model_fields", {})
+    return [field.alias or name for name, field in fields.items()]
+
+
+def _shape_inside(shape: Any, part: int | str) -> Any:
+    """The shape of an entry of a list, of a value of a table, or of a field."""
+    shape = _without_wrappers(shape)
+    if get_origin(shape) in (list, dict):
+        return get_args(shape)[-1]
+    fields: Mapping[str, Any] = getattr(shape, "model_fields", {})
+    return next((field.annotation for name, field in fields.items() if part in (name, field.alias)), None)
+
+
+def _without_wrappers(shape: Any) -> Any:
+    """The shape inside `Annotated[…]` and `… | None`."""
+    if hasattr(shape, "__metadata__"):
+        return _without_wrappers(shape.__origin__)
+    if get_origin(shape) in (Union, UnionType):
+        return next((_without_wrappers(one) for one in get_args(shape) if one is not type(None)), None)
+    return shape
+
+
+_WITH_VALUE: Final = {
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "is not a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "is not a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "is not true or false"),
+    **dict.fromkeys(("string_type", "string_sub_type"), "is not text; quote it"),
+    **dict.fromkeys(("list_type", "tuple_type"), "is not a list"),
+    **dict.fromkeys(
+        ("dict_type", "model_type", "model_attributes_type", "dataclass_type", "mapping_type"), "has no keys and values"
+    ),
+    "string_pattern_mismatch": "may have only small letters, digits, dots, dashes and underscores",
+}
+_LIMITS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
+    "greater_than_equal": lambda ctx: f"is below {ctx['ge']}",
+    "greater_than": lambda ctx: f"is not above {ctx['gt']}",
+    "less_than_equal": lambda ctx: f"is above {_number(ctx['le'])}",
+    "string_too_long": lambda ctx: f"has more than {ctx['max_length']} letters",
+    "less_than": lambda ctx: f"is not below {_number(ctx['lt'])}",
+}
+_CHOICES: Final = frozenset({"literal_error", "enum", "union_tag_invalid"})
+_SENTENCES: Final = {
+    "missing": "this key is missing",
+    "union_tag_not_found": "the key stage is missing",
+    "string_too_short": "the text is empty",
+    "too_short": "the list has too few entries",
+    "too_long": "the list has too many entries",
+    "none_required": "no value may be given here",
+}
+
+
+def _choice_words(kind: str, fault: Fault, ctx: Mapping[str, Any]) -> str:
+    given = ctx["tag"] if kind == "union_tag_invalid" else fault["input"]
+    known = _names(str(ctx["expected_tags" if kind == "union_tag_invalid" else "expected"]))
+    return with_nearest(f"{_shown(given)} is not one of {', '.join(known)}", str(given), known)
+
+
+def _names(expected: str) -> list[str]:
+    """The names in pydantic's list of what it expects, such as "'a', 'b' or 'c'"."""
+    return [name.strip().strip("'") for name in expected.replace(" or ", ", ").split(",")]
+
+
+def _own_words(message: str) -> str:
+    """A message of our own checks as it is; any other with a small first letter."""
+    own = message.removeprefix("Value error, ")
+    return own if own != message else f"{message[:1].lower()}{message[1:]}"
+
+
+def _value(fault: Fault) -> str:
+    """The faulty value; that of a key that may hold a secret is not repeated."""
+    return "the value" if _SECRET.intersection(fault["loc"]) else _shown(fault["input"])
+
+
+_SECRET: Final = frozenset({"key", "extra", "system"})
+
+
+def _shown(value: object) -> str:
+    """A value as the user wrote it, on one short line."""
+    if value is None:
+        return "nothing"
+    return visible(shortened(str(value) if isinstance(value, bool | int | float) else repr(value)))
+
+
+def _number(limit: object) -> str:
+    return f"{limit:,}" if isinstance(limit, int) else str(limit)

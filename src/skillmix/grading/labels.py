@@ -1,0 +1,428 @@
+"""Find the criterion of a label that equals no name: a decorated name, or the last label for the last criterion.
+
+Equality is always tried first, and these rules apply only to criteria that no row of the reply names. A decorated name
+("metaphor -- clearly") has the same content words as the name. A hint ("loaded question" for a longer name) shares a
+content word with it, and is accepted for one label and one criterion only.
+
+The lists below hold English words. A word of another language is always a content word.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import takewhile
+from typing import Final
+
+from skillmix.catalog.catalog import before_parenthesis, fold_name
+from skillmix.grading.tables import VALUE_SIGNS, VALUE_WORD
+from skillmix.prompts.rubric import Rubric, label_forms
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+FILLERS: Final = _words("""
+    a an the of to in on for with by at as and or is are was were be been being it its this that there has have had
+    having does do about into from
+    student students text answer response piece writing passage author
+    show shows shown showing use uses used using usage utilizes utilises utilized utilised
+    illustrate illustrates illustrated illustrating illustration illustrations
+    demonstrate demonstrates demonstrated demonstrating demonstration
+    contain contains containing include includes included inclusion exhibit exhibits exhibited display displays
+    displayed employ employs employed feature features incorporate incorporates incorporated
+    present presents presented presence application apply applies applied
+    evidence evident example examples instance exemplify exemplifies exemplified identify identified
+    clear clearly correct correctly proper properly accurate accurately effective effectively successful successfully
+    appropriate appropriately explicit explicitly good well strong obvious obviously definitely indeed fully
+    skill skills criterion criteria item items requirement requirements required requested rubric point points
+    number language expression expressions yes ok okay device technique tactic figure method strategy element component
+    attempt quality execution other others
+    one ones own two three four five six first second third ii iii iv vi vii viii ix
+""")
+"""Words that say nothing about which criterion a label names."""
+UNFINISHED: Final = _words("a an the of to in on for with by at as and or about into from")
+"""Words with which no label ends unless it is cut off."""
+NEGATIONS: Final = _words("""
+    no not non without lack lacks lacking absence absent missing never none fail fails failed avoid avoids
+    avoided avoidance instead rather unlike incorrect incorrectly wrong wrongly off except neither nor
+    cannot doesnt isnt dont didnt
+""")
+SUMMARIES: Final = _words("""
+    total totals overall sum subtotal final score scores grade grades point points earned awarded received given result
+    results mark marks number of the out max maximum possible available average mean percentage percent aggregate in all
+    and full for rating verdict
+""")
+"""Words of rows that sum up a grading, such as "Total points earned"."""
+KINDS: Final = _words("""
+    ability abilities ad appeal argument arguments argumentum bias biases claim clause effect effects error errors
+    fallacy fallacies modus question questions reason reasoning rule sentence sentences statement syllogism syllogisms
+    thing thinking time verb verbs way word words
+""")
+"""Nouns for a kind of skill; many skills share them, so they identify none."""
+ADJECTIVES: Final = _words("cognitive informal linguistic literary logical pragmatic rhetorical semantic syntactic")
+"""Adjectives that also describe qualities of a text, as in "logical flow"."""
+OTHER_QUALITIES: Final = _words("""
+    accuracy combined combination count creativity creative depth effectiveness engagement flow fluency format
+    formatting grammar impact integration novelty organization organisation originality persuasiveness polish precision
+    punctuation quality spelling structure style tone variety vocabulary voice
+""")
+"""Qualities of a text that graders add rows for although the prompt does not request them."""
+SENSE_WORDS: Final = _words("""
+    sense sensemaking sensible sensibility sensical coherent coherence coherency coherently comprehensible
+    comprehensibility understandable understandability intelligible intelligibility meaningful
+""")
+BESIDE_SENSE: Final = _words("""
+    make makes making made clarity overall logical logic logically flow flows reads read readable readability general
+    generally easy easily understand understood follow followed grammatical grammar fluent fluency formed cohesion
+    cohesive internal whole natural naturally complete hang hangs reasonable reasonably together structure semantic
+    semantically
+""")
+"""Words that graders put next to a word for sense."""
+TOPIC_WORDS: Final = _words("""
+    topic topics topical topicality relevance relevant relevancy subject theme thematic pertinent pertinence pertains
+    pertaining pertain context contextual relates related relating relation
+""")
+BESIDE_TOPIC: Final = _words("""
+    fit fits fitting focus focused focuses matter adherence adheres adhere alignment aligned aligns addressed addresses
+    given chosen assigned specified connection connected connects follow follows stay stays staying keep keeps kept
+    remain remains sticks match matches set overall specific within prompt main area content mention
+    mentions mentioned maintain maintains maintained concern concerns deals dealing discuss discusses discussed covers
+    covered treats stayed sticking weak weakly partial partially partly mostly somewhat fine barely met satisfied
+    fulfilled achieved
+""")
+"""Words that graders put next to a word for the topic."""
+LENGTH_WORDS: Final = _words("sentence sentences length limit limits concise conciseness brevity brief short")
+
+_TAG = re.compile(r"</?[A-Za-z]{1,10} ?/?>")
+_SUPERSCRIPTS = re.compile(r"[⁰¹²³⁴-⁹]")
+
+
+@lru_cache(maxsize=1 << 12)
+def label_words(label: str) -> tuple[str, ...]:
+    """The folded words of a label without numbering, worth and tags."""
+    return tuple(label_forms(_SUPERSCRIPTS.sub("", _TAG.sub(" ", label))).plain[-1].split())
+
+
+def content_words(words: Iterable[str]) -> tuple[str, ...]:
+    """The words that say which criterion a label names; each word once.
+
+    >>> content_words(label_words("2. Uses a loaded question, clearly"))
+    ('loaded', 'question')
+    """
+    return tuple(dict.fromkeys(w for w in words if w not in FILLERS and len(w) > 1 and not w.isdecimal()))
+
+
+def same_word(one: str, other: str) -> bool:
+    """Whether two words are equal but for their endings.
+
+    >>> same_word("metaphor", "metaphorical"), same_word("metaphor", "metaphysics")
+    (True, False)
+    """
+    if one == other:
+        return True
+    if one[:_SHORTEST] != other[:_SHORTEST]:
+        return False
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    endings = _INFLECTIONS if common > _SHORTEST else _INFLECTIONS_OF_SHORT_WORDS
+    if one[common:] in endings and other[common:] in endings:
+        return True
+    # The first letters of two endings may be equal: "syllogism" and "syllogistic" share an "s" after their stem.
+    return any(
+        one[cut:] in _ENDINGS and other[cut:] in _ENDINGS
+        for cut in range(max(_SHORTEST_STEM, common - _MOST_IN_COMMON), common + 1)
+    )
+
+
+def shared_words(words: Sequence[str], others: Sequence[str]) -> list[str]:
+    """The words that also occur in the other list, regardless of endings."""
+    return [word for word in words if any(same_word(word, other) for other in others)]
+
+
+def have_the_same_words(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether two lists have the same words in any order, regardless of endings."""
+    return (
+        len(one) == len(other) > 0
+        and len(shared_words(one, other)) == len(one)
+        and len(shared_words(other, one)) == len(one)
+    )
+
+
+_SHORTEST: Final = 3
+_SHORTEST_STEM: Final = 5
+_MOST_IN_COMMON: Final = 3
+"""Letters that two different endings may have in common."""
+_INFLECTIONS: Final = frozenset({"", "s", "es", "ed", "ing", "er", "ers"})
+_INFLECTIONS_OF_SHORT_WORDS: Final = frozenset({"", "s", "ing"})
+_ENDINGS: Final = _INFLECTIONS | _words("""
+    a d e y ies al ally ial ic ical ically ics ism isms ist istic ion ions ional ionally ation ations ational ative
+    ating ate ates ated ition ive ively ly ity or ors ous ously t ts ce ent ence ant ance ment able ible ize ized izing
+    ise ised ising ization isation
+""")
+
+
+_CUT = re.compile(r"--+|[–—:;(\[\]!→=]|(?<=\s)-(?=\s)|\.(?=\s)")
+_NUMBER_AFTER = re.compile(r"[(\[](?:skill|criterion|item) ?\#?\d{1,2}[)\]]", re.IGNORECASE)
+_BRACKETED = re.compile(r"[(\[]([^()\[\]]++)[)\]]")
+_VALUE = re.compile(rf"[{VALUE_SIGNS}]|\b(?:one|zero|{VALUE_WORD})", re.IGNORECASE)
+_VALUE_AFTER_DELIMITER = re.compile(
+    rf"[{VALUE_SIGNS}]|[:=|>→(\[｜│–—-][\s*_`\"“]{{0,8}}(?:one|zero|{VALUE_WORD})", re.IGNORECASE
+)
+_DIGIT = re.compile(r"\d")
+_LONG_QUOTATION: Final = 3
+"""Content words; a shorter label can share all its words with a text by chance."""
+_MOST_CUTS: Final = 6
+_LONGEST_REMARK: Final = 12
+"""Words after the name in a decorated label."""
+_LONGEST_LEAD: Final = 4
+"""Words before the name in a decorated label, such as "Literary device:"."""
+
+
+def decorated_criterion(rubric: Rubric, label: str) -> int | None:
+    """The index of the criterion whose name a label decorates with a remark, a category or other fillers.
+
+    >>> from skillmix.prompts.rubric import rubric_of
+    >>> rubric = rubric_of(["metaphor", "red herring"], "Sewing")
+    >>> [decorated_criterion(rubric, label) for label in ("metaphor -- clearly", "Red herring (a fallacy)", "herring")]
+    [0, 1, None]
+    """
+    label = _NUMBER_AFTER.sub("", label)
+    for part in _with_shorter_parts(label):
+        index = _criterion_of_part(rubric, part)
+        # A remark after the exact name of a skill may name another skill: "sympathy (as opposed to empathy)".
+        if index is not None and index < rubric.k and part != label and rubric.criterion_of(part) == index:
+            return None if _has_another_parenthesis(rubric, label, index) else index
+        if index is not None:
+            is_fit = index != rubric.k or _is_about_the_topic(rubric, part, label)
+            return index if is_fit and not _is_about_another(rubric, label, index) else None
+    for part in _after_categories(label):
+        index = _criterion_of_part(rubric, part)
+        # "accident (fallacy)" is not the skill "fallacy" with a category before it.
+        if index is not None and not KINDS.issuperset(criterion_words(rubric, index)):
+            return None if _is_about_another(rubric, label, index) else index
+    return None
+
+
+def _criterion_of_part(rubric: Rubric, part: str) -> int | None:
+    index = rubric.criterion_of(part)
+    return _criterion_of_words(rubric, label_words(part)) if index is None else index
+
+
+def _is_about_the_topic(rubric: Rubric, part: str, label: str) -> bool:
+    """Whether a label names the topic before its remark, or the remark names no other topic."""
+    topic = _name_words(rubric.topic)
+    if len(shared_words(topic, label_words(part))) == len(topic):
+        return True
+    words = content_words(label_words(label))
+    return all(word in TOPIC_WORDS | BESIDE_TOPIC | NEGATIONS or shared_words([word], topic) for word in words)
+
+
+def _is_about_another(rubric: Rubric, label: str, index: int) -> bool:
+    return _names_another(rubric, label, index) or _has_another_parenthesis(rubric, label, index)
+
+
+def is_hint(rubric: Rubric, label: str, index: int) -> bool:
+    """Whether a label shares a content word with a criterion, and no other reading of the label is nearer.
+
+    A word for a kind of skill is not enough: "hypothetical syllogism" is not "statistical syllogism". Any other word
+    is, because every other criterion has a row of its own: a grader that was asked about folk physics and writes
+    "everyday physics" means that.
+
+    >>> from skillmix.prompts.rubric import rubric_of
+    >>> rubric = rubric_of(["complex question (loaded question with implicit assumption)"], "Sewing")
+    >>> is_hint(rubric, "loaded question", 0), is_hint(rubric, "rhetorical question", 0)
+    (True, False)
+    """
+    words = label_words(label)
+    own = criterion_words(rubric, index)
+    if _is_unfit(words, own) or _has_another_parenthesis(rubric, label, index):
+        return False
+    words = content_words(words)
+    shared = shared_words(words, own)
+    return not _is_nearer_to_another(rubric, words, index, len(shared)) and _is_enough(
+        rubric, index, shared, [word for word in words if word not in shared]
+    )
+
+
+def stands_for_nothing(rubric: Rubric, label: str, index: int) -> bool:
+    """Whether a row sums up, or speaks of the length, which code decides, and not of this criterion.
+
+    >>> from skillmix.prompts.rubric import rubric_of
+    >>> rubric = rubric_of(["metaphor"], "Sewing")
+    >>> [stands_for_nothing(rubric, label, 0) for label in ("Total (out of 5)", "Keeps to the limit", "Grammar")]
+    [True, True, False]
+    """
+    words = [word for word in label_words(label) if not word.isdecimal()]
+    if SUMMARIES.issuperset(words):
+        return True
+    return not LENGTH_WORDS.isdisjoint(words) and not is_hint(rubric, label, index)
+
+
+def may_be_quoted(rubric: Rubric, label: str, index: int, text: str | None) -> bool:
+    """Whether a label may come from the student's text.
+
+    It may if the text has all words of a long label, or a value and the words by which the label would stand for the
+    criterion.
+    """
+    if not text:
+        return False
+    written = text_words(text)
+    words = content_words(label_words(label))
+    if len(words) >= _LONG_QUOTATION and _are_in(words, written):
+        return True
+    # Every text has words of its topic, and many have a "no" or a "one" somewhere.
+    value = (_VALUE_AFTER_DELIMITER if index == rubric.k else _VALUE).search(text)
+    return value is not None and _are_in(shared_words(words, criterion_words(rubric, index)), written)
+
+
+def _are_in(words: Sequence[str], written: frozenset[str]) -> bool:
+    return all(any(same_word(word, other) for other in written) for word in words)
+
+
+@lru_cache(maxsize=64)
+def text_words(text: str) -> frozenset[str]:
+    """The folded words of a student's text."""
+    return frozenset(fold_name(text).split())
+
+
+def criterion_words(rubric: Rubric, index: int) -> tuple[str, ...]:
+    """The content words of a criterion's name; for topic and sense also the words that graders use for them."""
+    if index < rubric.k:
+        return _name_words(rubric.criteria[index].name)
+    if index == rubric.k:
+        return (*_name_words(rubric.topic), *sorted(TOPIC_WORDS))
+    return tuple(sorted(SENSE_WORDS if index == rubric.k + 1 else LENGTH_WORDS))
+
+
+@lru_cache(maxsize=1 << 10)
+def _name_words(name: str) -> tuple[str, ...]:
+    words = fold_name(name).split()
+    return content_words(words) or tuple(words)
+
+
+def _with_shorter_parts(label: str) -> Iterator[str]:
+    """The label, and its parts before a remark from long to short."""
+    yield label
+    for cut in reversed(list(_CUT.finditer(label))[:_MOST_CUTS]):
+        head, remark = label[: cut.start()].strip(), label[cut.end() :]
+        if head and len(label_words(remark)) <= _LONGEST_REMARK and not _DIGIT.search(remark):
+            yield head
+
+
+def _after_categories(label: str) -> Iterator[str]:
+    """The parts of a label after a few words, as in "Literary device: metaphor" or "Skill 2 (metaphor)"."""
+    for cut in list(_CUT.finditer(label))[:_MOST_CUTS]:
+        lead = label_words(label[: cut.start()])
+        if len(lead) <= _LONGEST_LEAD and NEGATIONS.isdisjoint(lead):
+            yield label[cut.end() :].strip(" )]")
+
+
+def _criterion_of_words(rubric: Rubric, words: tuple[str, ...]) -> int | None:
+    content = content_words(words)
+    skills = [
+        index
+        for index in range(rubric.k)
+        if any(_is_alias(content, alias) for alias in _aliases(rubric.criteria[index].name))
+    ]
+    skills = skills or [index for index in range(rubric.k) if _has_all_words(rubric, index, content)]
+    if len(skills) > 1:
+        return None
+    own = criterion_words(rubric, skills[0]) if skills else _name_words(rubric.topic)
+    if _is_unfit(words, own):
+        return None
+    return skills[0] if skills else _topic_or_sense(rubric, content)
+
+
+def _has_all_words(rubric: Rubric, index: int, words: tuple[str, ...]) -> bool:
+    """Whether a label is a skill's short name with one more word, as in "straw man argument" or "ad hominem attack"."""
+    name = _name_words(before_parenthesis(rubric.criteria[index].name))
+    if len(name) < 2 or len(words) != len(name) + 1 or KINDS.issuperset(name):
+        return False
+    return all(word in words for word in name)
+
+
+def _is_alias(words: tuple[str, ...], alias: tuple[str, ...]) -> bool:
+    # "fallacies" is not the skill "fallacy": the plural of a kind is the kind.
+    return sorted(words) == sorted(alias) if KINDS.issuperset(alias) else have_the_same_words(words, alias)
+
+
+def _topic_or_sense(rubric: Rubric, words: tuple[str, ...]) -> int | None:
+    topic = _name_words(rubric.topic)
+    if not words or any(shared_words(words, _name_words(c.name)) for c in rubric.criteria[: rubric.k]):
+        return None
+    for index, own, beside in ((rubric.k, TOPIC_WORDS, BESIDE_TOPIC), (rubric.k + 1, SENSE_WORDS, BESIDE_SENSE)):
+        rest = [word for word in words if word not in own | beside]
+        if own.isdisjoint(words) or (rest and index > rubric.k):
+            continue
+        if len(shared_words(rest, topic)) == len(rest):
+            return index
+    return None
+
+
+@lru_cache(maxsize=1 << 10)
+def _aliases(name: str) -> tuple[tuple[str, ...], ...]:
+    """The content words of a name and of its parts: before and in the parenthesis, before and after "or"."""
+    short = before_parenthesis(name)
+    inner = [part for part in _BRACKETED.findall(name) if not _is_a_kind(_name_words(part))]
+    parts = short.split(" or ")
+    return tuple(dict.fromkeys(_name_words(part) for part in (name, short, *inner, *parts)))
+
+
+def _is_a_kind(words: tuple[str, ...]) -> bool:
+    """Whether words only say what kind of skill it is, as "informal fallacy" does, or are too few to name one."""
+    return len(words) < 2 or KINDS.issuperset(words)
+
+
+def _is_unfit(words: tuple[str, ...], own: tuple[str, ...]) -> bool:
+    """Whether a label is cut off, speaks of something that is not there, or holds a number that may be a point.
+
+    Negations and numbers that belong to the name do not count.
+    """
+    return bool(words) and (
+        words[-1] in UNFINISHED or any((word in NEGATIONS or word.isdecimal()) and word not in own for word in words)
+    )
+
+
+def _has_another_parenthesis(rubric: Rubric, label: str, index: int) -> bool:
+    """Whether a label and a name have parentheses about different things; they distinguish skills of one short name."""
+    inner = _BRACKETED.findall(rubric.criteria[index].name) if index < rubric.k else []
+    label_inner = [content_words(label_words(part)) for part in _BRACKETED.findall(label)]
+    own = [word for part in inner for word in _name_words(part)]
+    return bool(own) and any(len(words) > 1 and not shared_words(words, own) for words in label_inner)
+
+
+def _names_another(rubric: Rubric, label: str, index: int) -> bool:
+    """Whether a label names a second criterion, apart from kinds and from parts of the first one's own name."""
+    spaced = f" {fold_name(label)} "
+    own = f" {fold_name(rubric.criteria[index].name if index != rubric.k else rubric.topic)} "
+    others = [before_parenthesis(c.name) for c in rubric.criteria[: rubric.k]]
+    is_kind = [KINDS.issuperset(fold_name(name).split()) for name in others]
+    others = [
+        *(name for number, name in enumerate(others) if number != index and not is_kind[number]),
+        *_OTHERS_BESIDE[max(0, index - rubric.k + 1)],
+    ]
+    return any(f" {fold_name(name)} " in spaced and f" {fold_name(name)} " not in own for name in others)
+
+
+_OTHERS_BESIDE: Final = (("topic", "sense"), ("sense",), ("topic",), ("topic", "sense"))
+"""Words that name another criterion, for a label of a skill, of the topic, of sense and of length."""
+
+
+def _is_nearer_to_another(rubric: Rubric, words: tuple[str, ...], index: int, count: int) -> bool:
+    """Whether a label names another skill or shares more words with a criterion; for topic and sense, as many."""
+    skills = [c.name for number, c in enumerate(rubric.criteria[: rubric.k]) if number != index]
+    if any(_is_alias(words, alias) for name in skills for alias in _aliases(name)):
+        return True
+    most = count if index >= rubric.k else count + 1
+    others = (criterion_words(rubric, other) for other in range(rubric.k + 2) if other != index)
+    return any(len(shared_words(words, other)) >= most for other in others)
+
+
+def _is_enough(rubric: Rubric, index: int, shared: list[str], foreign: list[str]) -> bool:
+    """Whether shared words identify a criterion, given the other words of the label."""
+    if index >= rubric.k:
+        # Another topic, or a sense of humor, has words that no topic and no sense has.
+        return bool(shared) and (BESIDE_TOPIC if index == rubric.k else BESIDE_SENSE).issuperset(foreign)
+    telling = [word for word in shared if word not in KINDS | OTHER_QUALITIES]
+    is_quality = ADJECTIVES.issuperset(telling) and not OTHER_QUALITIES.isdisjoint(foreign)
+    return bool(telling) and not is_quality

@@ -1,0 +1,536 @@
+"""A calibration: its plan, and the votes of a grader compared with the labels of texts, as a card and a page."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+from skillmix import __version__
+from skillmix.calls import Call, GradeKey, Reply, as_name
+from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.files import load_catalog
+from skillmix.experiment.experiment import Experiment, GraderSettings, experiment_of
+from skillmix.grading.points import Points
+from skillmix.grading.points import vote as majority
+from skillmix.grading.reader import Reading, words_about
+from skillmix.prompts.files import load_prompts
+from skillmix.prompts.prompt_set import PromptSet
+from skillmix.prompts.rubric import rubric_of
+from skillmix.render import (
+    dollars,
+    in_percent,
+    markdown_table,
+    middle_cut,
+    plural,
+    share,
+    share_with_interval,
+    whole,
+    wrapped,
+)
+from skillmix.report.page import asset, page_environment
+from skillmix.runs.folder_replacement import write_whole
+from skillmix.runs.reading.deciding import votes_of
+from skillmix.runs.reading.graded_conversations import GradedConversation, conversations
+from skillmix.runs.rules_grader import RulesGrader, reading_of, require_checkers, with_verdict
+from skillmix.runs.run import Run
+from skillmix.runs.scheduler import CallCounts
+from skillmix.scores.cards import cards_as_json
+from skillmix.scores.grader_card import GraderCard, GraderFacts, TextUnderGraders, TruthAgreement, Vote, grader_card
+from skillmix.scores.statistics.against_truth import Measure
+from skillmix.validation.known_texts import CalibrationSet, KnownText, load_set
+
+STUDENT: Final = "calibration"
+"""The student under whose name a run keeps the texts of a set."""
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationWish:
+    """A calibration as a user asks for it."""
+
+    grader: str | Mapping[str, object]
+    """A spec, or a mapping with the keys of a grader in an experiment file."""
+    set: str = "paper"
+    catalog: str = "paper"
+    prompts: str = "standard"
+    run: str | None = None
+    """The name of the run; by default that of the set and the grader."""
+    size: int | None = None
+    """How many texts of the set to take; by default all of them."""
+    seed: int = 0
+    max_usd: float | None = None
+    bigbench: Path | None = None
+    """The package `bigbench`: its source archive, or a folder with its files."""
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationPlan:
+    """A calibration with everything that it names loaded and checked."""
+
+    known: CalibrationSet
+    whole_size: int
+    """Texts of the whole set, of which `known` may be a part."""
+    catalog: Catalog
+    prompts: PromptSet
+    experiment: Experiment
+    """Holds the grader and the budget; it has no steps."""
+    grader: str
+    run: str
+
+    @property
+    def settings(self) -> GraderSettings:
+        """The settings of the grader."""
+        return self.experiment.graders[self.grader]
+
+
+def planned(wish: CalibrationWish) -> CalibrationPlan:
+    """Load what a wish names, and find its faults before anything is asked."""
+    catalog = load_catalog(wish.catalog)
+    prompts = load_prompts(wish.prompts)
+    document = {"model": wish.grader} if isinstance(wish.grader, str) else dict(wish.grader)
+    name = as_name(str(document.get("model")))
+    experiment = experiment_of(
+        {
+            "name": STUDENT,
+            "seed": wish.seed,
+            "catalog": wish.catalog,
+            "prompts": wish.prompts,
+            "graders": {name: document},
+            "budget": {"max_usd": wish.max_usd},
+            "steps": [],
+        },
+        source="The calibration",
+    )
+    whole = load_set(wish.set, catalog, bigbench=wish.bigbench)
+    known = whole if wish.size is None else whole.subset(wish.size)
+    settings = experiment.graders[name]
+    if settings.asked is None:
+        require_checkers(catalog, {text.skill for text in known.texts}, settings.model)
+    else:
+        prompts.grader_file(settings.prompts)
+    return CalibrationPlan(
+        known=known,
+        whole_size=len(whole.texts),
+        catalog=catalog,
+        prompts=prompts,
+        experiment=experiment,
+        grader=name,
+        run=wish.run or f"calibrate-{as_name(whole.name)}-{name}",
+    )
+
+
+LABELS: Final = "labels"
+"""The name under which the known points stand beside those of the grader."""
+Criterion = Literal["skill", "topic", "sense"]
+CRITERIA: Final[tuple[Criterion, ...]] = ("skill", "topic", "sense")
+"""The criteria that have labels, in the order of a rubric for one skill."""
+_LENGTH: Final = len(CRITERIA)
+
+
+@dataclass(frozen=True, slots=True)
+class WrongPoint:
+    """A point that the grader decided otherwise than the label."""
+
+    known: KnownText
+    criterion: Criterion
+    label: bool
+    words: str | None
+    """What the grader wrote about it, if it wrote more than a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredText:
+    """A text with the votes of the grader."""
+
+    known: KnownText
+    points: Points
+    """The majority of the rounds: skill, topic, sense; None where it is open."""
+    votes: tuple[Vote | None, ...]
+    """By round: skill, topic, sense; None if no reply of the round could be read."""
+    wrong: tuple[WrongPoint, ...]
+
+    def as_item(self, run: str, grader: str) -> TextUnderGraders:
+        """The text as a grader card takes it; the length counts as met on both sides.
+
+        A point without a label is left out on both sides. A card takes decisions without a label for the population
+        of which the labelled ones are a sample, and a calibration has no such sample.
+        """
+        known = self.known
+        compared = [None if label is None else point for label, point in zip(known.labels, self.points, strict=True)]
+        return TextUnderGraders(
+            run=run,
+            student=STUDENT,
+            combination=known.id,
+            generation=0,
+            skills=(known.skill,),
+            words=len(known.text.split()),
+            points={grader: (*compared, True), LABELS: known.points},
+            votes={grader: tuple(None if vote is None else (*vote, None) for vote in self.votes)},
+            by_code=frozenset([_LENGTH]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CallFacts:
+    """The calls to the grader about the texts of the set, over all invocations."""
+
+    calls: int
+    unreadable: int
+    """Replies that could not be read."""
+    without_reply: int
+    reasons: dict[str, int]
+    """Why replies could not be read, with counts."""
+    input_tokens: int | None
+    output_tokens: int | None
+    """None if a reply does not say how many."""
+    cost_usd: float | None
+    """None if the cost of a reply is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The texts of a set with the votes of a grader, and the calls behind them."""
+
+    texts: tuple[MeasuredText, ...]
+    facts: CallFacts
+
+
+def measured(plan: CalibrationPlan, run: Run) -> Measured:
+    """Read the votes of the grader from the run's journal; code gives its points now."""
+    known = {(text.combination.id, text.text): text for text in plan.known.texts}
+    code = RulesGrader(plan.catalog) if plan.settings.has_code else None
+    texts: list[MeasuredText] = []
+    graded: list[tuple[Call, Reading | None]] = []
+    with run.read() as journal:
+        for conversation in conversations(run, journal):
+            text = conversation.text
+            found = known.get((text.combination.id, text.answer.text)) if text.student == STUDENT else None
+            if found is not None:
+                own = list(_own(conversation, plan))
+                graded += own
+                texts.append(_measured_text(found, own, plan, code))
+    order = {text.id: index for index, text in enumerate(plan.known.texts)}
+    texts.sort(key=lambda one: order[one.known.id])
+    return Measured(tuple(texts), _facts(graded))
+
+
+def _own(conversation: GradedConversation, plan: CalibrationPlan) -> Iterator[tuple[Call, Reading | None]]:
+    """The calls of the grader in rounds that count, each with its reading."""
+    for call, reading in zip(conversation.calls, conversation.readings, strict=True):
+        key = call.key
+        if isinstance(key, GradeKey) and key.grader == plan.grader and key.round < plan.settings.votes:
+            yield call, reading
+
+
+def _measured_text(
+    known: KnownText, own: Sequence[tuple[Call, Reading | None]], plan: CalibrationPlan, code: RulesGrader | None
+) -> MeasuredText:
+    skills = known.combination.skills
+    verdict = code.verdict(known.text, skills=skills, topic=known.topic) if code else None
+    if plan.settings.asked is None:
+        assert verdict is not None  # a grader without a model is code
+        readings: list[Reading | None] = [reading_of(verdict, skills)]
+    else:
+        by_round = votes_of([(_round(call), reading) for call, reading in own])
+        readings = [by_round.get(number) for number in range(plan.settings.votes)]
+        if verdict is not None:
+            readings = [reading and with_verdict(reading, skills, verdict) for reading in readings]
+    votes = tuple(reading.points[:_LENGTH] if reading and reading.points else None for reading in readings)
+    readable = [one for one in votes if one is not None]
+    points = tuple(majority([one[index] for one in readable], len(votes)) for index in range(_LENGTH))
+    return MeasuredText(known, points, votes, tuple(_wrong(known, points, own, plan)))
+
+
+def _round(call: Call) -> int:
+    assert isinstance(call.key, GradeKey)
+    return call.key.round
+
+
+def _whole(value: float | None) -> bool | None:
+    """A vote as a point; half a point is neither."""
+    return None if value is None or value == 0.5 else value > 0.5
+
+
+def _wrong(
+    known: KnownText, points: Points, own: Sequence[tuple[Call, Reading | None]], plan: CalibrationPlan
+) -> Iterator[WrongPoint]:
+    for index, (criterion, label, point) in enumerate(zip(CRITERIA, known.labels, points, strict=True)):
+        if label is not None and point is not None and label != point:
+            words = next(_words(known, index, point, own, plan), None)
+            yield WrongPoint(known, criterion, label, words)
+
+
+def _words(
+    known: KnownText, index: int, point: bool, own: Sequence[tuple[Call, Reading | None]], plan: CalibrationPlan
+) -> Iterator[str]:
+    """What the grader wrote about a criterion in the rounds that decided it so."""
+    rubric = rubric_of(known.combination.skills, known.topic, phrases=plan.prompts.phrases)
+    for call, reading in own:
+        if reading and reading.points and _whole(reading.points[index]) is point and isinstance(call.outcome, Reply):
+            words = words_about(rubric, index, call.outcome.text)
+            if words:
+                yield words
+
+
+def _facts(graded: Sequence[tuple[Call, Reading | None]]) -> CallFacts:
+    replies = [call.outcome for call, _ in graded if isinstance(call.outcome, Reply)]
+    problems = [reading.problem for _, reading in graded if reading is not None and reading.points is None]
+    return CallFacts(
+        calls=len(graded),
+        unreadable=len(problems),
+        without_reply=len(graded) - len(replies),
+        reasons=dict(Counter(problem or "unknown" for problem in problems).most_common()),
+        input_tokens=_sum([reply.input_tokens for reply in replies]),
+        output_tokens=_sum([reply.output_tokens for reply in replies]),
+        cost_usd=_sum([reply.cost_usd for reply in replies]),
+    )
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+def _sum(values: Sequence[_Number | None]) -> _Number | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+_WORST: Final = 10
+"""Skills that the terminal shows; the page has all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The outcome of a calibration: the card of the grader, and what it is based on."""
+
+    plan: CalibrationPlan
+    run: Run
+    counts: CallCounts
+    """The calls that this invocation made."""
+    measured: Measured
+    card: GraderCard
+    without_disputed: GraderCard | None
+    """The card without disputed texts; None if no text of the set is disputed."""
+
+    def __str__(self) -> str:
+        return card_lines(self)
+
+    @property
+    def wrong(self) -> list[WrongPoint]:
+        """Points that the grader decided otherwise than the labels."""
+        return [wrong for text in self.measured.texts for wrong in text.wrong]
+
+    @property
+    def undecided(self) -> dict[str, int]:
+        """By criterion, labelled points that the grader left open: too many of its votes are missing or unreadable."""
+        return {
+            criterion: sum(
+                text.known.labels[index] is not None and text.points[index] is None for text in self.measured.texts
+            )
+            for index, criterion in enumerate(CRITERIA)
+        }
+
+    @property
+    def disputed(self) -> int:
+        """Texts whose label a second reader disputes."""
+        return sum(text.known.is_disputed for text in self.measured.texts)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every labelled point is decided and no call is missing."""
+        return not self.counts.failed and self.counts.stopped is None and not any(self.undecided.values())
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the card's files."""
+        return self.run.path / "cards" / self.plan.grader
+
+    def as_json(self) -> dict[str, object]:
+        """The documented form of `calibrate --json`, and of card.json."""
+        plan, settings = self.plan, self.plan.settings
+        return {
+            "skillmix": __version__,
+            "grader": settings.model,
+            "rounds": settings.votes,
+            "prompts": plan.prompts.name,
+            "variant": settings.prompts if settings.asked else None,
+            "temperature": settings.temperature if settings.asked else None,
+            "max_tokens": settings.max_tokens if settings.asked else None,
+            "catalog": plan.catalog.name,
+            "set": plan.known.name,
+            "set_hash": plan.known.content_hash(),
+            "texts": len(self.measured.texts),
+            "texts_in_set": plan.whole_size,
+            "disputed": self.disputed,
+            "undecided": self.undecided,
+            "calls": asdict(self.measured.facts),
+            "card": cards_as_json([self.card])[0],
+            "card_without_disputed": next(iter(cards_as_json(filter(None, [self.without_disputed]))), None),
+            "wrong": [_wrong_json(wrong) for wrong in self.wrong],
+        }
+
+
+def card_of(plan: CalibrationPlan, run: Run, found: Measured, texts: Sequence[MeasuredText]) -> GraderCard:
+    """The card of a grader from these texts."""
+    items = [text.as_item(run.name, plan.grader) for text in texts]
+    facts = GraderFacts(plan.settings.model, found.facts.cost_usd, len(texts))
+    card = grader_card(items, plan.grader, LABELS, facts)
+    if all(None not in text.known.labels for text in texts):
+        return card
+    # Where a label is missing, only denied full marks are known, so their rates would be wrong.
+    return replace(card, by_kind=tuple(row for row in card.by_kind if row.criterion in CRITERIA))
+
+
+def _wrong_json(wrong: WrongPoint) -> dict[str, object]:
+    known = wrong.known
+    return {
+        "skill": known.skill,
+        "topic": known.topic,
+        "text": known.text,
+        "criterion": wrong.criterion,
+        "label": int(wrong.label),
+        "disputed": known.is_disputed,
+        "why": known.why,
+        "words": wrong.words,
+    }
+
+
+def headline(calibration: Calibration) -> str:
+    """The result in a sentence: how often the grader gives the point for the skill, rightly and wrongly."""
+    skill = next((row for row in calibration.card.by_kind if row.criterion == "skill"), None)
+    found = _points_given(skill.sensitivity.value, "texts that show the skill") if skill else []
+    missed = skill.specificity.value if skill else None
+    found += _points_given(None if missed is None else 1 - missed, "texts that do not")
+    name = calibration.plan.settings.model
+    if not found:
+        return f"{name} decided no labelled point."
+    return f"{name} gives the point for the skill to {' and to '.join(found)}."
+
+
+def _points_given(value: float | None, texts: str) -> list[str]:
+    return [] if value is None else [f"{in_percent(value)} % of the {texts}"]
+
+
+CRITERION_HEADER: Final = ("criterion", "points", "agreement", "sensitivity", "specificity", "kappa")
+SKILL_HEADER: Final = ("skill", "points", "agreement", "sensitivity", "specificity")
+
+
+def criterion_rows(card: GraderCard) -> list[list[str]]:
+    """The rows of the table by criterion."""
+    return [[*_row(row), _measure(row.kappa)] for row in card.by_kind]
+
+
+def skill_rows(card: GraderCard) -> list[list[str]]:
+    """The rows of the table by skill, the lowest agreement first."""
+    return [_row(row) for row in sorted(card.by_skill, key=_agreement)]
+
+
+def _agreement(row: TruthAgreement) -> tuple[float, str]:
+    return (1.0 if row.agreement.value is None else row.agreement.value), row.criterion
+
+
+def _row(row: TruthAgreement) -> list[str]:
+    measures = (row.agreement, row.sensitivity, row.specificity)
+    return [row.criterion, whole(row.units), *map(_measure, measures)]
+
+
+def _measure(measure: Measure) -> str:
+    return share_with_interval(measure.value, measure.low, measure.high)
+
+
+def fact_rows(calibration: Calibration) -> list[tuple[str, str]]:
+    """What the card is based on, as pairs of name and value."""
+    plan, settings, facts = calibration.plan, calibration.plan.settings, calibration.measured.facts
+    texts = len(calibration.measured.texts)
+    part = "all of the set" if texts == plan.whole_size else f"of {whole(plan.whole_size)} in the set, chosen by hash"
+    rows = [
+        ("set", f"{plan.known.name}, {plural(texts, 'text')} ({part})"),
+        ("disputed texts", whole(calibration.disputed)),
+        ("catalogue", plan.catalog.name),
+    ]
+    if settings.asked is None:
+        return [*rows, ("grader", "code; it votes once and costs nothing")]
+    per_text = None if facts.cost_usd is None or not texts else facts.cost_usd / texts
+    return [
+        *rows,
+        ("prompt", f"{plan.prompts.name}, grade-{settings.prompts}.txt"),
+        ("rounds", whole(settings.votes)),
+        ("sampling", f"temperature {settings.temperature:g}, at most {whole(settings.max_tokens)} tokens"),
+        ("calls", whole(facts.calls)),
+        ("unreadable replies", _of(facts.unreadable, facts.calls)),
+        ("calls without a reply", _of(facts.without_reply, facts.calls)),
+        ("flips between rounds", _measure(calibration.card.stability.flips)),
+        ("US dollars", dollars(facts.cost_usd)),
+        ("US dollars a text", "unknown" if per_text is None else f"{per_text:.4f}"),
+    ]
+
+
+def _of(count: int, total: int) -> str:
+    return f"{whole(count)} ({share(count / total)})" if total else whole(count)
+
+
+def undecided_line(calibration: Calibration) -> str:
+    """How many labelled points have no decision, in a sentence; empty if all have one."""
+    open_points = {name: count for name, count in calibration.undecided.items() if count}
+    if not open_points:
+        return ""
+    parts = ", ".join(f"{whole(count)} of {name}" for name, count in open_points.items())
+    return f"Points without a decision, as too many votes are missing or unreadable: {parts}. They are in no rate."
+
+
+def card_lines(calibration: Calibration) -> str:
+    """The card for a terminal: rates by criterion, the skills with the lowest agreement, and what it is based on."""
+    parts = [wrapped(headline(calibration)), *_table("", CRITERION_HEADER, criterion_rows(calibration.card))]
+    if calibration.without_disputed:
+        title = f"Without {plural(calibration.disputed, 'disputed text')}:\n\n"
+        parts += _table(title, CRITERION_HEADER, criterion_rows(calibration.without_disputed))
+    skills = [[middle_cut(row[0]), *row[1:]] for row in skill_rows(calibration.card)]
+    title = "Skills with the lowest agreement:\n\n" if len(skills) > _WORST else "By skill:\n\n"
+    parts += _table(title, SKILL_HEADER, skills[:_WORST])
+    parts.append("\n".join(f"{name}: {value}" for name, value in fact_rows(calibration)))
+    return "\n\n".join(filter(None, [*parts, wrapped(undecided_line(calibration))]))
+
+
+def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table under its title; nothing if it has no rows."""
+    return [f"{title}{markdown_table(header, rows, right=frozenset({1}))}"] if rows else []
+
+
+_SIMULATED = "The grader is scripted: it simulates a model, and its errors are drawn at rates that its spec names."
+
+
+def write_card(calibration: Calibration) -> Path:
+    """Write card.html, its style and card.json, and return the path of the page."""
+    folder = calibration.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / "report.css", asset("report.css"))
+    document = json.dumps(calibration.as_json(), ensure_ascii=False, indent=1, allow_nan=False)
+    write_whole(folder / "card.json", f"{document}\n")
+    write_whole(folder / "card.html", card_page(calibration))
+    return folder / "card.html"
+
+
+def card_page(calibration: Calibration) -> str:
+    """The page as HTML; it has no script."""
+    without = calibration.without_disputed
+    model = calibration.plan.settings.model
+    return (
+        page_environment()
+        .from_string(asset("calibration.html"))
+        .render(
+            title=f"{model} on {calibration.plan.known.name}",
+            headline=headline(calibration),
+            simulated=_SIMULATED if model.startswith("scripted:") else "",
+            undecided=undecided_line(calibration),
+            criterion_header=CRITERION_HEADER,
+            criteria=criterion_rows(calibration.card),
+            undisputed=criterion_rows(without) if without else [],
+            skill_header=SKILL_HEADER,
+            skills=skill_rows(calibration.card),
+            wrong=[text for text in calibration.measured.texts if text.wrong],
+            wrong_points=len(calibration.wrong),
+            facts=fact_rows(calibration),
+            reasons=list(calibration.measured.facts.reasons.items()),
+            version=__version__,
+        )
+    )

@@ -1,0 +1,418 @@
+"""Calibration sets: texts with known labels, shipped with the package, written by users, or from BIG-bench.
+
+The texts come from the PyPI package `bigbench`: from its source archive, from a folder with its files, or from the
+installed package. `data/calibration/bigbench.yaml` says which tasks show or lack which skill.
+"""
+
+import re
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+
+from skillmix.calls import clean_text
+from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.combinations import Combination, combination_of
+from skillmix.catalog.files import SHIPPED
+from skillmix.errors import UserError, faults_error
+from skillmix.files import fault_words, json_object, read_yaml
+from skillmix.grading.answers import plain_answer
+from skillmix.grading.points import Points
+from skillmix.hashing import digest, short_id
+from skillmix.render import name_hint
+
+LONGEST_TEXT: Final = 4_000
+"""Characters; a longer text would not fit the prompts of small graders."""
+
+NO_TOPIC: Final = "everyday life"
+"""The topic that graders read where a text has none; such a text has a label for the skill alone."""
+
+
+@dataclass(frozen=True)
+class KnownText:
+    """A text about one skill and one topic whose points are known; None is a point that nobody has labelled."""
+
+    skill: str
+    topic: str
+    text: str
+    shows: bool | None
+    """Whether the text shows the skill."""
+    on_topic: bool | None = True
+    makes_sense: bool | None = True
+    why: str = ""
+    """The author's reason for the label, for readers."""
+    is_disputed: bool = False
+    """Whether a second reader, who did not see the label, decided otherwise."""
+
+    @cached_property
+    def combination(self) -> Combination:
+        """The combination that a grader is asked about."""
+        return combination_of([self.skill], self.topic)
+
+    @property
+    def id(self) -> str:
+        """A hash of the skill, the topic and the text; labels may change without it."""
+        return short_id("known text", self.skill, self.topic, self.text)
+
+    @property
+    def labels(self) -> tuple[bool | None, bool | None, bool | None]:
+        """The known points: skill, topic, sense."""
+        return self.shows, self.on_topic, self.makes_sense
+
+    @property
+    def points(self) -> Points:
+        """The known points as a rubric orders them; a calibration leaves the length aside, so that it counts as met."""
+        return (*self.labels, True)
+
+
+@dataclass(frozen=True)
+class CalibrationSet:
+    """Texts with known labels, each with its skill and topic."""
+
+    name: str
+    texts: tuple[KnownText, ...]
+
+    def content_hash(self) -> str:
+        """A hash of the texts and their labels."""
+        return short_id("calibration set", [[text.id, text.labels, text.is_disputed] for text in self.texts])
+
+    def subset(self, size: int) -> "CalibrationSet":
+        """So many texts, chosen by their hashes and kept in order; a smaller subset is part of a larger one."""
+        chosen = {text.id for text in sorted(self.texts, key=_drawn)[:size]}
+        return CalibrationSet(self.name, tuple(text for text in self.texts if text.id in chosen))
+
+    def undisputed(self) -> "CalibrationSet":
+        """The texts on which the author and the second reader agree."""
+        return CalibrationSet(self.name, tuple(text for text in self.texts if not text.is_disputed))
+
+
+def _drawn(text: KnownText) -> bytes:
+    return digest("calibration subset", text.id)
+
+
+def repeated(texts: Sequence[KnownText]) -> list[int]:
+    """The positions of texts that stand in a list before, with the same skill and topic."""
+    seen: set[str] = set()
+    positions = []
+    for index, text in enumerate(texts):
+        if text.id in seen:
+            positions.append(index)
+        seen.add(text.id)
+    return positions
+
+
+BIGBENCH: Final = "bigbench:"
+_TABLE: Final = SHIPPED / "calibration" / "bigbench.yaml"
+_TASKS: Final = "benchmark_tasks"
+_LARGEST_TASK: Final = 64 * 2**20
+"""Bytes; the largest task in the table has 0.9 MB."""
+_LARGEST_ARCHIVE: Final = 16 * 2**30
+"""Bytes that are unpacked in memory, piece by piece, before the search for a task is given up."""
+_GET: Final = "Get it with `pip download bigbench --no-deps --no-binary :all:`, then give its path with --bigbench."
+_DAMAGED: Final = "Get the package again."
+
+
+@dataclass(frozen=True, slots=True)
+class MappedTask:
+    """A task whose texts show or lack a skill."""
+
+    task: str
+    skill: str
+    is_in_choices: bool
+    """Whether the texts are the answers to choose from; otherwise they are in the input."""
+    pattern: re.Pattern[str] | None
+    shows: frozenset[str]
+    lacks: frozenset[str]
+
+
+def mapped_tasks() -> list[MappedTask]:
+    """The table of tasks."""
+    return [_mapped(row) for row in _table()["tasks"]]
+
+
+def bigbench_set(task: str, catalog: Catalog, *, source: Path | None = None) -> CalibrationSet:
+    """The texts of one task with their labels for the skill alone; topic and sense have none."""
+    rows = [row for row in mapped_tasks() if row.task == task]
+    if not rows:
+        raise _unmapped(task)
+    document = json_object(_task_file(task, source), source=f"The task {task}", hint=_DAMAGED)
+    texts = [text for row in rows for text in _known_texts(row, document, catalog)]
+    if not texts:
+        raise UserError(f"The task {task} has no texts in the form that is known.", hint=_DAMAGED)
+    return CalibrationSet(f"{BIGBENCH}{task}", tuple(_once(texts)))
+
+
+def _once(texts: Sequence[KnownText]) -> Iterator[KnownText]:
+    """Each text once; a text with two labels has none that is known."""
+    labels: dict[str, set[bool | None]] = {}
+    for text in texts:
+        labels.setdefault(text.id, set()).add(text.shows)
+    for text in {text.id: text for text in texts}.values():
+        if len(labels[text.id]) == 1:
+            yield text
+
+
+def _table() -> dict[str, Any]:
+    table = read_yaml(_TABLE)
+    assert isinstance(table, dict)  # the file is ours
+    return table
+
+
+def _mapped(row: Mapping[str, Any]) -> MappedTask:
+    pattern = re.compile(row["pattern"], re.DOTALL) if "pattern" in row else None
+    names = (frozenset(row.get(key, ())) for key in ("shows", "lacks"))
+    return MappedTask(row["task"], row["skill"], row["text"] == "choices", pattern, *names)
+
+
+def _unmapped(task: str) -> UserError:
+    known = sorted({row.task for row in mapped_tasks()})
+    reason = _table()["unfit"].get(task.partition("/")[0])
+    why = f": {reason}" if reason else ""
+    return UserError(
+        f"No skill fits the BIG-bench task {task!r}{why}.",
+        hint=name_hint(task, known, otherwise=f"Tasks that fit: {', '.join(known)}."),
+    )
+
+
+def _known_texts(row: MappedTask, document: Mapping[str, Any], catalog: Catalog) -> Iterator[KnownText]:
+    skill = catalog.skill(row.skill).name
+    for text, answer in _answered_texts(row, document):
+        shows = answer in row.shows
+        if shows or answer in row.lacks:
+            cleaned = plain_answer(clean_text(text)).text
+            if 0 < len(cleaned) <= LONGEST_TEXT:
+                yield KnownText(skill, NO_TOPIC, cleaned, shows, on_topic=None, makes_sense=None)
+
+
+def _answered_texts(row: MappedTask, document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Each text of a task with what the table calls its answer; examples in another form are left out."""
+    for example in _examples(document):
+        scores = example.get("target_scores")
+        asked = example.get("input")
+        if not isinstance(scores, dict) or not isinstance(asked, str):
+            continue
+        right = [choice for choice, score in scores.items() if isinstance(score, int | float) and score > 0]
+        if row.is_in_choices:
+            yield from ((choice, "right" if choice in right else "wrong") for choice in scores)
+        elif len(right) == 1:
+            found = row.pattern.search(asked) if row.pattern else None
+            if found or row.pattern is None:
+                yield (found["text"] if found else asked), right[0]
+
+
+def _examples(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    examples = document.get("examples")
+    return [example for example in examples if isinstance(example, dict)] if isinstance(examples, list) else []
+
+
+def _task_file(task: str, source: Path | None) -> bytes:
+    """The JSON of a task: from the path given, else from the installed package."""
+    if source is None:
+        spec = find_spec("bigbench")
+        places = list(spec.submodule_search_locations or ()) if spec else []
+        if not places:
+            raise UserError("The package bigbench is not installed.", hint=_GET)
+        return _in_folder(task, Path(places[0]))
+    if source.is_dir():
+        return _in_folder(task, source)
+    if not source.is_file():
+        raise UserError(f"There is no file {source}.", hint=_GET)
+    return _in_archive(task, source)
+
+
+def _in_folder(task: str, folder: Path) -> bytes:
+    """The task in an installed package, an unpacked archive, or the folder of the tasks itself."""
+    for tasks in (folder, folder / _TASKS, folder / "bigbench" / _TASKS, *folder.glob(f"*/bigbench/{_TASKS}")):
+        file = tasks / task / "task.json"
+        if file.is_file():
+            if file.stat().st_size > _LARGEST_TASK:
+                raise _too_large(task)
+            return file.read_bytes()
+    raise UserError(f"The folder {folder} does not have the task {task}.", hint=_GET)
+
+
+def _in_archive(task: str, archive: Path) -> bytes:
+    """The task in a source archive; only this one file is read, into memory, so that nothing is written anywhere."""
+    unpacked = 0
+    try:
+        with tarfile.open(archive, "r|*") as members:
+            for member in members:
+                unpacked += member.size
+                if unpacked > _LARGEST_ARCHIVE:
+                    raise _too_large(task)
+                if member.isreg() and _names_task(member.name, task):
+                    if member.size > _LARGEST_TASK:
+                        raise _too_large(task)
+                    file = members.extractfile(member)
+                    return file.read(_LARGEST_TASK) if file else b""
+    except (tarfile.TarError, EOFError, OSError, ValueError) as error:
+        raise UserError(f"{archive} cannot be read as an archive: {error}.", hint=_GET) from None
+    raise UserError(f"The archive {archive} does not have the task {task}.", hint=_GET)
+
+
+def _names_task(name: str, task: str) -> bool:
+    """Whether a path in the archive is that of a task's JSON."""
+    return PurePosixPath(name).parts[1:] == ("bigbench", _TASKS, *task.split("/"), "task.json")
+
+
+def _too_large(task: str) -> UserError:
+    return UserError(f"The files with the task {task} are larger than those of the package.", hint=_DAMAGED)
+
+
+FOLDER: Final = SHIPPED / "calibration"
+DISAGREEMENTS: Final = "disagreements.yaml"
+"""A file beside the texts of a set: labels on which the author and a second reader differ."""
+_HINT: Final = (
+    "An entry has skill, text and label (shows or near), and may have topic, off (topic or sense), why and disputed; "
+    "nothing was asked."
+)
+
+
+def _with_words(text: str) -> str:
+    if not any(character.isalnum() for character in text):
+        raise ValueError("the text has no letter or digit" if text.strip() else "the text is empty")
+    return text
+
+
+_Prose = Annotated[str, StringConstraints(max_length=LONGEST_TEXT), AfterValidator(_with_words)]
+
+
+class _Entry(BaseModel):
+    """One entry of the file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    skill: _Prose
+    topic: _Prose | None = None
+    """None for a text that has a label for the skill alone."""
+    text: _Prose
+    label: Literal["shows", "near"]
+    off: Literal["topic", "sense"] | None = None
+    why: str = ""
+    disputed: bool = False
+
+    @model_validator(mode="after")
+    def _has_what_it_is_off(self) -> "_Entry":
+        if self.off is not None and self.topic is None:
+            raise ValueError("off needs a topic: a text without one has a label for the skill alone")
+        return self
+
+
+_ENTRY: Final = TypeAdapter(_Entry)
+_KEYS: Final = list(_Entry.model_fields)
+
+
+def shipped_sets() -> list[str]:
+    """Names of the sets in the package."""
+    return sorted(folder.name for folder in FOLDER.iterdir() if folder.is_dir() and any(folder.glob("*.yaml")))
+
+
+def load_set(name: str, catalog: Catalog, *, bigbench: Path | None = None) -> CalibrationSet:
+    """Load a shipped set by name, a YAML file or a folder of them by path, or `bigbench:TASK`."""
+    if name.startswith(BIGBENCH):
+        return bigbench_set(name.removeprefix(BIGBENCH), catalog, source=bigbench)
+    if bigbench is not None:
+        raise UserError("--bigbench goes with a set bigbench:TASK.", hint="Leave it out, or name such a set.")
+    if name in shipped_sets():
+        return _shipped_set(name, catalog)
+    path = Path(name)
+    if not path.exists():
+        known = shipped_sets()
+        listed = f"Shipped: {', '.join(known)}. Or give a YAML file, a folder of them, or bigbench:TASK."
+        raise UserError(f"There is no calibration set {name!r}.", hint=name_hint(name, known, otherwise=listed))
+    files = _files_in(path) if path.is_dir() else [path]
+    if not files:
+        raise UserError(f"The folder {path} has no YAML file.", hint=_HINT)
+    return CalibrationSet(path.stem, _texts_of(files, catalog))
+
+
+def _shipped_set(name: str, catalog: Catalog) -> CalibrationSet:
+    """A set of the package; each is for the catalogue of its name, and a test holds it to that."""
+    try:
+        return CalibrationSet(name, _texts_of(_files_in(FOLDER / name), catalog))
+    except UserError:
+        if catalog.name == name:
+            raise
+        raise UserError(
+            f"The calibration set {name} is for the catalogue {name}; {catalog.name} lacks skills or topics of it.",
+            hint=f"Use --catalog {name}, or write a set of your own for {catalog.name}.",
+        ) from None
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.glob("*.yaml") if file.name != DISAGREEMENTS)
+
+
+def _texts_of(files: list[Path], catalog: Catalog) -> tuple[KnownText, ...]:
+    """The texts of all files; one error reports the faults of all of them."""
+    texts: list[KnownText] = []
+    places: list[str] = []
+    faults: list[str] = []
+    for file in files:
+        entries = read_yaml(file)
+        if not isinstance(entries, list) or not entries:
+            faults.append(f"{file.name} is not a list with entries")
+            continue
+        for number, entry in enumerate(map(_with_off, entries), start=1):
+            place = f"{file.name}, entry {number}"
+            own = list(_entry_faults(entry, catalog))
+            faults += [f"{place}: {fault}" for fault in own]
+            if not own:
+                texts.append(_known_text(_ENTRY.validate_python(entry), catalog))
+                places.append(place)
+    faults += [f"{places[index]}: the same text stands before it" for index in repeated(texts)]
+    if faults:
+        raise faults_error(f"The calibration set {files[0].parent if len(files) > 1 else files[0]}", faults, hint=_HINT)
+    return tuple(texts)
+
+
+def _with_off(entry: object) -> object:
+    """The entry with its key `off`, which YAML reads as the value false unless it is quoted."""
+    if not isinstance(entry, dict) or False not in entry or "off" in entry:
+        return entry
+    return {"off" if key is False else key: value for key, value in entry.items()}
+
+
+def _entry_faults(entry: object, catalog: Catalog) -> Iterator[str]:
+    """Every fault of one entry: wrong keys and values, and names that the catalogue does not have."""
+    try:
+        _ENTRY.validate_python(entry)
+    except ValidationError as error:
+        for fault in error.errors():
+            field = ".".join(str(part) for part in fault["loc"])
+            words = fault_words(fault, keys=_KEYS)
+            yield f"{field}: {words}" if field else words
+    if isinstance(entry, dict):
+        for key, find in (("skill", catalog.skill), ("topic", catalog.topic)):
+            name = entry.get(key)
+            if isinstance(name, str) and name.strip():
+                try:
+                    find(name)
+                except UserError as error:
+                    yield f"{key}: {error.message} {error.hint or ''}".rstrip()
+
+
+def _known_text(entry: _Entry, catalog: Catalog) -> KnownText:
+    return KnownText(
+        skill=catalog.skill(entry.skill).name,
+        topic=NO_TOPIC if entry.topic is None else catalog.topic(entry.topic),
+        text=plain_answer(entry.text).text,
+        shows=entry.label == "shows",
+        on_topic=None if entry.topic is None else entry.off != "topic",
+        makes_sense=None if entry.topic is None else entry.off != "sense",
+        why=entry.why,
+        is_disputed=entry.disputed,
+    )

@@ -1,0 +1,239 @@
+"""The task as a spreadsheet: one row for each question, in CSV, written for one person and read back with checks.
+
+Texts come from models, and a spreadsheet takes a cell that begins with "=" for a formula. Such cells get an apostrophe
+in front, so nothing in the file is ever computed. Whoever fills the file may sort its rows and use another separator;
+a changed text, question or criterion is a fault.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from skillmix.calls import human_grader
+from skillmix.errors import UserError, faults_error
+from skillmix.files import read_text
+from skillmix.runs.graders.human_votes import HumanAnswer, Vote
+from skillmix.validation.sample import AnnotationItem, AskedQuestion
+from skillmix.validation.task import AnnotationTask, fault_of
+
+COLUMNS: Final = ("item", "rater", "text", "topic", "criterion", "question", "definition", "example", "vote", "comment")
+_VOTES: Final[Mapping[str, Vote]] = {
+    "1": 1, "1.0": 1, "yes": 1, "y": 1, "0": 0, "0.0": 0, "no": 0, "n": 0, "?": None, "unsure": None,
+}  # fmt: skip
+_WORDS: Final[Mapping[Vote, str]] = {1: "1", 0: "0", None: "?"}
+_FORMULA: Final = re.compile(r"[\s\x00-\x1f]*[=+\-@\t\r|%\uff1d\uff0b\uff0d\uff20]")
+_SEPARATOR_LINE: Final = re.compile(r'"?sep=([,;\t])"?[,;\t]*\r?\n', re.IGNORECASE)
+_ID_LETTER: Final = "t"
+"""Stands before each id: a program would rewrite an id that looks like a number."""
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_LARGEST: Final = 100_000_000
+_Row = dict[str, str]
+"""Cells by column."""
+
+
+def write_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> int:
+    """Write a person's task; return the number of texts. Answers so far are filled in."""
+    content = _content(task, rater)
+    _refuse_other_file(file)
+    file.write_bytes(content)
+    return len(task.texts(rater))
+
+
+def refresh_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> bool:
+    """Write a person's task over an earlier one; False if that holds votes that are not stored, and stays."""
+    content = _content(task, rater)
+    if file.exists():
+        if file.read_bytes() == content:
+            return True
+        if _has_new_votes(task, rater, file):
+            return False
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f"{file.name}.partial")
+    partial.write_bytes(content)
+    partial.replace(file)
+    return True
+
+
+def _has_new_votes(task: AnnotationTask, rater: str, file: Path) -> bool:
+    """Whether a spreadsheet may hold a vote that the journal does not have."""
+    try:
+        if not any(row["vote"].strip() for _, row in _rows(file)):
+            return False
+        read = read_spreadsheet(task, rater, file).answers
+    except UserError:
+        return True
+    stored = {own: task.answer(rater, task.items[own]) for own in read}
+    return not all(one is not None and one.says_the_same(read[own]) for own, one in stored.items())
+
+
+def _content(task: AnnotationTask, rater: str) -> bytes:
+    content = io.StringIO()
+    writer = csv.writer(content, lineterminator="\r\n")
+    writer.writerow(COLUMNS)
+    for item in task.texts(rater):
+        answer = task.answer(rater, item)
+        for question in task.questions(item):
+            writer.writerow([guarded(cell) for cell in _row(rater, item, question, answer)])
+    # With its mark, spreadsheet programs read the file as UTF-8.
+    return content.getvalue().encode("utf-8-sig")
+
+
+def _row(rater: str, item: AnnotationItem, question: AskedQuestion, answer: HumanAnswer | None) -> list[str]:
+    about = [
+        _ID_LETTER + item.id,
+        human_grader(rater),
+        item.words,
+        item.combination.topic,
+        question.name,
+        question.words,
+    ]
+    vote = _WORDS[answer.votes[question.name]] if answer is not None else ""
+    is_first = question.name == item.criteria[0].name
+    return [*about, question.definition, question.example, vote, answer.comment if answer and is_first else ""]
+
+
+def _refuse_other_file(file: Path) -> None:
+    """Refuse to replace any file but an earlier spreadsheet without a vote."""
+    if not file.exists():
+        return
+    try:
+        has_votes = any(row["vote"].strip() for _, row in _rows(file))
+    except UserError:
+        has_votes = True
+    if has_votes:
+        raise UserError(f"{file} is there, and is not an empty task.", hint="Nothing was changed. Choose another name.")
+
+
+def guarded(cell: str) -> str:
+    """A cell that no spreadsheet takes for a formula.
+
+    >>> guarded("=1+1"), guarded("Time flies."), guarded("- a list")
+    ("'=1+1", 'Time flies.', "'- a list")
+    """
+    plain = _CONTROLS.sub("\ufffd", cell)
+    return f"'{plain}" if _FORMULA.match(cell) else plain
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadsheetAnswers:
+    """The answers in a spreadsheet, by item."""
+
+    answers: Mapping[str, HumanAnswer]
+    empty: int
+    """Texts without any vote."""
+
+
+def read_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> SpreadsheetAnswers:
+    """Read a spreadsheet that a person filled; all faults come in one error, and then nothing is stored."""
+    rows_of_all = list(_rows(file))
+    _refuse_other_person(rater, file, (row for _, row in rows_of_all))
+    by_item: dict[str, dict[str, _Row]] = {}
+    faults: list[str] = []
+    for number, row in rows_of_all:
+        try:
+            item, name = _checked_question(task, row)
+            if name in by_item.setdefault(item.id, {}):
+                raise ValueError(f"it repeats the question on {name!r}")
+            by_item[item.id][name] = row
+        except ValueError as fault:
+            faults.append(f"row {number}: {fault}")
+    answers = {own: answer for own, rows in by_item.items() if (answer := _answer(rows)) is not None}
+    if not faults:  # a row with a fault would also be a missing vote
+        own_texts = set(task.assignment.texts[rater])
+        found = ((own, _answer_fault(task, rater, own_texts, own, answer)) for own, answer in answers.items())
+        faults = [f"the text {_ID_LETTER}{own}: {fault}" for own, fault in found if fault is not None]
+    if faults:
+        raise faults_error(str(file), faults, hint="Nothing was stored. A vote is 1, 0 or ?, one for each question.")
+    return SpreadsheetAnswers(answers, len(by_item) - len(answers))
+
+
+def _refuse_other_person(rater: str, file: Path, rows: Iterable[_Row]) -> None:
+    wanted = human_grader(rater)
+    other = next((row["rater"].strip() for row in rows if row["rater"].strip() != wanted), None)
+    if other is not None:
+        raise UserError(
+            f"{file} is not the task of {rater}: a row has the rater {other[:80]!r}, not {wanted!r}.",
+            hint="Nothing was stored. Name the person of the file with --rater.",
+        )
+
+
+def _answer_fault(
+    task: AnnotationTask, rater: str, own_texts: Collection[str], own: str, answer: HumanAnswer
+) -> str | None:
+    if own not in own_texts and task.answer(rater, task.items[own]) is None:
+        return f"{rater} does not read it; import with the options of the export"
+    return fault_of(task.items[own], answer)
+
+
+def _answer(rows: Mapping[str, _Row]) -> HumanAnswer | None:
+    """The answer in the rows of one text; None if no row has a vote."""
+    votes = {name: _vote(row["vote"]) for name, row in rows.items() if row["vote"].strip()}
+    comments = dict.fromkeys(row["comment"].strip() for row in rows.values())
+    return HumanAnswer(votes, "\n".join(filter(None, comments))) if votes else None
+
+
+def _checked_question(task: AnnotationTask, row: _Row) -> tuple[AnnotationItem, str]:
+    """The text and the criterion of a row; a ValueError says what is wrong with the row."""
+    own = row["item"].strip()
+    item = task.items.get(own.removeprefix(_ID_LETTER)) if own.startswith(_ID_LETTER) else None
+    if item is None:
+        raise ValueError(f"the run has no text {row['item'][:40]!r}")
+    question = next((q for q in task.questions(item) if _is_same(row["criterion"], q.name)), None)
+    if question is None:
+        raise ValueError(f"{row['criterion'][:60]!r} is not a criterion of its text")
+    expected = {"text": item.words, "topic": item.combination.topic, "question": question.words}
+    changed = next((name for name, cell in expected.items() if not _is_same(row[name], cell)), None)
+    if changed is not None:
+        raise ValueError(f"the {changed} was changed")
+    if row["vote"].strip() and row["vote"].strip().casefold() not in _VOTES:
+        raise ValueError(f"{row['vote'].strip()[:20]!r} is not a vote")
+    return item, question.name
+
+
+def _vote(cell: str) -> Vote:
+    return _VOTES[cell.strip().casefold()]
+
+
+def _is_same(cell: str, expected: str) -> bool:
+    """Whether a cell says what was written; programs change spaces and line ends."""
+    plain = _CONTROLS.sub("\ufffd", expected)
+    return " ".join(cell.split()) in (" ".join(plain.split()), " ".join(guarded(expected).split()))
+
+
+def _rows(file: Path) -> Iterator[tuple[int, _Row]]:
+    """The rows of a spreadsheet with their numbers; columns that somebody added are left out."""
+    content = read_text(file, most=_LARGEST)
+    named = _SEPARATOR_LINE.match(content)
+    if named is not None:
+        content = content[named.end() :]
+    separator = _separator(content) if named is None else named[1]
+    longest = csv.field_size_limit(_LARGEST)
+    try:
+        rows = list(csv.reader(io.StringIO(content, newline=""), delimiter=separator, strict=True))
+    except csv.Error as error:
+        raise UserError(f"{file} is not CSV: {error}.", hint="Save it as CSV again.") from None
+    finally:
+        csv.field_size_limit(longest)
+    header = [name.strip() for name in rows[0]] if rows else []
+    missing = [name for name in COLUMNS if header.count(name) != 1]
+    if missing:
+        again = (
+            "Export the task again, and copy the votes." if missing == ["rater"] else "Fill a file that --export wrote."
+        )
+        raise UserError(f"{file} is not a task: it has no column {missing[0]!r}.", hint=again)
+    places = {name: header.index(name) for name in COLUMNS}
+    return (
+        (number, {name: row[place] if place < len(row) else "" for name, place in places.items()})
+        for number, row in enumerate(rows[1:], start=2 if named is None else 3)
+        if any(cell.strip() for cell in row)
+    )
+
+
+def _separator(content: str) -> str:
+    """The separator of the first line: spreadsheet programs of some languages write semicolons or tabs."""
+    first = content.partition("\n")[0]
+    return max((",", ";", "\t"), key=first.count)

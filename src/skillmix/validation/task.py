@@ -1,0 +1,420 @@
+"""The task of an annotate step: its settings come from the experiment, and simulated raters answer at once.
+
+A person's list does not depend on who else reads, except where two own lists would hold the same text. Answers that
+a person gave before count, whatever changed since: the run, the number of texts or the people.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations
+from typing import Final
+
+from skillmix.calls import human_grader
+from skillmix.errors import UserError
+from skillmix.experiment.steps import AnnotateStep
+from skillmix.hashing import ranked
+from skillmix.models.scripted_rater import ScriptedRater, scripted_rater
+from skillmix.render import name_hint, plural, whole
+from skillmix.runs.graders.human_votes import LONGEST_COMMENT, HumanAnswer, is_duration, is_vote
+from skillmix.runs.graders.rater_journal import Answers, RaterJournal, latest_answer, stored_answers
+from skillmix.runs.graders.run_grader import PERSON
+from skillmix.runs.run import Run
+from skillmix.runs.texts import run_records
+from skillmix.validation.sample import (
+    AnnotationItem,
+    AskedQuestion,
+    QuestionWriter,
+    SampleText,
+    checked_agreement,
+    items_of,
+    sample_order,
+    task_in_words,
+    texts_for_width,
+)
+
+_ROUNDING: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The texts of each person, by id, in the order in which the person sees them."""
+
+    texts: Mapping[str, tuple[str, ...]]
+
+    @property
+    def shared(self) -> int:
+        """How many texts every two people have in common at least; 0 for one person."""
+        pairs = combinations(map(set, self.texts.values()), 2)
+        return min((len(one & other) for one, other in pairs), default=0)
+
+    @property
+    def distinct(self) -> int:
+        """How many different texts people read."""
+        return len(set[str]().union(*map(set, self.texts.values())))
+
+
+def assign(
+    candidates: Sequence[SampleText],
+    raters: Sequence[str],
+    *,
+    n: int,
+    overlap: float,
+    seed: int = 0,
+    answered: Mapping[str, Collection[str]] | None = None,
+) -> Assignment:
+    """Give n texts to each person, a share of them in common; fewer if there are not so many texts.
+
+    Where the run has too few texts for own texts, people share more. `answered` are the texts that a person has
+    answered: they replace own texts without an answer, so that no answer is in vain.
+    """
+    dealt = _deal(candidates, raters, n=n, overlap=overlap, seed=seed)
+    known = {one.id for one in candidates}
+    texts = {}
+    for rater, own in dealt.items():
+        before = [one for one in (answered or {}).get(rater, ()) if one in known]
+        texts[rater] = tuple(ranked(_with_answered(own, before), "annotate", seed, rater))
+    return Assignment(texts)
+
+
+class _Hand:
+    """The texts of one person, in the order of dealing."""
+
+    def __init__(self, order: Iterator[str]) -> None:
+        self._order = order
+        self.shared: list[str] = []
+        self.own: list[str] = []
+
+    def take_own(self, taken: set[str]) -> None:
+        """Take the next text that nobody has; nothing if there is none."""
+        one = next((one for one in self._order if one not in taken), None)
+        if one is not None:
+            self.own.append(one)
+            taken.add(one)
+
+
+def _deal(
+    candidates: Sequence[SampleText], raters: Sequence[str], *, n: int, overlap: float, seed: int
+) -> dict[str, _Hand]:
+    for_all = sample_order(candidates, "shared", seed)
+    hands = {rater: _Hand(sample_order(candidates, "own", seed, rater)) for rater in raters}
+    taken: set[str] = set()
+    for number in range(min(n, len(candidates))):
+        if is_shared(number, overlap):
+            one = next((one for one in for_all if one not in taken), None)
+            for hand in hands.values() if one is not None else ():
+                hand.shared.append(str(one))
+            taken.add(str(one))
+        else:
+            for hand in hands.values():
+                hand.take_own(taken)
+    for rater, hand in hands.items():
+        _fill(hand, sample_order(candidates, "own", seed, rater), n)
+    return hands
+
+
+def is_shared(number: int, overlap: float) -> bool:
+    """Whether the text of this number, from 0, is one for all; the shared ones are spread evenly.
+
+    >>> [is_shared(number, 0.3) for number in range(10)].count(True)
+    3
+    """
+    return int((number + 1) * overlap + _ROUNDING) > int(number * overlap + _ROUNDING)
+
+
+def _fill(hand: _Hand, order: Iterator[str], n: int) -> None:
+    """Add texts that others read too, if there are not enough texts for own ones."""
+    has = {*hand.shared, *hand.own}
+    while len(has) < n:
+        one = next((one for one in order if one not in has), None)
+        if one is None:
+            return
+        hand.own.append(one)
+        has.add(one)
+
+
+def _with_answered(hand: _Hand, answered: Sequence[str]) -> list[str]:
+    """The texts of a person, in which answered ones replace the last own ones that have no answer."""
+    texts = [*hand.shared, *hand.own]
+    extra = [one for one in answered if one not in set(texts)]
+    done = set(answered)
+    open_ones = [one for one in reversed(hand.own) if one not in done]
+    replaced = set(open_ones[: len(extra)])
+    return [*(one for one in texts if one not in replaced), *extra[: len(replaced)]]
+
+
+TEXTS = 50
+"""Texts for each person, unless somebody asks for another number."""
+
+
+class NothingToRead(UserError):
+    """The run has no text, or none of a student, that people could read."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """Who reads, and how many of which texts."""
+
+    raters: tuple[str, ...]
+    n: int | None = None
+    """Texts for each person; None for the number that gives `width`, or else 50."""
+    width: float | None = None
+    """The width of the 95 % interval of agreement between a person and a grader."""
+    agreement: float = 0.5
+    """The agreement at which the interval has that width; .5 is the worst case."""
+    overlap: float = 0.3
+    """The share of a person's texts that everybody reads."""
+    seed: int = 0
+    students: tuple[str, ...] = ()
+    """Students whose texts are read; none means all."""
+    ks: tuple[int, ...] = ()
+    """Numbers of skills of the texts; none means all."""
+
+    def __post_init__(self) -> None:
+        for rater in self.raters:
+            human_grader(rater)
+        twice = next((rater for rater in self.raters if self.raters.count(rater) > 1), None)
+        if twice is not None:
+            raise UserError(f"The rater {twice!r} is named twice.", hint="Give each person one name.")
+        if not self.raters:
+            raise UserError("Nobody is named who reads.", hint="Name each person with --rater NAME.")
+        if not 0 <= self.overlap <= 1:
+            raise UserError(f"{self.overlap} is not a share of texts.", hint="Use a number from 0 to 1.")
+        if self.n is not None and self.width is not None:
+            raise UserError("Two numbers of texts are asked for.", hint="Give --n or --width, not both.")
+        if self.n is not None and self.n < 1:
+            raise UserError(f"{self.n} is not a number of texts.", hint="Use 1 or more.")
+        checked_agreement(self.agreement)
+        if self.width is not None:
+            texts_for_width(self.width, agreement=self.agreement)
+
+    @property
+    def texts(self) -> int:
+        """Texts for each person."""
+        if self.width is not None:
+            return texts_for_width(self.width, agreement=self.agreement)
+        return TEXTS if self.n is None else self.n
+
+
+@dataclass(frozen=True)
+class AnnotationTask:
+    """The texts of a run that people read; a pure function of the run, the settings and the answers so far."""
+
+    run: Run
+    settings: TaskSettings
+    items: Mapping[str, AnnotationItem]
+    """All texts of the run that may be chosen, by id."""
+    assignment: Assignment
+    _answers: Mapping[str, Answers] = field(repr=False)
+
+    @property
+    def raters(self) -> tuple[str, ...]:
+        """The people."""
+        return self.settings.raters
+
+    def texts(self, rater: str) -> list[AnnotationItem]:
+        """The texts of a person, in the order in which the person sees them."""
+        return [self.items[one] for one in self.assignment.texts[rater]]
+
+    def answer(self, rater: str, item: AnnotationItem) -> HumanAnswer | None:
+        """A person's answer about a text when the task was made; None if there was none."""
+        return latest_answer(self._answers[rater], item.text)
+
+    @cached_property
+    def _questions(self) -> QuestionWriter:
+        return QuestionWriter(self.run.unchanged_catalog)
+
+    def questions(self, item: AnnotationItem) -> list[AskedQuestion]:
+        """The questions about a text."""
+        return self._questions.of(item)
+
+    def open_texts(self, rater: str) -> list[AnnotationItem]:
+        """The texts of a person that had no answer when the task was made."""
+        return [item for item in self.texts(rater) if self.answer(rater, item) is None]
+
+    @contextmanager
+    def answering(self, rater: str, *, model: str = PERSON) -> Iterator["AnswerStore"]:
+        """Store answers of a person, or of a simulated one by its spec; only one process can for the same name."""
+        with RaterJournal(self.run.journal, rater, model=model) as journal:
+            yield AnswerStore(self, journal)
+
+
+class AnswerStore:
+    """Stores the answers of one person, each in one transaction before anyone sees that it is stored."""
+
+    def __init__(self, task: AnnotationTask, journal: RaterJournal) -> None:
+        self._task = task
+        self._journal = journal
+
+    def latest(self, item: AnnotationItem) -> HumanAnswer | None:
+        """The answer about a text that counts; None if there is none yet."""
+        return self._journal.latest(item.text)
+
+    def answered(self, items: Sequence[AnnotationItem]) -> list[bool]:
+        """Whether each of these texts has an answer."""
+        return [self.latest(item) is not None for item in items]
+
+    def store(self, item: AnnotationItem, answer: HumanAnswer) -> bool:
+        """Store an answer; False if the same answer is stored already. A fault is an error, and nothing is stored."""
+        fault = fault_of(item, answer)
+        if fault is not None:
+            raise UserError(f"The answer about the text {item.id} cannot be stored: {fault}.", hint=_VOTES)
+        return self._journal.store(item.text, task_in_words(item, self._task.questions(item)), answer)
+
+    def store_all(self, answers: Mapping[str, HumanAnswer]) -> int:
+        """Store answers by the id of their text; return how many were new. With a fault, nothing is stored."""
+        with self._journal.transaction():
+            return sum(self.store(self._task.items[own], answer) for own, answer in answers.items())
+
+
+_VOTES = "Give each criterion 1 (yes), 0 (no) or None (unsure)."
+
+
+def fault_of(item: AnnotationItem, answer: HumanAnswer) -> str | None:
+    """Why an answer does not fit a text; None if it does."""
+    names = [criterion.name for criterion in item.criteria]
+    missing = [name for name in names if name not in answer.votes]
+    unknown = [name for name in answer.votes if name not in names]
+    if missing or unknown:
+        return f"it has no vote on {missing[0]!r}" if missing else f"{unknown[0]!r} is not a criterion of it"
+    wrong = next((name for name in names if not is_vote(answer.votes[name])), None)
+    if wrong is not None:
+        return f"the vote on {wrong!r} is {answer.votes[wrong]!r}"
+    if len(answer.comment) > LONGEST_COMMENT:
+        return f"the comment has {len(answer.comment)} letters where {LONGEST_COMMENT} are allowed"
+    if answer.seconds is not None and not is_duration(answer.seconds):
+        return f"{answer.seconds!r} is not a number of seconds"
+    return None
+
+
+def make_task(run: Run, settings: TaskSettings) -> AnnotationTask:
+    """Choose the texts of each person; the run is read once."""
+    if run.has_outcomes:
+        raise UserError(
+            f"The graders of {run.name} name outcomes, and people are asked about skills, topic and sense.",
+            hint="Read its texts with skillmix texts or in its report.",
+        )
+    records = run_records(run)
+    _refuse_unknown_students(run, settings.students, {text.student for text in records.texts})
+    everything = items_of(records)
+    is_whole = not settings.students and not settings.ks
+    wanted = everything if is_whole else items_of(records, students=settings.students, ks=settings.ks)
+    if not wanted:
+        raise NothingToRead(
+            f"The run {run.name} has no text that people could read.",
+            hint="Run it first, or choose another student or k. Empty answers and refusals are not shown.",
+        )
+    answers = {rater: stored_answers(run.journal, rater) for rater in settings.raters}
+    answered = {
+        rater: [item.id for item in wanted if latest_answer(own, item.text) is not None]
+        for rater, own in answers.items()
+    }
+    assignment = assign(
+        [item.candidate for item in wanted],
+        settings.raters,
+        n=settings.texts,
+        overlap=settings.overlap,
+        seed=settings.seed,
+        answered=answered,
+    )
+    items = {item.id: item for item in (*everything, *wanted)}
+    return AnnotationTask(run, settings, items, assignment, answers)
+
+
+def _refuse_unknown_students(run: Run, students: Sequence[str], known: set[str]) -> None:
+    student = next((name for name in students if name not in known), None)
+    if student is not None:
+        listed = f"Its students: {', '.join(sorted(known)) or 'none'}."
+        raise NothingToRead(
+            f"The run {run.name} has no student {student!r}.", hint=name_hint(student, known, otherwise=listed)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RaterProgress:
+    """How far a rater of a step is."""
+
+    rater: str
+    texts: int
+    answered: int
+    is_simulated: bool
+
+    @property
+    def left(self) -> int:
+        """Texts without an answer."""
+        return self.texts - self.answered
+
+    @property
+    def in_words(self) -> str:
+        """The rater, and how many texts have an answer."""
+        kind = " (simulated)" if self.is_simulated else ""
+        return f"{self.rater}{kind} has answered {whole(self.answered)} of {plural(self.texts, 'text')}"
+
+
+def annotate_step_of(run: Run, name: str) -> AnnotateStep:
+    """The annotate step of a run by its name."""
+    steps = [step for step in run.experiment.steps if isinstance(step, AnnotateStep)]
+    found = next((step for step in steps if step.name == name), None)
+    if found is None:
+        known = [step.name for step in steps]
+        listed = f"Its annotate steps: {', '.join(known)}." if known else "Name people with --rater instead."
+        raise UserError(
+            f"The run {run.name} has no annotate step {name!r}.", hint=name_hint(name, known, otherwise=listed)
+        )
+    return found
+
+
+def step_task(step: AnnotateStep, run: Run) -> AnnotationTask:
+    """The task of a step, with the answers so far."""
+    settings = TaskSettings(
+        raters=tuple(step.raters),
+        n=step.n,
+        width=step.width,
+        agreement=step.agreement,
+        overlap=step.overlap,
+        seed=step.seed,
+        students=step.read_students or (),
+        ks=tuple(step.k or ()),
+    )
+    return make_task(run, settings)
+
+
+def step_progress(step: AnnotateStep, task: AnnotationTask) -> list[RaterProgress]:
+    """How far each rater of a step is."""
+    return [
+        RaterProgress(
+            rater=rater,
+            texts=len(task.texts(rater)),
+            answered=len(task.texts(rater)) - len(task.open_texts(rater)),
+            is_simulated=rater in step.simulated,
+        )
+        for rater in task.raters
+    ]
+
+
+def run_progress(run: Run) -> dict[str, list[RaterProgress]]:
+    """How far the raters of each annotate step of a run are; a step without texts has nobody."""
+    found: dict[str, list[RaterProgress]] = {}
+    for step in run.experiment.steps:
+        if isinstance(step, AnnotateStep):
+            try:
+                found[step.name] = step_progress(step, step_task(step, run))
+            except NothingToRead:
+                found[step.name] = []
+    return found
+
+
+def answer_by_script(step: AnnotateStep, task: AnnotationTask) -> int:
+    """Let the simulated raters answer their open texts; return the number of new answers."""
+    stored = 0
+    for rater, spec in step.simulated.items():
+        with task.answering(rater, model=spec) as store:
+            script = scripted_rater(spec)
+            stored += store.store_all({item.id: _answer(script, rater, item) for item in task.open_texts(rater)})
+    return stored
+
+
+def _answer(script: ScriptedRater, rater: str, item: AnnotationItem) -> HumanAnswer:
+    names = [criterion.name for criterion in item.criteria]
+    return HumanAnswer(script.votes(rater, item.combination, item.words, names))
