@@ -32,10 +32,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
 
 from skillmix.experiment.train_step import LoraSettings
 from skillmix.training.data.examples import Example
-from skillmix.training.recipe import TrainingRecipe
+from skillmix.training.loop import UpcomingSteps
 from skillmix.training.saving import with_adapter
 from skillmix.training.step.engine import Engine
-from skillmix.training.upcoming import UpcomingSteps
+from skillmix.training.step.optimizer import TrainingRecipe
 
 PEAK = 989e12
 BATCH = 64

@@ -51,10 +51,10 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
         "models/lineage_files.py",
         "models/servers/replies.py",
         "experiment/",
-        "runs/import_texts.py",
+        "exchange/import_texts.py",
         "validation/known_texts.py",
     ),
-    "yaml": ("files.py", "experiment/", "runs/run.py", "exchange/hub_files.py"),
+    "yaml": ("files.py", "experiment/", "runs/run.py", "exchange/share.py"),
     "sqlite3": ("runs/journal/", "runs/reading/"),
     "numpy": (
         "runs/texts.py",
@@ -84,7 +84,7 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
         "datasets/",
         "frequencies/documents.py",
         "training/",
-        "runs/export.py",
+        "exchange/export.py",
         "report/tables/formats.py",
         "exchange/inspect_log.py",
     ),
@@ -100,12 +100,10 @@ MODULES_NAMED_TWICE = {  # a module's name and why its folder makes it plain
     "files": "files.py reads any file, catalog/files.py and prompts/files.py those of a catalog and a prompt set",
     "graders": "scores/ compares graders, report/tables/ shows the comparison",
     "registry": "checkers/registry.py is the table of checkers, report/registry.py that of tables and figures",
-    "report": "steps/report.py does the step, commands/report.py is the command",
     "run": "runs/run.py is the run, steps/run.py does its steps, commands/run.py is the command",
     "scores": "report/tables/ and report/figures/ show the same scores",
     "skills": "scores/ computes the outcomes of skills, report/figures/ draws them",
     "table": "scores/table.py is the table of scores, report/registry.py is any table",
-    "train": "steps/train.py does the step, commands/train.py is the command",
 }
 MOST_LINES = 700
 MOST_FILES = 20

@@ -110,7 +110,7 @@ def test_a_command_without_calls_ends_the_same_way(in_folder: Path, number: sign
 def test_a_signal_that_comes_while_an_object_is_finalized_is_not_lost() -> None:
     program = (
         "import os, signal, time\n"
-        "from skillmix.commands.signals import ending_like_ctrl_c\n"
+        "from skillmix.commands import ending_like_ctrl_c\n"
         "from skillmix.errors import Interrupted\n"
         "class Final:\n"
         "    def __del__(self):\n"

@@ -16,6 +16,7 @@ from skillmix.checkers.judge import Verdict
 from skillmix.datasets.build import WrittenDataset
 from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
 from skillmix.errors import UserError
+from skillmix.exchange.export import vote_rows
 from skillmix.experiment.experiment import Experiment, experiment_of, load_experiment
 from skillmix.experiment.recipes import ShownMode, plain_recipe, recipe_named
 from skillmix.frequencies.counting import FrequencyWanted, count_skills
@@ -26,7 +27,6 @@ from skillmix.grading.reader import Reading, read_grades
 from skillmix.prompts.files import load_prompts
 from skillmix.prompts.rubric import rubric_of
 from skillmix.report.write import ReportOptions, write_report
-from skillmix.runs.export import vote_rows
 from skillmix.runs.reading.text_rows import TextRow, run_texts
 from skillmix.runs.rules_grader import RulesGrader, reading_of, require_checkers
 from skillmix.runs.run import Run, new_run, rules_named

@@ -200,6 +200,11 @@ class Request:
         return copy
 
 
+def imported_request(key: CallKey, messages: tuple[Message, ...] = ()) -> Request:
+    """The request behind an imported reply, as far as it is known."""
+    return Request(key=key, model="imported", messages=messages, decoding=UNKNOWN_DECODING, seed=None)
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """The reply of a model; its text may be empty."""

@@ -10,9 +10,9 @@ from skillmix.calls import LONGEST_NAME, checked_name
 from skillmix.catalog.files import load_catalog
 from skillmix.commands import main
 from skillmix.errors import UserError
+from skillmix.exchange.import_texts import import_texts
 from skillmix.experiment.experiment import experiment_of
 from skillmix.files import read_text, read_yaml
-from skillmix.runs.import_texts import import_texts
 
 LONG = "a" * 100_000
 

@@ -17,8 +17,8 @@ from typing import Any
 from skillmix.cluster import rank_group
 from skillmix.models.checkpoints import Checkpoint
 from skillmix.training import rank_job
+from skillmix.training.data.batches import TrainingOrder
 from skillmix.training.data.examples import Example
-from skillmix.training.data.order import TrainingOrder
 
 KILLED_BEFORE = 5
 _train_rank = rank_job.train_rank

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.commands.streams import program
+from skillmix.commands.shared import program
 
 
 def test_a_command_that_the_shell_does_not_find_is_named_by_its_path(

@@ -13,9 +13,9 @@ import yaml
 from skillmix.commands import main
 from skillmix.errors import UserError
 from skillmix.exchange.import_inspect import import_inspect
+from skillmix.exchange.import_texts import import_texts
 from skillmix.exchange.share import ShareChoices, SharedFiles, share
 from skillmix.grading.points import METRICS
-from skillmix.runs.import_texts import import_texts
 from skillmix.runs.run import open_run
 from skillmix.scores.scoring import run_scores
 from tests.exchange.eval_schema import AGGREGATE, EVAL_RESULT, SAMPLE, faults

@@ -118,7 +118,7 @@ def test_a_long_table_is_one_float_scaled_to_the_page() -> None:
 
 def test_a_table_of_groups_wider_than_the_page_has_panels() -> None:
     groups = (("", 1), *((f"k = {k}", 2) for k in range(1, 6)))
-    row = ("base", *(ScoreEntry(score(0.5)) for _ in range(10)))
+    row: tuple[Entry, ...] = ("base", *(ScoreEntry(score(0.5)) for _ in range(10)))
 
     text = as_latex(ReportTable("w", "Wide", "", ("student", *["full marks", "all skills"] * 5), (row,), groups=groups))
 

@@ -9,8 +9,8 @@ import yaml
 
 from skillmix.commands import main
 from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
+from skillmix.exchange.export import export
 from skillmix.experiment.recipes import plain_recipe
-from skillmix.runs.export import export
 from skillmix.scores.scoring import run_scores
 from skillmix.scores.status import run_status
 from skillmix.steps.run import run_experiment

@@ -40,7 +40,10 @@ REFUSED: Final = "version-1-refused"
 def unpack(name: str, folder: Path) -> None:
     """Unpack the folder of a run."""
     with tarfile.open(FIXTURES / f"{name}.tar.gz") as archive:
-        archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+        if hasattr(tarfile, "data_filter"):
+            archive.extractall(folder, filter="data")
+        else:  # Python 3.11.2
+            archive.extractall(folder)
 
 
 def described(name: str) -> dict[str, Any]:

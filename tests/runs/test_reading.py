@@ -13,9 +13,9 @@ import yaml
 
 from skillmix.calls import GradeKey
 from skillmix.errors import UserError
+from skillmix.exchange.import_texts import import_texts
 from skillmix.grading.points import earns_nothing, text_score
 from skillmix.grading.reader import Reading
-from skillmix.runs.import_texts import import_texts
 from skillmix.runs.journal.journal import JournalReader
 from skillmix.runs.reading.decisions import decided_conversations, decision_rules
 from skillmix.runs.reading.graded_conversations import GradedConversation, conversations, written_conversations

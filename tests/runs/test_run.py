@@ -9,8 +9,8 @@ import yaml
 
 from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError
+from skillmix.exchange.import_texts import import_texts
 from skillmix.experiment.experiment import Experiment, experiment_of
-from skillmix.runs.import_texts import import_texts
 from skillmix.runs.run import Run, RunGrader, new_run, open_run
 
 

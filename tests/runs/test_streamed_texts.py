@@ -14,9 +14,9 @@ from pyarrow import parquet
 
 from skillmix.calls import Call, Message
 from skillmix.errors import UserError
+from skillmix.exchange import export as exporting
+from skillmix.exchange.export import Row, What, export, vote_rows
 from skillmix.grading.points import StudentText
-from skillmix.runs import export as exporting
-from skillmix.runs.export import Row, What, export, vote_rows
 from skillmix.runs.reading import graded_conversations
 from skillmix.runs.reading.text_rows import first_texts, run_texts
 from skillmix.runs.run import Run, open_run

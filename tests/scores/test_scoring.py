@@ -7,7 +7,7 @@ import pytest
 from skillmix.calls import CallProblem, Decoding, GenerateKey, GradeKey, Message, Outcome, Reply, Request, text_id
 from skillmix.catalog.combinations import combination_of
 from skillmix.errors import UserError
-from skillmix.runs.export import export
+from skillmix.exchange.export import export
 from skillmix.runs.run import Run
 from skillmix.scores.scoring import run_scores
 

@@ -15,8 +15,8 @@ from skillmix.runs.calling import make_calls
 from skillmix.runs.finished.step_records import StepRecord
 from skillmix.runs.run import new_run, open_run
 from skillmix.scores.scoring import run_scores
-from skillmix.steps.dependencies import StepInputs, of_calls
 from skillmix.steps.run import run_experiment
+from skillmix.steps.step_kind import StepInputs, of_calls
 from tests.runs.test_declared_lineages import data, drawn, experiment, model
 
 TUNED = {"tuned_from": "base", "trained_on": "d12"}

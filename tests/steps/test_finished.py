@@ -110,7 +110,7 @@ def test_a_step_runs_again_only_for_what_it_depends_on(
 def test_another_code_version_looks_through_the_journal_again(
     record: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("skillmix.steps.dependencies.code_version", lambda: "another")
+    monkeypatch.setattr("skillmix.steps.step_kind.code_version", lambda: "another")
 
     result = run_experiment(Path("done.yaml"))
 

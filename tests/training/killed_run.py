@@ -17,7 +17,7 @@ def main(experiment: Path, last: int) -> None:
     """Train, and never come to the end."""
     import_lean()  # as a command does, before anything imports torch
     import_here()
-    from skillmix.training.data.order import TrainingOrder
+    from skillmix.training.data.batches import TrainingOrder
 
     step: Any = TrainingOrder.step
 

@@ -19,8 +19,8 @@ from skillmix.experiment.train_step import PRECISIONS
 from skillmix.steps.run import train_steps
 from skillmix.training.checkpoints import Checkpoints, Progress
 from skillmix.training.ranks import Ranks
-from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.step.engine import Engine
+from skillmix.training.step.optimizer import TrainingRecipe
 from tests.training.tiny import random_step, tiny_model, weights_of
 
 pytestmark = pytest.mark.machine

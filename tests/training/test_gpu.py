@@ -8,13 +8,12 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from skillmix.experiment.train_step import PRECISIONS
+from skillmix.training.data.batches import pack
 from skillmix.training.data.examples import Example
-from skillmix.training.data.micro_batches import pack
-from skillmix.training.recipe import TrainingRecipe
-from skillmix.training.step.attention import packed_attention
 from skillmix.training.step.engine import Engine
 from skillmix.training.step.inputs import inputs_of
-from skillmix.training.step.optimizer import _functions
+from skillmix.training.step.optimizer import TrainingRecipe, _functions
+from skillmix.training.step.packed_model import packed_attention
 from skillmix.training.step.recordings import GraphRecorder
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]

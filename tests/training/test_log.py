@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from skillmix.runs.run import Run
-from skillmix.training.log import cut_log, draw_losses, run_curves
-from skillmix.training.loss_curve import loss_curve
+from skillmix.training.log import cut_log, draw_losses, loss_curve, run_curves
 
 
 def write_log(folder: Path, rows: list[dict[str, object]]) -> Path:

@@ -2,7 +2,7 @@
 
 from xml.etree import ElementTree
 
-from skillmix.training.loss_curve import loss_curve
+from skillmix.training.log import loss_curve
 
 
 def test_a_curve_has_labelled_axes_and_a_line_for_each_loss() -> None:

@@ -52,7 +52,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_two_ranks_take_the_steps_of_one(two: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skillmix.training.step.loss.LOGITS", 97 * 5)
+    monkeypatch.setattr("skillmix.training.step.packed_model.LOGITS", 97 * 5)
     one = trace(name, Ranks())
     found: dict[str, Any] = torch.load(two / f"{name}.pt", weights_only=True)
 

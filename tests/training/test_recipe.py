@@ -1,7 +1,7 @@
 """The recipe of a run: a train step's settings and nothing else."""
 
 from skillmix.experiment.train_step import RecipeSettings, ReplaySettings
-from skillmix.training.recipe import TrainingRecipe
+from skillmix.training.step.optimizer import TrainingRecipe
 
 
 def test_a_recipe_has_the_settings_of_its_step() -> None:

@@ -102,8 +102,8 @@ def test_the_mask_is_that_of_trl(trainer: Any, smollm2: Path) -> None:
 def test_loss_and_gradient_norm_are_those_of_trl(trainer: Any, smollm2: Path) -> None:
     from transformers import AutoTokenizer
 
-    from skillmix.training.recipe import TrainingRecipe
     from skillmix.training.step.engine import Engine
+    from skillmix.training.step.optimizer import TrainingRecipe
 
     examples = Encoder(AutoTokenizer.from_pretrained(smollm2)).examples(CONVERSATIONS, limit=1024, too_long="refuse")
     recipe = TrainingRecipe(steps=1, batch=3, optimizer="sgd", precision="fp32", compile="off")

@@ -7,9 +7,9 @@ import pytest
 
 from skillmix.errors import UserError
 from skillmix.training.data.examples import Example
-from skillmix.training.recipe import TrainingRecipe
+from skillmix.training.loop import UpcomingSteps
 from skillmix.training.step.engine import Engine
-from skillmix.training.upcoming import UpcomingSteps
+from skillmix.training.step.optimizer import TrainingRecipe
 from tests.training.tiny import Steps, random_step, tiny_model
 
 RECIPE = TrainingRecipe(learning_rate=1e-2, warmup_steps=0, precision="fp32", token_budget=100)

@@ -11,7 +11,7 @@ from tempfile import mkdtemp
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination, Draw, combination_of, draw_combinations
 from skillmix.catalog.files import load_catalog
-from skillmix.runs.import_texts import import_texts
+from skillmix.exchange.import_texts import import_texts
 from skillmix.runs.run import Run, open_run
 from tests.report.conftest import inside
 

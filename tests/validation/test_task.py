@@ -13,7 +13,7 @@ import pytest
 from skillmix.calls import GradeKey
 from skillmix.commands import main
 from skillmix.errors import UserError
-from skillmix.runs.export import vote_rows
+from skillmix.exchange.export import vote_rows
 from skillmix.runs.graders.human_votes import HumanAnswer
 from skillmix.runs.reading.text_rows import run_texts
 from skillmix.runs.run import Run, open_run

@@ -7,37 +7,41 @@ unreadable items; 2: the user must change something; 128 + n: ended by signal n 
 """
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
-from signal import SIGINT
+from typing import TYPE_CHECKING, Any, Final
 
 from skillmix import __version__
 from skillmix.catalog.own_code import trusting_code
-from skillmix.commands import catalog, dataset, imports, models, one_text, report, results, run, start, train
-from skillmix.commands.exchange import sharing
-from skillmix.commands.graders import annotate, calibrate
-from skillmix.commands.shared_options import Command, CommandParser
-from skillmix.commands.signals import ending_like_ctrl_c
-from skillmix.errors import UserError, visible
+from skillmix.commands import catalog, dataset, exchange, graders, one_text, results, run, start
+from skillmix.commands.shared import Command, CommandParser
+from skillmix.errors import Interrupted, UserError, visible
 from skillmix.render import wrapped
 
-MODULES = (
-    start,
-    run,
-    dataset,
-    train,
-    results,
-    sharing,
-    calibrate,
-    imports,
-    report,
-    annotate,
-    catalog,
-    one_text,
-    models,
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
+
+PARSERS = (
+    start.add_parsers,
+    run.add_parsers,
+    dataset.add_parsers,
+    run.add_training,
+    results.add_parsers,
+    exchange.add_share,
+    graders.add_calibrate,
+    exchange.add_imports,
+    results.add_report,
+    graders.add_annotate,
+    catalog.add_parsers,
+    one_text.add_parsers,
+    start.add_models,
 )
-"""The modules of commands, in the order of `skillmix --help`."""
+"""Add commands to the parser, in the order of `skillmix --help`."""
 
 
 @cache
@@ -48,9 +52,9 @@ def parser_of_all() -> CommandParser:
         description="Measure whether a chat model can combine language skills, and teach it to.",
     )
     parser.add_argument("--version", action="version", version=f"skillmix {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for module in MODULES:
-        module.add_parsers(commands)
+    commands: Any = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for add_parsers in PARSERS:
+        add_parsers(commands)
     parser.set_defaults(whole=parser)
     return parser
 
@@ -72,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return status
     except UserError as error:
         # In a file or a pipe each stays one line, so that programs can read it.
-        layout = wrapped if sys.stderr.isatty() else _as_it_is
+        layout = wrapped if sys.stderr.isatty() else lambda text, indent: text
         print(layout(f"error: {visible(error.message)}", indent=4), file=sys.stderr)
         if error.hint:
             print(layout(f"hint: {visible(error.hint)}", indent=2), file=sys.stderr)
@@ -88,11 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt as stop:
         print("interrupted; run the same command again to go on", file=sys.stderr)
-        return 128 + getattr(stop, "number", SIGINT)
-
-
-def _as_it_is(text: str, *, indent: int) -> str:
-    return text
+        return 128 + getattr(stop, "number", signal.SIGINT)
 
 
 def _prepare_streams() -> None:
@@ -101,3 +101,47 @@ def _prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+_SOON_S: Final = 0.01
+
+
+@contextmanager
+def ending_like_ctrl_c() -> Iterator[None]:
+    """Raise `Interrupted` on both signals, unless a signal is ignored (as under nohup) or has another handler."""
+    # The ranks of a distributed training cannot agree on a step to stop at; their launcher's signal must end them.
+    is_alone = int(os.environ.get("WORLD_SIZE") or 1) == 1
+    before = {}
+    if is_alone and threading.current_thread() is threading.main_thread():
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)  # Windows has no SIGHUP
+            if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+                before[number] = signal.signal(number, _end)
+    hook = sys.unraisablehook
+    if before:
+        sys.unraisablehook = _sending_again(hook)
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, _: object) -> None:
+    raise Interrupted(number)
+
+
+def _sending_again(hook: "Callable[[UnraisableHookArgs], object]") -> "Callable[[UnraisableHookArgs], object]":
+    """A hook for errors that nobody can catch: a signal that came while an object was finalized comes again soon."""
+
+    def send_again(problem: "UnraisableHookArgs") -> None:
+        if not isinstance(problem.exc_value, KeyboardInterrupt):
+            hook(problem)
+            return
+        number = getattr(problem.exc_value, "number", signal.SIGINT)
+        again = threading.Timer(_SOON_S, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
+
+    return send_again

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skillmix.commands.shared_options import (
+from skillmix.commands.shared import (
     Commands,
     above_zero,
     add_catalog_options,
@@ -15,8 +15,8 @@ from skillmix.commands.shared_options import (
     add_trust_option,
     catalog_name,
     positive,
+    print_json,
 )
-from skillmix.commands.streams import print_json
 from skillmix.errors import UserError
 from skillmix.render import are, plural, wrapped
 

@@ -1,10 +1,20 @@
 """The last lines of `skillmix run`: the differences that tuning made, the cost, and commands to try next."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from shlex import join
 from typing import Final
 
+from skillmix.catalog.files import load_catalog
+from skillmix.experiment.experiment import Experiment, load_experiment
+from skillmix.experiment.plan import first_combination
+from skillmix.experiment.steps import ReportStep
 from skillmix.render import dollars, duration, in_words, plural, share, signed_with_interval, whole
+from skillmix.runs.run import Run
 from skillmix.scores.compare import Change
+from skillmix.scores.scoring import ScoredRun
 
 _MAX_LINES: Final = 12
 _NOTE: Final = (
@@ -61,3 +71,85 @@ def cost_line(*, called: int, found: int, seconds: float, cpu_seconds: float, co
 def command_lines(commands: Sequence[tuple[str, str]]) -> list[str]:
     """Commands to try, each with a shell comment that says what it does."""
     return ["try next:", *(f"  {command}  # {about}" for command, about in commands)] if commands else []
+
+
+_COUNT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run that just ended, and how it was started."""
+
+    run: Run
+    file: Path
+    """The experiment file."""
+    changes: Sequence[str]
+    """The values of `--set`."""
+    scored: ScoredRun
+    has_report: bool
+
+
+def run_name(run: Run) -> str:
+    """The name under which commands find a run."""
+    return run.name if run.path == Path("runs") / run.name else str(run.path)
+
+
+def next_commands(ended: Ended, *, program: str) -> list[tuple[str, str]]:
+    """Commands as a user types them, each with what it does."""
+    trust = " --trust-code" if ended.run.catalog.code is not None else ""
+    return [(command + trust, what) for command, what in islice(_all(ended, program), _COUNT)]
+
+
+def _all(ended: Ended, program: str) -> Iterator[tuple[str, str]]:
+    name = run_name(ended.run)
+    experiment = load_experiment(ended.file, changes=ended.changes)
+    if ended.scored.scores:
+        students = {score.student for score in ended.scored.scores}
+        plans = (plan for step in experiment.steps if isinstance(step, ReportStep) for plan in step.contrasts)
+        plan = next((plan for plan in plans if {plan.student, plan.against} <= students), None)
+        student, k = (plan.student, plan.k) if plan else _worth_reading(ended.scored)
+        chosen = ["--student", student, "--k", str(k)]
+        yield f"{program} {join(['texts', name, '--n', '3', *chosen])}", f"the best texts of {student}"
+        if not ended.has_report:
+            yield f"{program} {join(['report', name])}", "pages in which every number leads to its texts"
+        if plan and plan.against:
+            words = join(["compare", name, plan.against, plan.student, "--texts", "2"])
+            yield f"{program} {words}", "two texts for each of two requests, and every difference"
+        if own := _own_text(experiment):
+            yield f"{_ECHO} | {program} {own}", "let code grade a sentence of yours"
+        rules, whose = ("default", "the default") if experiment.rules == "paper" else ("paper", "the paper's")
+        yield f"{program} {join(['scores', name, '--rules', rules])}", f"the same texts, scored by {whose} rules"
+    if ended.run.has_outcomes:
+        yield f"{program} {join(['texts', name, '--n', '3'])}", "texts with their outcomes and the words of graders"
+        if not ended.has_report:
+            yield f"{program} {join(['report', name])}", "pages in which every number leads to its texts"
+    changes = [*ended.changes, f"name={experiment.name}-again", f"seed={experiment.seed + 1}"]
+    options = [word for change in changes for word in ("--set", change)]
+    repeated = join(["run", str(ended.file), *options, "--dry-run"])
+    yield f"{program} {repeated}", "what a repetition with another seed would cost"
+    yield f"{program} {join(['status', name])}", "what is done, missing and failed"
+    yield f"{program} {join(['export', name, '--what', 'calls'])}", "every call with its messages, as a file"
+
+
+_ECHO = "echo 'Write a sentence of your own here.'"
+
+
+def _worth_reading(scored: ScoredRun) -> tuple[str, int]:
+    """The tuned student and k with the largest gain found; without one, the student and k with the best score."""
+    found = max(scored.changes, key=lambda change: change.row.found, default=None)
+    if found is not None and found.row.found > 0:
+        return found.student, found.row.k
+    best = max(scored.scores, key=lambda s: (s.metric == "full_marks", s.value or 0.0, s.k))
+    return best.student, best.k
+
+
+def _own_text(experiment: Experiment) -> str | None:
+    """`grade-text` with skills and a topic of this experiment; None if no grader is code alone."""
+    if not any(settings.asked is None for settings in experiment.graders.values()):
+        return None
+    catalog = load_catalog(experiment.catalog, *experiment.other_catalogs)
+    found = first_combination(experiment, catalog)
+    if found is None:
+        return None
+    name, first = found
+    return join(["grade-text", name, "--skills", "; ".join(first.skills), "--topic", first.topic])

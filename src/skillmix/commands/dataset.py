@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skillmix.commands.run import add_change_options, add_on_option, add_step_option, run
-from skillmix.commands.shared_options import Commands, add_command, positive
-from skillmix.commands.streams import print_json
+from skillmix.commands.shared import Commands, add_command, positive, print_json
 from skillmix.errors import UserError
 from skillmix.render import plural
 

@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from skillmix.commands.shared_options import (
+from skillmix.commands.shared import (
     Commands,
     add_catalog_options,
     add_command,
     add_trust_option,
     catalog_name,
     positive,
+    print_json,
+    standard_input,
 )
-from skillmix.commands.streams import print_json, standard_input
 from skillmix.errors import UserError, errors_of, refuse
 from skillmix.render import grounds, wrapped
 

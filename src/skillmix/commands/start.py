@@ -1,16 +1,21 @@
-"""Commands for the first minutes: `init` writes a commented experiment file, `completion` prints a shell script."""
+"""Commands to begin with: `init` writes an experiment file, `completion` a shell script, `models` lists models."""
 
 import argparse
 import json
 import re
 import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from skillmix.commands.shared_options import Commands, add_command
-from skillmix.commands.streams import program
+from skillmix.commands.shared import Commands, add_command, print_json, program
 from skillmix.errors import UserError
+from skillmix.render import wrapped
+
+if TYPE_CHECKING:
+    from skillmix.models.bundled import BundledModel
+
 
 PURPOSES: Final = {
     "evaluate": "evaluate my model",
@@ -100,3 +105,45 @@ def starter(purpose: str, *, model: str | None = None) -> str:
     quoted = json.dumps(model, ensure_ascii=False)[1:-1]
     before, students, after = text.partition("\nstudents:")
     return before + students + _MODEL.sub(lambda _: quoted, after, count=1)
+
+
+def add_models(commands: Commands) -> None:
+    """Add the command `models`."""
+    parser = add_command(commands, "models", models)
+    parser.add_argument("--fetch", action="store_true", help="download the bundled models into the cache")
+
+
+def models(options: argparse.Namespace) -> int:
+    """List the forms of model specs and the bundled models."""
+    listed = list_models(fetch=options.fetch)
+    if options.json:
+        return print_json(listed.as_json())
+    for provider, about in listed.providers.items():
+        print(wrapped(f"{provider:<10} {about}", indent=11))
+    for model in listed.bundled:
+        where = f"in {model.folder}" if model.folder else f"fetched at first use ({model.download_mb} MB)"
+        facts = f"{model.spec}: {model.about}, {model.licence}, from {model.package}; {where}"
+        print(f"\n{wrapped(facts, indent=2)}")
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelList:
+    """The forms of specs, and the bundled models."""
+
+    providers: dict[str, str]
+    bundled: "list[BundledModel]"
+
+    def as_json(self) -> dict[str, object]:
+        """The documented form of `models --json`."""
+        return asdict(self)
+
+
+def list_models(*, fetch: bool = False) -> ModelList:
+    """Everything that `model:` can name; no model is loaded, and a bundled one is downloaded only to `fetch` it."""
+    from skillmix.models.bundled import SOURCES, bundled_model, bundled_models
+    from skillmix.models.specs import provider_forms
+
+    for name in SOURCES if fetch else ():
+        bundled_model(name)
+    return ModelList(provider_forms(), bundled_models())

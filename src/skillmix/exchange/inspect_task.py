@@ -29,7 +29,6 @@ from skillmix.calls import GradeKey, Message, Reply
 from skillmix.catalog.catalog import Setting
 from skillmix.checkers.registry import checker_of
 from skillmix.errors import UserError
-from skillmix.exchange.task_protocol import PointsOfText, TaskProtocol, VoteRecord
 from skillmix.exchange.task_settings import (
     FACTS,
     GRADER_TEMPERATURE,
@@ -41,7 +40,10 @@ from skillmix.exchange.task_settings import (
     STUDENT_TOKENS,
     TURNS_KEY,
     InspectTaskSettings,
+    PointsOfText,
     TaskGrader,
+    TaskProtocol,
+    VoteRecord,
     rounds_of,
     settings_of,
 )

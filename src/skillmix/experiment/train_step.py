@@ -1,6 +1,6 @@
 """Train steps of an experiment; the defaults are the paper's recipe (arXiv 2409.19808, section 3.3).
 
-A new precision is a row of `PRECISIONS`. It needs an update function in `training/step/precision.py` only if it stores
+A new precision is a row of `PRECISIONS`. It needs an update function in `training/step/optimizer.py` only if it stores
 updated weights in a new way.
 """
 

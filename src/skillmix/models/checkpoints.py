@@ -1,7 +1,7 @@
 """Checkpoints on disk: the folders that a spec names, the hash of their weights, and the bases of adapters."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b, file_digest
@@ -88,6 +88,39 @@ def checkpoint_of(spec: ModelSpec, *, chain: tuple[Path, ...] = ()) -> Checkpoin
         f"There is no checkpoint in {folder}.",
         hint="PATH in local:PATH is a folder with config.json; ADAPTER in local:PATH+ADAPTER has adapter_config.json.",
     )
+
+
+def serving_fault(config: Mapping[str, Any]) -> str | None:
+    """Why the engine of this package cannot write with a model, by its config.json; None if nothing is wrong.
+
+    >>> serving_fault({"sliding_window": 4096}), serving_fault({"sliding_window": 4096, "use_sliding_window": False})
+    ('uses sliding-window attention', None)
+    """
+    own = config.get("text_config")
+    text = own if isinstance(own, Mapping) else config
+    has_windows = text.get("sliding_window") and text.get("use_sliding_window", True)
+    return "uses sliding-window attention" if has_windows else None
+
+
+def require_serving(checkpoint: Checkpoint, *, name: str) -> None:
+    """Refuse a model that the engine of this package cannot write with; its weights are not read."""
+    file = checkpoint.base / "config.json"
+    fault = serving_fault(json_object(file.read_bytes(), source=str(file), hint="Fetch the checkpoint again."))
+    if fault:
+        raise UserError(f"{name} {fault}.", hint=SERVE_IT)
+
+
+SERVE_IT: Final = "Serve it with vLLM and use openai:NAME@URL, or choose another model."
+
+
+def lacks_chat_template(folder: Path) -> bool:
+    """Whether a folder has a tokenizer without a chat template, in the files where transformers looks for one."""
+    own = (folder / name for name in ("chat_template.jinja", "additional_chat_templates/default.jinja"))
+    file = folder / "tokenizer_config.json"
+    if any(template.is_file() for template in own) or not file.is_file():
+        return False
+    config = json_object(file.read_bytes(), source=str(file), hint="Fetch the tokenizer again.")
+    return not config.get("chat_template")
 
 
 def base_and_adapters(spec: ModelSpec) -> tuple[str, tuple[str, ...]]:

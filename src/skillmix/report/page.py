@@ -101,8 +101,16 @@ TERMS: Final = tuple(Term(name, meaning) for name, meaning in _MEANINGS.items())
 
 
 def simulated_models(report: Report) -> str:
-    """Sentences that name the students, graders and raters that are scripted; empty if there is none."""
-    return " ".join(filter(None, (_simulated_models(report), _simulated_raters(report))))
+    """Sentences that name students, graders and raters that are scripted, and students that are code; often empty."""
+    facts = {run.name: run for run in report.runs}
+    writers = dict.fromkeys((cell.key.run, cell.key.student) for cell in report.all_cells)
+    students = {report.label(*key): facts[key[0]].students.get(key[1], "") for key in writers}
+    judges = dict.fromkeys((cell.key.run, cell.key.grader) for cell in report.all_cells)
+    graders = {report.label(*key): facts[key[0]].graders.get(key[1], "") for key in judges}
+    words, count = _named("student", students, "composer:") or ("", 0)
+    are = f"{_capital(words)} {'is' if count == 1 else 'are'}"
+    composed = f"{are} code that composes texts from clauses, no language model." if count else ""
+    return " ".join(filter(None, (_simulated_models(students, graders), composed, _simulated_raters(report))))
 
 
 def _simulated_raters(report: Report) -> str:
@@ -114,13 +122,9 @@ def _simulated_raters(report: Report) -> str:
     return f"The raters {listed(names)} are simulated: scripts with rates of error set in advance, no people."
 
 
-def _simulated_models(report: Report) -> str:
-    facts = {run.name: run for run in report.runs}
-    writers = dict.fromkeys((cell.key.run, cell.key.student) for cell in report.all_cells)
-    students = {report.label(*key): facts[key[0]].students.get(key[1], "") for key in writers}
-    judges = dict.fromkeys((cell.key.run, cell.key.grader) for cell in report.all_cells)
-    graders = {report.label(*key): facts[key[0]].graders.get(key[1], "") for key in judges}
-    named = [words for role, specs in (("student", students), ("grader", graders)) if (words := _scripted(role, specs))]
+def _simulated_models(students: Mapping[str, str], graders: Mapping[str, str]) -> str:
+    by_role = (("student", students), ("grader", graders))
+    named = [words for role, specs in by_role if (words := _named(role, specs, "scripted:"))]
     if not named:
         return ""
     simulated = " and ".join(text for text, _ in named)
@@ -129,9 +133,9 @@ def _simulated_models(report: Report) -> str:
     return f"{_capital(simulated)} are simulated: scripted models with rates set in advance, no language model."
 
 
-def _scripted(role: str, specs: Mapping[str, str]) -> tuple[str, int] | None:
-    """The scripted models of a role in words, and their number; their names only if other models have the role too."""
-    names = [name for name, spec in specs.items() if spec.startswith("scripted:")]
+def _named(role: str, specs: Mapping[str, str], start: str) -> tuple[str, int] | None:
+    """The models of a role whose specs begin so, in words, and their number; names only if others have the role too."""
+    names = [name for name, spec in specs.items() if spec.startswith(start)]
     if not names:
         return None
     which = "" if len(names) == len(specs) else f" {listed(names)}"

@@ -267,10 +267,10 @@ def family_of(spec: str | None) -> str | None:
     ('gpt', 'mistral', 'smollm')
     >>> family_of("openai:Meta-Llama-3-8B@http://localhost:8000/v1"), family_of("rules:"), family_of(None)
     ('llama', None, None)
-    >>> family_of("local:runs/tune/m12/model"), family_of("scripted:grader")
-    (None, None)
+    >>> family_of("local:runs/tune/m12/model"), family_of("scripted:grader"), family_of("composer:figures")
+    (None, None, None)
     """
-    if (spec or "").startswith("scripted:"):
+    if (spec or "").startswith(("scripted:", "composer:")):
         return None
     name = (spec or "").removeprefix("rules:").partition(":")[2].partition("@")[0].partition("?")[0]
     last = name.rstrip("/").rpartition("/")[2].lower()

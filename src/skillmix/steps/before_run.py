@@ -18,9 +18,9 @@ from skillmix.experiment.costs import Price
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, Settings, cells_of, place_of, settings_by_model
 from skillmix.experiment.step_base import JOINED, Step, student_name
-from skillmix.experiment.train_step import TrainStep
+from skillmix.experiment.train_step import CHAT_TEMPLATES, TrainStep
 from skillmix.models.bundled import bundled_models
-from skillmix.models.checkpoints import checkpoint_of
+from skillmix.models.checkpoints import Checkpoint, checkpoint_of, lacks_chat_template, require_serving
 from skillmix.models.lineage_files import read_model_file
 from skillmix.models.local.model import check_chat_template
 from skillmix.models.servers.keys import servers_of
@@ -33,7 +33,14 @@ from skillmix.runs.conversations import Conversations
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.rules_grader import require_checkers
 from skillmix.runs.run import Run
-from skillmix.runs.students import check_students, made_students, model_folder, require_trained, with_trained
+from skillmix.runs.students import (
+    check_students,
+    made_students,
+    model_folder,
+    require_trained,
+    settings_for,
+    with_trained,
+)
 from skillmix.steps.kinds import kind_of
 from skillmix.steps.train import packages_for_training
 from skillmix.tracking import require_trackers
@@ -88,6 +95,7 @@ def plan_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step],
     yield lambda: check_students(experiment)
     yield lambda: cells_of(experiment, catalog, usable_around(experiment, catalog, run.around.by_step))
     yield lambda: run.checked_document(experiment, catalog)
+    yield from _local_model_checks(experiment, steps)
 
 
 def student_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> Checks:
@@ -108,6 +116,56 @@ def file_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step],
     yield lambda: require_trackers(experiment.track)
     for step in steps:
         yield partial(kind_of(step).check, step, experiment, catalog, run)
+
+
+def _local_model_checks(experiment: Experiment, steps: Sequence[Step]) -> Checks:
+    """Checks of the checkpoints on this machine that steps ask or train: can they be asked, can they chat?
+
+    A model that a step will train is asked with the architecture of its base; training gives it a chat template.
+    """
+    checks: dict[tuple[str, bool], Callable[[], object]] = {}
+    for step in steps:
+        asked: list[tuple[Settings, bool]] = [
+            *((settings_for(experiment, name), name in experiment.students) for name in step.student_names),
+            *((experiment.graders[name], True) for name in step.grader_names),
+        ]
+        for settings, needs_template in asked:
+            checks[str(settings.asked), needs_template] = partial(
+                _require_asking, settings.asked, needs_template=needs_template
+            )
+        if isinstance(step, TrainStep) and step.format is None and step.base in experiment.students:
+            yield partial(_require_template_or_format, step, experiment.students[step.base].asked)
+    yield from checks.values()
+
+
+def _checkpoint_here(asked: str | None) -> Checkpoint | None:
+    """The checkpoint of a model whose files are on this machine."""
+    if asked is None or not provider_of(asked).has_checkpoint or would_download(parse_spec(asked)):
+        return None
+    try:
+        return checkpoint_of(parse_spec(asked))
+    except UserError:  # the checks of files name what is missing
+        return None
+
+
+def _require_asking(asked: str | None, *, needs_template: bool) -> None:
+    checkpoint = _checkpoint_here(asked)
+    if checkpoint is not None:
+        require_serving(checkpoint, name=str(asked))
+        if needs_template and lacks_chat_template(checkpoint.tokenizer):
+            raise UserError(
+                f"The tokenizer of {asked} has no chat template.",
+                hint="Use an instruction-tuned model, or the model of a train step with format:.",
+            )
+
+
+def _require_template_or_format(step: TrainStep, asked: str | None) -> None:
+    checkpoint = _checkpoint_here(asked)
+    if checkpoint is not None and lacks_chat_template(checkpoint.tokenizer):
+        raise UserError(
+            f"Step {step.name!r}: the tokenizer of {asked} has no chat template.",
+            hint=f"Name its format with format: {', '.join(CHAT_TEMPLATES)}.",
+        )
 
 
 def check_plan(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> None:

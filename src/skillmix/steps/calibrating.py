@@ -11,7 +11,7 @@ from pathlib import Path
 from signal import SIGINT
 from typing import Final, NamedTuple
 
-from skillmix.calls import GenerateKey, Reply
+from skillmix.calls import GenerateKey, Reply, imported_request
 from skillmix.errors import Interrupted
 from skillmix.experiment.costs import load_prices, tokens_in
 from skillmix.experiment.plan import settings_by_model
@@ -21,7 +21,6 @@ from skillmix.models.specs import parse_spec, provider_of
 from skillmix.runs.budget import LimitedBudget, Task
 from skillmix.runs.calling import StepContext, serve
 from skillmix.runs.conversations import Conversations
-from skillmix.runs.import_texts import imported_request
 from skillmix.runs.journal.call_journal import RunJournal
 from skillmix.runs.progress.progress import RunProgress, watched
 from skillmix.runs.progress.time_left import Work

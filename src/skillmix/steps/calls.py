@@ -1,4 +1,4 @@
-"""Steps whose calls are known in advance: evaluate, generate and grade share what is here."""
+"""Steps that make calls: students write texts (generate), graders grade them (grade), or both (evaluate)."""
 
 import asyncio
 from collections import Counter
@@ -8,20 +8,20 @@ from typing import Any
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
-from skillmix.datasets.leakage import trained_combinations, usable_around
+from skillmix.datasets.leakage import refuse_other_partitions, trained_combinations, usable_around
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, step_cells
 from skillmix.experiment.step_base import Step
-from skillmix.experiment.steps import EvaluateStep, GenerateStep
+from skillmix.experiment.steps import EvaluateStep, GenerateStep, GradeStep
 from skillmix.hashing import short_id
-from skillmix.render import plural
+from skillmix.render import are, plural
 from skillmix.runs.calling import StepContext, calls_of, conversations_of, make_calls
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.planned_work import PlannedCalls
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts
-from skillmix.steps.dependencies import Dependencies, StepInputs, of_calls, of_draws, of_settings
+from skillmix.scores.scoring import run_scores, skipped_cells
 from skillmix.steps.estimates import (
     CallEstimate,
     EstimateBasis,
@@ -30,7 +30,16 @@ from skillmix.steps.estimates import (
     grader_estimates,
     student_estimate,
 )
-from skillmix.steps.step_kind import RunResult, StepKind, StepT
+from skillmix.steps.step_kind import (
+    Dependencies,
+    RunResult,
+    StepInputs,
+    StepKind,
+    StepT,
+    of_calls,
+    of_draws,
+    of_settings,
+)
 
 
 class CallKind(StepKind[StepT]):
@@ -153,3 +162,62 @@ def counts_line(step: str, counts: CallCounts) -> str:
         f"{step}: {plural(counts.called, 'call')} made, {counts.found} found, {counts.retried} tried again, "
         f"{plural(counts.tokens, 'token')}, {counts.cost_usd:.2f} US dollars"
     )
+
+
+class GenerateKind(CallKind[GenerateStep]):
+    """Students write texts."""
+
+    def prepare(self, step: GenerateStep, context: StepContext) -> None:
+        """Draw the combinations of an evaluation around what the students were trained on."""
+        if step.purpose == "evaluation":
+            draw_around_training(step, context)
+
+
+class GradeKind(CallKind[GradeStep]):
+    """Graders grade texts; a text that is not written yet is counted, not written."""
+
+    def grader_role(self, step: GradeStep, experiment: Experiment) -> Role:
+        """Graders of texts that an earlier step has already graded grade them again."""
+        earlier = experiment.steps[: [other.name for other in experiment.steps].index(step.name)]
+        has_grades = any(
+            other.grader_names
+            and (other.name in step.of or (isinstance(other, GradeStep) and {*other.of} & {*step.of}))
+            for other in earlier
+        )
+        return "re-grader" if has_grades else "grader"
+
+    def run(self, step: GradeStep, context: StepContext, result: RunResult) -> bool:
+        """Grade the texts, and say how many are not written yet."""
+        may_go_on = super().run(step, context, result)
+        left_out = result.counts[step.name].left_out
+        if left_out:
+            say(f"{step.name}: {are(left_out, 'text')} not written yet and so not graded")
+        return may_go_on
+
+
+class EvaluateKind(CallKind[EvaluateStep]):
+    """Students write texts and graders grade them."""
+
+    def check_students(self, step: EvaluateStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
+        """Refuse students of another partition, and a draw that training data leave too few combinations for."""
+        skipped_combinations(step, experiment, catalog, run)
+        refuse_other_partitions(step, experiment, catalog)
+
+    def prepare(self, step: EvaluateStep, context: StepContext) -> None:
+        """Check students that an earlier step may just have trained, and draw around their data."""
+        self.check_students(step, context.experiment, context.catalog, context.run)
+        draw_around_training(step, context)
+
+    async def make_calls(self, step: EvaluateStep, context: StepContext, counts: CallCounts) -> None:
+        """With `stop_below`, make the calls k by k and skip the cells that an early stop cancels."""
+        if not step.may_stop_early:
+            await super().make_calls(step, context, counts)
+            return
+        cells = list(drawn_cells(step, context))
+        for k in sorted(set(step.k)):
+            skipped = skipped_cells(context.experiment, run_scores(context.run)) if k > min(step.k) else set()
+            cells = [c for c in cells if (step.name, c.student, c.label, c.k) not in skipped]
+            context.progress.expect(step.name, PlannedCalls(cells, context.experiment).total)
+            await make_calls(calls_of(step), [c for c in cells if c.k == k], context, counts)
+            if counts.stopped:
+                break

@@ -25,7 +25,6 @@ from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts
 from skillmix.runs.students import turns_of
 from skillmix.steps.calls import counts_line
-from skillmix.steps.dependencies import Dependencies, StepInputs, of_calls, of_draws, of_files, of_settings
 from skillmix.steps.estimates import (
     CallEstimate,
     Counted,
@@ -34,7 +33,16 @@ from skillmix.steps.estimates import (
     grader_estimates,
     student_estimate,
 )
-from skillmix.steps.step_kind import RunResult, StepKind
+from skillmix.steps.step_kind import (
+    Dependencies,
+    RunResult,
+    StepInputs,
+    StepKind,
+    of_calls,
+    of_draws,
+    of_files,
+    of_settings,
+)
 
 _SAMPLE: Final = 50
 """Combinations whose prompts stand for those of all."""

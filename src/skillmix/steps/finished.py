@@ -13,9 +13,8 @@ from skillmix.runs.progress.progress import RunProgress
 from skillmix.runs.progress.terminal import say
 from skillmix.runs.run import Run
 from skillmix.runs.students import with_trained
-from skillmix.steps.dependencies import Dependencies, StepInputs
 from skillmix.steps.kinds import kind_of
-from skillmix.steps.step_kind import RunResult
+from skillmix.steps.step_kind import Dependencies, RunResult, StepInputs
 
 Rows = Mapping[str, int]
 """The number of rows in the journal by student."""

@@ -4,13 +4,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from skillmix.experiment.step_base import Step
+from skillmix.steps.calls import EvaluateKind, GenerateKind, GradeKind
 from skillmix.steps.dataset import DatasetKind
-from skillmix.steps.evaluate import EvaluateKind
-from skillmix.steps.generate import GenerateKind
-from skillmix.steps.grade import GradeKind
-from skillmix.steps.people.annotate_texts import AnnotateKind
-from skillmix.steps.people.grader_cards import GradersKind
-from skillmix.steps.report import ReportKind
+from skillmix.steps.last_steps import AnnotateKind, GradersKind, ReportKind
 from skillmix.steps.step_kind import StepKind
 from skillmix.steps.train import TrainKind
 

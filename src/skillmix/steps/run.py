@@ -51,7 +51,6 @@ from skillmix.steps.before_run import (
     would_download,
 )
 from skillmix.steps.calls import drop_unusable_skips
-from skillmix.steps.dependencies import StepInputs
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
 from skillmix.steps.finished import (
     dependencies_of,
@@ -62,7 +61,7 @@ from skillmix.steps.finished import (
     take_finished,
 )
 from skillmix.steps.kinds import kind_of
-from skillmix.steps.step_kind import RunResult, Trained
+from skillmix.steps.step_kind import RunResult, StepInputs, Trained
 from skillmix.steps.train import train_step
 from skillmix.tracking import track_scores
 from skillmix.training.job import chosen_steps, is_first_rank

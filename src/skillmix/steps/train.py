@@ -26,9 +26,8 @@ from skillmix.runs.progress.time_left import Bound, Work
 from skillmix.runs.run import Run
 from skillmix.runs.seconds.step_clock import StepClock
 from skillmix.runs.students import model_folder, settings_for
-from skillmix.steps.dependencies import Dependencies, StepInputs
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
-from skillmix.steps.step_kind import RunResult, StepKind, Trained
+from skillmix.steps.step_kind import Dependencies, RunResult, StepInputs, StepKind, Trained
 from skillmix.training.data.replay import state_of
 from skillmix.training.job import Job, check_base, check_data, check_replay, is_first_rank, job_of, read_lessons
 from skillmix.training.rank_job import train_on_ranks

@@ -1,31 +1,35 @@
 """Run the training of a job: load the model, train it, and write the trained checkpoint."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from skillmix.errors import UserError
+from skillmix.experiment.experiment import load_experiment
 from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep, weights_format
 from skillmix.models.bf16_trial import require_bf16
 from skillmix.models.local.loading import load_for_training, training_device
 from skillmix.models.shapes import shape_of
+from skillmix.models.specs import parse_spec, require_packages
 from skillmix.render import plural
 from skillmix.runs.folder_replacement import MODEL, remove_checkpoints, replacing
 from skillmix.runs.progress.progress import RunProgress
 from skillmix.runs.progress.terminal import say
+from skillmix.runs.run import new_run
 from skillmix.runs.seconds.step_clock import StepClock
 from skillmix.tracking import FOLDER, TrackedPart, Tracking, tracking
+from skillmix.training.data.batches import TrainingOrder, steps_of
 from skillmix.training.data.examples import Encoder, Example
-from skillmix.training.data.order import TrainingOrder, steps_of
 from skillmix.training.data.replay import Replay
-from skillmix.training.job import Job, Lessons, is_first_rank, write_lineage
+from skillmix.training.job import Job, Lessons, base_spec, chosen_steps, is_first_rank, lessons_of, write_lineage
 from skillmix.training.log import draw_losses
 from skillmix.training.loop import train
 from skillmix.training.ranks import joined_ranks
-from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.saving import merged, require_space, weights_bytes, with_adapter, write_model
 from skillmix.training.scratch import base_tokenizer, new_model
 from skillmix.training.step.engine import choose_precision
+from skillmix.training.step.optimizer import TrainingRecipe
 
 _TRACKED: Final = ("answers", "replay", "validation", "norm", "rate", "tokens_per_second")
 """The numbers of a row of training.jsonl that trackers show."""
@@ -192,3 +196,46 @@ def _detail(row: Mapping[str, Any]) -> str:
     if row.get("utilisation") is not None:
         parts.append(f"{100 * row['utilisation']:.0f} % utilisation")
     return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownToken:
+    """A token, and whether it is trained."""
+
+    id: int
+    text: str
+    is_trained: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShownConversation:
+    """The tokens of one conversation."""
+
+    step: str
+    key: str
+    tokens: list[ShownToken]
+
+
+def shown_masks(
+    path: Path, *, changes: Sequence[str] = (), only: str | None = None, count: int = 1
+) -> Iterator[ShownConversation]:
+    """The first conversations of each train step."""
+    experiment = load_experiment(path, changes=changes)
+    run = new_run(experiment.name)
+    for step in chosen_steps(experiment, only):
+        base = base_spec(experiment, step, run)
+        require_packages(parse_spec(base))
+        from skillmix.training.data.examples import Encoder
+        from skillmix.training.scratch import base_tokenizer
+
+        lessons = lessons_of(step, run)
+        tokenizer, ends = base_tokenizer(base, lessons.train)
+        encoder = Encoder(tokenizer, end_ids=ends, chat_format=step.format)
+        prepared = encoder.examples(lessons.train[:count], limit=step.max_tokens, too_long=step.too_long)
+        for example in prepared.examples:
+            ids = example.tokens.tolist()
+            tokens = [
+                ShownToken(number, tokenizer.decode([number]), bool(is_trained))
+                for number, is_trained in zip(ids, example.is_trained, strict=True)
+            ]
+            yield ShownConversation(step.name, example.key, tokens)

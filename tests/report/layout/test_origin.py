@@ -31,9 +31,20 @@ SCRIPTED, SERVED = "scripted:student?skill=0.8", "openai:some-model"
             "scripted:grader",
             "The grader is simulated: a scripted model with rates set in advance, no language model.",
         ),
+        (
+            (SERVED, "composer:"),
+            "rules:",
+            "The student b is code that composes texts from clauses, no language model.",
+        ),
+        (
+            (SCRIPTED, "composer:figures"),
+            "rules:",
+            "The student a is simulated: a scripted model with rates set in advance, no language model. "
+            "The student b is code that composes texts from clauses, no language model.",
+        ),
     ],
 )
-def test_only_scripted_models_are_called_simulated(students: tuple[str, str], grader: str, sentence: str) -> None:
+def test_scripted_models_are_called_simulated(students: tuple[str, str], grader: str, sentence: str) -> None:
     facts = replace(FACTS, students=dict(zip("ab", students, strict=True)), graders={"g": grader})
     report = Report(runs=(facts,), cells=(cell("a", 5, 10), cell("b", 5, 10)))
 

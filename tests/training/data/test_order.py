@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from skillmix.training.data.batches import TrainingOrder, steps_of
 from skillmix.training.data.examples import Example
-from skillmix.training.data.order import TrainingOrder, steps_of
 
 
 def examples(count: int) -> list[Example]:

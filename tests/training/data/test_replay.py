@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from skillmix.errors import UserError
-from skillmix.training.data.order import TrainingOrder
+from skillmix.training.data.batches import TrainingOrder
 from skillmix.training.data.replay import Replay
 from tests.training.data.test_order import examples
 

@@ -11,12 +11,11 @@ import torch
 from torch._dynamo.testing import CompileCounter
 
 from skillmix.training.loop import train
-from skillmix.training.recipe import TrainingRecipe
-from skillmix.training.step import loss as loss_module
 from skillmix.training.step import optimizer as optimizer_module
+from skillmix.training.step import packed_model as loss_module
 from skillmix.training.step.engine import Engine
-from skillmix.training.step.loss import linear_cross_entropy
-from skillmix.training.step.packed_model import compile_layers
+from skillmix.training.step.optimizer import TrainingRecipe
+from skillmix.training.step.packed_model import compile_layers, linear_cross_entropy
 from tests.training.tiny import VOCABULARY, Steps, random_step, tiny_model
 
 RECIPE = TrainingRecipe(learning_rate=1e-2, warmup_steps=0, precision="fp32", token_budget=500, steps=2)

@@ -8,8 +8,8 @@ from transformers import LlamaConfig
 
 from skillmix.experiment.train_step import LoraSettings
 from skillmix.training.saving import with_adapter
-from skillmix.training.step import compile_choice
-from skillmix.training.step.compile_choice import CompileEstimate, architecture, compile_estimate, note_compiled
+from skillmix.training.step import compiling as compile_choice
+from skillmix.training.step.compiling import CompileEstimate, architecture, compile_estimate, note_compiled
 from tests.training.tiny import tiny_model
 
 

@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from skillmix.training.step import compile_workers
+from skillmix.training.step import compiling as compile_workers
 
 
 def test_an_exit_does_not_wait_for_workers_that_still_start(monkeypatch: pytest.MonkeyPatch) -> None:

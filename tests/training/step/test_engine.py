@@ -9,9 +9,9 @@ import torch
 
 from skillmix.errors import UserError
 from skillmix.training.data.examples import Example
-from skillmix.training.recipe import TrainingRecipe
-from skillmix.training.step import loss as loss_module
+from skillmix.training.step import packed_model as loss_module
 from skillmix.training.step.engine import Engine
+from skillmix.training.step.optimizer import TrainingRecipe
 from tests.training.tiny import distance, example, gradients_of, random_step, tiny_model, weights_of
 
 pytestmark = pytest.mark.machine
@@ -106,7 +106,7 @@ def test_what_does_not_fit_alone_is_said() -> None:
 
 
 def test_replaced_tokens_of_one_example_leave_the_others_alone() -> None:
-    from skillmix.training.data.micro_batches import pack
+    from skillmix.training.data.batches import pack
     from skillmix.training.step.inputs import inputs_of
     from skillmix.training.step.packed_model import PackedModel
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from transformers import GPT2Config, LlamaConfig, MixtralConfig
 
-from skillmix.training.data.micro_batches import pack
+from skillmix.training.data.batches import pack
+from skillmix.training.step.engine import activation_bound
 from skillmix.training.step.inputs import inputs_of
-from skillmix.training.step.memory import activation_bound
 from skillmix.training.step.packed_model import PackedModel
 from tests.training.tiny import example, tiny_model
 

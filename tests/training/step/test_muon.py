@@ -6,9 +6,8 @@ import torch
 from skillmix.errors import UserError
 from skillmix.experiment.train_step import RecipeSettings
 from skillmix.training.ranks import Ranks
-from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.step.engine import Engine
-from skillmix.training.step.optimizer import orthogonal
+from skillmix.training.step.optimizer import TrainingRecipe, orthogonal
 from tests.training.tiny import random_step, tiny_model
 
 RECIPE = TrainingRecipe(optimizer="muon", learning_rate=0.02, adam_learning_rate=1e-3, warmup_steps=0)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from skillmix.training.data.examples import Example
-from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.step.engine import Engine
+from skillmix.training.step.optimizer import TrainingRecipe
 from tests.training.tiny import example, tiny_model, weights_of
 
 STEPS, LAYERS = (2000, 2) if os.environ.get("SKILLMIX_LONG") else (400, 1)

@@ -5,9 +5,8 @@ import torch
 
 from skillmix.errors import UserError
 from skillmix.experiment.train_step import PRECISIONS
-from skillmix.training.recipe import TrainingRecipe
 from skillmix.training.step.engine import Engine, choose_precision
-from skillmix.training.step.precision import DTYPES, UPDATES
+from skillmix.training.step.optimizer import DTYPES, UPDATES, TrainingRecipe
 from tests.training.tiny import random_step, tiny_model
 
 

@@ -26,7 +26,7 @@ from transformers.utils import logging
 
 from skillmix.errors import UserError
 from skillmix.files import json_object
-from skillmix.models.checkpoints import Checkpoint, parameters_in
+from skillmix.models.checkpoints import SERVE_IT, Checkpoint, parameters_in, serving_fault
 from skillmix.models.local.chat import Renderer
 from skillmix.models.local.gpu_share import claim_share
 from skillmix.models.local.importing import without_compiler
@@ -187,13 +187,11 @@ _MAX_DESCRIBED_PER_STORED: Final = 16
 
 def prepared(model: Any, *, name: str) -> Any:
     """Prepare a model for generation in slots; an error if its attention does not allow that."""
-    config = model.config.get_text_config()
-    if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
-        raise UserError(f"{name} uses sliding-window attention.", hint="Serve it with vLLM and use openai:NAME@URL.")
+    fault = serving_fault(model.config.to_dict())
     if not getattr(model, "_supports_attention_backend", False):
-        raise UserError(
-            f"{name} has its own implementation of attention.", hint="Serve it with vLLM and use openai:NAME@URL."
-        )
+        fault = "has its own implementation of attention"
+    if fault:
+        raise UserError(f"{name} {fault}.", hint=SERVE_IT)
     model.set_attn_implementation(ATTENTION)
     return model.eval().requires_grad_(False)
 

@@ -144,6 +144,13 @@ function* filesOf(kind, ranges) {
   }
 }
 
+/* Whether a text counts in a score: most that do not were written for data sets. A run without scores has no such texts. */
+function isScored(student, number) {
+  const run = index.students[student][0];
+  const own = index.cells.filter(([other]) => index.students[other][0] === run);
+  return !own.length || own.some(([other, , , , ranges]) => other === student && ranges.some(([first, last]) => first <= number && number <= last));
+}
+
 /* Goes through the data file by file; yields the hits of each file and how many combinations were looked through. */
 async function* scan(wanted) {
   const kind = wanted.needle ? "texts" : "marks";
@@ -164,7 +171,8 @@ async function* scan(wanted) {
       const texts = data[offset] && chosenTexts(data[offset], number, wanted);
       if (!texts) continue;
       const key = wanted.sort ? SORTS[wanted.sort](texts.left.map((place) => data[offset][3][place]), wanted, data[offset][0]) : 0;
-      hits.push({ number, key, ...texts });
+      const unscored = texts.left.filter((place) => !isScored(data[offset][3][place][STUDENT], number)).length;
+      hits.push({ number, key, unscored, ...texts });
       if (wanted.combination) { yield { hits, seen }; return; }
     }
     yield { hits, seen };

@@ -48,13 +48,12 @@ async function showTexts() {
   adaptFields();
   try {
     const wanted = await readFilters();
-    const view = { mine, wanted, hits: [], shown: 0, seen: 0, texts: 0, isOver: false };
+    const view = { mine, wanted, hits: [], shown: 0, seen: 0, texts: 0, unscored: 0, isOver: false };
     current = view;
     explainMarks(wanted);
     for await (const { hits, seen } of scan(wanted)) {
       if (mine !== turn) return;
-      for (const hit of hits) { view.hits.push(hit); view.texts += hit.left.length; }
-      view.seen += seen;
+      count(view, hits, seen);
       if (!wanted.sort && view.shown === 0 && view.hits.length >= PAGE) await nextPage(view);
       if (mine !== turn) return;
       if (view.shown) describe(view);
@@ -69,6 +68,11 @@ async function showTexts() {
   } catch (problem) {
     if (mine === turn) byId("status").textContent = `The data cannot be read: ${problem.message}.`;
   }
+}
+
+function count(view, hits, seen) {
+  for (const hit of hits) { view.hits.push(hit); view.texts += hit.left.length; view.unscored += hit.unscored; }
+  view.seen += seen;
 }
 
 async function nextPage(view) {
@@ -90,7 +94,8 @@ function describe(view) {
 function statusLine(view, total) {
   if (view.wanted.a === -1 || view.wanted.combination && view.isOver && !view.hits.length) return "This report has no such text.";
   if (view.isOver && !view.hits.length) return view.wanted.pairs ? "A and B differ on no combination that fits." : `No text fits (${many(total, "combination")} looked through).`;
-  const hits = `${many(view.texts, "text")} of ${many(view.hits.length, "combination")}`;
+  const unscored = view.unscored ? ` (${view.unscored.toLocaleString("en")} of them in no score, such as texts for data sets)` : "";
+  const hits = `${many(view.texts, "text")}${unscored} of ${many(view.hits.length, "combination")}`;
   const rest = view.shown < view.hits.length ? `; the first ${view.shown.toLocaleString("en")} combinations are shown` : "";
   return view.isOver ? `${hits}${rest}.` : `${hits} so far, ${view.seen.toLocaleString("en")} of ${total.toLocaleString("en")} combinations looked through…`;
 }

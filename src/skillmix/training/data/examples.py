@@ -9,8 +9,7 @@ import numpy as np
 
 from skillmix.errors import UserError
 from skillmix.files import is_encodable, parsed_json
-from skillmix.training.data.chat_formats import Piece, Template, Turn
-from skillmix.training.data.tokenizer import SealedTokenizer
+from skillmix.training.data.chat_formats import Piece, SealedTokenizer, Template, Turn
 
 
 @dataclass(frozen=True, slots=True)

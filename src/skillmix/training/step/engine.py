@@ -14,11 +14,10 @@ from skillmix.errors import UserError
 from skillmix.experiment.train_step import AUTO, PRECISIONS, Precision
 from skillmix.hashing import digest
 from skillmix.runs.progress.terminal import say
+from skillmix.training.data.batches import MicroBatch, pack, split
 from skillmix.training.data.examples import Example
-from skillmix.training.data.micro_batches import MicroBatch, pack, split
 from skillmix.training.ranks import Ranks, reshard, shard
-from skillmix.training.recipe import TrainingRecipe
-from skillmix.training.step.compile_choice import compile_estimate, note_compiled
+from skillmix.training.step.compiling import compile_estimate, note_compiled
 from skillmix.training.step.inputs import (
     HostInputs,
     Inputs,
@@ -30,11 +29,44 @@ from skillmix.training.step.inputs import (
     padded_shape,
     tokens_multiple,
 )
-from skillmix.training.step.memory import activation_bound
-from skillmix.training.step.optimizer import Optimizer
-from skillmix.training.step.packed_model import PackedModel, compile_layers, set_recompute
-from skillmix.training.step.precision import DTYPES, split_weights
+from skillmix.training.step.optimizer import DTYPES, Optimizer, TrainingRecipe, split_weights
+from skillmix.training.step.packed_model import LOGITS, PackedModel, compile_layers, set_recompute
 from skillmix.training.step.recordings import GraphRecorder, Recorder, Recordings
+
+_EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
+_LOGIT_BYTES: Final = 12
+"""Bytes of a logit, with its gradient and what is computed in between."""
+
+
+class ActivationBound:
+    """Bytes that the activations of a micro-batch take at most, if none of them are recomputed."""
+
+    def __init__(self, per_token: int, vocabulary: int) -> None:
+        self._per_token, self._vocabulary = per_token, vocabulary
+
+    def bytes(self, tokens: int) -> int:
+        """Bytes for a micro-batch of some tokens, all of them targets."""
+        return tokens * self._per_token + _LOGIT_BYTES * min(LOGITS, tokens * self._vocabulary)
+
+    def tokens(self, free: float) -> int:
+        """Tokens whose activations surely fit into some bytes."""
+        return max(0, int((free - _LOGIT_BYTES * LOGITS) / self._per_token))
+
+
+def activation_bound(config: Any) -> ActivationBound | None:
+    """The bound for a model; None if its config lacks a size, or if its layers have experts.
+
+    In bfloat16 a layer keeps about 22 bytes per hidden number and 8 per number of the inner layer; the bound has half
+    as many again.
+    """
+    text = config.get_text_config()
+    names = ("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size", "num_attention_heads")
+    sizes = [getattr(text, name, None) for name in names]
+    if any(getattr(text, name, None) for name in _EXPERTS) or not all(isinstance(size, int) for size in sizes):
+        return None
+    layers, hidden, inner, vocabulary, heads = (int(size or 0) for size in sizes)
+    widest = max(hidden, heads * int(getattr(text, "head_dim", None) or 0))
+    return ActivationBound(layers * (32 * widest + 12 * inner), vocabulary)
 
 
 def has_dropout(model: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from skillmix.training.data.micro_batches import MicroBatch
+from skillmix.training.data.batches import MicroBatch
 
 _ALIGNMENT: Final = 64
 """Bytes; every tensor in a block starts at a multiple."""

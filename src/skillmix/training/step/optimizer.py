@@ -4,6 +4,7 @@ The precision decides how weights, moments and sums are stored; see `experiment/
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -11,11 +12,172 @@ from typing import Any, Final
 
 import torch
 
-from skillmix.experiment.train_step import Precision
+from skillmix.experiment.train_step import (
+    DEFAULT_GAMMA,
+    DEFAULT_STEPS,
+    MUON_ADAM_RATE,
+    FloatType,
+    Precision,
+    RecipeSettings,
+    WeightStorage,
+)
 from skillmix.training.ranks import local_part, start_of
-from skillmix.training.recipe import TrainingRecipe
-from skillmix.training.step.compile_workers import leave_workers_at_exit
-from skillmix.training.step.precision import DTYPES, UPDATES, NewValues, Rule, add_rounded
+from skillmix.training.step.compiling import leave_workers_at_exit
+
+
+class TrainingRecipe(RecipeSettings):
+    """A train step's settings, completed by the numbers that only its run knows."""
+
+    steps: int = DEFAULT_STEPS
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    gamma: float = DEFAULT_GAMMA
+    """Weight of the mean loss over replayed tokens; the mean over answer tokens has weight 1."""
+    seed: int = 0
+    trainings: int = 1
+    """Trainings of this architecture that the process is to run, this one included; they share compiled layers."""
+
+    @classmethod
+    def of(cls, settings: RecipeSettings, *, steps: int, seed: int, trainings: int = 1) -> "TrainingRecipe":
+        """The recipe of a train step, once its data are counted."""
+        fields = {name: getattr(settings, name) for name in RecipeSettings.model_fields}
+        gamma = settings.replay.gamma if settings.replay else 0.0
+        return cls(**{**fields, "steps": steps, "gamma": gamma, "seed": seed, "trainings": trainings})
+
+    @property
+    def adam_share(self) -> float:
+        """Learning rate of parameters that Adam updates beside Muon, as a multiple of Muon's."""
+        return (self.adam_learning_rate or MUON_ADAM_RATE) / self.learning_rate if self.optimizer == "muon" else 1.0
+
+    def rate_at(self, step: int) -> float:
+        """Learning rate of a step, counted from 0: a linear warm-up that starts above zero, then the schedule.
+
+        >>> recipe = TrainingRecipe(learning_rate=1.0, warmup_steps=4, steps=12, schedule="cosine")
+        >>> [round(recipe.rate_at(step), 3) for step in (0, 1, 3, 4, 8, 11)]
+        [0.25, 0.5, 1.0, 1.0, 0.5, 0.038]
+        """
+        if step < self.warmup_steps:
+            return self.learning_rate * (step + 1) / self.warmup_steps
+        if self.schedule == "constant":
+            return self.learning_rate
+        share = (step - self.warmup_steps) / max(1, self.steps - self.warmup_steps)
+        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
+
+
+DTYPES: Final[dict[FloatType, torch.dtype]] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_HIGH: Final = -(1 << 16)
+"""Mask of the bits that bfloat16 keeps."""
+_SECOND, _WEIGHT, _SUM = 1, 2, 3
+"""Streams of noise. Each is added to the key of a parameter, a multiple of 8."""
+
+NewValues = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]
+"""Weight, first moment and second moment after a step."""
+Rule = Callable[..., NewValues]
+"""Adam or SGD: computes the new values from weight, first and second moment, gradient and the numbers of the step."""
+
+
+def noise(key: torch.Tensor, tick: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """32 uniform random bits for every index; all arguments are int32."""
+    return _mixed(index ^ _mixed(key ^ _mixed(tick)))
+
+
+def rounded(values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
+    """Round float32 to bfloat16 stochastically, by the lower 16 bits of the noise."""
+    raised = (values.view(torch.int32) + (bits & 0xFFFF)) & _HIGH
+    return raised.view(torch.float32).to(torch.bfloat16)
+
+
+def _mixed(bits: torch.Tensor) -> torch.Tensor:
+    """A bijection of 32 bits in which every input bit changes every output bit about half of the time."""
+    bits = (bits ^ ((bits >> 16) & 0xFFFF)) * 0x7FEB352D
+    bits = (bits ^ ((bits >> 15) & 0x1FFFF)) * -0x7B935975
+    return bits ^ ((bits >> 16) & 0xFFFF)
+
+
+def high_part(values: torch.Tensor) -> torch.Tensor:
+    """The nearest bfloat16 of each float32; ties go away from zero."""
+    return ((values.view(torch.int32) + 0x8000) & _HIGH).view(torch.float32).to(torch.bfloat16)
+
+
+def low_part(values: torch.Tensor) -> torch.Tensor:
+    """The 16 bits of each float32 that `high_part` drops."""
+    return values.view(torch.int32).to(torch.int16)
+
+
+def joined(high: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
+    """The float32 that `high_part` and `low_part` were taken from."""
+    return (high.float().view(torch.int32) + low.to(torch.int32)).view(torch.float32)
+
+
+def split_weights(named: Iterable[tuple[str, Any]]) -> dict[str, torch.Tensor]:
+    """Replace each parameter by its upper half, a bfloat16, and return the lower halves by name."""
+    low_halves = {}
+    for name, parameter in named:
+        exact = parameter.data.float()
+        low_halves[name], parameter.data = low_part(exact), high_part(exact)
+    return low_halves
+
+
+def _update_exact(
+    rule: Rule, weight: Any, low: None, first: Any, second: Any, total: Any, numbers: Any, *_: Any
+) -> None:
+    is_finite = numbers[0] > 0
+    new = rule(weight, first, second, total, numbers)
+    for old, value in zip((weight, first, second), new, strict=True):
+        if value is not None:
+            old.copy_(torch.where(is_finite, value, old))
+
+
+def _update_halves(
+    rule: Rule, weight: Any, low: Any, first: Any, second: Any, total: Any, numbers: Any, *_: Any
+) -> None:
+    is_finite = numbers[0] > 0
+    whole = joined(weight, low)
+    new, *moments = rule(whole, first, second, total, numbers)
+    new = torch.where(is_finite, new, whole)
+    weight.copy_(high_part(new))
+    low.copy_(low_part(new))
+    for old, value in zip((first, second), moments, strict=True):
+        if value is not None:
+            old.copy_(torch.where(is_finite, value, old))
+
+
+def _update_stochastic(
+    rule: Rule,
+    weight: Any,
+    low: None,
+    first: Any,
+    second: Any,
+    total: Any,
+    numbers: Any,
+    key: Any,
+    tick: Any,
+    start: Any,
+) -> None:
+    is_finite = numbers[0] > 0
+    exact = (None if tensor is None else tensor.float() for tensor in (weight, first, second, total))
+    new = rule(*exact, numbers)
+    index = torch.arange(len(weight), dtype=torch.int32, device=weight.device) + start
+    bits = noise(key + _WEIGHT, tick, index)
+    sources = bits, bits >> 16, noise(key + _SECOND, tick, index)
+    for old, value, source in zip((weight, first, second), new, sources, strict=True):
+        if value is not None:
+            old.copy_(torch.where(is_finite, rounded(value, source), old))
+
+
+def add_rounded(total: Any, gradient: Any, key: Any, tick: Any, start: Any) -> None:
+    """Add a gradient to a bfloat16 sum with stochastic rounding."""
+    index = torch.arange(len(total), dtype=torch.int32, device=total.device) + start
+    total.copy_(rounded(total.float() + gradient.float(), noise(key + _SUM, tick, index)))
+
+
+UPDATES: Final[dict[WeightStorage, Callable[..., None]]] = {
+    "exact": _update_exact,
+    "halves": _update_halves,
+    "stochastic": _update_stochastic,
+}
+"""Functions that apply a rule and write back its values, in place; values that are not finite are not written."""
+
 
 _MOMENTUM: Final = 0.95
 """Muon's."""

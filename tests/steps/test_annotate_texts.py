@@ -8,7 +8,7 @@ import pytest
 
 from skillmix.commands import main
 from skillmix.runs.run import open_run
-from tests.steps.people.test_people_file import BO_IS_A_PERSON, FILE, SMALL, votes
+from tests.steps.test_people_file import BO_IS_A_PERSON, FILE, SMALL, votes
 
 PEOPLE = ["--set", "steps.read.raters=[bo, cy]"]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from skillmix.errors import UserError
-from skillmix.runs.import_texts import import_texts
+from skillmix.exchange.import_texts import import_texts
 from skillmix.scores.scoring import run_scores
 
 ALL_ONES = "| metaphor | 1 |\n| topic | 1 |\n| sense | 1 |\n| length | 1 |"

@@ -1,10 +1,11 @@
-"""Whether compiling the layers pays for itself: the seconds that it saves in a training against those that it takes.
+"""When layers are compiled, and the worker processes that compile them."""
 
-Recorded passes launch nothing, so compiling saves only memory traffic there: small operations run together. Passes that
-are not recorded also save the launches of these operations.
-"""
-
+import atexit
 import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -93,3 +94,33 @@ def _cost(name: str) -> float:
 def _note(name: str) -> Path | None:
     folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     return Path(folder) / f"skillmix-training-{name}" if folder else None
+
+
+_PATIENCE_S: Final = 0.1
+
+
+@cache
+def leave_workers_at_exit() -> None:
+    """Let this process not wait for them when it ends: torch waits up to ten seconds for workers that still start.
+
+    They hold nothing that anyone needs, and end by themselves when the process that started them is gone. Call this
+    after torch has been asked to compile: functions for the exit run in the reverse order.
+    """
+    atexit.register(_make_impatient)
+
+
+def _make_impatient() -> None:
+    """Bound the waiting of torch, which has no setting for it; a torch with other names waits as it did."""
+    compiling: Any = sys.modules.get("torch._inductor.async_compile")
+    for pool in getattr(compiling, "_pool_set", ()):
+        process = getattr(pool, "process", None)
+        if process is not None:
+            process.wait = partial(_wait_briefly, process, process.wait)
+
+
+def _wait_briefly(process: Any, wait: Callable[..., int], timeout: float | None = None) -> int:
+    try:
+        return wait(_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return wait(timeout)

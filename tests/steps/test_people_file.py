@@ -20,7 +20,7 @@ from skillmix.runs.graders.rater_journal import stored_answers
 from skillmix.runs.run import open_run
 from skillmix.validation.task import AnnotationTask
 
-FILE = str(Path(__file__).parents[3] / "experiments/people.yaml")
+FILE = str(Path(__file__).parents[2] / "experiments/people.yaml")
 SMALL = [
     "--set",
     "steps.eval.combinations=6",

@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 
-from skillmix.calls import UNKNOWN_DECODING, GenerateKey, GradeKey, Message, Reply, Request, as_name, text_id
+from skillmix.calls import (
+    GenerateKey,
+    GradeKey,
+    Message,
+    Reply,
+    as_name,
+    imported_request,
+    text_id,
+)
 from skillmix.catalog.catalog import RESERVED_NAMES, fold_name
 from skillmix.catalog.combinations import Combination, combination_of
 from skillmix.errors import UserError
@@ -150,7 +158,7 @@ def _import_student(progress: _Import, student: str, path: Path) -> None:
                     attempt=0,
                 )
                 prompt, reply = _turns(row)[0]
-                request = _request(grade_key, (*_system(row), Message("user", prompt)))
+                request = imported_request(grade_key, (*_system(row), Message("user", prompt)))
                 progress.journal.record(request, Reply(reply), origin="imported")
 
 
@@ -230,7 +238,7 @@ def _store_conversation(progress: _Import, student: str, combination: Combinatio
     for number, (prompt, reply) in enumerate(turns, start=1):
         messages = (*messages, Message("user", prompt))
         key = GenerateKey(student, combination.id, generation, turn=number)
-        outcomes.append((_request(key, messages), Reply(reply)))
+        outcomes.append((imported_request(key, messages), Reply(reply)))
         messages = (*messages, Message("assistant", reply))
     progress.journal.record_all(outcomes, origin="imported")
     progress.conversations += 1
@@ -253,7 +261,7 @@ def _store_text(
     text = plain_answer(answer[: ends[-1]]).text
     generation = _next_generation(progress, student, combination)
     key = GenerateKey(student, combination.id, generation, turn=1)
-    progress.journal.record(_request(key), Reply(text), origin="imported-text")
+    progress.journal.record(imported_request(key), Reply(text), origin="imported-text")
     progress.texts_from_prompts += 1
     stored[combination.id, occurrence] = _Conversation(generation, text)
 
@@ -304,7 +312,3 @@ def _different(progress: _Import, files: Iterable[Path]) -> Iterator[Path]:
         else:
             seen.add(content)
             yield file
-
-
-def _request(key: GenerateKey | GradeKey, messages: tuple[Message, ...] = ()) -> Request:
-    return Request(key=key, model="imported", messages=messages, decoding=UNKNOWN_DECODING, seed=None)

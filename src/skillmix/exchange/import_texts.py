@@ -9,8 +9,6 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from skillmix.calls import (
-    UNKNOWN_DECODING,
-    CallKey,
     GenerateKey,
     GradeKey,
     Message,
@@ -19,6 +17,7 @@ from skillmix.calls import (
     Request,
     Role,
     checked_name,
+    imported_request,
     text_id,
 )
 from skillmix.catalog.catalog import Catalog
@@ -183,8 +182,3 @@ def _gradings(line: _Line, combination: Combination, generation: int, text: str)
                 attempt=0,
             )
             yield imported_request(key), Reply(grading)
-
-
-def imported_request(key: CallKey, messages: tuple[Message, ...] = ()) -> Request:
-    """The request behind an imported reply, as far as it is known."""
-    return Request(key=key, model="imported", messages=messages, decoding=UNKNOWN_DECODING, seed=None)

@@ -1,1 +1,0 @@
-"""Commands that write what other tools read."""

@@ -1,1 +1,0 @@
-"""Commands that measure graders and people who grade."""
