@@ -17,7 +17,7 @@ What the rows mean:
   its last. `writer` writes the first data set, `m1` the second; `base` and `m2` are evaluated.
 - STEP: tokens/s: the tokens of all optimiser steps after the first ten, divided by their seconds.
 - first text: seconds from the start of the command to the first row in the journal.
-- STEP: seconds by part, and the share of the device: what the run says itself (docs/report.md, "Where the time went").
+- STEP: wall seconds, as the run keeps them (docs/report.md, "Where the time went").
 - GPU busy: the mean of what nvidia-smi says of the GPU, every half second, over the whole command.
 - again: seconds of the same command after everything is finished.
 - generate: calls/s of bench/generate.py with the same prompts, slots and limit of tokens, in this run.
@@ -43,7 +43,7 @@ from typing import Any
 import yaml
 
 import skillmix
-from skillmix.runs.seconds.kept_seconds import KeptSeconds
+from skillmix.runs.run import open_run
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXTS = ROOT / "tests" / "checkers" / "labelled" / "self_taught.yaml"
@@ -214,12 +214,11 @@ def tokens_of(run: Path) -> Iterator[tuple[str, str]]:
             )
 
 
-def seconds_of(run: Path) -> Iterator[tuple[str, str]]:
-    """Rows on each step: its seconds, their parts, and the share of its device."""
-    for step, seconds in KeptSeconds(run).by_step().items():
-        parts = ", ".join(f"{value:.1f} {part}" for part, value in seconds.parts.items() if value >= 0.05)
-        device = f"; {seconds.device.device} {seconds.device.share:.0%}" if seconds.device else ""
-        yield f"{step}: s", f"{seconds.total:.1f}: {parts}{device}"
+def seconds_of(folder: Path) -> Iterator[tuple[str, str]]:
+    """Rows on each finished step: its wall seconds."""
+    run = open_run(str(folder))
+    for step, seconds in run.finished.seconds(run.experiment.steps).items():
+        yield f"{step}: s", f"{seconds:.1f}"
 
 
 def generate_rate(model: Path, folder: Path, options: argparse.Namespace) -> float:

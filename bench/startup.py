@@ -96,7 +96,7 @@ class MarkedModels:
         self._mark_parts()
         self._has_text = False
         self._generate(model, *rest)
-        self._line.mark(f"last text of {model._spec}; {getattr(model, 'startup', '')}")
+        self._line.mark(f"last text of {model._spec}")
 
     def put(self, results: Any, item: Any) -> None:
         """Take the place of `_Results.put`."""

@@ -72,7 +72,7 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
     "scipy": ("scores/statistics/",),
     "matplotlib": ("report/",),
     "jinja2": ("report/", "models/local/plain_templates.py"),
-    "rich": ("runs/progress/bar.py",),
+    "rich": ("runs/progress.py",),
     "peft": ("training/",),
     "ray": ("cluster/",),
     "inspect_ai": ("exchange/inspect_task.py",),

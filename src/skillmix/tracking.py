@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from uuid import uuid4
 
 from skillmix.errors import UserError, visible
-from skillmix.runs.progress.terminal import say
+from skillmix.runs.progress import say
 from skillmix.runs.run import Run
 from skillmix.scores.cells import CellScore
 from skillmix.scores.scoring import scored_run

@@ -62,7 +62,6 @@ async def answers(spec: str, asked: Sequence[Request], *, then: Any = lambda: No
             then()
     finally:
         await opened.close()
-    assert opened.startup.total > 0
     assert opened.slots
     return found
 

@@ -3,7 +3,6 @@
 import asyncio
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -270,25 +269,6 @@ def test_training_gets_the_memory_of_the_slots_and_then_of_the_model(
         keeper.make_room()
         assert keeper._kept is None
         assert answers(spec) == expected
-
-
-def test_a_model_knows_the_seconds_of_its_start(folders: dict[str, Path]) -> None:
-    async def source() -> AsyncIterator[Request]:
-        yield requests()[0]
-
-    async def seconds() -> tuple[float, Any]:
-        opened = LocalModel(parse_spec(f"local:{folders['a']}"), ModelOptions())
-        started = time.perf_counter()
-        assert opened.startup.total == 0
-        async for _ in opened.serve(source()):
-            pass
-        await opened.close()
-        return time.perf_counter() - started, opened.startup
-
-    whole, startup = asyncio.run(seconds())
-    assert 0 < startup.loading < whole
-    assert 0 < startup.compiling < whole
-    assert startup.total < whole
 
 
 def test_no_memory_is_freed_while_torch_is_still_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,23 +17,13 @@ def data_yield(case: Case) -> list[Row]:
 
 
 def where_the_time_went(case: Case) -> list[Row]:
-    """The file of seconds again: each step's entries added up, then all steps."""
-    document = json.loads((case.run.path / "seconds.json").read_text(encoding="utf-8"))
-    names = [step["name"] for step in case.run.document["steps"] if step["name"] in document["steps"]]
-    entries = {name: list(document["steps"][name].values()) for name in names}
-    every = [entry for found in entries.values() for entry in found]
-    if len(entries) > 1:
-        entries["all"] = every
-    order = ["writing", "grading", "saving", "validating", "training", "compiling", "loading", "waiting", "reading"]
-    parts = [part for part in order if any(part in entry["seconds"] for entry in every)]
-    rows: list[Row] = []
-    for name, found in entries.items():
-        seconds = {part: sum(entry["seconds"].get(part, 0.0) for entry in found) for part in parts}
-        devices = [entry["device"] for entry in found if entry["device"]]
-        share = sum(d["worked"] for d in devices) / sum(d["measured"] for d in devices) if devices else float("nan")
-        device = devices[0]["name"] if devices else "–"
-        rows.append({"step": name, **seconds, "sum": sum(seconds.values()), "device": device, "share": min(share, 1.0)})
-    return rows
+    """The seconds in the records of finished steps, then their sum."""
+    records = json.loads((case.run.path / "finished.json").read_text(encoding="utf-8"))["steps"]
+    names = [
+        step["name"] for step in case.run.document["steps"] if step["stage"] not in ("report", "annotate", "graders")
+    ]
+    rows: list[Row] = [{"step": name, "wall time": records[name]["seconds"]} for name in names if name in records]
+    return [*rows, {"step": "all", "wall time": sum(row["wall time"] for row in rows)}] if len(rows) > 1 else rows
 
 
 def lineage(case: Case) -> list[Row]:

@@ -10,7 +10,6 @@ import pytest
 import skillmix
 from skillmix.errors import UserError
 from skillmix.runs.run import open_run
-from skillmix.runs.seconds.kept_seconds import KeptSeconds, StepSeconds
 from skillmix.scores.scoring import run_scores
 from skillmix.scores.status import run_status
 
@@ -22,19 +21,11 @@ def evaluated() -> Any:
     return skillmix.evaluate(name="lost", **models, k=[1], settings=["all"], combinations=2, generations=1)
 
 
-def only_seconds() -> None:
-    """What a run leaves that was killed: no manifest, no finished step."""
-    (FOLDER / "manifest.json").unlink()
-    (FOLDER / "finished.json").unlink()
-    KeptSeconds(FOLDER).keep("evaluate", "first", StepSeconds({"writing": 3.0}))
-
-
 def only_manifest() -> None:
     (FOLDER / "finished.json").unlink()
-    (FOLDER / "seconds.json").unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("notes", [lambda: None, only_seconds, only_manifest])
+@pytest.mark.parametrize("notes", [lambda: None, only_manifest])
 def test_a_run_whose_journal_is_gone_stops_and_says_how_to_begin_again(
     in_folder: Path, notes: Callable[[], None]
 ) -> None:
@@ -59,10 +50,3 @@ def test_a_part_of_a_journal_that_is_gone_is_named(in_folder: Path) -> None:
 
     with pytest.raises(UserError, match=r"there is no runs/lost/journal/calls-2\.sqlite"):
         evaluated()
-
-
-def test_a_run_that_made_no_call_needs_no_journal(in_folder: Path) -> None:
-    FOLDER.mkdir(parents=True)
-    KeptSeconds(FOLDER).keep("tuned", "first", StepSeconds({"training": 3.0}))
-
-    assert evaluated()

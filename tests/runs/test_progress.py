@@ -19,8 +19,7 @@ import yaml
 from skillmix.catalog.files import load_catalog
 from skillmix.commands import main
 from skillmix.experiment.experiment import load_experiment
-from skillmix.runs.progress.progress import LINE_EVERY, RunProgress
-from skillmix.runs.progress.time_left import Work
+from skillmix.runs.progress import LINE_EVERY, RunProgress, Work
 from skillmix.runs.run import Run
 from skillmix.steps.run import planned_work
 
@@ -148,8 +147,8 @@ def test_lines_come_every_fifteen_seconds_at_most_and_claim_only_what_was_measur
 
     lines = lines_of(capsys)
     assert lines[0] == "eval: begins, 100 calls"
-    assert lines[1] == "eval: 15 of 100 calls; the run: 8 %, about 85 s left without tune"
-    assert lines[2].startswith("eval: 30 of 100 calls; the run: 16 %, about 70 s left without tune")
+    assert lines[1] == "eval: 15 of 100 calls; the run: 8 %, about 85 s left, 1 step not measured yet"
+    assert lines[2].startswith("eval: 30 of 100 calls; the run: 16 %, about 70 s left, 1 step")
     assert lines[3].startswith("eval: done; the run: ")
     assert lines[4] == "tune: begins, 10 steps"
     assert "left" not in lines[3] and "left" not in lines[5]
@@ -264,8 +263,7 @@ def test_a_terminal_sees_the_bar_and_the_time_left(in_folder: Path) -> None:
 
 _HALF_DONE = """
 import time
-from skillmix.runs.progress.time_left import Work
-from skillmix.runs.progress.progress import RunProgress
+from skillmix.runs.progress import RunProgress, Work
 
 with RunProgress([Work("evaluation-with-a-long-name", "calls", total=10)]) as progress:
     progress.begin("evaluation-with-a-long-name")
@@ -308,12 +306,11 @@ def test_ctrl_c_leaves_the_terminal_in_order(in_folder: Path) -> None:
 
 _WITH_WARNINGS = """
 import logging, sys, warnings
-from skillmix.runs.progress.time_left import Work
-from skillmix.runs.progress.progress import RunProgress
+from skillmix.runs.progress import RunProgress, Work
 
 with RunProgress([Work("eval", "calls", total=10)]) as progress:
-    early = logging.StreamHandler()
     progress.begin("eval")
+    early = logging.StreamHandler()
     warnings.warn("the first warning " + "w" * 150)
     logging.getLogger("early").addHandler(early)
     logging.getLogger("early").error("an error of a logger")

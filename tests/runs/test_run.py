@@ -1,7 +1,6 @@
 """A run is opened once; what it holds is read once, and an imported run has the same interface."""
 
 import json
-import pickle
 from pathlib import Path
 
 import pytest
@@ -120,13 +119,3 @@ def test_a_value_from_the_journal_is_kept_until_the_run_is_written(in_folder: Pa
     with run.write():
         assert (number(), number()) == (1, 2)
     assert (number(), number()) == (3, 3)
-
-
-def test_another_process_opens_the_run_anew(in_folder: Path) -> None:
-    run = own_run()
-    run.remember("number", lambda: 1)
-
-    other = pickle.loads(pickle.dumps(run))
-
-    assert other.path == run.path
-    assert other.remember("number", lambda: 2) == 2

@@ -16,9 +16,7 @@ from skillmix.runs import verdicts
 from skillmix.runs.reading.graded_conversations import GradedConversation
 from skillmix.runs.rules_grader import RulesGrader, reading_of
 from skillmix.runs.run import Run
-from skillmix.runs.seconds import device_meter
-from skillmix.runs.seconds.device_meter import cores
-from skillmix.runs.verdicts import JudgedText, judged_conversations, on_all_cores
+from skillmix.runs.verdicts import JudgedText, cores, judged_conversations, on_all_cores
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +141,7 @@ def test_a_container_has_as_many_cores_as_its_limit_allows(
     (tmp_path / "cpu").mkdir()
     for name, content in files.items():
         (tmp_path / name).write_text(content)
-    monkeypatch.setattr(device_meter, "_CONTROL_GROUP", tmp_path)
+    monkeypatch.setattr(verdicts, "_CONTROL_GROUP", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
 
     assert cores() == wanted

@@ -148,6 +148,7 @@ def test_how_a_run_is_kept_does_not_count(folders: tuple[Path, Path], name: str)
         ("a\neval: begins, 1,200 calls\nb", "a\nb"),
         ("a\neval: 300 of at most 1,200 calls, 12/s; the run: 20 %\nb", "a\nb"),
         ("a\nd1: 61 s: 50 s writing, 11 s grading; the GPU worked in 78 % of the time\nb", "a\nd1: less than 0.1 s\nb"),
+        ("a\nd1: 61 s: 50 s writing, 11 s grading\nb", "a\nd1: 2 h 10 min\nb"),
         ("openai:m@http://127.0.0.1:3001/v1", "openai:m@http://127.0.0.1:45678/v1"),
         (
             '{"tag": "skx0123456789abcdef", "since": "2026-11-16 13:20"}',

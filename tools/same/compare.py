@@ -45,9 +45,9 @@ SUBSTITUTIONS: Final = tuple(
         (r", about \d+ (s|min|h \d+ min) left", ", about TIME left"),
         # The time that a run took.
         (r" found, .* of CPU time", " found, TIME of CPU time"),
-        # Where the time of a step went, on standard error and in `status`.
-        (r"^\S+: (less than )?[\d.]+ s(: [^\n]*)?(; the [CG]PU worked in \d+ % of the time)?\n", ""),
-        # The same in a report: it has seconds, and columns for the parts that took any.
+        # The time of a step, on standard error and in `status`; older versions say its parts, too.
+        (r"^\S+: (less than )?([\d.]+ (s|min)|\d+ h \d+ min)(: [^\n]*|; the [CG]PU worked in [^\n]*)?\n", ""),
+        # The same in a report.
         (r"<section id=\"time\">[\s\S]*?</table>", "SECONDS"),
         # The pace of training on standard error.
         (r"\b[\d,]+ tokens/s", "PACE tokens/s"),
@@ -59,8 +59,8 @@ SUBSTITUTIONS: Final = tuple(
     )
 )
 LEFT_OUT: Final = (
-    "seconds.json",  # where the time of each step went
-    "where-the-time-went.*",  # the same in a report
+    "seconds.json",  # of older versions: where the time of each step went
+    "where-the-time-went.*",  # the time of each step in a report
     "begun.json",  # how a training that stops is found again
 )
 RESULTS_OF_A_RUN: Final = ("texts.*", "votes.*", "calls.*", "frequencies.json", "exclude.yaml")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from skillmix.cluster.folder_files import FileFacts, FolderFiles
 from skillmix.errors import UserError
-from skillmix.runs.progress.terminal import say
+from skillmix.runs.progress import say
 
 _PART: Final = 8 << 20
 """Bytes that are sent together."""

@@ -19,7 +19,7 @@ from skillmix.cluster.rank_collector import Collector, MachineFolder, given_fold
 from skillmix.errors import UserError, visible
 from skillmix.hashing import short_id
 from skillmix.runs.leases.rank_work import OWN_DISKS, RankWork
-from skillmix.runs.progress.terminal import say
+from skillmix.runs.progress import say
 
 _MOST_RESTARTS: Final = 3
 """Starts in a row that may bring no new checkpoint before a training is given up."""

@@ -25,7 +25,7 @@ from skillmix.runs.leases.driving import LentWork, LostWorker, UnreachableWorker
 from skillmix.runs.leases.lease import OwnerLetter, WorkerLetter
 from skillmix.runs.leases.mailbox import Packet
 from skillmix.runs.leases.rank_work import RankWork
-from skillmix.runs.progress.terminal import say
+from skillmix.runs.progress import say
 
 _PROVIDERS: Final = ("anthropic", "openai", "scripted", "local", "bundled")
 """Providers whose models any machine can ask; the weights of local ones are sent there."""

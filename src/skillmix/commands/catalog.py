@@ -214,7 +214,7 @@ def _frequency_wanted(options: argparse.Namespace) -> "FrequencyWanted":
 
 def _show_frequencies(counted: "Counted", *, as_json: bool) -> int:
     from skillmix.frequencies.frequency_file import LIST_FILE, result_lines, result_table
-    from skillmix.runs.progress.stopping import signal_of
+    from skillmix.runs.stopping import signal_of
 
     for key, problem in list(counted.failed.items())[:1]:
         print(f"failed: {plural(len(counted.failed), 'call')}, such as {key}: {problem.reason}", file=sys.stderr)

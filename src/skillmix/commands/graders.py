@@ -257,7 +257,7 @@ def calibrate(options: argparse.Namespace) -> int:
 
 def _calibrate(plan: "CalibrationPlan", options: argparse.Namespace) -> int:
     from skillmix.models.local.importing import import_lean
-    from skillmix.runs.progress.stopping import signal_of
+    from skillmix.runs.stopping import signal_of
     from skillmix.steps.calibrating import calibrated
     from skillmix.validation.calibration import card_lines, write_card
 

@@ -24,7 +24,7 @@ from skillmix.commands.shared import (
     print_scores,
     score_rows,
 )
-from skillmix.render import CUT, grounds, one_line, plural, point_line, share, side_by_side, whole, wrapped
+from skillmix.render import CUT, duration, grounds, one_line, plural, point_line, share, side_by_side, whole, wrapped
 
 if TYPE_CHECKING:
     from skillmix.runs.reading.denials import TextUnderGrader
@@ -96,7 +96,6 @@ def status(options: argparse.Namespace) -> int:
     """Count the calls of a run that are done, missing, failed or unreadable, and show its workers and its steps."""
     from skillmix.runs.leases.worker_notes import read_workers
     from skillmix.runs.run import open_run
-    from skillmix.runs.seconds.step_meter import seconds_line, shown_seconds
     from skillmix.scores.status import run_status
     from skillmix.validation.task import run_progress
 
@@ -123,8 +122,8 @@ def status(options: argparse.Namespace) -> int:
         print("\n".join(f"{name}: {one.in_words}" for one in own) or f"{name}: there is no text to read yet")
     for line in workers.lines(time.time()) if workers else ():
         print(line)
-    for step, seconds in shown_seconds(run).items():
-        print(seconds_line(step, seconds))
+    for step, seconds in run.finished.seconds(run.experiment.steps).items():
+        print(f"{step}: {duration(seconds)}")
     return 0
 
 

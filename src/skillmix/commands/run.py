@@ -1,6 +1,7 @@
 """Commands that run an experiment: `run`, and those for the steps of one stage; and `merge`."""
 
 import argparse
+import os
 import sys
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -236,7 +237,7 @@ def _close(options: argparse.Namespace, result: "RunResult", scored: "ScoredRun"
         called=result.called,
         found=_found(result),
         seconds=result.seconds,
-        cpu_seconds=result.cpu_seconds,
+        cpu_seconds=sum(os.times()[:4]),
         cost_usd=result.cost_usd,
     )
     print(f"{cost}; all in {result.run.path}", file=sys.stderr)

@@ -38,10 +38,10 @@ from skillmix.prompts.rubric import FormatName
 from skillmix.render import name_hint
 from skillmix.runs.calling import StepContext
 from skillmix.runs.folder_replacement import DATASET, require_replaceable
-from skillmix.runs.progress.stopping import signal_of
 from skillmix.runs.reading.decisions import DecidedConversation, decided_conversations, decision_rules
 from skillmix.runs.run import Run, open_run
 from skillmix.runs.scheduler import CallCounts, StopReason
+from skillmix.runs.stopping import signal_of
 from skillmix.runs.students import made_students, settings_for
 
 
@@ -57,15 +57,13 @@ async def work_on_dataset(step: DatasetStep, context: StepContext, counts: CallC
     folder = dataset_folder(context.run, step.name)
     require_replaceable(folder, DATASET)
     if step.writer is None:
-        with context.clock.measuring("saving"):
-            return _joined(step, plan, context.run, folder)
+        return _joined(step, plan, context.run, folder)
     waves = Waves(step, context, plan, writers_of(context.run.name, context.experiment), counts)
     await waves.run()
     is_left = signal_of(counts.stopped) is not None or counts.stopped is StopReason.BATCHES
     if is_left or waves.is_broken:
         return None
-    with context.clock.measuring("saving"):
-        return make_dataset(waves.texts, plan, folder, left=waves.left, yields=waves.yields)
+    return make_dataset(waves.texts, plan, folder, left=waves.left, yields=waves.yields)
 
 
 def plan_of(step: DatasetStep, context: StepContext) -> DatasetPlan:

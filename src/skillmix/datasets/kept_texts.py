@@ -1,8 +1,7 @@
 """The record of a kept text, and the choice of which texts are copies or for validation."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from operator import attrgetter
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
@@ -39,10 +38,6 @@ class KeptText:
     votes: tuple[str, ...]
     """For each grader, the points of each round as JSON."""
 
-    def __reduce__(self) -> tuple[type["KeptText"], tuple[object, ...]]:
-        """Pickle as a plain tuple: hundreds of thousands cross process borders, and the dataclass default is slow."""
-        return KeptText, _fields(self)
-
     @property
     def text(self) -> str:
         """The graded text."""
@@ -62,9 +57,6 @@ class KeptText:
     def identity(self) -> str:
         """An identity that does not depend on the run's path."""
         return f"{self.writer}/{self.combination.id}/{self.generation}/{self.text_id}"
-
-
-_fields: Final = attrgetter(*[f.name for f in fields(KeptText)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,12 +50,11 @@ from skillmix.prompts.rubric import Phrases
 from skillmix.runs.budget import LimitedBudget
 from skillmix.runs.calling import StepContext, serve
 from skillmix.runs.folder_replacement import write_whole
-from skillmix.runs.progress.progress import RunProgress, watched
-from skillmix.runs.progress.stopping import signal_of
-from skillmix.runs.progress.time_left import Work
+from skillmix.runs.progress import RunProgress, Work, watched
 from skillmix.runs.rules_grader import require_checkers
 from skillmix.runs.run import Run, new_run
 from skillmix.runs.scheduler import CallCounts
+from skillmix.runs.stopping import signal_of
 from skillmix.steps.before_run import prices_by_model, probe_settings
 from skillmix.steps.calls import counts_line
 

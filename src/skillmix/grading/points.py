@@ -345,10 +345,6 @@ class StudentText:
     finish: str | None = None
     """Why the student stopped, in the provider's words; None if unknown."""
 
-    def __reduce__(self) -> "tuple[type[StudentText], tuple[object, ...]]":
-        """Pickle as a plain tuple: the default of such classes takes three times as long."""
-        return StudentText, (self.student, self.combination, self.generation, self.answer, self.finish)
-
     @property
     def is_cut(self) -> bool | None:
         """Whether the reply ended at the token limit; None if unknown."""
@@ -375,10 +371,6 @@ class Ballot:
     readings: tuple[Reading | None, ...]
     is_woven: bool | None = None
     """Whether code finds every requested skill about the topic; None if a skill or the grader has no code."""
-
-    def __reduce__(self) -> "tuple[type[Ballot], tuple[object, ...]]":
-        """Pickle as a plain tuple: the default of such classes takes three times as long."""
-        return Ballot, (self.text, self.grader, self.rounds, self.readings, self.is_woven)
 
     def rubric(self, phrases: Phrases) -> Rubric:
         """The rubric that the readings follow."""

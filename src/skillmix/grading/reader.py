@@ -321,10 +321,6 @@ class Reading:
     problem: str | None
     notes: tuple[str, ...] = ()
 
-    def __reduce__(self) -> "tuple[type[Reading], tuple[object, ...]]":
-        """Pickle as a plain tuple: the default of such classes takes three times as long."""
-        return Reading, (self.points, self.problem, self.notes)
-
     def by_name(self, rubric: Rubric) -> dict[str, float | None] | None:
         """Points by name of the criterion, as outputs show them."""
         if self.points is None:

@@ -35,8 +35,6 @@ from skillmix.runs.reading.graded_conversations import ConversationKey, written_
 from skillmix.runs.reading.lookups import combinations_of
 from skillmix.runs.rules_grader import judge_of
 from skillmix.runs.run import Run
-from skillmix.runs.seconds.kept_seconds import StepSeconds
-from skillmix.runs.seconds.step_meter import shown_seconds
 from skillmix.runs.students import has_settings, run_datasets, student_lineages
 from skillmix.runs.texts import (
     RunRecords,
@@ -238,7 +236,7 @@ class RunReading:
     """The share of skill sets kept out of training; None for a run that makes no data."""
     datasets: list[DatasetFacts]
     curves: list[TrainingCurve]
-    step_seconds: dict[str, StepSeconds]
+    step_seconds: dict[str, float]
     catalog: Catalog | None
     outcomes: tuple[OutcomeCell, ...] = ()
     """The cells of a run whose graders name outcomes; `cells` and `decided` are then empty."""
@@ -345,7 +343,7 @@ def read_run(run: Run, *, rules: str | None, archive: Archive, most_texts: int =
         reserved=(experiment.reserved or None) if run.makes_data else None,
         datasets=datasets,
         curves=run_curves(run),
-        step_seconds=shown_seconds(run),
+        step_seconds=run.finished.seconds(run.experiment.steps),
         catalog=catalog,
         outcomes=tuple(outcomes),
         outcome_changes=tuple(outcome_changes(run, outcomes, lineages)) if outcomes else (),

@@ -13,7 +13,6 @@ from skillmix.models.lineage import DatasetFacts, Lineage
 from skillmix.render import in_words, p_value, share, signed_with_interval, whole
 from skillmix.runs.finished.manifest import Invocations
 from skillmix.runs.reading.call_totals import CallTotals
-from skillmix.runs.seconds.kept_seconds import StepSeconds
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.compare import Change, ComparableStudent, PairRow, compare_cells, explanations, practice_between
 from skillmix.scores.contrasts import JudgedContrast, contrast_result
@@ -175,8 +174,8 @@ class Report:
     """Each grader against people, code or another grader; none for a grader that nobody can be compared with."""
     datasets: tuple[tuple[str, DatasetFacts], ...] = ()
     curves: tuple[tuple[str, TrainingCurve], ...] = ()
-    step_seconds: tuple[tuple[str, str, StepSeconds], ...] = ()
-    """Run, step and figures of each step whose time is known; reports are left out."""
+    step_seconds: tuple[tuple[str, str, float], ...] = ()
+    """Run, step and wall seconds of each step whose time is known; reports are left out."""
     shown: tuple[Shown, ...] = ()
     followed: tuple[FollowedExamples, ...] = ()
     """By cell, for runs whose catalogue is known."""

@@ -19,7 +19,7 @@ from skillmix.report.archive import Archive, without_cycle_search
 from skillmix.report.read import MOST_TEXTS, RunReading, read_run
 from skillmix.report.records import Report, SkillDefinition, by_key, student_pairs
 from skillmix.runs.folder_replacement import REPORT, REPORT_MARK, REPORT_NOTE, replacing
-from skillmix.runs.progress.terminal import say
+from skillmix.runs.progress import say
 from skillmix.runs.run import Run, open_run
 from skillmix.scores.cards import cards_of
 from skillmix.scores.compare import before_and_after

@@ -27,12 +27,10 @@ from skillmix.runs.leases.driving import CallWorkers, Feed, LentWork, drive
 from skillmix.runs.leases.lease import LentConversation
 from skillmix.runs.leases.owner import LeaseOwner
 from skillmix.runs.leases.worker_notes import noted_workers
-from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress, watched
-from skillmix.runs.progress.stopping import stopping_on_interrupt
-from skillmix.runs.progress.terminal import say
+from skillmix.runs.progress import NO_PROGRESS, RunProgress, say, watched
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts, Follow, Scheduler
-from skillmix.runs.seconds.step_clock import Part, StepClock
+from skillmix.runs.stopping import stopping_on_interrupt
 from skillmix.runs.students import require_trained
 
 _MAX_OPEN: Final = 512
@@ -75,8 +73,6 @@ class StepContext:
     budget: Budget
     progress: RunProgress = NO_PROGRESS
     draws: SharedDraws = field(default_factory=SharedDraws)
-    clock: StepClock = field(default_factory=StepClock)
-    """Measures where the time of the step goes."""
     workers: CallWorkers | None = None
     """Processes that make the calls of steps; None if this process makes them."""
     batch_wait: float = WAIT
@@ -204,11 +200,10 @@ async def lend(
     if owner.is_over:
         return
     try:
-        with context.clock.measuring("loading"):
-            links = await workers.links(work)
+        links = await workers.links(work)
         if any(provider_of(str(settings.asked)).is_in_process for settings in work.models.values()):
             owner.fill_slots(len(links))
-        with context.clock.measuring("waiting"), stopping_on_interrupt(owner):
+        with stopping_on_interrupt(owner):
             async with noted_workers(context.run.path, owner):
                 await drive(owner, workers, links, feed)
     finally:
@@ -287,7 +282,6 @@ async def serve(
             context.journal,
             budget=context.budget,
             max_open=_MAX_OPEN_IN_BATCHES if in_batches else most,
-            clock=context.clock,
         )
         scheduler.say = say
         BatchWatch(in_batches, scheduler, wait=context.batch_wait)
@@ -295,11 +289,8 @@ async def serve(
             if (replicas := getattr(model, "replicas", None)) is not None:
                 replicas.say = say
         begin(scheduler)
-        try:
-            with stopping_on_interrupt(scheduler):
-                await scheduler.run(source, follow, counts)
-        finally:
-            _count_startup(models, context.clock)
+        with stopping_on_interrupt(scheduler):
+            await scheduler.run(source, follow, counts)
 
 
 def max_open(used: Mapping[str, Settings], models: Mapping[str, Model]) -> int:
@@ -307,16 +298,6 @@ def max_open(used: Mapping[str, Settings], models: Mapping[str, Model]) -> int:
     if any(provider_of(str(settings.asked)).is_in_process for settings in used.values()):
         return _MAX_OPEN_LOCALLY
     return max(_MAX_OPEN, 2 * sum(getattr(model, "at_once", 0) for model in models.values()))
-
-
-def _count_startup(models: Mapping[str, Model], clock: StepClock) -> None:
-    """Count the seconds in which a local model started, while its first calls waited, as loading and compiling."""
-    for name, model in {id(model): (name, model) for name, model in models.items()}.values():
-        startup = getattr(model, "startup", None)
-        if startup is not None:
-            waiting: Part = "writing" if name.startswith("student:") else "grading"
-            clock.move(startup.importing + startup.loading, waiting, "loading")
-            clock.move(startup.compiling, waiting, "compiling")
 
 
 async def opened_models(used: Mapping[str, Settings], opened: AsyncExitStack) -> dict[str, Model]:

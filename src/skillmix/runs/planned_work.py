@@ -9,7 +9,7 @@ from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, step_cells
 from skillmix.experiment.step_base import Step
 from skillmix.models.specs import ModelSpec, parse_spec, provider_of
-from skillmix.runs.progress.time_left import Work
+from skillmix.runs.progress import Work
 from skillmix.runs.students import settings_for, turns_of
 
 

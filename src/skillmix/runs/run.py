@@ -59,10 +59,6 @@ class Run:
         self._writers = 0
         self._remembered: dict[str, Any] = {}
 
-    def __reduce__(self) -> "tuple[type[Run], tuple[Path]]":
-        """Another process opens the run anew."""
-        return Run, (self.path,)
-
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
 

@@ -20,9 +20,8 @@ from skillmix.render import plural
 from skillmix.runs.budget import Budget, Task
 from skillmix.runs.journal.call_journal import CallJournal, TryThread
 from skillmix.runs.journal.row_writer import Try
-from skillmix.runs.outcomes.settled import Arrival, Settled, of_its_role, part_of, unusable
+from skillmix.runs.outcomes.settled import Arrival, Settled, of_its_role, unusable
 from skillmix.runs.retries import Retries
-from skillmix.runs.seconds.step_clock import StepClock
 
 _FIRST_CALLS: Final = 10
 """If a model refuses all of these, the fault is the model's and not the requests'."""
@@ -88,14 +87,12 @@ class Scheduler:
         budget: Budget,
         max_open: int = 512,
         retries: Retries | None = None,
-        clock: StepClock | None = None,
     ) -> None:
         self._models = models
         self._journal = journal
         self._budget = budget
         self._max_open = max_open
         self._retries = retries or Retries()
-        self._clock = clock or StepClock()
         self._queues: dict[str, asyncio.PriorityQueue[_QueueEntry]] = {}
         self._order = count()
         self._open = 0
@@ -308,9 +305,7 @@ class Scheduler:
 
     async def _serve(self, model: Model, queue: "asyncio.PriorityQueue[_QueueEntry]") -> None:
         async for request, outcome in model.serve(self._requests(model, queue)):
-            now = time.monotonic()
-            seconds = now - self._started.pop(request.key)
-            self._clock.end(part_of(request.key), now)
+            seconds = time.monotonic() - self._started.pop(request.key)
             if isinstance(outcome, CallProblem) and outcome.kind == "waiting":
                 self.counts.stopped = self.counts.stopped or StopReason.BATCHES
                 self._forget(self._tasks.get(request.key))
@@ -375,11 +370,8 @@ class Scheduler:
         tries = [one.tried for one in self._settle_arrived()]
         for key in list(self._started):
             seconds = time.monotonic() - self._started.pop(key)
-            self._clock.end(part_of(key))
             if key in self._tasks and key not in self._kept:
                 tries.append(self._tried(self._tasks[key], CallProblem("passing", "left before its reply"), seconds))
-        if self._first_calls:
-            self._clock.end("waiting")
         self._journal.record_tries(tries)
         if self._batch is not None:
             self._batch.result()  # a run that was cancelled has not seen whether the thread's last batch is stored
@@ -412,11 +404,7 @@ class Scheduler:
     async def _requests(self, model: Model, queue: "asyncio.PriorityQueue[_QueueEntry]") -> AsyncIterator[Request]:
         keeps: Callable[[Request], bool] = getattr(model, "keeps", lambda request: False)
         while (task := (await queue.get())[-1]) is not None:
-            now = time.monotonic()
-            if not self._first_calls:  # until now the journal was read
-                self._clock.begin("waiting", now)
-            self._started[task.request.key] = now
-            self._clock.begin(part_of(task.request.key), now)
+            self._started[task.request.key] = time.monotonic()
             first = self._first_calls.setdefault(task.model, set())
             if len(first) < _FIRST_CALLS:
                 first.add(task.request.key)

@@ -4,6 +4,7 @@
 text and its catalogue, so the results are the same for any number of workers.
 """
 
+import math
 import os
 import signal
 import threading
@@ -15,6 +16,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from multiprocessing import current_process, get_context, parent_process
+from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from skillmix.catalog.catalog import Catalog
@@ -23,7 +25,6 @@ from skillmix.checkers.passage import Span
 from skillmix.runs.reading.graded_conversations import GradedConversation
 from skillmix.runs.rules_grader import RulesGrader
 from skillmix.runs.run import Run
-from skillmix.runs.seconds.device_meter import cores
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -33,6 +34,28 @@ _BATCH: Final = 64
 _AHEAD: Final = 4
 """Batches under way for each worker: enough to keep all busy, few enough to hold in memory."""
 _MOST_WORKERS: Final = 16
+_CONTROL_GROUP: Final = Path("/sys/fs/cgroup")
+
+
+def cores() -> int:
+    """The number of cores that this process may use: those it may run on, or the share of them that a container has."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on every system
+    allowed = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    return max(1, math.ceil(min(allowed, _container_cores())))
+
+
+def _container_cores() -> float:
+    """Cores' worth of time that a container on Linux gives its processes; infinite without a limit."""
+    with suppress(OSError, ValueError):  # ValueError: the quota is "max"
+        quota, period = (_CONTROL_GROUP / "cpu.max").read_text(encoding="ascii").split()
+        return int(quota) / int(period)
+    with suppress(OSError, ValueError):
+        quota, period = (
+            (_CONTROL_GROUP / "cpu" / name).read_text(encoding="ascii")
+            for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        )
+        return int(quota) / int(period) if int(quota) > 0 else math.inf
+    return math.inf
 
 
 def on_all_cores(

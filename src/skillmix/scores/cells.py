@@ -190,10 +190,6 @@ class Cell:
     woven: tuple[tuple[bool | None, ...], ...] = ()
     """Whether each text shows every skill about the topic; None, or no row at all, where that is unknown."""
 
-    def __reduce__(self) -> "tuple[type[Cell], tuple[object, ...]]":
-        """Pickle without the scores, which another process can work out again."""
-        return Cell, (self.key, self.combinations, self.points, self.statuses, self.cuts, self.woven)
-
     def values(self, metric: str) -> list[list[float | None]]:
         """The metric of every text, grouped by combination."""
         return [[None if p is None else text_score(p, metric) for p in texts] for texts in self.points]

@@ -14,7 +14,7 @@ from skillmix.render import dollars, one_line, plural
 from skillmix.runs.batches.waves_in_batches import WaveInBatch, waves_in_batches
 from skillmix.runs.journal.ahead import ConversationsAhead
 from skillmix.runs.planned_work import PlannedCalls, planned_calls
-from skillmix.runs.progress.time_left import Bound
+from skillmix.runs.progress import Bound
 from skillmix.runs.reading.graded_conversations import (
     ConversationKey,
     GradedConversation,

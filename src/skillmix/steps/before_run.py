@@ -30,7 +30,7 @@ from skillmix.runs.batches.batch_prices import price_of_calls
 from skillmix.runs.batches.with_batches import opened_clients
 from skillmix.runs.calling import StepContext, opened_models
 from skillmix.runs.conversations import Conversations
-from skillmix.runs.progress.terminal import say
+from skillmix.runs.progress import say
 from skillmix.runs.rules_grader import require_checkers
 from skillmix.runs.run import Run
 from skillmix.runs.students import (

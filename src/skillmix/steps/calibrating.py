@@ -22,8 +22,7 @@ from skillmix.runs.budget import LimitedBudget, Task
 from skillmix.runs.calling import StepContext, serve
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.journal.call_journal import RunJournal
-from skillmix.runs.progress.progress import RunProgress, watched
-from skillmix.runs.progress.time_left import Work
+from skillmix.runs.progress import RunProgress, Work, watched
 from skillmix.runs.reading.past_calls import PastCalls
 from skillmix.runs.run import Run, imported_document, new_run
 from skillmix.runs.scheduler import CallCounts

@@ -18,7 +18,7 @@ from skillmix.render import are, plural
 from skillmix.runs.calling import StepContext, calls_of, conversations_of, make_calls
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.planned_work import PlannedCalls
-from skillmix.runs.progress.terminal import say
+from skillmix.runs.progress import say
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts
 from skillmix.scores.scoring import run_scores, skipped_cells

@@ -20,7 +20,7 @@ from skillmix.render import plural
 from skillmix.runs.calling import StepContext, conversations_of
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.folder_replacement import DATASET, require_replaceable
-from skillmix.runs.progress.terminal import say
+from skillmix.runs.progress import say
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts
 from skillmix.runs.students import turns_of

@@ -9,8 +9,7 @@ from skillmix.experiment.step_base import Step
 from skillmix.render import listed
 from skillmix.runs.calling import StepContext
 from skillmix.runs.finished.step_records import FinishedSteps, StepRecord, journal_state
-from skillmix.runs.progress.progress import RunProgress
-from skillmix.runs.progress.terminal import say
+from skillmix.runs.progress import RunProgress, say
 from skillmix.runs.run import Run
 from skillmix.runs.students import with_trained
 from skillmix.steps.kinds import kind_of
@@ -87,7 +86,9 @@ def dependencies_of(step: Step, context: StepContext) -> Dependencies | None:
     return kind_of(step).dependencies(step, inputs_of(context))
 
 
-def record_step(step: Step, context: StepContext, result: RunResult, depends_on: Dependencies | None) -> None:
+def record_step(
+    step: Step, context: StepContext, result: RunResult, depends_on: Dependencies | None, seconds: float
+) -> None:
     """Record a step that just ended, unless something of it is missing or its dependencies changed while it ran.
 
     The caller holds the run's lock.
@@ -98,7 +99,9 @@ def record_step(step: Step, context: StepContext, result: RunResult, depends_on:
     students = {cell.student for cell in step.undrawn_cells(context.experiment.steps)} | set(step.student_names)
     made = kind_of(step).made(step, context.run, result)
     made["rows"] = {student: count for student, count in rows.items() if student in students}
-    context.run.finished.keep(step.name, StepRecord(depends_on, made))
+    earlier = context.run.finished.record(step.name)
+    seconds += earlier.seconds if earlier else 0.0
+    context.run.finished.keep(step.name, StepRecord(depends_on, made, round(seconds, 3)))
 
 
 @contextmanager

@@ -22,8 +22,7 @@ from skillmix.runs.finished.step_records import file_state, journal_state
 from skillmix.runs.folder_replacement import REPORT, Kind, require_replaceable, write_whole
 from skillmix.runs.graders.rater_journal import rater_file, require_same_rater
 from skillmix.runs.graders.run_grader import PERSON
-from skillmix.runs.progress.terminal import say
-from skillmix.runs.progress.time_left import Work
+from skillmix.runs.progress import Work, say
 from skillmix.runs.run import Run, open_run
 from skillmix.steps.step_kind import Dependencies, RunResult, StepInputs, StepKind, StepT, of_settings
 
@@ -141,8 +140,7 @@ class GradersKind(LastKind[GradersStep]):
     def run(self, step: GradersStep, context: StepContext, result: RunResult) -> bool:
         """Read the journal and write the cards; without a truth, say what is missing."""
         context.progress.go_on(step.name)
-        with context.clock.measuring("saving"):
-            missing = _write_cards(step, context.run)
+        missing = _write_cards(step, context.run)
         if missing is not None:
             result.waiting[step.name] = [missing]
         context.progress.end(step.name)
@@ -211,7 +209,6 @@ class ReportKind(LastKind[ReportStep]):
         from skillmix.report.write import report_step
 
         context.progress.go_on(step.name)
-        with context.clock.measuring("saving"):
-            result.reports.append(report_step(context.experiment, step, context.run).page)
+        result.reports.append(report_step(context.experiment, step, context.run).page)
         context.progress.end(step.name)
         return True

@@ -21,8 +21,8 @@ from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.plan import Settings, graded_cells, settings_by_model
 from skillmix.experiment.step_base import Step
 from skillmix.models.local.resident import MODELS
-from skillmix.models.specs import announce_model, parse_spec, provider_of
-from skillmix.render import name_hint
+from skillmix.models.specs import announce_model, parse_spec
+from skillmix.render import duration, name_hint
 from skillmix.runs.batches.pace import USUAL, BatchWishes
 from skillmix.runs.batches.with_batches import forget_batches, hold_submitted
 from skillmix.runs.budget import LimitedBudget
@@ -30,12 +30,9 @@ from skillmix.runs.calling import StepContext
 from skillmix.runs.finished.manifest import invocation_facts
 from skillmix.runs.leases.driving import CallWorkers
 from skillmix.runs.planned_work import first_model_here
-from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
-from skillmix.runs.progress.time_left import Work
+from skillmix.runs.progress import NO_PROGRESS, RunProgress, Work, say
 from skillmix.runs.reading.past_calls import PastCalls
 from skillmix.runs.run import Run, new_run
-from skillmix.runs.seconds.device_meter import cpu_seconds
-from skillmix.runs.seconds.step_meter import metered_last_step, metered_step
 from skillmix.runs.students import with_trained
 from skillmix.steps.before_run import (
     check_chat_templates,
@@ -117,13 +114,13 @@ def run_checked(
     batches: BatchWishes = USUAL,
 ) -> RunResult:
     """Run the steps of an experiment that is in memory."""
-    started, cpu_started = time.monotonic(), cpu_seconds()
+    started = time.monotonic()
     steps = (wanted or StepFilter()).select(experiment)
     catalog = load_catalog(experiment.catalog, *experiment.other_catalogs)
     run = new_run(experiment.name)
     at_once = _taken_at_once(steps, experiment, catalog, run)
     if at_once is not None:
-        return replace(at_once, seconds=time.monotonic() - started, cpu_seconds=cpu_seconds() - cpu_started)
+        return replace(at_once, seconds=time.monotonic() - started)
     check_packages(experiment, steps, run, calls_here=open_workers is nullcontext)
     if open_workers is nullcontext:  # workers have their own models
         _begin_to_load(experiment, steps, run)
@@ -167,7 +164,6 @@ def run_checked(
     return replace(
         result,
         seconds=time.monotonic() - started,
-        cpu_seconds=cpu_seconds() - cpu_started,
         has_unpriced=result.called > 0
         and any(price_by_model[name] is None for step in steps for name in _models_asked(step, experiment)),
     )
@@ -243,14 +239,15 @@ def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -
         if kind.needs_closed_journal or take_finished(step, context, result, rows):
             continue
         now = replace(context, experiment=with_trained(context.experiment, context.run))
-        with metered_step(context.run, step.name, is_here=_is_here(step, now)) as clock:
-            now = replace(now, clock=clock)
-            kind.prepare(step, now)
-            depends_on = dependencies_of(step, now)
-            _announce_next(steps, step, now)
-            may_go_on = kind.run(step, now, result)
-            if may_go_on:
-                record_step(step, context, result, depends_on)
+        started = time.monotonic()
+        kind.prepare(step, now)
+        depends_on = dependencies_of(step, now)
+        _announce_next(steps, step, now)
+        may_go_on = kind.run(step, now, result)
+        seconds = time.monotonic() - started
+        if may_go_on:
+            record_step(step, context, result, depends_on, seconds)
+        say(f"{step.name}: {duration(seconds)}")
         if not may_go_on:
             break
 
@@ -259,8 +256,10 @@ def _run_last_steps(steps: Sequence[Step], context: StepContext, result: RunResu
     """Run the steps that need a closed journal, even if an earlier step stopped."""
     for step in steps:
         if kind_of(step).needs_closed_journal and not take_finished(step, context, result, {}):
-            with recorded_last_step(step, context, result), metered_last_step(context.run, step.name) as clock:
-                kind_of(step).run(step, replace(context, clock=clock), result)
+            started = time.monotonic()
+            with recorded_last_step(step, context, result):
+                kind_of(step).run(step, context, result)
+            say(f"{step.name}: {duration(time.monotonic() - started)}")
 
 
 def train_steps(path: Path, *, changes: Sequence[str] = (), only: str | None = None) -> list[Trained]:
@@ -281,8 +280,9 @@ def train_steps(path: Path, *, changes: Sequence[str] = (), only: str | None = N
     ):
         drop_unusable_skips(run)
         for step in chosen:
-            with metered_step(run, step.name, is_here=True) as clock:
-                trained.append(train_step(experiment, step, run, progress, clock))
+            started = time.monotonic()
+            trained.append(train_step(experiment, step, run, progress))
+            say(f"{step.name}: {duration(time.monotonic() - started)}")
     return trained
 
 
@@ -324,16 +324,6 @@ def lacks_here(experiment: Experiment, *, calls_here: bool = True) -> Iterator[s
 
 def _all_settings(experiment: Experiment) -> dict[str, Settings]:
     return settings_by_model(experiment, list(experiment.students), list(experiment.graders))
-
-
-def _is_here(step: Step, context: StepContext) -> bool:
-    """Whether a model of the step works in this process, so that its device can be measured."""
-    experiment = context.experiment
-    names = [name for name in step.student_names if name in experiment.students]
-    models = settings_by_model(experiment, names, step.grader_names)
-    if context.workers is not None and context.workers.why_not(models) is None:
-        return False
-    return step.trains_model or any(provider_of(str(settings.asked)).is_in_process for settings in models.values())
 
 
 def _models_asked(step: Step, experiment: Experiment) -> list[str]:

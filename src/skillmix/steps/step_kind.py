@@ -21,11 +21,11 @@ from skillmix.render import plural
 from skillmix.runs.calling import StepContext
 from skillmix.runs.conversations import Conversations, model_name
 from skillmix.runs.planned_work import planned_calls
-from skillmix.runs.progress.stopping import signal_of
-from skillmix.runs.progress.time_left import Work
+from skillmix.runs.progress import Work
 from skillmix.runs.reading.decisions import code_version
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts, StopReason
+from skillmix.runs.stopping import signal_of
 from skillmix.runs.students import lineage_of_student
 from skillmix.scores.cells import CellScore
 from skillmix.scores.outcomes import OutcomeScore
@@ -170,8 +170,6 @@ class RunResult:
     """Pages of the reports."""
     seconds: float = 0.0
     """Duration of this invocation."""
-    cpu_seconds: float = 0.0
-    """CPU time of this process and its child processes."""
     has_unpriced: bool = False
     """Whether it called models without a known price."""
     graded_cells: frozenset[RowKey] = frozenset()

@@ -21,10 +21,8 @@ from skillmix.models.specs import LOCAL_PACKAGES
 from skillmix.runs.calling import StepContext
 from skillmix.runs.folder_replacement import MODEL, require_replaceable, write_whole
 from skillmix.runs.leases.driving import CallWorkers
-from skillmix.runs.progress.progress import NO_PROGRESS, RunProgress
-from skillmix.runs.progress.time_left import Bound, Work
+from skillmix.runs.progress import NO_PROGRESS, Bound, RunProgress, Work
 from skillmix.runs.run import Run
-from skillmix.runs.seconds.step_clock import StepClock
 from skillmix.runs.students import model_folder, settings_for
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
 from skillmix.steps.step_kind import Dependencies, RunResult, StepInputs, StepKind, Trained
@@ -100,7 +98,7 @@ class TrainKind(StepKind[TrainStep]):
     def run(self, step: TrainStep, context: StepContext, result: RunResult) -> bool:
         """Train the model from the start or from its last checkpoint."""
         result.trained[step.name] = train_step(
-            context.experiment, step, context.run, context.progress, context.clock, workers=context.workers
+            context.experiment, step, context.run, context.progress, workers=context.workers
         )
         context.progress.end(step.name)
         return True
@@ -148,7 +146,6 @@ def train_step(
     step: TrainStep,
     run: Run,
     progress: RunProgress = NO_PROGRESS,
-    clock: StepClock | None = None,
     *,
     workers: CallWorkers | None = None,
 ) -> Trained:
@@ -165,17 +162,15 @@ def train_step(
     _require_packages(step)
     if is_first_rank():
         _begin(job, identity)
-    clock = clock or StepClock()
     lessons = read_lessons(job.sources, validation_share=step.validation_share)
-    if workers is not None and train_on_ranks(job, lessons, workers, progress, clock):
+    if workers is not None and train_on_ranks(job, lessons, workers, progress):
         return Trained(step.name, job.model_folder, was_there=False)
     before_torch()
-    with clock.measuring("loading"):
-        from skillmix.training.job_run import run_training
+    from skillmix.training.job_run import run_training
 
-        MODELS.make_room()
+    MODELS.make_room()
     try:
-        run_training(job, lessons, progress, clock)
+        run_training(job, lessons, progress)
     finally:
         free_device_memory()  # models that write may work in another process
     return Trained(step.name, job.model_folder, was_there=False)

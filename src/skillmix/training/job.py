@@ -30,7 +30,7 @@ from skillmix.models.shapes import shape_of
 from skillmix.models.specs import parse_spec, provider_of
 from skillmix.render import name_hint
 from skillmix.runs.folder_replacement import write_whole
-from skillmix.runs.progress.terminal import say
+from skillmix.runs.progress import say
 from skillmix.runs.run import Run
 from skillmix.runs.students import model_folder
 from skillmix.training.data.examples import Conversation, read_conversations

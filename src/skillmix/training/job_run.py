@@ -14,10 +14,8 @@ from skillmix.models.shapes import shape_of
 from skillmix.models.specs import parse_spec, require_packages
 from skillmix.render import plural
 from skillmix.runs.folder_replacement import MODEL, remove_checkpoints, replacing
-from skillmix.runs.progress.progress import RunProgress
-from skillmix.runs.progress.terminal import say
+from skillmix.runs.progress import RunProgress, say
 from skillmix.runs.run import new_run
-from skillmix.runs.seconds.step_clock import StepClock
 from skillmix.tracking import FOLDER, TrackedPart, Tracking, tracking
 from skillmix.training.data.batches import TrainingOrder, steps_of
 from skillmix.training.data.examples import Encoder, Example
@@ -62,7 +60,7 @@ class TrainingProgress:
             self._progress.end(self._step, self._last_line or None)
 
 
-def run_training(job: Job, lessons: Lessons, progress: RunProgress, clock: StepClock) -> None:
+def run_training(job: Job, lessons: Lessons, progress: RunProgress) -> None:
     """Train from the start or from the last checkpoint, and write the trained model."""
     step = job.step
     device = training_device()
@@ -73,10 +71,9 @@ def run_training(job: Job, lessons: Lessons, progress: RunProgress, clock: StepC
     encoder = Encoder(tokenizer, end_ids=ends, chat_format=step.format)
     data, recipe = _data_and_recipe(job, encoder, lessons)
     validation = _validation(encoder, lessons, step)
-    with clock.measuring("loading"):
-        model = _base_model(job, tokenizer, device=device, is_fp32=weights == "float32")
-        if step.lora is not None:
-            model = with_adapter(model, step.lora, seed=job.seed)
+    model = _base_model(job, tokenizer, device=device, is_fp32=weights == "float32")
+    if step.lora is not None:
+        model = with_adapter(model, step.lora, seed=job.seed)
     _check_disk(model, recipe, job)
     names = job.experiment.track if is_first_rank() else []
     part = TrackedPart(job.folder.parent.name, step.name, job.folder.parent / FOLDER)
@@ -90,13 +87,11 @@ def run_training(job: Job, lessons: Lessons, progress: RunProgress, clock: StepC
             validation=validation or None,
             on_progress=shown.report,
             resume=True,
-            clock=clock,
         )
     shown.close()
     if is_first_rank():
-        with clock.measuring("saving"):
-            _write(job, result.model, tokenizer, steps=result.steps)
-            remove_checkpoints(job.folder / "checkpoints")
+        _write(job, result.model, tokenizer, steps=result.steps)
+        remove_checkpoints(job.folder / "checkpoints")
     joined_ranks().wait()  # the next step may train on from this model
 
 

@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from skillmix.errors import Interrupted, UserError
-from skillmix.runs.seconds.step_clock import StepClock
 from skillmix.training.checkpoints import Checkpoints, Progress
 from skillmix.training.data.examples import Data, Example
 from skillmix.training.log import TRAINING_LOG, Row, append_row, cut_log
@@ -78,8 +77,6 @@ _PEAKS: Final = {"H100": 989e12, "H200": 989e12, "H800": 989e12, "B200": 2250e12
 """Dense bfloat16 operations per second as the makers state them, by a part of the device's name."""
 _RECENT: Final = 20
 """Steps that the rate is averaged over; the first step, which compiles kernels, soon drops out."""
-_COMPILING_STEPS: Final = 5
-"""Steps that may compile kernels, capture graphs and search for the size of micro-batches."""
 _LONGEST: Final = 1800.0
 """Seconds after which a checkpoint is written, even if `checkpoint_every` steps are not over."""
 _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -115,29 +112,6 @@ class Stopwatch:
             utilisation=None if self._peak is None else self._operations * rate / self._peak,
             seconds_left=(self._steps - step - 1) * recent_seconds / len(self._recent),
         )
-
-
-class CompileSeconds:
-    """Estimates how long the first steps of a training compile, from their pace and that of the later steps."""
-
-    def __init__(self) -> None:
-        self._first: list[tuple[int, float]] = []
-        self._later: deque[float] = deque(maxlen=_RECENT)
-        """Seconds per token of the last steps."""
-
-    def add(self, *, tokens: int, seconds: float) -> None:
-        """Note a step."""
-        if len(self._first) < _COMPILING_STEPS:
-            self._first.append((tokens, seconds))
-        else:
-            self._later.append(seconds / max(1, tokens))
-
-    def estimate(self) -> float:
-        """The seconds of the first steps beyond what their tokens take later; 0 if there are no later steps."""
-        if not self._later:
-            return 0.0
-        pace = sorted(self._later)[len(self._later) // 2]
-        return sum(max(0.0, seconds - tokens * pace) for tokens, seconds in self._first)
 
 
 def operations_per_token(model: Any) -> int:
@@ -207,14 +181,9 @@ def train(
     validation: Sequence[Example] | None,
     on_progress: Callable[[Row], None],
     resume: bool,
-    clock: StepClock | None = None,
 ) -> TrainResult:
     """Train to the end; with `resume`, from the last checkpoint if there is one."""
-    clock = clock or StepClock()
-    with clock.measuring("training"):
-        loop = _Loop(model, data, recipe, folder, validation)
-        loop.clock = clock
-        return loop.run(on_progress, resume=resume)
+    return _Loop(model, data, recipe, folder, validation).run(on_progress, resume=resume)
 
 
 class _Loop:
@@ -230,8 +199,6 @@ class _Loop:
         self._log = folder / TRAINING_LOG
         self._progress = Progress(steps=0, seed=recipe.seed)
         self._saved_at = time.monotonic()
-        self.clock = StepClock()
-        self._compile_seconds = CompileSeconds()
 
     def run(self, on_progress: Callable[[Row], None], *, resume: bool) -> TrainResult:
         if resume:
@@ -244,13 +211,10 @@ class _Loop:
                 self._write(row)
                 on_progress(row)
                 if interruption.number is not None or self._is_time_to_save():
-                    with self.clock.measuring("saving"):
-                        self._checkpoints.save(self._engine.optimizer, self._progress)
+                    self._checkpoints.save(self._engine.optimizer, self._progress)
                     self._saved_at = time.monotonic()
                 if interruption.number is not None:
                     raise Interrupted(interruption.number)
-        if self._engine.device.type == "cuda" or self._recipe.compile == "on":
-            self.clock.move(self._compile_seconds.estimate(), "training", "compiling")
         return self._result()
 
     def _resume(self) -> None:
@@ -270,7 +234,6 @@ class _Loop:
         self._stop_if_not_finite(number, step, examples)
         seconds = time.perf_counter() - started
         pace = self._stopwatch.after(number, tokens=step.tokens, seconds=seconds)
-        self._compile_seconds.add(tokens=step.tokens, seconds=seconds)
         self._progress = replace(
             self._progress,
             steps=number + 1,
@@ -295,8 +258,7 @@ class _Loop:
         is_last = number + 1 == self._recipe.steps
         if not self._validation or ((number + 1) % every and not is_last):
             return {}
-        with self.clock.measuring("validating"):
-            loss = self._engine.validate(self._validation)
+        loss = self._engine.validate(self._validation)
         if self._progress.best is None or loss < self._progress.best:
             self._progress = replace(self._progress, best=loss, best_steps=number + 1, worse=0)
         else:

@@ -9,10 +9,7 @@ from skillmix.models.checkpoints import Checkpoint
 from skillmix.models.local.importing import before_torch
 from skillmix.runs.leases.driving import CallWorkers
 from skillmix.runs.leases.rank_work import RankEvent, RankWork
-from skillmix.runs.progress.progress import RunProgress
-from skillmix.runs.progress.terminal import say
-from skillmix.runs.progress.time_left import Bound
-from skillmix.runs.seconds.step_clock import StepClock
+from skillmix.runs.progress import Bound, RunProgress, say
 from skillmix.training.job import Job, Lessons
 
 
@@ -23,7 +20,7 @@ class _Payload(NamedTuple):
     lessons: Lessons
 
 
-def train_on_ranks(job: Job, lessons: Lessons, workers: CallWorkers, progress: RunProgress, clock: StepClock) -> bool:
+def train_on_ranks(job: Job, lessons: Lessons, workers: CallWorkers, progress: RunProgress) -> bool:
     """Train on the ranks of a cluster; False if the cluster has no GPU and the step does not ask for ranks."""
 
     def show(event: RankEvent) -> None:
@@ -48,8 +45,7 @@ def train_on_ranks(job: Job, lessons: Lessons, workers: CallWorkers, progress: R
         steps_saved=lambda: steps_saved(job.folder),
         paths=tuple(str(Path(source).expanduser().absolute()) for source in replayed),
     )
-    with clock.measuring("training"):
-        return workers.run_ranks(work)
+    return workers.run_ranks(work)
 
 
 def steps_saved(folder: Path) -> int:
@@ -65,7 +61,7 @@ def train_rank(report: Callable[[RankEvent], None], base: Checkpoint, folder: Pa
 
     job, lessons = payload
     here = replace(job, checkpoint=base, folder=folder, model_folder=folder / "model")
-    run_training(here, lessons, ReportedProgress(report), StepClock())
+    run_training(here, lessons, ReportedProgress(report))
 
 
 class ReportedProgress(RunProgress):

@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from skillmix.models.local.loading import read_tokenizer
 from skillmix.models.shapes import ModelShape
-from skillmix.runs.progress.terminal import say
+from skillmix.runs.progress import say
 from skillmix.training.data.examples import Conversation
 from skillmix.training.job import checkpoint_in
 

@@ -30,9 +30,9 @@ from aiohttp.http import HttpProcessingError
 
 from skillmix.errors import Interrupted, UserError
 from skillmix.runs.graders.human_votes import HumanAnswer
-from skillmix.runs.progress.stopping import reacting_to_signals, signal_of
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import StopReason
+from skillmix.runs.stopping import reacting_to_signals, signal_of
 from skillmix.validation.sample import AnnotationItem
 from skillmix.validation.task import AnnotationTask, AnswerStore, fault_of
 

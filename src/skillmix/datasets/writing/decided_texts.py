@@ -10,7 +10,6 @@ from typing import Final, NamedTuple, Protocol
 from skillmix.datasets.build import Writers, has_all_turns, kept_text
 from skillmix.datasets.kept_texts import KeptText
 from skillmix.runs.reading.decisions import DecidedConversation, OpenDecisions
-from skillmix.runs.seconds.step_clock import StepClock
 
 _EVERY_S: Final = 0.1
 """Seconds between two batches: a batch has a cost of its own."""
@@ -53,11 +52,9 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
         *,
         ledger: Ledger,
         look: Callable[[KeptText], str | None] = lambda text: None,
-        clock: StepClock | None = None,
     ) -> None:
         self._open_decisions = open_decisions
         """Is called in the thread, when the first conversation is decided."""
-        self._clock = clock or StepClock()
         self._writer = writer
         self._writers = writers
         self._look = look
@@ -71,18 +68,14 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
         """The conversations of the batch."""
         self._last = 0.0
         self._ledger = ledger
-        self._is_grading = False
 
     def __exit__(self, *problem: object) -> None:
         self._thread.submit(self._close)
         self._thread.shutdown()
-        if self._is_grading:  # conversations that no wave needs are left undecided
-            self._clock.end("grading")
 
     def add(self, key: ConversationKey) -> None:
         """Have a conversation decided, now that it has ended and its calls are in the journal."""
         self._waiting[key] = None
-        self._note_grading()
 
     @property
     def is_idle(self) -> bool:
@@ -106,19 +99,12 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
         decided: dict[ConversationKey, bool] = {}
         missing = [key for key in keys if key not in self._ledger]
         self._waiting = {**dict.fromkeys(missing), **self._waiting}
-        self._note_grading()
         while any(key not in self._ledger for key in missing):
             if self._batch is None:
                 self._start()
             else:
                 decided |= self._take(self._batch)
         return decided
-
-    def _note_grading(self) -> None:
-        """Tell the clock whether conversations wait for their decisions."""
-        if self._is_grading == self.is_idle:
-            (self._clock.end if self.is_idle else self._clock.begin)("grading")
-            self._is_grading = not self.is_idle
 
     def _start(self) -> None:
         self._last = time.monotonic()
@@ -135,7 +121,6 @@ class DecidedTexts(AbstractContextManager["DecidedTexts"]):
             text = texts.get(key)
             decided[key] = text is not None and text.kept is not None
             self._ledger.note(key, text)
-        self._note_grading()
         return decided
 
     def _decide(self, keys: Sequence[ConversationKey]) -> list[DecidedText]:

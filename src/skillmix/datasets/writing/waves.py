@@ -43,9 +43,7 @@ from skillmix.runs.leases.driving import CallWorkers, LentWork
 from skillmix.runs.leases.lease import LentConversation
 from skillmix.runs.leases.owner import LeaseOwner
 from skillmix.runs.planned_work import calls_a_conversation
-from skillmix.runs.progress.progress import watched
-from skillmix.runs.progress.terminal import say
-from skillmix.runs.progress.time_left import Bound
+from skillmix.runs.progress import Bound, say, watched
 from skillmix.runs.reading.decisions import OpenDecisions, decision_rules
 from skillmix.runs.scheduler import CallCounts, Scheduler
 
@@ -125,7 +123,7 @@ class Waves:
         # Checkers take a millisecond for a text, and the thread that decides has the time.
         look = self.plan.shown_rule.reason_to_drop
         opening, ledger = partial(OpenDecisions, rules), StepLedger(self._by_k)
-        return DecidedTexts(opening, self._writer, self.writers, ledger=ledger, look=look, clock=self.context.clock)
+        return DecidedTexts(opening, self._writer, self.writers, ledger=ledger, look=look)
 
     @cached_property
     def _learned(self) -> LearnedTexts:
@@ -295,8 +293,7 @@ class Waves:
             while wave := sampler.next_wave():
                 self._waves += 1
                 yield k, wave
-                with self.context.clock.measuring("grading"):
-                    self._learn(k, learned)
+                self._learn(k, learned)
                 self._expect(k, sampler)
                 self._tell(k, sampler)
                 if self.is_broken:

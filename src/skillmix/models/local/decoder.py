@@ -20,7 +20,6 @@ from skillmix.models.local.gpu.host_memory import Snapshots, Staging
 from skillmix.models.local.gpu.sample_kernel import RowSettings, RowState, accept_tokens
 from skillmix.models.local.kv_cache import CacheShape, SlotCache, mask_of
 from skillmix.models.local.starts import Start
-from skillmix.models.local.startup import StartupClock
 
 _LENGTH_STEP: Final = 128
 """Captured steps attend to a multiple of this many positions."""
@@ -54,8 +53,6 @@ class Decoder:
         self._graphs: dict[tuple[int, int, bool], Any] = {}
         self.chances: torch.Tensor | None = None
         """The log-probability of every written token; None unless `note_chances` was called."""
-        self.clock = StartupClock()
-        """Measures the capture of steps."""
         self._reader: PromptReader | None = None
         fuse(model)
         self._pool = GraphPool()
@@ -245,10 +242,6 @@ class Decoder:
 
     def _captured(self, work: Callable[[], None]) -> Any:
         """Capture some work as a CUDA graph, which is replayed without any work for the processor."""
-        with self.clock.measuring("compiling"):
-            return self._capture(work)
-
-    def _capture(self, work: Callable[[], None]) -> Any:
         before = [tensor.clone() for tensor in self._state()]
         stream = self._pool.stream
         stream.wait_stream(torch.cuda.current_stream())

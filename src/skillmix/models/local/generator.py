@@ -23,7 +23,6 @@ from skillmix.models.local.gpu.slot_length import roomy_length
 from skillmix.models.local.gpu_share import gpu_memory
 from skillmix.models.local.kv_cache import BLOCK, CacheShape, Chain, Match, SlotTable, chain_of
 from skillmix.models.local.starts import Start
-from skillmix.models.local.startup import StartupClock
 from skillmix.models.local.tokenising import DirectTokeniser, ThreadedTokeniser, Tokeniser
 
 Done = Callable[[Request, Outcome], None]
@@ -95,8 +94,6 @@ class Generator:
         """Prompt tokens that no slot held and that were therefore read."""
         self._round_s = 0.0
         """Duration of the last round that wrote."""
-        self.clock = StartupClock()
-        """Measures what delays the first text."""
 
     def _new_tokeniser(self) -> Tokeniser:
         return (ThreadedTokeniser if self._device == "cuda" else DirectTokeniser)(self._renderer)
@@ -119,12 +116,6 @@ class Generator:
             queue.clear()
         self.forget()
         self._counts = np.zeros(self._slots, dtype=np.int64)
-
-    def use_clock(self, clock: StartupClock) -> None:
-        """Measure with a clock of the caller."""
-        self.clock = clock
-        if self._decoder is not None:
-            self._decoder.clock = clock
 
     def forget(self) -> None:
         """Drop the tokens of slots at rest, so that the second run of a benchmark cannot reuse the first."""
@@ -238,9 +229,7 @@ class Generator:
             # Room for the next turn: longer slots could only be made when no row runs, and would hold nothing.
             length = longest = 2 * length
         kind = Decoder if self._device == "cuda" else CpuDecoder
-        with self.clock.measuring("compiling"):
-            self._decoder = kind(self._model, slots=self._slots, length=length, longest=longest, ends=self._ends)
-        self._decoder.clock = self.clock
+        self._decoder = kind(self._model, slots=self._slots, length=length, longest=longest, ends=self._ends)
         self._table = SlotTable(self._slots)
         self._resting.clear()
         self._counts = np.zeros(self._slots, dtype=np.int64)

@@ -1,7 +1,7 @@
 """The memory of the GPU that this process may use: all of it, or a share if several processes use one GPU."""
 
 import os
-from typing import Any, Final
+from typing import Final
 
 from skillmix.models.local.importing import before_torch
 
@@ -22,19 +22,6 @@ def gpu_memory() -> tuple[int, int]:
         return free, whole
     own = max(_OUTSIDE, int(share * whole) - _OUTSIDE)
     return max(0, min(free, own - torch.cuda.memory_reserved())), own
-
-
-def uses_gpu(torch: Any) -> bool:
-    """Whether this process uses a GPU; `torch` is None, or half of the module while another thread imports it."""
-    is_initialized = getattr(getattr(torch, "cuda", None), "is_initialized", None)
-    return is_initialized is not None and bool(is_initialized())
-
-
-def gpu_of(torch: Any) -> str | None:
-    """The identifier of the GPU that this process uses; None if it uses none."""
-    if not uses_gpu(torch):
-        return None
-    return str(getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", ""))
 
 
 def claim_share() -> None:

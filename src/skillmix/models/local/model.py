@@ -16,7 +16,6 @@ from skillmix.models.local.apart.model_process import RemoteWork
 from skillmix.models.local.gpu_share import gpu_memory
 from skillmix.models.local.importing import before_torch
 from skillmix.models.local.resident import MODELS
-from skillmix.models.local.startup import StartupClock, StartupSeconds
 from skillmix.models.specs import ModelOptions, ModelSpec, require_packages
 
 if TYPE_CHECKING:
@@ -94,17 +93,11 @@ class LocalModel:
         self._stop = threading.Event()
         self._work: _Work | None = None
         self._remote: RemoteWork | None = None
-        self._clock = StartupClock()
-
-    @property
-    def startup(self) -> StartupSeconds:
-        """The seconds in which this model could not write."""
-        return self._clock.seconds if self._remote is None else self._remote.state.startup
 
     @property
     def slots(self) -> int | None:
         """The number of conversations at once; None until the model is loaded, if the device decides it."""
-        return self._slots if self._remote is None else self._remote.state.slots or self._slots
+        return self._slots if self._remote is None else self._remote.slots or self._slots
 
     async def probe(self) -> CallProblem | None:
         """Check that the checkpoint and its adapters exist and belong together; fetch a bundled model."""
@@ -165,8 +158,8 @@ class LocalModel:
         def done(request: Request, outcome: Outcome) -> None:
             put((request, outcome))
 
-        with MODELS.borrowed(self._spec, self._clock) as resident:
-            generator = resident.generator_with(self._concurrency, slots_for, done=done, clock=self._clock)
+        with MODELS.borrowed(self._spec) as resident:
+            generator = resident.generator_with(self._concurrency, slots_for, done=done)
             self._slots = resident.slots
             generator.add([first])
             with _quick_turns():

@@ -18,7 +18,6 @@ from skillmix.models.checkpoints import Checkpoint, FileStates, checkpoint_of
 from skillmix.models.local.apart.model_process import ModelProcess, is_wanted
 from skillmix.models.local.gpu_share import gpu_memory
 from skillmix.models.local.importing import import_here
-from skillmix.models.local.startup import StartupClock
 from skillmix.models.specs import ModelSpec, require_packages
 
 if TYPE_CHECKING:
@@ -44,9 +43,7 @@ class Resident:
         self.slots = 0
         self._concurrency: int | None = None
 
-    def generator_with(
-        self, concurrency: int | None, default: Callable[[Any], int], *, done: "Done", clock: StartupClock
-    ) -> "Generator":
+    def generator_with(self, concurrency: int | None, default: Callable[[Any], int], *, done: "Done") -> "Generator":
         """A generator of the present weights; `default` decides the number of slots if `concurrency` is None."""
         from skillmix.models.local.generator import Generator
 
@@ -56,7 +53,6 @@ class Resident:
             self.generator = Generator(self.model, self.renderer, slots=self.slots, done=done)
         else:
             self.generator.serve_next(self.renderer, done=done)
-        self.generator.use_clock(clock)
         return self.generator
 
 
@@ -111,11 +107,6 @@ class ModelKeeper:
             if self._process is None or self._process.is_lost:
                 self._process = ModelProcess()
             return self._process
-
-    @property
-    def gpu(self) -> str | None:
-        """The identifier of the GPU that the other process uses; None if there is no such process, or no GPU."""
-        return None if self._process is None else self._process.gpu
 
     def read_ahead(self, spec: ModelSpec | None, modules: Sequence[str] = ()) -> None:
         """Begin to read a checkpoint in a thread; for None only to import torch and transformers in this process.
@@ -176,13 +167,11 @@ class ModelKeeper:
             self.drop()
 
     @contextmanager
-    def borrowed(self, spec: ModelSpec, clock: StartupClock) -> Iterator[Resident]:
+    def borrowed(self, spec: ModelSpec) -> Iterator[Resident]:
         """The model of a spec, in memory; it is kept for the next model unless the block raises an error."""
         require_packages(spec)
-        with clock.measuring("importing"):
-            import_here()
-        with clock.measuring("loading"):
-            resident = self._opened(spec)
+        import_here()
+        resident = self._opened(spec)
         try:
             yield resident
             with self._lock:

@@ -9,8 +9,6 @@ from skillmix.models.lineage import short_name
 from skillmix.report.records import Report, RunFacts, StudentKey
 from skillmix.report.registry import LONG, Count, Dollars, Entry, Estimate, ReportTable, Seconds, table, tables
 from skillmix.report.tables.scores import common_k, without_common
-from skillmix.runs.seconds.kept_seconds import StepSeconds, added
-from skillmix.runs.seconds.step_clock import PARTS, Part
 from skillmix.scores.cells import Cell
 
 
@@ -317,37 +315,17 @@ def _sum(counts: Sequence[int | None]) -> int | None:
 
 @table(section="time", order=10)
 def time_table(report: Report) -> ReportTable | None:
-    """Wall seconds of each step by part, and the share of its device that it used."""
+    """Wall seconds of each step."""
     if not report.step_seconds:
         return None
-    every = added([seconds for _, _, seconds in report.step_seconds])
-    parts = [part for part in PARTS if part in every.parts]
-    rows = [_time_row(report.label(run, step), seconds, parts) for run, step, seconds in report.step_seconds]
+    rows = [(report.label(run, step), Seconds(seconds)) for run, step, seconds in report.step_seconds]
     if len(rows) > 1:
-        rows.append(_time_row("all", every, parts))
+        rows.append(("all", Seconds(sum(seconds for _, _, seconds in report.step_seconds))))
     return ReportTable(
         name="where-the-time-went",
         title="Where the time went",
-        note=_TIME_NOTE,
-        columns=("step", *parts, "sum", "device", "share"),
+        note="Wall seconds of each step, added up over all times that the step ran to its end. A run that was stopped "
+        "before the end of a step does not count. Steps without a known time, and reports, are not listed.",
+        columns=("step", "wall time"),
         rows=tuple(rows),
-    )
-
-
-_TIME_NOTE: Final = (
-    "Wall seconds of each step, added up over all times that the step ran; at each moment a step is in one part. The "
-    "share is the share of time in which the device worked: on a GPU as its driver counts it, on a CPU the CPU time "
-    "divided by wall time and cores. A step whose models are served elsewhere has no device. Steps of which the run "
-    "kept no figures, and reports, are not listed."
-)
-
-
-def _time_row(name: str, seconds: StepSeconds, parts: list[Part]) -> tuple[Entry, ...]:
-    device = seconds.device
-    return (
-        name,
-        *(Seconds(seconds.parts.get(part, 0.0)) for part in parts),
-        Seconds(seconds.total),
-        device.device if device else "–",
-        Estimate(device.share if device else None),
     )

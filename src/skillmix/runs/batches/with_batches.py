@@ -13,7 +13,7 @@ from skillmix.models.specs import Access, ModelOptions, parse_spec
 from skillmix.render import plural
 from skillmix.runs.budget import Budget, LimitedBudget, Task
 from skillmix.runs.journal.submissions import StoredBatch, Submissions
-from skillmix.runs.progress.terminal import say
+from skillmix.runs.progress import say
 
 if TYPE_CHECKING:
     from skillmix.models.batches.batch_client import BatchClient

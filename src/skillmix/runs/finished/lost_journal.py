@@ -8,7 +8,6 @@ from skillmix.errors import UserError
 from skillmix.runs.finished.manifest import MANIFEST
 from skillmix.runs.finished.step_records import FinishedSteps
 from skillmix.runs.journal.journal import MAIN_FILE
-from skillmix.runs.seconds.kept_seconds import KeptSeconds
 
 
 def require_journal(run: Path, journal: Path, finished: FinishedSteps) -> None:
@@ -24,7 +23,7 @@ def require_journal(run: Path, journal: Path, finished: FinishedSteps) -> None:
 def _noted_files(run: Path, journal: Path, finished: FinishedSteps) -> Iterator[str]:
     """The journal files that the other files of a run speak of."""
     yield from (str(name) for name, *_ in finished.journal if str(name).endswith(".sqlite"))
-    if not (journal / MAIN_FILE).is_file() and (_has_made_calls(run / MANIFEST) or _has_waited(run)):
+    if not (journal / MAIN_FILE).is_file() and _has_made_calls(run / MANIFEST):
         yield MAIN_FILE
 
 
@@ -33,8 +32,3 @@ def _has_made_calls(manifest: Path) -> bool:
         return any(entry.get("called") for entry in json.loads(manifest.read_text(encoding="utf-8")))
     except (OSError, ValueError, AttributeError, TypeError):
         return False
-
-
-def _has_waited(run: Path) -> bool:
-    """Whether a step has noted seconds in which models answered; one that was killed has left nothing else."""
-    return any({"writing", "grading"} & step.parts.keys() for step in KeptSeconds(run).by_step().values())

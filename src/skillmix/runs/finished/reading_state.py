@@ -15,7 +15,6 @@ from skillmix.runs.finished.step_records import FileState, file_state, journal_s
 from skillmix.runs.graders.rater_journal import is_rater_file
 from skillmix.runs.reading.decisions import code_version
 from skillmix.runs.run import Run
-from skillmix.runs.seconds.step_meter import shown_seconds
 from skillmix.runs.students import with_trained
 
 
@@ -45,7 +44,7 @@ def _parts(run: Run, *, with_people: bool) -> Iterable[Any]:
     yield code_version()
     if catalog.code is not None:
         yield catalog.code.hash
-    yield {step: dict(s.parts) for step, s in shown_seconds(run).items()}
+    yield run.finished.seconds(run.experiment.steps)
     yield _package_state()
     yield {name: model_name(settings.asked) for name, settings in experiment.students.items()}
     for settings in experiment.students.values():

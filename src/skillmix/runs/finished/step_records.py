@@ -13,6 +13,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any, Final
 
+from skillmix.experiment.step_base import Step
 from skillmix.hashing import short_id
 from skillmix.runs.folder_replacement import write_whole
 
@@ -29,6 +30,8 @@ class StepRecord:
     """Everything that decides what the step makes: a name in words, and a setting or a hash."""
     made: Mapping[str, Any]
     """What the step made."""
+    seconds: float = 0.0
+    """Wall seconds, added up over all times that the step ended; 0 in records of older versions."""
 
     def changes(self, depends_on: Mapping[str, Any]) -> list[str]:
         """The names of dependencies that differ now; those that came or went count only if no other differs."""
@@ -59,7 +62,7 @@ class FinishedSteps:
     def record(self, step: str) -> StepRecord | None:
         """The record of a step; None if the step never ended."""
         stored = self._content["steps"].get(step)
-        return None if stored is None else StepRecord(stored["depends_on"], stored["made"])
+        return None if stored is None else StepRecord(stored["depends_on"], stored["made"], stored.get("seconds", 0.0))
 
     def keep(self, step: str, record: StepRecord) -> None:
         """Store the record of a step that just ended."""
@@ -67,6 +70,15 @@ class FinishedSteps:
         if self._content["steps"].get(step) != stored:
             self._content["steps"][step] = stored
             self._save()
+
+    def seconds(self, steps: Iterable[Step]) -> dict[str, float]:
+        """The wall seconds of steps that ended.
+
+        Steps that read the whole run are left out: a report cannot show its own time, and must not change when it is
+        written again.
+        """
+        known = {step.name: self.record(step.name) for step in steps if not step.reads_whole_run}
+        return {name: record.seconds for name, record in known.items() if record is not None and record.seconds}
 
     def reload(self) -> None:
         """Forget what was read, because another process may have written since."""

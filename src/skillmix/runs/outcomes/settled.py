@@ -3,11 +3,10 @@
 from dataclasses import replace
 from typing import NamedTuple
 
-from skillmix.calls import CallKey, CallProblem, GenerateKey, Outcome
+from skillmix.calls import CallProblem, GenerateKey, Outcome
 from skillmix.errors import UserError
 from skillmix.runs.budget import Task
 from skillmix.runs.journal.row_writer import Try
-from skillmix.runs.seconds.step_clock import Part
 
 
 class Arrival(NamedTuple):
@@ -26,11 +25,6 @@ class Settled(NamedTuple):
     wait: float | None = None
     """Seconds until the call is tried again."""
     is_dropped: bool = False
-
-
-def part_of(key: CallKey) -> Part:
-    """The part of a step's time that a call in flight counts as."""
-    return "writing" if isinstance(key, GenerateKey) else "grading"
 
 
 def of_its_role(task: Task, outcome: Outcome) -> Outcome:

@@ -13,7 +13,7 @@ from torch import nn
 from skillmix.errors import UserError
 from skillmix.experiment.train_step import AUTO, PRECISIONS, Precision
 from skillmix.hashing import digest
-from skillmix.runs.progress.terminal import say
+from skillmix.runs.progress import say
 from skillmix.training.data.batches import MicroBatch, pack, split
 from skillmix.training.data.examples import Example
 from skillmix.training.ranks import Ranks, reshard, shard

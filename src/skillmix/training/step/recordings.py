@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import torch
 
 from skillmix.models.local.gpu.graph_pool import GraphPool, NotCaptured
-from skillmix.runs.progress.terminal import say
+from skillmix.runs.progress import say
 from skillmix.training.step.optimizer import Optimizer
 
 _UNRECORDED: Final = 1

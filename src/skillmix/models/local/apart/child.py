@@ -28,10 +28,8 @@ from skillmix.models.local.apart.letters import (
     ReadAnnounced,
     RoomMade,
     Stop,
-    WorkState,
 )
 from skillmix.models.local.apart.model_process import GATHER_S
-from skillmix.models.local.gpu_share import gpu_of
 from skillmix.models.local.importing import import_lean
 from skillmix.models.local.model import LocalModel
 from skillmix.models.local.resident import MODELS
@@ -98,7 +96,7 @@ class _Work:
         self._is_announced.clear()
         is_last, error = self._is_last, self._error  # before the outcomes: the last letter holds all of them
         outcomes = [self._ready.popleft() for _ in range(len(self._ready))]
-        return Answers(self._number, outcomes, self._state(), is_last, error)
+        return Answers(self._number, outcomes, self._model.slots, is_last, error)
 
     def _run(self) -> None:
         self._model.work(self._incoming, self._is_over, self._put)
@@ -117,9 +115,6 @@ class _Work:
             self._is_announced.set()
             self._outbox.put(self)
 
-    def _state(self) -> WorkState:
-        return WorkState(self._model.startup, self._model.slots, gpu_of(sys.modules.get("torch")))
-
 
 def _pickled(letter: Letter) -> bytes:
     """A letter as bytes; an error that cannot travel is replaced by one with its words."""
@@ -130,7 +125,7 @@ def _pickled(letter: Letter) -> bytes:
         return sent
     except Exception:  # noqa: BLE001  # anything may go wrong with an unknown error
         error = UserError(f"The local model failed: {type(letter.error).__name__}: {letter.error}")
-        return pickle.dumps(Answers(letter.work, letter.outcomes, letter.state, letter.is_last, error))
+        return pickle.dumps(Answers(letter.work, letter.outcomes, letter.slots, letter.is_last, error))
 
 
 class _Desk:

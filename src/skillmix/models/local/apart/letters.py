@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from skillmix.calls import Outcome, Request
-from skillmix.models.local.startup import StartupSeconds
 from skillmix.models.specs import ModelSpec
 
 Question = tuple[int, Request]
@@ -68,22 +67,13 @@ class MakeRoom:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkState:
-    """What the other process knows of a model that it serves."""
-
-    startup: StartupSeconds
-    slots: int | None
-    gpu: str | None
-    """The identifier of the GPU on which the model works; None on a CPU, or as long as it is unknown."""
-
-
-@dataclass(frozen=True, slots=True)
 class Answers:
     """Outcomes of requests by their numbers, and the error that ended the work."""
 
     work: int
     outcomes: Sequence[tuple[int, Outcome]]
-    state: WorkState
+    slots: int | None
+    """The number of conversations at once; None until the model is loaded."""
     is_last: bool = False
     error: BaseException | None = None
 

@@ -34,10 +34,8 @@ from skillmix.models.local.apart.letters import (
     ReadAnnounced,
     RoomMade,
     Stop,
-    WorkState,
 )
 from skillmix.models.local.importing import is_lean
-from skillmix.models.local.startup import StartupSeconds
 from skillmix.models.specs import ModelSpec
 
 Put = Callable[[tuple[Request, Outcome] | BaseException | None], None]
@@ -69,7 +67,7 @@ class RemoteWork:
     """A model that the other process serves."""
 
     def __init__(self, number: int, process: "ModelProcess", put: Put) -> None:
-        self.state = WorkState(StartupSeconds(), None, None)
+        self.slots: int | None = None
         self._number, self._process, self._put = number, process, put
         self._open: dict[int, Request] = {}
         self._asked = 0
@@ -98,7 +96,7 @@ class RemoteWork:
 
     def take(self, letter: Answers) -> None:
         """Hand over what a letter holds."""
-        self.state = letter.state
+        self.slots = letter.slots
         for number, outcome in letter.outcomes:
             self._put((self._open.pop(number), outcome))
         if letter.is_last:
@@ -221,7 +219,6 @@ class ModelProcess:
             self._has_room.set()
             return
         assert isinstance(letter, Answers)
-        self.gpu = letter.state.gpu or self.gpu
         with self._lock:
             work = self._works.get(letter.work)
             if letter.is_last:

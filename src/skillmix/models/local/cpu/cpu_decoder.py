@@ -18,7 +18,6 @@ from skillmix.models.local.cpu.products import LARGEST, make_rows_independent, s
 from skillmix.models.local.decoder import choose
 from skillmix.models.local.kv_cache import CacheShape
 from skillmix.models.local.starts import Start
-from skillmix.models.local.startup import StartupClock
 
 
 @dataclass(slots=True, eq=False)
@@ -76,8 +75,6 @@ class CpuDecoder:
         self._is_active = torch.zeros(slots, dtype=torch.bool)
         self._waiting: deque[_Reading] = deque()
         self._sources: dict[int, int] = {}
-        self.clock = StartupClock()
-        """Measures nothing: on a CPU no step is captured."""
         self.chances: torch.Tensor | None = None
         """The log-probability of every written token; None unless `note_chances` was called."""
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 from skillmix.render import plural
-from skillmix.runs.progress.terminal import say
+from skillmix.runs.progress import say
 from skillmix.runs.scheduler import StopReason
 
 _SIGNALS: Final[dict[StopReason, signal.Signals]] = {

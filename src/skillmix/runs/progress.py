@@ -1,0 +1,317 @@
+"""Show the progress of a run on standard error: a bar on a terminal, lines elsewhere."""
+
+import asyncio
+import sys
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Literal
+
+from skillmix.render import dollars, duration, percent, plural, whole
+from skillmix.runs.scheduler import CallCounts
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.table import Table
+
+Bound = Literal["about", "at least", "at most"]
+LINE_EVERY: Final = 15.0
+"""Seconds between two lines where there is no terminal."""
+_LOOK_EVERY: Final = 0.5
+_RECENT: Final = 60.0
+"""Seconds in which the pace is measured."""
+_REFRESHES_A_SECOND: Final = 4
+_SHORTEST: Final = 0.2
+"""Seconds; shorter measurements are ignored."""
+_ENOUGH: Final = 2
+_ENOUGH_SECONDS: Final = 10.0
+_ENOUGH_SHARE: Final = 0.1
+"""A measurement needs two units, and ten seconds or a tenth of its step."""
+_NARROW: Final = 50
+"""Columns below which a terminal shows only the percentage and the time left."""
+_UNCOUNTED: Final = ("report", "annotate", "graders")
+"""Kinds of steps without units that mean something to a reader."""
+
+
+@dataclass(slots=True)
+class Work:
+    """One step of a run, as planned and how far it is: calls of models, steps of a training, or a report."""
+
+    name: str
+    kind: str
+    """Units of one kind take about the same time, so a step can be judged by an earlier one of its kind."""
+    total: int | None = None
+    """All units; None if not known yet."""
+    bound: Bound = "about"
+    """Whether the total is an estimate or a bound."""
+    is_over: bool = False
+    weight: float = 1.0
+    """Assumed size of a unit; only the length of the bar depends on it, until the kind is measured."""
+    started: float | None = None
+    """When its work began; None if it has none so far."""
+    done: int = 0
+    """Units made by this process or found in the journal."""
+    made: int = 0
+    timed: int = 0
+    """Units made while they were timed, lately."""
+    seconds: float = 0.0
+    """Time of all timed units together."""
+    marks: deque[tuple[float, int]] = field(default_factory=deque)
+    """When units were made lately, and how many: the time before the first units does not count."""
+    detail: str = ""
+
+    @property
+    def size(self) -> int:
+        """All units, at least those that are done."""
+        return max(self.total or 0, self.done)
+
+    @property
+    def left(self) -> int | None:
+        """Units still to do; None if not known yet."""
+        if self.is_over:
+            return 0
+        return None if self.total is None else self.size - self.done
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the pace of its units is known."""
+        is_long = self.seconds >= _ENOUGH_SECONDS or self.timed >= _ENOUGH_SHARE * (self.total or 0)
+        return self.timed >= _ENOUGH and self.seconds > 0 and is_long
+
+    def measure(self, now: float, made: int) -> None:
+        """Note how many units this process has made until now."""
+        marks = self.marks
+        if made and (not marks or made > marks[-1][1]):
+            marks.append((now, made))
+        while len(marks) > _ENOUGH + 1 and marks[1][0] < now - _RECENT:
+            marks.popleft()
+        if marks and now - marks[0][0] >= _SHORTEST:
+            self.timed, self.seconds = made - marks[0][1], now - marks[0][0]
+        self.made = made
+
+    @property
+    def plan(self) -> str:
+        """Its units in words; empty if they are unknown or mean nothing."""
+        if self.kind in _UNCOUNTED or not self.total:
+            return ""
+        bound = "" if self.bound == "about" else f"{self.bound} "
+        return f"{bound}{whole(self.size)}"
+
+    @property
+    def unit(self) -> str:
+        """What its units are."""
+        return "steps" if self.kind == "training" else "calls"
+
+    @property
+    def words(self) -> str:
+        """How far it is: `eval: 300 of 1,200 calls, 12/s` or `m1: step 3 of 50, loss 2.1`."""
+        if self.kind in _UNCOUNTED:
+            return self.name
+        known = whole(self.done) + (f" of {self.plan}" if self.plan else "")
+        progress = f"step {known}" if self.kind == "training" else f"{known} {self.unit}"
+        return f"{self.name}: {progress}" + (f", {self.detail}" if self.detail else "")
+
+
+def say(line: str) -> None:
+    """Write one line to standard error; a closed stream stops no run."""
+    with suppress(AttributeError, OSError, ValueError):
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+
+class RunProgress:
+    """The steps of a run and how far each of them is; a step that was not planned is not shown."""
+
+    def __init__(self, works: Sequence[Work] = (), *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._steps = {work.name: replace(work) for work in works}
+        self._clock = clock
+        self._largest_share = 0.0
+        self._last_line = clock()
+        self._bar: Live | None = None
+        self._current = ""
+        """The step at work, in words."""
+
+    def __enter__(self) -> "RunProgress":
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        if self._bar is not None:
+            sys.stderr.flush()  # prints a line that has not ended
+            self._bar.stop()
+            self._bar = None
+
+    def expect(self, name: str, total: int, *, bound: Bound | None = None) -> None:
+        """Correct the total of a step and, if it has changed, whether the total is a bound."""
+        if (step := self._steps.get(name)) is not None:
+            step.total, step.bound = total, bound or step.bound
+
+    def begin(self, name: str) -> None:
+        """Show that a step begins, which has work to do."""
+        step = self._steps.get(name)
+        if step is None or step.started is not None:
+            return
+        step.started = self._last_line = self._clock()
+        self._current = step.words
+        self._bar = self._bar or self._new_bar()
+        if self._bar is None:
+            say(f"{name}: begins" + (f", {step.plan} {step.unit}" if step.plan else ""))
+
+    def go_on(self, name: str) -> None:
+        """Show a step that every run repeats, if an earlier step had work to do."""
+        if any(step.started is not None for step in self._steps.values()):
+            self.begin(name)
+
+    def update(self, name: str, *, done: int, made: int, detail: str = "") -> None:
+        """Note how many units of a step are done, and how many of them this process made."""
+        step = self._steps.get(name)
+        if step is None:
+            return
+        now = self._clock()
+        step.done, step.detail = done, detail
+        step.measure(now, made)
+        if step.started is None:
+            return
+        self._current = step.words
+        if self._bar is None and now - self._last_line >= LINE_EVERY:
+            self._last_line = now
+            say(f"{step.words}; {self._run}")
+
+    def end(self, name: str, line: str | None = None) -> None:
+        """Note that a step is over; if it had work to do, say what is left of the run."""
+        step = self._steps.get(name)
+        if step is not None and not step.is_over:
+            if step.started is not None and step.timed < _ENOUGH <= step.made:  # too short to be measured in the middle
+                step.timed, step.seconds = step.made, self._clock() - step.started
+            step.is_over = True
+        if line is not None:
+            self.leave(name, line)
+
+    def leave(self, name: str, line: str) -> None:
+        """Say what was done of a step, and how much of the run is done."""
+        self._last_line = self._clock()
+        step = self._steps.get(name)
+        say(line if step is None or step.started is None else f"{line}; {self._run}")
+
+    def rate(self, name: str) -> float | None:
+        """Units per second of a step; None if not measured."""
+        step = self._steps.get(name)
+        return step.timed / step.seconds if step is not None and step.is_measured else None
+
+    def estimate(self) -> tuple[float, str]:
+        """The share of the run that is done, and the time left in words; the latter is empty until a step is measured.
+
+        A step takes its own pace, else that of all steps of its kind. The share, in which an unmeasured step is scaled
+        by its weight, never falls, even if a better estimate finds more work.
+        """
+        measured = [step for step in self._steps.values() if step.is_measured]
+        by_kind: dict[str, tuple[float, int]] = {}
+        for step in measured:
+            seconds, timed = by_kind.get(step.kind, (0.0, 0))
+            by_kind[step.kind] = seconds + step.seconds, timed + step.timed
+        weighted = sum(step.timed * step.weight for step in measured)
+        a_weight = sum(step.seconds for step in measured) / weighted if weighted else 1.0
+        seconds_left, unmeasured, everything, done = 0.0, 0, 0.0, 0.0
+        for step in self._steps.values():
+            seconds, timed = (step.seconds, step.timed) if step.is_measured else by_kind.get(step.kind, (0.0, 0))
+            if step.left is None or (step.left and not timed):
+                unmeasured += 1
+            elif timed:
+                seconds_left += step.left * seconds / timed
+            if step.total:
+                a_unit = seconds / timed if timed else step.weight * a_weight
+                everything += step.size * a_unit
+                done += (step.size if step.is_over else step.done) * a_unit
+        self._largest_share = max(self._largest_share, done / everything if everything else 0.0)
+        more = f", {plural(unmeasured, 'step')} not measured yet" if unmeasured else ""
+        return self._largest_share, f"about {duration(seconds_left)} left{more}" if seconds_left else ""
+
+    @property
+    def _run(self) -> str:
+        share, left = self.estimate()
+        return ", ".join(filter(None, (f"the run: {percent(share)}", left)))
+
+    def _drawn(self, width: int) -> "Table":
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        share, left = self.estimate()
+        grid = Table.grid(padding=(0, 1), expand=True)
+        cells: list[str | ProgressBar] = []
+        if width >= _NARROW:
+            grid.add_column(no_wrap=True, overflow="ellipsis", ratio=2)
+            grid.add_column(ratio=2)
+            cells += [self._current, ProgressBar(total=1.0, completed=share, complete_style="cyan")]
+        grid.add_column(no_wrap=True, overflow="ellipsis", justify="right" if cells else "left")
+        grid.add_row(*cells, f"{percent(share)}  {left}".rstrip())
+        return grid
+
+    def _new_bar(self) -> "Live | None":
+        """A bar at the bottom of the terminal, below everything written to standard error; None for a file."""
+        try:
+            if not self._steps or sys.stderr is None or not sys.stderr.isatty():
+                return None
+        except ValueError:  # closed
+            return None
+        from rich.console import Console
+        from rich.live import Live
+
+        # Lines are not wrapped, so that long paths can be copied.
+        console = Console(file=sys.stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        if console.is_dumb_terminal:
+            return None
+        bar = Live(
+            get_renderable=lambda: self._drawn(console.width),
+            console=console,
+            refresh_per_second=_REFRESHES_A_SECOND,
+            transient=True,
+            redirect_stdout=False,
+        )
+        bar.start(refresh=True)
+        console.show_cursor(True)  # a killed process could not show it again
+        return bar
+
+
+NO_PROGRESS: Final = RunProgress()
+"""For work outside a run, whose progress is not shown."""
+
+
+@asynccontextmanager
+async def watched(progress: RunProgress, step: str, counts: CallCounts) -> AsyncIterator[None]:
+    """Keep the progress of a step of calls up to date."""
+
+    def look() -> None:
+        made = counts.called - counts.retried
+        if counts.started:
+            progress.begin(step)
+        detail = _call_words(progress.rate(step), cost_usd=counts.cost_usd, retried=counts.retried)
+        progress.update(step, done=counts.found + made, made=made, detail=detail)
+
+    async def watch() -> None:
+        while True:
+            look()
+            await asyncio.sleep(_LOOK_EVERY)
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+        look()
+
+
+def _call_words(rate: float | None, *, cost_usd: float, retried: int) -> str:
+    """The pace, cost and retries of a step of calls.
+
+    >>> _call_words(0.25, cost_usd=0.0, retried=0), _call_words(1200.4, cost_usd=1.5, retried=3)
+    ('0.25/s', '1,200/s, 1.50 US dollars, 3 tried again')
+    """
+    facts = [
+        (f"{rate:.2f}/s" if rate < 10 else f"{rate:,.0f}/s") if rate else "",
+        f"{dollars(cost_usd)} US dollars" if cost_usd else "",
+        f"{whole(retried)} tried again" if retried else "",
+    ]
+    return ", ".join(filter(None, facts))
