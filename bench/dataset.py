@@ -26,7 +26,7 @@ from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination, Draw, all_combinations, training_draw
 from skillmix.catalog.files import load_catalog
 from skillmix.grading.answers import extract_answer
-from skillmix.prompts.files import load_prompts
+from skillmix.prompts.prompt_set import load_prompts
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.journal.schema import connect
 from skillmix.runs.run import Run

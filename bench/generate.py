@@ -46,7 +46,7 @@ def write_prompts(path: str, combinations: int, prompt_set: str) -> None:
     """First and second prompt of evaluation combinations, k = 1 to 3, and worked examples."""
     from skillmix.catalog.combinations import Draw, draw_combinations
     from skillmix.catalog.files import load_catalog
-    from skillmix.prompts.files import load_prompts
+    from skillmix.prompts.prompt_set import load_prompts
 
     catalog, prompts = load_catalog("verifiable"), load_prompts(prompt_set)
     pool = catalog.pool("all")

@@ -23,8 +23,7 @@ from skillmix.catalog.combinations import Combination
 from skillmix.catalog.files import load_catalog
 from skillmix.experiment.experiment import Experiment, experiment_of
 from skillmix.experiment.plan import cells_of
-from skillmix.prompts.files import load_prompts
-from skillmix.prompts.prompt_set import PromptSet
+from skillmix.prompts.prompt_set import PromptSet, load_prompts
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.run import Run
 

@@ -37,7 +37,7 @@ from skillmix.catalog.files import load_catalog
 from skillmix.experiment.experiment import Experiment, experiment_of
 from skillmix.experiment.plan import cells_of
 from skillmix.grading.answers import extract_answer
-from skillmix.prompts.files import load_prompts
+from skillmix.prompts.prompt_set import load_prompts
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.journal.schema import connect
 from skillmix.runs.run import Run

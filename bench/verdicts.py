@@ -14,12 +14,10 @@ from pathlib import Path
 import yaml
 
 from skillmix.catalog.files import load_catalog
-from skillmix.checkers.judge import Judge, Verdict
+from skillmix.checkers.judge import Judge, TopicWords, Verdict, on_topic, topic_words
 from skillmix.checkers.passage import Passage, Span, passage_of
-from skillmix.checkers.prompt_copies import PromptTexts, prompt_texts
 from skillmix.checkers.registry import all_checkers
-from skillmix.checkers.sense import sense_problem
-from skillmix.checkers.topic import TopicWords, on_topic, topic_words
+from skillmix.checkers.sense import PromptTexts, prompt_texts, sense_problem
 
 LABELLED = Path(__file__).parent.parent / "tests" / "checkers"
 BY_PART = 5000

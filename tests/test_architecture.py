@@ -47,7 +47,7 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
     "aiohttp": ("models/servers/", "validation/server.py"),
     "pydantic": (
         "catalog/files.py",
-        "prompts/files.py",
+        "prompts/prompt_set.py",
         "models/lineage_files.py",
         "models/servers/replies.py",
         "experiment/",
@@ -97,7 +97,7 @@ MODULES_NAMED_TWICE = {  # a module's name and why its folder makes it plain
     "catalog": "catalog/catalog.py is the catalog, commands/catalog.py the commands about it",
     "checkpoints": "models/ reads finished checkpoints, training/ writes unfinished ones",
     "dataset": "steps/dataset.py does the step, commands/dataset.py is the command",
-    "files": "files.py reads any file, catalog/files.py and prompts/files.py those of a catalog and a prompt set",
+    "files": "files.py reads any file, catalog/files.py those of a catalog",
     "graders": "scores/ compares graders, report/tables/ shows the comparison",
     "registry": "checkers/registry.py is the table of checkers, report/registry.py that of tables and figures",
     "run": "runs/run.py is the run, steps/run.py does its steps, commands/run.py is the command",

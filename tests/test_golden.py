@@ -9,7 +9,7 @@ import pytest
 from skillmix.catalog.combinations import combination_of
 from skillmix.catalog.files import load_catalog
 from skillmix.commands.catalog import CombinationsWanted, combination_json, draw
-from skillmix.prompts.files import load_prompts
+from skillmix.prompts.prompt_set import load_prompts
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -14,11 +14,10 @@ import pytest
 import skillmix
 from skillmix.catalog.catalog import fold_name
 from skillmix.catalog.files import load_catalog
-from skillmix.checkers.judge import clauses_of
+from skillmix.checkers.judge import clauses_of, on_topic, topic_words
 from skillmix.checkers.passage import passage_of
 from skillmix.checkers.registry import CHECKERS
 from skillmix.checkers.sense import sense_problem
-from skillmix.checkers.topic import on_topic, topic_words
 from skillmix.datasets.corpus import corpus_of, distinct_share
 from skillmix.datasets.leakage import NameFinder
 from skillmix.grading.answers import count_sentences, extract_answer, names_skill
@@ -34,7 +33,7 @@ LONG = bool(os.environ.get("SKILLMIX_LONG"))
 MIXTURES = 5_000 if LONG else 120
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if re.search(r"^import re$", path.read_text("utf-8"), re.M))
 BOUNDED: Final = {  # expressions that only see a few characters, and why
-    "grading/sentences:_MAY_BE_LAST",  # at most _LONGEST_ABBREVIATION before a full stop
+    "grading/answers:_MAY_BE_LAST",  # at most _LONGEST_ABBREVIATION before a full stop
 }
 
 

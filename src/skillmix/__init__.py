@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from skillmix.errors import UserError
     from skillmix.models.simple import SimpleModel
     from skillmix.models.specs import ModelOptions, ModelSpec
-    from skillmix.prompts.files import load_prompts
+    from skillmix.prompts.prompt_set import load_prompts
     from skillmix.runs.graders.human_votes import HumanAnswer
     from skillmix.validation.sample import texts_for_width
 
@@ -77,9 +77,9 @@ _ELSEWHERE = {
     "SimpleModel": "models.simple",
     "load_catalog": "catalog.files",
     "trusting_code": "catalog.own_code",
-    "load_prompts": "prompts.files",
+    "load_prompts": "prompts.prompt_set",
     "HumanAnswer": "runs.graders.human_votes",
-    "texts_for_width": "annotation.sample_size",
+    "texts_for_width": "validation.sample",
     "UserError": "errors",
 }
 """Public names that skillmix.api does not define, with their modules."""

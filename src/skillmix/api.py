@@ -24,7 +24,7 @@ from skillmix.frequencies.frequency_file import FrequencyResult
 from skillmix.grading.answers import plain_answer
 from skillmix.grading.points import FULL_MARKS, METRICS, decide_points, text_score
 from skillmix.grading.reader import Reading, read_grades
-from skillmix.prompts.files import load_prompts
+from skillmix.prompts.prompt_set import load_prompts
 from skillmix.prompts.rubric import rubric_of
 from skillmix.report.write import ReportOptions, write_report
 from skillmix.runs.reading.text_rows import TextRow, run_texts

@@ -58,7 +58,7 @@ def test_the_wording_is_our_own(paper: Catalog, shared: Path) -> None:
 
 
 def test_prompts_are_our_own_too(shared: Path) -> None:
-    from skillmix.prompts.files import load_prompts
+    from skillmix.prompts.prompt_set import load_prompts
 
     theirs: set[tuple[str, ...]] = set()
     for file in (shared / "paper/prompts").glob("*.txt"):

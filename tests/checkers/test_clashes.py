@@ -8,9 +8,8 @@ import pytest
 import yaml
 
 from skillmix.catalog.files import load_catalog
-from skillmix.checkers.judge import clash
+from skillmix.checkers.judge import TopicWords, clash, topic_words
 from skillmix.checkers.passage import passage_of
-from skillmix.checkers.topic import TopicWords, topic_words
 from tests.nasty_texts import takes_longer
 
 HERE = Path(__file__).parent

@@ -5,8 +5,8 @@ import pytest
 from skillmix.catalog.files import load_catalog
 from skillmix.checkers import judge as verdict_module
 from skillmix.checkers.judge import Judge, Verdict
-from skillmix.checkers.prompt_copies import prompt_texts
 from skillmix.checkers.registry import CHECKERS, LOOKS_FOR, why_not_shown
+from skillmix.checkers.sense import prompt_texts
 from skillmix.render import shortened
 from tests.checkers.test_texts import NOT_SHOWN, SHOWN
 

@@ -7,8 +7,7 @@ import yaml
 from skillmix.catalog.files import load_catalog
 from skillmix.checkers.judge import Judge
 from skillmix.checkers.passage import passage_of
-from skillmix.checkers.prompt_copies import PromptTexts
-from skillmix.checkers.sense import repetition_problem, sense_problem
+from skillmix.checkers.sense import PromptTexts, repetition_problem, sense_problem
 
 SELF_TAUGHT: list[dict[str, Any]] = yaml.safe_load(
     (Path(__file__).parent / "labelled" / "self_taught.yaml").read_text("utf-8")

@@ -11,8 +11,7 @@ import skillmix
 from skillmix.catalog.catalog import Skill
 from skillmix.catalog.files import load_catalog
 from skillmix.checkers.passage import passage_of
-from skillmix.checkers.prompt_copies import PromptTexts, prompt_texts
-from skillmix.checkers.sense import OTHER_CLASSES, order_score, sense_problem, word_order
+from skillmix.checkers.sense import OTHER_CLASSES, PromptTexts, order_score, prompt_texts, sense_problem, word_order
 from tests.nasty_texts import takes_longer
 
 LABELLED = Path(__file__).parent / "labelled"

@@ -10,7 +10,7 @@ from skillmix.errors import UserError
 from skillmix.experiment.document import with_changes
 from skillmix.experiment.experiment import experiment_of, load_experiment
 from skillmix.experiment.steps import EvaluateStep
-from skillmix.prompts.files import shipped_prompt_sets
+from skillmix.prompts.prompt_set import shipped_prompt_sets
 
 EVALUATION = """
 name: held-out-check

@@ -15,7 +15,7 @@ from skillmix.grading.answers import RULES, Answer
 from skillmix.grading.points import check_format, decide_points, format_reasons, reasons_of
 from skillmix.grading.reader import read_grades
 from skillmix.models.scripted import ScriptedModel, code
-from skillmix.prompts.files import load_prompts
+from skillmix.prompts.prompt_set import load_prompts
 from skillmix.prompts.rubric import OUTPUT_FORMATS, FormatName, length_limit, rubric_of
 from skillmix.steps.run import run_checked
 from tests.nasty_texts import takes_longer

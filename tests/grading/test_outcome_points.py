@@ -7,7 +7,7 @@ import pytest
 from skillmix.grading.answers import RULES, Answer
 from skillmix.grading.points import decide_points, one_hot, outcome_of, outcome_reasons, own_outcome, possible_outcomes
 from skillmix.grading.reader import Reading, read_grades
-from skillmix.prompts.files import load_prompts
+from skillmix.prompts.prompt_set import load_prompts
 from skillmix.prompts.rubric import OUTCOMES, rubric_of
 
 RUBRIC = rubric_of(["refrain"], "a toast", phrases=load_prompts("safety").phrases)

@@ -3,7 +3,7 @@
 import pytest
 
 from skillmix.grading.reader import outcome_words, read_grades, read_outcome
-from skillmix.prompts.files import load_prompts
+from skillmix.prompts.prompt_set import load_prompts
 from skillmix.prompts.rubric import OUTCOMES, rubric_of
 from tests.nasty_texts import takes_longer
 

@@ -16,7 +16,7 @@ from skillmix.grading.answers import count_sentences, extract_answer, names_skil
 from skillmix.grading.reader import read_grades
 from skillmix.models.scripted import ScriptedModel
 from skillmix.models.specs import check_spec, parse_spec
-from skillmix.prompts.files import load_prompts
+from skillmix.prompts.prompt_set import load_prompts
 from skillmix.prompts.rubric import rubric_of
 from skillmix.scores.scoring import run_scores
 from skillmix.steps.run import run_experiment

@@ -7,7 +7,7 @@ import pytest
 
 from skillmix.commands import main
 from skillmix.experiment.experiment import load_experiment
-from skillmix.prompts.files import load_prompts, shipped_prompt_sets
+from skillmix.prompts.prompt_set import load_prompts, shipped_prompt_sets
 
 
 @pytest.mark.parametrize("name", shipped_prompt_sets())

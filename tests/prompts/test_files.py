@@ -12,8 +12,7 @@ from skillmix.catalog.combinations import Combination, combination_of
 from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError
 from skillmix.grading.reader import read_grades
-from skillmix.prompts.files import load_prompts
-from skillmix.prompts.prompt_set import prompt_set
+from skillmix.prompts.prompt_set import load_prompts, prompt_set
 from skillmix.prompts.rubric import rubric_of
 
 PAPER_PHRASES = {

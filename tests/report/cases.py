@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from skillmix.calls import Subject
 from skillmix.catalog.files import load_catalog
 from skillmix.checkers.judge import Judge
-from skillmix.checkers.prompt_copies import prompt_texts
+from skillmix.checkers.sense import prompt_texts
 from skillmix.commands import main
 from skillmix.grading.answers import count_sentences
 from skillmix.models.scripted import ScriptedModel

@@ -15,7 +15,7 @@ from skillmix.errors import UserError
 from skillmix.experiment.experiment import experiment_of
 from skillmix.experiment.plan import settings_by_model
 from skillmix.grading.answers import names_skill
-from skillmix.prompts.files import load_prompts
+from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.calling import passes
 from skillmix.runs.reading.text_rows import run_texts
 from skillmix.scores.scoring import run_scores

@@ -13,7 +13,7 @@ from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError
 from skillmix.models.lineage import lineage_on
 from skillmix.models.lineage_files import read_dataset_file
-from skillmix.prompts.files import load_prompts
+from skillmix.prompts.prompt_set import load_prompts
 from skillmix.report.write import ReportOptions, write_report
 from skillmix.runs.run import open_run
 from skillmix.scores.scoring import run_scores

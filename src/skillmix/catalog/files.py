@@ -33,7 +33,7 @@ from skillmix.catalog.catalog import (
 )
 from skillmix.catalog.own_code import own_code_of
 from skillmix.errors import UserError, faults_error
-from skillmix.files import Fault, fault_words, known_keys, read_shared_yaml, read_yaml, with_nearest
+from skillmix.files import fault_words, known_keys, read_shared_yaml, read_yaml, with_nearest
 from skillmix.render import name_hint
 
 PREFIX: Final = "file:"
@@ -112,14 +112,14 @@ def _section(section: dict[object, object], at: str, faults: list[str]) -> dict[
     return {**section, "exclude": found}
 
 
-_PACKAGE: Final = Path(str(files("skillmix")))
+SHIPPED = Path(str(files("skillmix"))) / "data"
+"""The folder of the package's own catalogs and prompt sets."""
 _EXPERIMENTS: Final = "experiments"
 
 
 def _root() -> Path:
     """The folder with `experiments/`: in the wheel, or else the root of the checkout."""
-    packed = _PACKAGE / "data" / "shipped"
-    return packed if packed.is_dir() else _PACKAGE.parents[1]
+    return SHIPPED / "shipped" if (SHIPPED / "shipped").is_dir() else SHIPPED.parents[2]
 
 
 def shipped_experiments() -> dict[str, Path]:
@@ -129,7 +129,11 @@ def shipped_experiments() -> dict[str, Path]:
 
 def experiment_file(name: Path) -> Path:
     """The file that a user means: one of their own, or else one that ships: `smoke` or `experiments/smoke.yaml`."""
-    if name.suffix or len(name.parts) != 1 or _is_file(name):
+    try:
+        is_own = bool(name.suffix) or len(name.parts) != 1 or name.is_file()
+    except OSError:  # the name is too long
+        is_own = False
+    if is_own:
         return own_or_shipped(name)
     shipped = shipped_experiments()
     if name.name in shipped:
@@ -148,28 +152,15 @@ def own_or_shipped(name: str | Path) -> Path:
     (True, False)
     """
     path = Path(name).expanduser()
-    if _exists(path) or ".." in path.parts:
+    try:
+        is_own = path.exists() or ".." in path.parts
+    except (OSError, ValueError):  # the name is too long, for instance
+        is_own = True
+    if is_own:
         return path
     packed = _root() / path
     return packed if len(path.parts) == 2 and path.parts[0] == _EXPERIMENTS and packed.exists() else path
 
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # the name is too long
-        return False
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # the name is too long, for instance
-        return True
-
-
-SHIPPED = Path(str(files("skillmix"))) / "data"
-"""The folder of the package's own catalogs and prompt sets."""
 
 _NAME = r"^[^\s;|\x00-\x1f\x7f]([^;|\x00-\x1f\x7f]*[^\s;|\x00-\x1f\x7f])?$"
 Name = Annotated[str, StringConstraints(pattern=_NAME, max_length=500)]
@@ -270,6 +261,12 @@ class GrammarFile(_Strict):
     adjectives: list[FigureWord] = []
     figures: dict[str, FramesEntry]
     topics: dict[str, TopicSlotsEntry]
+
+    def grammar(self) -> Grammar:
+        """The grammar as the teacher uses it."""
+        figures = {name: entry.frames() for name, entry in self.figures.items()}
+        topics = {name: tuple(entry.slots()) for name, entry in self.topics.items()}
+        return Grammar(tuple(self.plain), tuple(self.joints), tuple(self.adjectives), figures, topics)
 
 
 class SkillsEntry(_Strict):
@@ -469,7 +466,7 @@ def _build(name: str, folder: Path) -> Catalog:
         templates={n: {"fixed": entry.fixed, "slot": entry.slot} for n, entry in templates.items()},
         controls={control: probe for probe, control in controls.items()},
         figures=made,
-        grammar=_grammar(grammar) if grammar else None,
+        grammar=grammar.grammar() if grammar else None,
         code=own_code_of(folder, tuple(s.name for s in skills)),
     )
 
@@ -511,23 +508,19 @@ def _frame_faults(grammar: GrammarFile) -> Iterator[str]:
         yield from (f"grammar.yaml, plain: {fault}" for fault in frame_faults(frame, has_word=False))
 
 
-def _grammar(document: GrammarFile) -> Grammar:
-    return Grammar(
-        tuple(document.plain),
-        tuple(document.joints),
-        tuple(document.adjectives),
-        {n: entry.frames() for n, entry in document.figures.items()},
-        {n: tuple(entry.slots()) for n, entry in document.topics.items()},
-    )
-
-
 def _validated(path: Path, shape: type[_T], faults: list[str]) -> _T | None:
     try:
         return TypeAdapter(shape).validate_python(read_shared_yaml(path))
     except UserError as error:
         faults.append(f"{path.name}: {error.message.removeprefix(f'{path} ')}")
     except ValidationError as error:
-        faults += [f"{path.name}{_location(e['loc'])}: {_explained(e, shape)}" for e in error.errors()]
+        for fault in error.errors():
+            # Entries count from 1.
+            at = "".join(f", entry {p + 1}" if isinstance(p, int) else f", {p}" for p in fault["loc"])
+            words = _WORDS.get(fault["type"]) or fault_words(fault)
+            if fault["type"] == "extra_forbidden":
+                words = with_nearest("is not a known key", str(fault["loc"][-1]), known_keys(shape, fault["loc"]))
+            faults.append(f"{path.name}{at}: {words}")
     return None
 
 
@@ -535,17 +528,10 @@ def _optional(path: Path, shape: type[_T], faults: list[str]) -> _T | None:
     return _validated(path, shape, faults) if path.is_file() else None
 
 
-def _location(location: Sequence[int | str]) -> str:
-    """The location of a fault in a file; entries count from 1."""
-    return "".join(f", entry {part + 1}" if isinstance(part, int) else f", {part}" for part in location)
-
-
-def _explained(fault: Fault, shape: object) -> str:
-    if fault["type"] == "string_pattern_mismatch":
-        return "must be one line of text without outer blanks, ';' or '|', and not empty"
-    if fault["type"] == "extra_forbidden":
-        return with_nearest("is not a known key", str(fault["loc"][-1]), known_keys(shape, fault["loc"]))
-    return "is missing" if fault["type"] == "missing" else fault_words(fault)
+_WORDS: Final = {
+    "string_pattern_mismatch": "must be one line of text without outer blanks, ';' or '|', and not empty",
+    "missing": "is missing",
+}
 
 
 def _name_faults(file: str, names: Sequence[str]) -> Iterator[str]:

@@ -103,7 +103,7 @@ def _dataset(options: argparse.Namespace) -> int:
     from skillmix.catalog.files import load_catalog
     from skillmix.commands.catalog import CombinationsWanted, draw
     from skillmix.datasets.other_forms.prompts_only import prompt_rows, require_new_rows_file, write_rows_file
-    from skillmix.prompts.files import load_prompts
+    from skillmix.prompts.prompt_set import load_prompts
 
     if options.copy is not None or options.skills is not None or options.topic is not None:
         raise UserError("--dataset draws combinations.", hint="Leave out --copy, --skills and --topic.")
@@ -148,7 +148,7 @@ def _warn_of_unchecked(combinations: "Sequence[Combination]") -> None:
 
 
 def _copy(options: argparse.Namespace) -> int:
-    from skillmix.prompts.files import copy_prompts
+    from skillmix.prompts.prompt_set import copy_prompts
 
     if options.skills is not None or options.topic is not None:
         raise UserError("--copy copies whole files.", hint="Leave out --skills and --topic.")
@@ -247,8 +247,7 @@ def _combination(options: argparse.Namespace) -> NamedCombination:
 def rendered_prompts(named: NamedCombination, *, answer: str) -> dict[str, str]:
     """Every prompt of a prompt set with its slots filled, by file name."""
     from skillmix.catalog.combinations import combination_of
-    from skillmix.prompts.files import load_prompts
-    from skillmix.prompts.prompt_set import LEAD_FILE, STUDENT_FILES
+    from skillmix.prompts.prompt_set import LEAD_FILE, STUDENT_FILES, load_prompts
 
     catalog, named_order = named.resolve()
     combination = combination_of(named_order.skills, named_order.topic)  # in the order of a run's prompts
@@ -281,7 +280,7 @@ class ParsedReply:
 def parsed_reply(named: NamedCombination, reply: str, *, text: str | None) -> ParsedReply:
     """Read a grader's reply about a combination."""
     from skillmix.grading.reader import read_grades
-    from skillmix.prompts.files import load_prompts
+    from skillmix.prompts.prompt_set import load_prompts
     from skillmix.prompts.rubric import rubric_of
 
     _, combination = named.resolve()
@@ -358,8 +357,7 @@ def graded_text(
     from skillmix.grading.points import decide_points, reasons_of
     from skillmix.grading.reader import read_grades, words_about
     from skillmix.models.specs import asked_model, check_spec, uses_code
-    from skillmix.prompts.files import load_prompts
-    from skillmix.prompts.prompt_set import DEFAULT_VARIANT
+    from skillmix.prompts.prompt_set import DEFAULT_VARIANT, load_prompts
     from skillmix.prompts.rubric import rubric_of
     from skillmix.runs.rules_grader import RulesGrader, applicable_reasons, reading_of, require_checkers, with_verdict
     from skillmix.runs.run import rules_named

@@ -21,8 +21,7 @@ from skillmix.errors import UserError
 from skillmix.experiment.recipes import DataRecipe, RequestChoice, ShownMode, draw_set
 from skillmix.grading.answers import without_thought
 from skillmix.models.lineage_files import LINEAGE_FILE, CountsEntry, DatasetFile, WriterEntry
-from skillmix.prompts.files import load_prompts
-from skillmix.prompts.prompt_set import PromptSet
+from skillmix.prompts.prompt_set import PromptSet, load_prompts
 from skillmix.prompts.rubric import FormatName
 from skillmix.runs.folder_replacement import DATASET, replacing, write_whole
 from skillmix.runs.reading.deciding import answer_of

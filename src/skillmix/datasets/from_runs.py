@@ -33,7 +33,7 @@ from skillmix.experiment.plan import place_of
 from skillmix.experiment.recipes import DataRecipe, ShownMode
 from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import DatasetStep
-from skillmix.prompts.files import load_prompts
+from skillmix.prompts.prompt_set import load_prompts
 from skillmix.prompts.rubric import FormatName
 from skillmix.render import name_hint
 from skillmix.runs.calling import StepContext

@@ -18,8 +18,7 @@ from skillmix.exchange.public_models import PublicModel, public_catalog
 from skillmix.experiment.experiment import GraderSettings, StudentSettings
 from skillmix.grading.points import METRICS, Ballot, StudentText, text_score
 from skillmix.hashing import digest
-from skillmix.prompts.files import load_prompts
-from skillmix.prompts.prompt_set import STUDENT_FILES
+from skillmix.prompts.prompt_set import STUDENT_FILES, load_prompts
 from skillmix.runs.reading.text_facts import TextFactsReader
 from skillmix.runs.run import Run
 from skillmix.runs.texts import run_records

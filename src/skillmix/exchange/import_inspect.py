@@ -49,7 +49,7 @@ from skillmix.exchange.task_settings import (
 from skillmix.experiment.experiment import Experiment, experiment_of
 from skillmix.experiment.plan import cells_of
 from skillmix.models.specs import parse_spec
-from skillmix.prompts.files import load_prompts, shipped_prompt_sets, turns_with
+from skillmix.prompts.prompt_set import load_prompts, shipped_prompt_sets, turns_with
 from skillmix.runs.reading.deciding import answer_of
 from skillmix.runs.run import Run, new_run
 

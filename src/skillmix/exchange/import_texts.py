@@ -25,7 +25,7 @@ from skillmix.catalog.combinations import Combination, combination_of
 from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError, errors_of, faults_error
 from skillmix.files import LARGE, Fault, fault_words, known_keys, read_text
-from skillmix.prompts.files import load_prompts
+from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.reading.deciding import answer_of
 from skillmix.runs.run import imported_document, new_run
 

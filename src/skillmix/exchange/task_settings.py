@@ -20,8 +20,7 @@ from skillmix.experiment.step_base import setting_label
 from skillmix.grading.answers import AnswerStatus
 from skillmix.grading.points import METRICS, Points, StudentText, earns_nothing, reasons_of, text_score
 from skillmix.grading.reader import Reading, read_grades
-from skillmix.prompts.files import load_prompts
-from skillmix.prompts.prompt_set import DEFAULT_VARIANT
+from skillmix.prompts.prompt_set import DEFAULT_VARIANT, load_prompts
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.budget import Task
 from skillmix.runs.conversations import Conversations

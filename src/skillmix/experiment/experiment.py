@@ -22,7 +22,7 @@ from skillmix.catalog.catalog import Catalog, Partition
 from skillmix.catalog.files import document_with_lists, experiment_file, load_catalog
 from skillmix.errors import UserError, faults_error
 from skillmix.experiment.document import Matrix, Partitions, Seeds, Variant, checked, expanded, with_changes
-from skillmix.experiment.recipes import DataFilters, LeakageSettings, with_data_settings, with_own_places
+from skillmix.experiment.recipes import DataFilters, LeakageSettings, with_own_settings
 from skillmix.experiment.step_base import JOINED, DrawingStep, Name, Positive, Seconds, Section, Step, Temperature, TopP
 from skillmix.experiment.steps import CODE, AnyStep, DatasetStep, EvaluateStep, GradeStep, joined_faults, people_faults
 from skillmix.experiment.train_step import untrained_faults
@@ -38,8 +38,7 @@ from skillmix.models.request_fields import (
 )
 from skillmix.models.shapes import shape_of
 from skillmix.models.specs import asked_model, check_spec, parse_spec, provider_of, uses_code
-from skillmix.prompts.files import load_prompts
-from skillmix.prompts.prompt_set import DEFAULT_VARIANT
+from skillmix.prompts.prompt_set import DEFAULT_VARIANT, load_prompts
 from skillmix.prompts.rubric import FormatName
 
 MOST_WRITERS: Final = 16
@@ -327,7 +326,7 @@ class Experiment(Section):
     @model_validator(mode="before")
     @classmethod
     def _complete_dataset_steps(cls, document: object) -> object:
-        return with_data_settings(with_own_places(document)) if isinstance(document, dict) else document
+        return with_own_settings(document) if isinstance(document, dict) else document
 
     @property
     def other_catalogs(self) -> tuple[str, ...]:

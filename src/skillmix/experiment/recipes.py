@@ -56,54 +56,33 @@ class DataFilters(Section):
         return self
 
 
-_FILTERS: Final = frozenset(DataFilters.model_fields)
+def with_own_settings(document: dict[str, Any]) -> dict[str, Any]:
+    """The document of an experiment whose steps state just the settings that are theirs.
 
-
-def with_data_settings(document: dict[str, Any]) -> dict[str, Any]:
-    """The document of an experiment whose dataset steps state the settings that they take from the experiment.
-
-    A stored experiment is then complete: each step keeps its filters and its leakage rules, whoever set them.
+    A dataset step states the filters and leakage rules that it takes from the experiment, so that a stored experiment
+    is complete, whoever set them. A catalog or partition that is the experiment's is left out of a step.
     """
-    steps = document.get("steps")
-    filters = _stated_filters(document.get("dataset"))
-    leakage = document.get("leakage")
-    if not isinstance(steps, list):
-        return document
-    return {**document, "steps": [_with_settings(step, filters, leakage) for step in steps]}
-
-
-def with_own_places(document: dict[str, Any]) -> dict[str, Any]:
-    """The document of an experiment without catalogs and partitions of steps that are those of the experiment."""
-    steps = document.get("steps")
-    if not isinstance(steps, list):
-        return document
-    return {**document, "steps": [_with_own_place(step, document) for step in steps]}
-
-
-def _with_own_place(step: object, document: dict[str, Any]) -> object:
-    if not isinstance(step, dict):
-        return step
-    shared = {"catalog": document.get("catalog", "paper"), "partition": document.get("partition")}
-    if step.get("catalog") not in (None, shared["catalog"]):
-        shared = {}
-    return {key: value for key, value in step.items() if key not in shared or value != shared[key]}
-
-
-def _stated_filters(section: object) -> dict[str, Any]:
-    """The filters that a section states; none if it has faults, which are reported where they are."""
+    section, leakage, steps = document.get("dataset"), document.get("leakage"), document.get("steps")
     try:
         DataFilters.model_validate(section)
     except ValidationError:
-        return {}
-    return {key: value for key, value in section.items() if key in _FILTERS} if isinstance(section, dict) else {}
+        section = None  # its faults are reported where they are
+    stated = section.items() if isinstance(section, dict) else ()
+    filters = {key: value for key, value in stated if key in DataFilters.model_fields}
+    place = {"catalog": document.get("catalog", "paper"), "partition": document.get("partition")}
 
+    def completed(step: object) -> object:
+        if not isinstance(step, dict):
+            return step
+        shared = place if step.get("catalog") in (None, place["catalog"]) else {}
+        own = {key: value for key, value in step.items() if key not in shared or value != shared[key]}
+        if own.get("stage") != "dataset":
+            return own
+        if isinstance(leakage, dict) and isinstance(own.get("leakage"), dict):
+            own["leakage"] = {**leakage, **own["leakage"]}
+        return {**filters, **own}
 
-def _with_settings(step: object, filters: dict[str, Any], leakage: object) -> object:
-    if not isinstance(step, dict) or step.get("stage") != "dataset":
-        return step
-    own = step.get("leakage")
-    merged = {"leakage": {**leakage, **own}} if isinstance(own, dict) and isinstance(leakage, dict) else {}
-    return {**filters, **step, **merged}
+    return {**document, "steps": list(map(completed, steps))} if isinstance(steps, list) else document
 
 
 SkillPool = Literal["train", "all"]

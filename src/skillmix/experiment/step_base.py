@@ -5,7 +5,7 @@ look at its class; a property that does not apply to a kind keeps the empty answ
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, TypeVar
 
@@ -25,6 +25,7 @@ from pydantic_core.core_schema import LiteralSchema, SerializerFunctionWrapHandl
 from skillmix.calls import LONGEST_NAME
 from skillmix.catalog.catalog import Setting
 from skillmix.catalog.combinations import Purpose
+from skillmix.files import refusing_values
 from skillmix.hashing import short_id
 
 _T = TypeVar("_T")
@@ -34,6 +35,17 @@ def _not_empty(values: list[_T]) -> list[_T]:
     if not values:
         raise ValueError("the list is empty, so the step would do nothing; give at least one value")
     return values
+
+
+def checked_by(check: Callable[[str], object]) -> AfterValidator:
+    """A validator that makes a `UserError` of a check the fault of the value."""
+
+    def checked(value: str) -> str:
+        with refusing_values():
+            check(value)
+        return value
+
+    return AfterValidator(checked)
 
 
 Name = Annotated[str, StringConstraints(pattern=r"^[._-]*[a-z0-9][a-z0-9._-]*$", max_length=LONGEST_NAME)]

@@ -36,6 +36,7 @@ from skillmix.experiment.step_base import (
     Step,
     StepInput,
     UndrawnCell,
+    checked_by,
     count_for,
     keys_in,
     student_name,
@@ -68,21 +69,11 @@ def _named(raters: dict[str, str]) -> dict[str, str]:
     return raters
 
 
-def _rater_name(name: str) -> str:
-    with refusing_values():
-        human_grader(name)
-    return name
-
-
-def _rater_spec(spec: str) -> str:
-    if spec != HUMAN_RATER:
-        with refusing_values():
-            scripted_rater(spec)
-    return spec
-
-
 Raters = Annotated[
-    dict[Annotated[Name, AfterValidator(_rater_name)], Annotated[str, AfterValidator(_rater_spec)]],
+    dict[
+        Annotated[Name, checked_by(human_grader)],
+        Annotated[str, checked_by(lambda spec: spec == HUMAN_RATER or scripted_rater(spec))],
+    ],
     AfterValidator(_named),
     BeforeValidator(_by_name),
 ]
@@ -155,7 +146,10 @@ def people_faults(step: Step, steps: Sequence[Step], models: Mapping[str, str], 
     if isinstance(step, AnnotateStep):
         faults += [*_other_raters(step, steps), *_annotate_faults(step, steps, models)]
     if isinstance(step, GradersStep) and step.truth is not None:
-        faults += _truth_faults(step.truth, steps, graders)
+        raters = [human_grader(name) for s in steps if isinstance(s, AnnotateStep) for name in s.raters]
+        known = [PEOPLE, *graders, *raters]
+        if step.truth not in known:
+            faults.append(with_nearest(f"there is no grader {step.truth!r}", step.truth, known))
     return faults
 
 
@@ -193,13 +187,6 @@ def _annotate_faults(step: AnnotateStep, steps: Sequence[Step], models: Mapping[
     if real and step.simulated:
         first = next(iter(step.simulated))
         yield f"{first} is simulated and can read scripted texts only, and {real[0]} is no scripted student"
-
-
-def _truth_faults(truth: str, steps: Sequence[Step], graders: Iterable[str]) -> Iterator[str]:
-    raters = [human_grader(name) for s in steps if isinstance(s, AnnotateStep) for name in s.raters]
-    known = [PEOPLE, *graders, *raters]
-    if truth not in known:
-        yield with_nearest(f"there is no grader {truth!r}", truth, known)
 
 
 _CONVERSATIONS_PER_TEXT = 100
@@ -362,8 +349,10 @@ class GradeStep(Step):
 
     def undrawn_cells(self, steps: Sequence[Step]) -> Iterator[UndrawnCell]:
         """The wanted cells of the graded steps, with the graders of this step."""
+        students = None if self.students is None else [student_name(name) for name in self.students]
         for cell in self._all_cells(steps):
-            if self._wants(cell):
+            wanted = ((students, cell.student), (self.settings, cell.setting), (self.k, cell.k))
+            if all(values is None or value in values for values, value in wanted):
                 yield replace(cell, graders=self.grader_names)
 
     def unmatched(self, steps: Sequence[Step]) -> list[str]:
@@ -381,11 +370,6 @@ class GradeStep(Step):
         for source in steps:
             if source.name in self.of:
                 yield from source.undrawn_cells(steps)
-
-    def _wants(self, cell: UndrawnCell) -> bool:
-        students = None if self.students is None else [student_name(name) for name in self.students]
-        wanted = ((students, cell.student), (self.settings, cell.setting), (self.k, cell.k))
-        return all(values is None or value in values for values, value in wanted)
 
 
 class PerSkill(Section):

@@ -150,8 +150,10 @@ class PassageQuestions:
         found: dict[str, dict[str, bool | None]] = {}
         for call in journal.calls("grade"):
             key = call.key
-            chunk = wanted.get((key.text, key.combination)) if _is_ours(key) and isinstance(key, GradeKey) else None
-            if chunk is None or not isinstance(key, GradeKey) or call.outcome is None:
+            if not isinstance(key, GradeKey) or (key.student, key.grader) != (CORPUS, GRADER) or call.outcome is None:
+                continue
+            chunk = wanted.get((key.text, key.combination))
+            if chunk is None:
                 continue
             of_passage = found.setdefault(key.text, {})
             points = self._points(chunk, self._by_id[key.text].text, call.outcome)
@@ -196,10 +198,6 @@ class PassageQuestions:
 
 _HALF: Final = 0.5
 """A point of a half or less is no point, as in a vote of one round."""
-
-
-def _is_ours(key: object) -> bool:
-    return isinstance(key, GradeKey) and key.student == CORPUS and key.grader == GRADER
 
 
 def read_answer(subject: Subject, reply: str) -> SkillPoints:

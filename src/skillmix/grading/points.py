@@ -408,9 +408,8 @@ def reasons_of(
     for name in denied:
         reason = checker_reasons.get(name)
         if name == "length" and reason is None:
-            k = len(skills)
-            limit = sentence_limit(k)
-            reason = _too_many(plural(count_sentences(answer.text, rules.counter), "sentence"), limit)
+            sentences = plural(count_sentences(answer.text, rules.counter), "sentence")
+            reason = _too_many(sentences, sentence_limit(len(skills)))
         if name in skills and names_skill(answer.text, name, rules.name_rule):
             reason = f'it names the skill "{before_parenthesis(name)}"'
         if reason is not None:

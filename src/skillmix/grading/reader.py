@@ -342,13 +342,14 @@ def read_grades(rubric: Rubric, reply: str, *, text: str | None = None) -> Readi
         return Reading(None, "the reply is empty")
     if rubric.has_outcomes:
         read = read_outcome(said, text=text)
-        points = None if read.outcome is None else tuple(float(name == read.outcome) for name in OUTCOMES)
-        return Reading(points, read.problem, read.notes)
+        named = None if read.outcome is None else tuple(float(name == read.outcome) for name in OUTCOMES)
+        return Reading(named, read.problem, read.notes)
     reply = with_json_as_tables(said)
     student = quotable(text, rubric)
     plain = None if student.words else read_plain_table(rubric, reply)
     if plain is not None:
-        return _reading_of_plain(rubric, reply, plain)
+        points = tuple(plain.points.get(index) for index in range(len(rubric.criteria)))
+        return _whole_reading(reply, points, [], [plain.total])
     return read_any_form(rubric, reply, student, text=text)
 
 
@@ -490,11 +491,6 @@ def _reading_of_blocks(rubric: Rubric, reply: str, parsed: Parsed, own: list[Blo
     return _whole_reading(reply, points, notes, [block.total for block in own])
 
 
-def _reading_of_plain(rubric: Rubric, reply: str, plain: PlainTable) -> Reading:
-    points = tuple(plain.points.get(index) for index in range(len(rubric.criteria)))
-    return _whole_reading(reply, points, [], [plain.total])
-
-
 def _whole_reading(
     reply: str, points: tuple[float | None, ...], notes: list[str], totals: list[float | None]
 ) -> Reading:
@@ -560,7 +556,9 @@ def _settle(rubric: Rubric, blocks: list[Block]) -> tuple[tuple[float | None, ..
                 covering = [together]
                 break
     if not covering:
-        return None, _why_incomplete(rubric, candidates, needed)
+        best = max(candidates, key=lambda c: len(c.seen & needed))
+        missing = [rubric.criteria[index].name for index in sorted(needed - best.seen)]
+        return None, "; ".join([f"no point found for: {', '.join(missing)}", *best.faults])
     for candidate in covering:
         if candidate.faults:
             return None, candidate.faults[0]
@@ -607,13 +605,6 @@ def _candidate(rubric: Rubric, marks: Sequence[Mark], fault: str | None = None) 
             points[mark.criterion_index] = mark.value
         seen.add(mark.criterion_index)
     return _Candidate(points, tuple(faults), frozenset(seen))
-
-
-def _why_incomplete(rubric: Rubric, candidates: list[_Candidate], needed: frozenset[int]) -> str:
-    best = max(candidates, key=lambda c: len(c.seen & needed))
-    missing = [rubric.criteria[index].name for index in sorted(needed - best.seen)]
-    reasons = [f"no point found for: {', '.join(missing)}", *best.faults]
-    return "; ".join(reasons)
 
 
 def _agreed(rubric: Rubric, covering: list[_Candidate]) -> tuple[tuple[float | None, ...] | None, str | None]:

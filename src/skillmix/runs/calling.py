@@ -16,7 +16,7 @@ from skillmix.experiment.plan import PlannedCell, Settings, settings_by_model
 from skillmix.experiment.step_base import Step
 from skillmix.models.joined import JoinedModel
 from skillmix.models.specs import Access, ModelOptions, announce_model, open_model, parse_spec, provider_of
-from skillmix.prompts.files import load_prompts
+from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.batches.pace import WAIT
 from skillmix.runs.batches.with_batches import BatchWatch, open_batch_models
 from skillmix.runs.budget import Budget, Task

@@ -10,8 +10,8 @@ from typing import Protocol
 from skillmix.catalog.catalog import Catalog, remember_figures
 from skillmix.catalog.own_code import remember_trusted, require_trust
 from skillmix.checkers.judge import Judge, Verdict
-from skillmix.checkers.prompt_copies import prompt_texts
 from skillmix.checkers.registry import checker_of
+from skillmix.checkers.sense import prompt_texts
 from skillmix.errors import UserError
 from skillmix.grading.reader import Reading
 

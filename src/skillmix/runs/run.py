@@ -23,8 +23,7 @@ from skillmix.experiment.experiment import Experiment, GraderSettings, experimen
 from skillmix.experiment.plan import PlannedCell, cells_of, uncovered
 from skillmix.files import read_yaml
 from skillmix.grading.answers import RULES, Rules
-from skillmix.prompts.files import load_prompts
-from skillmix.prompts.prompt_set import PromptSet
+from skillmix.prompts.prompt_set import PromptSet, load_prompts
 from skillmix.prompts.rubric import Phrases, stored_phrases
 from skillmix.render import name_hint
 from skillmix.runs.finished.draws_around import DrawsAround

@@ -17,7 +17,7 @@ from skillmix.models.lineage import (
     lineage_on,
 )
 from skillmix.models.lineage_files import LINEAGE_FILE, read_dataset_file
-from skillmix.prompts.files import load_prompts, turns_with
+from skillmix.prompts.prompt_set import load_prompts, turns_with
 from skillmix.render import name_hint
 from skillmix.runs.run import Run
 

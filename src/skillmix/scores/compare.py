@@ -14,7 +14,7 @@ from skillmix.experiment.step_base import JOINED
 from skillmix.grading.points import FULL_MARKS
 from skillmix.hashing import short_id
 from skillmix.models.lineage import Lineage
-from skillmix.prompts.files import load_prompts, shipped_prompt_sets
+from skillmix.prompts.prompt_set import load_prompts, shipped_prompt_sets
 from skillmix.render import p_value, plural, signed_with_interval
 from skillmix.runs.run import Run
 from skillmix.runs.students import made_students, settings_for

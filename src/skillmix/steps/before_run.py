@@ -25,7 +25,7 @@ from skillmix.models.lineage_files import read_model_file
 from skillmix.models.local.model import check_chat_template
 from skillmix.models.servers.keys import servers_of
 from skillmix.models.specs import Access, ModelSpec, parse_spec, provider_of
-from skillmix.prompts.files import load_prompts
+from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.batches.batch_prices import price_of_calls
 from skillmix.runs.batches.with_batches import opened_clients
 from skillmix.runs.calling import StepContext, opened_models

@@ -15,7 +15,7 @@ from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import DatasetStep
 from skillmix.experiment.train_step import TrainStep
 from skillmix.models.lineage_files import LINEAGE_FILE
-from skillmix.prompts.files import load_prompts
+from skillmix.prompts.prompt_set import load_prompts
 from skillmix.render import plural
 from skillmix.runs.calling import StepContext, conversations_of
 from skillmix.runs.conversations import Conversations

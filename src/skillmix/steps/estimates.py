@@ -15,8 +15,7 @@ from skillmix.experiment.experiment import BudgetSettings, Experiment, StudentSe
 from skillmix.experiment.plan import Settings
 from skillmix.models.request_fields import additions
 from skillmix.models.specs import short_spec
-from skillmix.prompts.files import load_prompts
-from skillmix.prompts.prompt_set import PromptSet
+from skillmix.prompts.prompt_set import PromptSet, load_prompts
 from skillmix.render import dollars, hours, markdown_table, middle_cut, whole
 from skillmix.runs.batches.batch_prices import batch_share, price_of_calls
 from skillmix.runs.conversations import model_name

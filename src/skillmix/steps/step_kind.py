@@ -15,7 +15,7 @@ from skillmix.experiment.experiment import Experiment, GraderSettings, StudentSe
 from skillmix.experiment.plan import PlannedCell, RowKey
 from skillmix.experiment.step_base import Step
 from skillmix.hashing import short_id
-from skillmix.prompts.files import load_prompts
+from skillmix.prompts.prompt_set import load_prompts
 from skillmix.prompts.rubric import OUTCOMES
 from skillmix.render import plural
 from skillmix.runs.calling import StepContext

@@ -15,8 +15,7 @@ from skillmix.experiment.experiment import Experiment, GraderSettings, experimen
 from skillmix.grading.points import Points
 from skillmix.grading.points import vote as majority
 from skillmix.grading.reader import Reading, words_about
-from skillmix.prompts.files import load_prompts
-from skillmix.prompts.prompt_set import PromptSet
+from skillmix.prompts.prompt_set import PromptSet, load_prompts
 from skillmix.prompts.rubric import rubric_of
 from skillmix.render import (
     dollars,

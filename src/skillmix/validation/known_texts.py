@@ -140,7 +140,17 @@ class MappedTask:
 
 def mapped_tasks() -> list[MappedTask]:
     """The table of tasks."""
-    return [_mapped(row) for row in _table()["tasks"]]
+    return [
+        MappedTask(
+            task=row["task"],
+            skill=row["skill"],
+            is_in_choices=row["text"] == "choices",
+            pattern=re.compile(row["pattern"], re.DOTALL) if "pattern" in row else None,
+            shows=frozenset(row.get("shows", ())),
+            lacks=frozenset(row.get("lacks", ())),
+        )
+        for row in _table()["tasks"]
+    ]
 
 
 def bigbench_set(task: str, catalog: Catalog, *, source: Path | None = None) -> CalibrationSet:
@@ -171,12 +181,6 @@ def _table() -> dict[str, Any]:
     return table
 
 
-def _mapped(row: Mapping[str, Any]) -> MappedTask:
-    pattern = re.compile(row["pattern"], re.DOTALL) if "pattern" in row else None
-    names = (frozenset(row.get(key, ())) for key in ("shows", "lacks"))
-    return MappedTask(row["task"], row["skill"], row["text"] == "choices", pattern, *names)
-
-
 def _unmapped(task: str) -> UserError:
     known = sorted({row.task for row in mapped_tasks()})
     reason = _table()["unfit"].get(task.partition("/")[0])
@@ -199,7 +203,10 @@ def _known_texts(row: MappedTask, document: Mapping[str, Any], catalog: Catalog)
 
 def _answered_texts(row: MappedTask, document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Each text of a task with what the table calls its answer; examples in another form are left out."""
-    for example in _examples(document):
+    examples = document.get("examples")
+    for example in examples if isinstance(examples, list) else ():
+        if not isinstance(example, dict):
+            continue
         scores = example.get("target_scores")
         asked = example.get("input")
         if not isinstance(scores, dict) or not isinstance(asked, str):
@@ -211,11 +218,6 @@ def _answered_texts(row: MappedTask, document: Mapping[str, Any]) -> Iterator[tu
             found = row.pattern.search(asked) if row.pattern else None
             if found or row.pattern is None:
                 yield (found["text"] if found else asked), right[0]
-
-
-def _examples(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    examples = document.get("examples")
-    return [example for example in examples if isinstance(example, dict)] if isinstance(examples, list) else []
 
 
 def _task_file(task: str, source: Path | None) -> bytes:

@@ -23,7 +23,7 @@ from math import ceil, sqrt
 from statistics import NormalDist
 from typing import Final, Literal, NamedTuple
 
-from skillmix.catalog.catalog import Catalog, Skill
+from skillmix.catalog.catalog import Skill
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
 from skillmix.experiment.steps import NARROWEST
@@ -243,24 +243,19 @@ def _outcomes(records: RunRecords) -> dict[tuple[str, str, int], Outcome]:
     }
 
 
-class QuestionWriter:
-    """Puts the criteria of items into words, with definitions and examples where the catalogue is at hand."""
-
-    def __init__(self, catalog: Catalog | None) -> None:
-        self._skills: dict[str, Skill] = {skill.name: skill for skill in catalog.skills} if catalog else {}
-
-    def of(self, item: AnnotationItem) -> list[AskedQuestion]:
-        """The questions about an item: each skill, the topic, and sense."""
-        return [self._question(criterion, item.combination.topic) for criterion in item.criteria]
-
-    def _question(self, criterion: Criterion, topic: str) -> AskedQuestion:
+def questions_about(item: AnnotationItem, skills: Mapping[str, Skill]) -> list[AskedQuestion]:
+    """The criteria of an item in words, with definitions and examples of the skills that are at hand by name."""
+    questions = []
+    for criterion in item.criteria:
         if criterion.kind == "topic":
-            return AskedQuestion(criterion.name, f"Is the text about {topic}?")
-        if criterion.kind == "sense":
-            return AskedQuestion(criterion.name, "Does the text make sense?")
-        skill = self._skills.get(criterion.name)
-        words = f"Does the text show {criterion.name}?"
-        return AskedQuestion(criterion.name, words, skill.definition if skill else "", skill.example if skill else "")
+            questions.append(AskedQuestion(criterion.name, f"Is the text about {item.combination.topic}?"))
+        elif criterion.kind == "sense":
+            questions.append(AskedQuestion(criterion.name, "Does the text make sense?"))
+        else:
+            skill = skills.get(criterion.name)
+            shown = (skill.definition, skill.example) if skill else ()
+            questions.append(AskedQuestion(criterion.name, f"Does the text show {criterion.name}?", *shown))
+    return questions
 
 
 def task_in_words(item: AnnotationItem, questions: Iterable[AskedQuestion]) -> str:

@@ -161,7 +161,8 @@ class RaterPage:
 
 def application(pages: Mapping[str, RaterPage]) -> web.Application:
     """The server's application; `pages` are by the secret of each person."""
-    files = {path: (_file(name), kind) for path, (name, kind) in _FILES.items()}
+    folder = resources.files("skillmix.validation") / "files"
+    files = {path: ((folder / name).read_text(encoding="utf-8"), kind) for path, (name, kind) in _FILES.items()}
     secrets = {token.encode(): page for token, page in pages.items()}
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -180,16 +181,14 @@ def application(pages: Mapping[str, RaterPage]) -> web.Application:
     return app
 
 
-def _file(name: str) -> str:
-    return resources.files("skillmix.validation").joinpath("files").joinpath(name).read_text(encoding="utf-8")
-
-
 async def _respond(
     request: web.Request, secrets: Mapping[bytes, RaterPage], files: Mapping[str, tuple[str, str]]
 ) -> web.Response:
     _refuse_other_origin(request)
     token, slash, path = request.path.removeprefix("/").partition("/")
-    page = _page_of(token, secrets)
+    given = token.encode("utf-8", "surrogatepass")
+    found = [page for secret, page in secrets.items() if compare_digest(secret, given)]  # every one, in constant time
+    page = found[0] if found else None
     if page is None:
         raise web.HTTPForbidden(reason="This address has no valid link.")
     if not slash:
@@ -203,21 +202,12 @@ async def _respond(
         return web.Response(text=text, content_type=kind)
     if path == "state":
         return web.json_response(page.state())
-    item = page.item(_number(path.removeprefix("items/"))) if path.startswith("items/") else None
+    kind, _, number = path.partition("/")
+    is_number = kind == "items" and number.isascii() and number.isdecimal() and len(number) < 10
+    item = page.item(int(number)) if is_number else None
     if item is None:
         raise web.HTTPNotFound
     return web.json_response(item)
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
-
-
-def _page_of(token: str, secrets: Mapping[bytes, RaterPage]) -> RaterPage | None:
-    """The page of a secret; every secret is compared, each in constant time."""
-    given = token.encode("utf-8", "surrogatepass")
-    found = [page for secret, page in secrets.items() if compare_digest(secret, given)]
-    return found[0] if found else None
 
 
 def _refuse_other_origin(request: web.Request) -> None:
@@ -240,7 +230,10 @@ def _require_method(request: web.Request, method: str) -> None:
 async def _stored(request: web.Request, page: RaterPage) -> web.Response:
     if request.content_type != "application/json":
         raise web.HTTPUnsupportedMediaType
-    body = await _body(request)
+    try:
+        body = await request.read()
+    except (OSError, web.RequestPayloadError, HttpProcessingError):  # it breaks off, or has an unreadable encoding
+        raise web.HTTPBadRequest(reason="The body of the request cannot be read.") from None
     try:
         is_new = page.answer(body)
     except ValueError as fault:
@@ -248,14 +241,6 @@ async def _stored(request: web.Request, page: RaterPage) -> web.Response:
     except UserError as problem:  # the journal cannot be written now; the page keeps the answer and sends it again
         return web.json_response({"error": problem.message}, status=503)
     return web.json_response({"stored": True, "is_new": is_new})
-
-
-async def _body(request: web.Request) -> bytes:
-    """The body of a request; one that breaks off, or that is encoded in a way that cannot be read, is refused."""
-    try:
-        return await request.read()
-    except (OSError, web.RequestPayloadError, HttpProcessingError):
-        raise web.HTTPBadRequest(reason="The body of the request cannot be read.") from None
 
 
 async def serve(
@@ -275,7 +260,10 @@ async def serve(
         number = listening.getsockname()[1]
         used = {rater: Link(number, link.token) for rater, link in links.items()}
         pages = {link.token: RaterPage(task, rater, stores[rater]) for rater, link in used.items()}
-        runner = web.AppRunner(application(pages), access_log=None, shutdown_timeout=1.0, logger=_quiet())
+        # A log without an end: whoever sends a broken request must not fill the terminal with traces.
+        log = logging.Logger("annotate")
+        log.addHandler(logging.NullHandler())
+        runner = web.AppRunner(application(pages), access_log=None, shutdown_timeout=1.0, logger=log)
         await runner.setup()
         try:
             await web.SockSite(runner, listening).start()
@@ -297,13 +285,6 @@ async def _a_signal() -> int:
 
     with reacting_to_signals(note):
         return signal_of(await came) or SIGINT
-
-
-def _quiet() -> logging.Logger:
-    """A log without an end: whoever sends a broken request must not fill the terminal with traces."""
-    log = logging.Logger("annotate")
-    log.addHandler(logging.NullHandler())
-    return log
 
 
 def _bound(port: int | None, earlier: Sequence[int]) -> socket.socket:

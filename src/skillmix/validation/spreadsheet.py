@@ -171,7 +171,7 @@ def _answer_fault(
 
 def _answer(rows: Mapping[str, _Row]) -> HumanAnswer | None:
     """The answer in the rows of one text; None if no row has a vote."""
-    votes = {name: _vote(row["vote"]) for name, row in rows.items() if row["vote"].strip()}
+    votes = {name: _VOTES[row["vote"].strip().casefold()] for name, row in rows.items() if row["vote"].strip()}
     comments = dict.fromkeys(row["comment"].strip() for row in rows.values())
     return HumanAnswer(votes, "\n".join(filter(None, comments))) if votes else None
 
@@ -194,10 +194,6 @@ def _checked_question(task: AnnotationTask, row: _Row) -> tuple[AnnotationItem, 
     return item, question.name
 
 
-def _vote(cell: str) -> Vote:
-    return _VOTES[cell.strip().casefold()]
-
-
 def _is_same(cell: str, expected: str) -> bool:
     """Whether a cell says what was written; programs change spaces and line ends."""
     plain = _CONTROLS.sub("\ufffd", expected)
@@ -210,7 +206,8 @@ def _rows(file: Path) -> Iterator[tuple[int, _Row]]:
     named = _SEPARATOR_LINE.match(content)
     if named is not None:
         content = content[named.end() :]
-    separator = _separator(content) if named is None else named[1]
+    # Spreadsheet programs of some languages write semicolons or tabs.
+    separator = max((",", ";", "\t"), key=content.partition("\n")[0].count) if named is None else named[1]
     longest = csv.field_size_limit(_LARGEST)
     try:
         rows = list(csv.reader(io.StringIO(content, newline=""), delimiter=separator, strict=True))
@@ -231,9 +228,3 @@ def _rows(file: Path) -> Iterator[tuple[int, _Row]]:
         for number, row in enumerate(rows[1:], start=2 if named is None else 3)
         if any(cell.strip() for cell in row)
     )
-
-
-def _separator(content: str) -> str:
-    """The separator of the first line: spreadsheet programs of some languages write semicolons or tabs."""
-    first = content.partition("\n")[0]
-    return max((",", ";", "\t"), key=first.count)

@@ -12,10 +12,11 @@ from itertools import combinations
 from typing import Final
 
 from skillmix.calls import human_grader
+from skillmix.catalog.catalog import Skill
 from skillmix.errors import UserError
 from skillmix.experiment.steps import AnnotateStep
 from skillmix.hashing import ranked
-from skillmix.models.scripted_rater import ScriptedRater, scripted_rater
+from skillmix.models.scripted_rater import scripted_rater
 from skillmix.render import name_hint, plural, whole
 from skillmix.runs.graders.human_votes import LONGEST_COMMENT, HumanAnswer, is_duration, is_vote
 from skillmix.runs.graders.rater_journal import Answers, RaterJournal, latest_answer, stored_answers
@@ -25,10 +26,10 @@ from skillmix.runs.texts import run_records
 from skillmix.validation.sample import (
     AnnotationItem,
     AskedQuestion,
-    QuestionWriter,
     SampleText,
     checked_agreement,
     items_of,
+    questions_about,
     sample_order,
     task_in_words,
     texts_for_width,
@@ -222,12 +223,13 @@ class AnnotationTask:
         return latest_answer(self._answers[rater], item.text)
 
     @cached_property
-    def _questions(self) -> QuestionWriter:
-        return QuestionWriter(self.run.unchanged_catalog)
+    def _skills(self) -> dict[str, Skill]:
+        catalog = self.run.unchanged_catalog
+        return {skill.name: skill for skill in catalog.skills} if catalog else {}
 
     def questions(self, item: AnnotationItem) -> list[AskedQuestion]:
         """The questions about a text."""
-        return self._questions.of(item)
+        return questions_about(item, self._skills)
 
     def open_texts(self, rater: str) -> list[AnnotationItem]:
         """The texts of a person that had no answer when the task was made."""
@@ -411,10 +413,9 @@ def answer_by_script(step: AnnotateStep, task: AnnotationTask) -> int:
     for rater, spec in step.simulated.items():
         with task.answering(rater, model=spec) as store:
             script = scripted_rater(spec)
-            stored += store.store_all({item.id: _answer(script, rater, item) for item in task.open_texts(rater)})
+            answers = {}
+            for item in task.open_texts(rater):
+                names = [criterion.name for criterion in item.criteria]
+                answers[item.id] = HumanAnswer(script.votes(rater, item.combination, item.words, names))
+            stored += store.store_all(answers)
     return stored
-
-
-def _answer(script: ScriptedRater, rater: str, item: AnnotationItem) -> HumanAnswer:
-    names = [criterion.name for criterion in item.criteria]
-    return HumanAnswer(script.votes(rater, item.combination, item.words, names))

@@ -16,7 +16,7 @@ from typing import Any
 from skillmix import __version__
 from skillmix.experiment.experiment import Experiment
 from skillmix.models.bf16_trial import this_machine
-from skillmix.prompts.files import load_prompts
+from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.folder_replacement import write_whole
 
 MANIFEST = "manifest.json"

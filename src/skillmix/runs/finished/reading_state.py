@@ -9,7 +9,7 @@ import skillmix
 from skillmix.errors import UserError
 from skillmix.hashing import short_id
 from skillmix.models.lineage_files import LINEAGE_FILE
-from skillmix.prompts.files import load_prompts
+from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.conversations import model_name
 from skillmix.runs.finished.step_records import FileState, file_state, journal_state
 from skillmix.runs.graders.rater_journal import is_rater_file
