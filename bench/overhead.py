@@ -29,7 +29,7 @@ from typing import Any, cast
 import yaml
 
 import skillmix.steps.run
-from skillmix.datasets.writing.decided_texts import DecidedTexts
+from skillmix.datasets.window import DatasetWriting
 from skillmix.experiment.experiment import load_experiment
 from skillmix.models import specs
 from skillmix.runs.folder_replacement import MODEL, replacing
@@ -196,7 +196,7 @@ def main() -> None:
     import skillmix.training.job_run
 
     skillmix.training.job_run.run_training = copy_base  # type: ignore[assignment]
-    timed(DecidedTexts, "_decide", "decisions")
+    timed(DatasetWriting, "_decide", "decisions")
     timed(JournalThread, "_write", "journal")
     rows: list[str] = []
     watch_steps(rows)
@@ -217,7 +217,7 @@ def main() -> None:
         pstats.Stats(profile, stream=sys.stdout).sort_stats("tottime").print_stats(60)
         pstats.Stats(profile, stream=sys.stdout).sort_stats("cumtime").print_stats(110)
     for name, dataset in result.datasets.items():
-        print(name, dataset.written.hash, [(y.k, y.taken, y.full_marks, y.written, y.waves) for y in dataset.yields])
+        print(name, dataset.written.hash, [(y.k, y.taken, y.full_marks, y.written) for y in dataset.yields])
     print("| step | calls | s | main | main, ms a call | decisions | journal | process | workers | slots busy |")
     print("|:--|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
     print("\n".join(rows))

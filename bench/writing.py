@@ -189,7 +189,7 @@ def main() -> None:
         pstats.Stats(profile).sort_stats("tottime").print_stats(45)
     called, yields = result.called, result.datasets["d"].yields
     writing = PacedModel.last_s - PacedModel.first_s
-    print(f"kept {[(y.k, y.taken, y.written, y.waves) for y in yields]} hash {result.datasets['d'].written.hash}")
+    print(f"kept {[(y.k, y.taken, y.written) for y in yields]} hash {result.datasets['d'].written.hash}")
     print(
         "| calls | s in all | s writing | calls/s | slots busy "
         "| loop CPU ms a call | process CPU ms a call | all CPU ms a call |"

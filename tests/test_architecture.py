@@ -63,7 +63,6 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
         "scores/skills.py",
         "datasets/copies.py",
         "datasets/corpus.py",
-        "datasets/growing_copies.py",
         "datasets/kept_texts.py",
         "models/local/",
         "report/",

@@ -1,4 +1,4 @@
-"""Waves towards a target: pure in what came before, in draw order, spread over skills."""
+"""The window over the draw order: which candidates begin, and which texts are taken; spread over skills."""
 
 from collections import Counter
 from itertools import islice
@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skillmix.catalog.combinations import Combination, combination_of, is_reserved
-from skillmix.datasets.writing.sampling import Candidate, Candidates, Sampler, Target, _Taking
+from skillmix.datasets.window import Candidate, Candidates, Target, Window
 from skillmix.hashing import digest
 
 SKILLS = tuple("abcdefgh")
@@ -22,34 +22,62 @@ def is_good(candidate: Candidate, rate: float) -> bool:
     return digest("good", candidate.combination.id, candidate.generation, size=2)[0] < rate * 256
 
 
-def sampled(target: Target, *, rate: float, k: int = 1, never: frozenset[str] = frozenset()) -> tuple[Sampler, int]:
-    sampler = Sampler(Candidates(pool(k), generations=2), target)
-    waves = 0
-    while sampler.next_wave():
-        waves += 1
-        sampler.learn(is_good(c, rate) and never.isdisjoint(c.combination.skills) for c in sampler.tried)
-    return sampler, waves
+def sampled(
+    target: Target, *, rate: float, k: int = 1, never: frozenset[str] = frozenset(), has_margin: bool = False
+) -> Window:
+    window = Window(Candidates(pool(k), generations=2), target, has_margin=has_margin)
+    while not window.is_over:
+        candidate = window[len(window.accepted)]
+        window.decide(is_accepted=is_good(candidate, rate) and never.isdisjoint(candidate.combination.skills))
+    if window.missing > 0:
+        window.give_up_floors()
+    return window
+
+
+def begun(window: Window) -> list[Candidate]:
+    return [window[place] for place in range(len(window.begun))]
 
 
 @settings(deadline=None)
-@given(st.integers(1, 60), st.floats(0.05, 1.0), st.sampled_from([1, 2]))
-def test_the_target_is_met_by_the_first_good_texts_in_draw_order(kept: int, rate: float, k: int) -> None:
-    sampler, waves = sampled(Target(kept=kept, most=100_000), rate=rate, k=k)
+@given(st.integers(1, 60), st.floats(0.05, 1.0), st.sampled_from([1, 2]), st.booleans())
+def test_the_target_is_met_by_the_first_good_texts_in_draw_order(
+    kept: int, rate: float, k: int, has_margin: bool
+) -> None:
+    window = sampled(Target(kept=kept, most=100_000), rate=rate, k=k, has_margin=has_margin)
 
-    good = [place for place, candidate in enumerate(sampler.tried) if is_good(candidate, rate)]
-    assert list(sampler.taken) == good[:kept]
-    assert waves <= 12
-    again, _ = sampled(Target(kept=kept, most=100_000), rate=rate, k=k)
-    assert again.tried == sampler.tried
+    source = Candidates(pool(k), generations=2)
+    candidates = [source.at(index) for index in range(len(window.begun))]
+    assert begun(window) == candidates
+    good = [place for place, candidate in enumerate(candidates) if candidate and is_good(candidate, rate)]
+    assert list(window.taken) == good[:kept]
+    assert len(window.accepted) == good[kept - 1] + 1
+
+
+def test_the_window_is_what_is_missing_and_grows_with_what_is_known_of_the_yield() -> None:
+    window = Window(Candidates(pool()), Target(kept=20, most=10_000))
+    sizes = []
+    for index in range(80):
+        sizes.append(len(window.begun) - len(window.accepted))
+        window.decide(is_accepted=index % 5 == 4)
+
+    assert sizes[0] == 20
+    assert sizes[40] == 40  # 12 missing texts at a yield of a fifth would take 60, but only 40 are known
+    assert 30 <= sizes[70] <= 38  # 6 missing texts at a yield of a fifth; a window that has begun does not shrink
+    assert max(sizes) < 60
+
+
+def test_with_a_yield_of_one_no_conversation_is_in_vain() -> None:
+    for has_margin in (False, True):
+        assert len(sampled(Target(kept=50, most=10_000), rate=1.0, has_margin=has_margin).begun) == 50
 
 
 @settings(deadline=None)
 @given(st.integers(1, 40), st.integers(1, 40))
 def test_a_smaller_target_is_part_of_a_larger_one(one: int, other: int) -> None:
-    small, _ = sampled(Target(kept=min(one, other), most=10_000), rate=0.3)
-    large, _ = sampled(Target(kept=max(one, other), most=10_000), rate=0.3)
+    small = sampled(Target(kept=min(one, other), most=10_000), rate=0.3)
+    large = sampled(Target(kept=max(one, other), most=10_000), rate=0.3)
 
-    chosen = [[sampler.tried[place] for place in sampler.taken] for sampler in (small, large)]
+    chosen = [[window[place] for place in window.taken] for window in (small, large)]
     assert chosen[0] == chosen[1][: len(chosen[0])]
 
 
@@ -57,9 +85,9 @@ def test_candidates_go_round_with_new_generations() -> None:
     two = pool()[:2]
     candidates = Candidates(iter(two), generations=2)
 
-    drawn = [candidates[n] for n in range(8)]
+    drawn = [candidates.at(n) for n in range(8)]
 
-    assert [(c.combination is two[1], c.generation) for c in drawn] == [
+    assert [(c.combination is two[1], c.generation) for c in drawn if c] == [
         (False, 0),
         (False, 1),
         (True, 0),
@@ -72,64 +100,64 @@ def test_candidates_go_round_with_new_generations() -> None:
 
 
 def test_nothing_is_written_beyond_the_most() -> None:
-    sampler, _ = sampled(Target(kept=50, most=120), rate=0.0)
+    window = sampled(Target(kept=50, most=120), rate=0.0)
 
-    assert len(sampler.tried) == 120
-    assert list(sampler.taken) == []
-    assert sampler.is_exhausted
+    assert len(window.begun) == len(window.accepted) == 120
+    assert list(window.taken) == []
 
 
 def test_no_combinations_are_no_candidates() -> None:
-    sampler = Sampler(Candidates(()), Target(kept=5, most=10))
+    window = Window(Candidates(()), Target(kept=5, most=10))
 
-    assert list(sampler.next_wave()) == []
+    assert window.is_over
+    assert not window.begun
 
 
 def test_no_skill_has_more_than_the_ceiling() -> None:
-    sampler, _ = sampled(Target(kept=24, most=10_000, ceiling=3), rate=0.5)
+    window = sampled(Target(kept=24, most=10_000, ceiling=3), rate=0.5)
 
-    counts = Counter(s for place in sampler.taken for s in sampler.tried[place].combination.skills)
+    counts = Counter(s for place in window.taken for s in window[place].combination.skills)
     assert set(counts.values()) == {3}
-    assert len(sampler.taken) == 24
+    assert len(window.taken) == 24
 
 
 def test_a_ceiling_that_cannot_be_met_ends_the_sampling() -> None:
-    sampler, _ = sampled(Target(kept=30, most=100_000, ceiling=3), rate=0.5)
+    window = sampled(Target(kept=30, most=100_000, ceiling=3), rate=0.5)
 
-    assert len(sampler.taken) == 24
-    assert sampler.is_exhausted
+    assert len(window.taken) == 24
 
 
 def test_every_skill_reaches_its_floor_where_it_can() -> None:
     target = Target(kept=20, most=10_000, floor=2, skills=SKILLS)
-    plain, _ = sampled(Target(kept=20, most=10_000), rate=0.2)
-    sampler, _ = sampled(target, rate=0.2)
+    plain = sampled(Target(kept=20, most=10_000), rate=0.2)
+    window = sampled(target, rate=0.2)
 
-    def least(of: Sampler) -> int:
-        counts = Counter(s for place in of.taken for s in of.tried[place].combination.skills)
+    def least(of: Window) -> int:
+        counts = Counter(s for place in of.taken for s in of[place].combination.skills)
         return min(counts[s] for s in SKILLS)
 
     assert least(plain) < 2
-    assert least(sampler) >= 2
-    assert len(sampler.taken) == 20
-    assert sampler.below_floor == {}
+    assert least(window) >= 2
+    assert len(window.taken) == 20
+    assert window.below_floor == {}
 
 
 def test_a_floor_that_cannot_be_met_is_given_up_and_told() -> None:
-    sampler, _ = sampled(Target(kept=20, most=10_000, floor=2, skills=SKILLS), rate=0.2, never=frozenset({"c"}))
+    window = sampled(Target(kept=20, most=10_000, floor=2, skills=SKILLS), rate=0.2, never=frozenset({"c"}))
 
-    assert sampler.below_floor == {"c": 0}
-    assert len(sampler.taken) == 20
-    assert sum("c" in candidate.combination.skills for candidate in sampler.tried) <= 3 * 200
+    assert window.below_floor == {"c": 0}
+    assert len(window.taken) == 20
+    assert sum("c" in candidate.combination.skills for candidate in begun(window)) <= 3 * 200
 
 
 def test_room_is_held_back_for_skills_below_their_floor() -> None:
-    tried = [Candidate(combination_of([skill], "t"), n) for n, skill in enumerate("aaaab")]
+    order = Candidates([combination_of([skill], f"t{n}") for n, skill in enumerate("aaaab")])
+    window = Window(order, Target(kept=3, most=5, floor=1, skills=("a", "b")))
 
-    taking = _Taking(Target(kept=3, most=9, floor=1, skills=("a", "b")), frozenset({"a", "b"}))
-    taking.go_on(tried, bytearray([True] * 5))
+    while not window.is_over:
+        window.decide(is_accepted=True)
 
-    assert list(taking.taken) == [0, 1, 4]
+    assert list(window.taken) == [0, 1, 4]
 
 
 def test_reserved_sets_are_a_share_of_all_and_a_larger_share_only_adds() -> None:

@@ -221,32 +221,6 @@ def test_memory_does_not_hold_the_whole_source(tmp_path: Path) -> None:
     assert most_ahead <= 11
 
 
-def test_calls_that_are_no_longer_needed_are_left_without_a_row(tmp_path: Path) -> None:
-    class Stuck(Fake):
-        async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-            async for request in requests:
-                if request.key == task(3).request.key:
-                    await asyncio.sleep(60)
-                yield request, self._answer(request)
-
-    async def main() -> CallCounts:
-        with JournalWriter(tmp_path) as journal:
-            scheduler = Scheduler({"m": Stuck(echo)}, journal, budget=no_limit())
-
-            def source() -> Iterator[Task | None]:
-                yield from (task(n) for n in range(5))
-                while scheduler.counts.called < 3:
-                    yield None
-                scheduler.abandon()
-
-            return await asyncio.wait_for(scheduler.run(source(), lambda *_: []), timeout=20)
-
-    assert asyncio.run(main()).called == 3
-    assert len(stored(tmp_path)) == 3
-    with JournalReader(tmp_path) as reader:
-        assert len(reader.tries()) == 3
-
-
 def cancelled_while_the_journal_is_busy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Try]:
     """Cancel a run when its thread has a batch that it has not begun; return the batch."""
     batches: list[Try] = []

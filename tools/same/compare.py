@@ -41,7 +41,7 @@ SUBSTITUTIONS: Final = tuple(
         (r"^\S+: [\d,]+( of [a-z ]*[\d,]+)? calls(, [^;\n]*)?; the run: .*\n", ""),
         # The share of a run and the time left after a step: both are weighted with measured seconds.
         (r"; the run: .*", "; the run: SHARE"),
-        # The time left after a wave of a dataset step.
+        # The time left of a dataset step.
         (r", about \d+ (s|min|h \d+ min) left", ", about TIME left"),
         # The time that a run took.
         (r" found, .* of CPU time", " found, TIME of CPU time"),

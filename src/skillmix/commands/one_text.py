@@ -102,7 +102,7 @@ def _refuse_draw_options(options: argparse.Namespace) -> None:
 def _dataset(options: argparse.Namespace) -> int:
     from skillmix.catalog.files import load_catalog
     from skillmix.commands.catalog import CombinationsWanted, draw
-    from skillmix.datasets.other_forms.prompts_only import prompt_rows, require_new_rows_file, write_rows_file
+    from skillmix.datasets.other_forms import prompt_rows, require_new_rows_file, write_rows_file
     from skillmix.prompts.prompt_set import load_prompts
 
     if options.copy is not None or options.skills is not None or options.topic is not None:

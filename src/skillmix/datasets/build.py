@@ -1,28 +1,25 @@
 """Collect kept texts from graded conversations, and write a data set's folder from kept texts."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from sys import intern
 from typing import Any
 
 from skillmix.calls import ONLY_TURN, Reply
-from skillmix.catalog.catalog import Catalog
-from skillmix.datasets.card import CardFacts, dataset_card, dataset_info
+from skillmix.datasets.card import dataset_card, dataset_info
 from skillmix.datasets.corpus import Corpus, corpus_of
 from skillmix.datasets.counts import DatasetCounts, LeftOut, SamplingYield, figures_of
-from skillmix.datasets.kept_texts import KeptText, Removal, removals, span_of
-from skillmix.datasets.leakage import EVALUATED, WRITE_FOR_TRAINING, Bars, names_inside, refuse_leaks, refuse_names
-from skillmix.datasets.row_files import Prompting, Written, prompts_shown, write_rows
-from skillmix.datasets.shown import ShownRule
+from skillmix.datasets.dataset_plan import DatasetPlan
+from skillmix.datasets.kept_texts import KeptText, span_of
+from skillmix.datasets.leakage import EVALUATED, WRITE_FOR_TRAINING, names_inside, refuse_leaks, refuse_names
+from skillmix.datasets.row_files import Prompting, Written, write_rows
 from skillmix.errors import UserError
-from skillmix.experiment.recipes import DataRecipe, RequestChoice, ShownMode, draw_set
+from skillmix.experiment.recipes import draw_set
 from skillmix.grading.answers import without_thought
 from skillmix.models.lineage_files import LINEAGE_FILE, CountsEntry, DatasetFile, WriterEntry
-from skillmix.prompts.prompt_set import PromptSet, load_prompts
-from skillmix.prompts.rubric import FormatName
+from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.folder_replacement import DATASET, replacing, write_whole
 from skillmix.runs.reading.deciding import answer_of
 from skillmix.runs.reading.decisions import DecidedConversation
@@ -52,6 +49,17 @@ def has_all_turns(conversation: WrittenConversation) -> bool:
     return numbers in ([ONLY_TURN], [*range(1, TURNS + 1)])
 
 
+def kind_of(one: DecidedConversation) -> str:
+    """The kind of a conversation: 'full', 'less', 'undecided', 'unfinished' or 'no turns'."""
+    if not one.is_over:
+        return "unfinished"
+    if one.is_ungraded:
+        return "undecided"
+    if not one.is_kept:
+        return "less"
+    return "full" if has_all_turns(one.conversation) else "no turns"
+
+
 def kept_text(decided: DecidedConversation, writers: Writers, graders: tuple[str, ...]) -> KeptText:
     """A conversation with full marks as a data set holds it."""
     conversation = decided.conversation
@@ -76,61 +84,6 @@ def kept_text(decided: DecidedConversation, writers: Writers, graders: tuple[str
         graders=graders,
         votes=tuple([intern(decision.votes) for decision in decided.decisions]),
     )
-
-
-def prompt_examples(catalog: Catalog, prompt_sets: Iterable[str]) -> list[str]:
-    """Texts that a writer could copy: the catalog's examples, and the skills and answers of worked examples."""
-    worked = [example for name in sorted(set(prompt_sets)) for example in load_prompts(name).examples]
-    shown = [skill.example for example in worked for skill in example.skills]
-    answers = [answer for example in worked for answer in example.answers]
-    return [skill.example for skill in catalog.skills] + shown + answers
-
-
-@dataclass(frozen=True)
-class DatasetPlan:
-    """Everything except the texts that determines a data set's folder."""
-
-    name: str
-    recipe: DataRecipe
-    catalog: Catalog
-    partition: str | None
-    bars: Bars
-    names: str
-    prompts: str
-    near_duplicates: float | None
-    validation: float
-    keeps_exact_duplicates: bool = False
-    keeps_example_copies: bool = False
-    graders: tuple[str, ...] = ()
-    decoding: tuple[str, ...] = ()
-    copied: tuple[str, ...] = ()
-    """Prompt sets whose worked examples no text may repeat."""
-    shown: ShownMode = "drop"
-    only_requested: bool = False
-    """Whether texts that show further skills are left out."""
-    requests: RequestChoice = "all"
-    """The skills that the requests of the rows name."""
-    output_format: FormatName | None = None
-    """The output format that the prompts of the rows ask for."""
-
-    @property
-    def examples(self) -> list[str]:
-        """Examples of the prompts, which no answer may repeat unless the plan keeps such answers."""
-        return prompt_examples(self.catalog, self.copied)
-
-    def removals(self, corpus: Corpus) -> list[Removal]:
-        """The texts that the plan leaves out as copies."""
-        return removals(
-            corpus,
-            examples=[] if self.keeps_example_copies else self.examples,
-            threshold=self.near_duplicates,
-            keeps_exact=self.keeps_exact_duplicates,
-        )
-
-    @cached_property
-    def shown_rule(self) -> ShownRule:
-        """The rule on skills that texts show."""
-        return ShownRule(self.catalog, self.bars, self.shown, self.only_requested)
 
 
 def without_copies_and_leaks(
@@ -206,7 +159,6 @@ class WrittenDataset:
                     "conversations": y.written,
                     "full_marks": y.full_marks,
                     "yield": y.rate,
-                    "waves": y.waves,
                     "below_floor": y.below_floor,
                 }
                 for y in self.yields
@@ -259,13 +211,11 @@ def make_dataset(
     with replacing(folder, DATASET) as new:
         new.mkdir()
         written = write_rows(new, chosen, prompting=prompting, validation=plan.validation)
-        facts = _facts(plan, chosen, written, prompts)
-        (new / "README.md").write_text(dataset_card(facts, figures, left, yields), encoding="utf-8")
+        card = dataset_card(plan, prompts, written, figures, left, yields)
+        (new / "README.md").write_text(card, encoding="utf-8")
         info = dataset_info(plan.name, has_validation=written.validation > 0)
         (new / "dataset_info.json").write_text(info, encoding="utf-8")
-        write_whole(
-            new / LINEAGE_FILE, _lineage(plan, chosen, written, figures, _generated(yields) | _left_out(left)).text()
-        )
+        write_whole(new / LINEAGE_FILE, _lineage(plan, chosen, written, figures, left, yields).text())
     return WrittenDataset(folder, written, figures.by_k, left, tuple(yields))
 
 
@@ -276,7 +226,8 @@ def recorded_dataset(folder: Path, record: Mapping[str, Any]) -> WrittenDataset:
         Written(**record["written"]),
         {int(k): count for k, count in record["by_k"].items()},
         LeftOut(**{**record["left"], "examples": ()}),
-        tuple(SamplingYield(**y) for y in record["yields"]),
+        # Earlier versions also recorded the number of waves.
+        tuple(SamplingYield(**{key: value for key, value in y.items() if key != "waves"}) for y in record["yields"]),
     )
 
 
@@ -301,48 +252,24 @@ def _empty(plan: DatasetPlan, left: LeftOut) -> UserError:
     )
 
 
-def _facts(plan: DatasetPlan, texts: Sequence[KeptText], written: Written, prompts: PromptSet) -> CardFacts:
-    return CardFacts(
-        name=plan.name,
-        recipe=plan.recipe.name,
-        size=plan.recipe.size,
-        catalog=f"{plan.catalog.name} ({plan.catalog.content_hash()})",
-        partition=plan.catalog.partition(plan.partition).name,
-        groups=tuple(sorted(plan.bars.groups)),
-        any_topic_at_one=plan.bars.any_topic_at_one,
-        reserved=plan.bars.reserved,
-        near_duplicates=plan.near_duplicates,
-        keeps_exact_duplicates=plan.keeps_exact_duplicates,
-        keeps_example_copies=plan.keeps_example_copies,
-        validation=plan.validation,
-        train=written.train,
-        held_back=written.validation,
-        written_with=tuple(sorted({t.written_with for t in texts})),
-        prompts=prompts_shown(prompts),
-        graders=tuple(sorted({grader for t in texts for grader in t.graders})),
-        decoding=plan.decoding,
-        checkable=len(plan.shown_rule.checkable),
-        skills=len(plan.catalog.skills),
-        shown=plan.shown,
-        only_requested=plan.only_requested,
-        requests=plan.requests,
-        turns=prompts.turns,
-        evaluations=dict(sorted(Counter(plan.bars.evaluations.values()).items())),
-    )
-
-
 def _lineage(
     plan: DatasetPlan,
     texts: Sequence[KeptText],
     written: Written,
     figures: DatasetCounts,
-    more_counts: Mapping[str, Any],
+    left: LeftOut,
+    yields: Sequence[SamplingYield],
 ) -> DatasetFile:
     """The `skillmix.json` of a data set: what trainers and evaluations need to know."""
     sets = sorted({tuple(sorted(t.combination.skills)) for t in texts if t.combination.k > 1})
     writers = Counter((t.run, t.writer, t.model) for t in texts)
     more: dict[str, Any] = {"groups": sorted(plan.bars.groups)} if plan.bars.groups else {}
     more |= {"requests": plan.requests} if plan.requests != "all" else {}
+    counts: dict[str, Any] = {"left_out": {**left.outside, **left.removed, **left.shown}}
+    if yields:  # unknown for joined data sets
+        counts["generated"] = {str(y.k): y.written for y in yields}
+        counts["full_marks"] = {str(y.k): y.full_marks for y in yields}
+        counts["kept"] = {str(y.k): y.taken for y in yields}
     return DatasetFile(
         kind="dataset",
         name=plan.name,
@@ -361,25 +288,9 @@ def _lineage(
             train=written.train,
             validation=written.validation,
             k={str(k): count for k, count in figures.by_k.items()},
-            **more_counts,
+            **counts,
             skills=figures.by_skill,
             topics=figures.by_topic,
             pairs=[[one, other, count] for (one, other), count in figures.by_pair.items()],
         ),
     )
-
-
-def _left_out(left: LeftOut) -> dict[str, Any]:
-    """The texts with full marks that the data set does not have, by reason."""
-    return {"left_out": {**left.outside, **left.removed, **left.shown}}
-
-
-def _generated(yields: Sequence[SamplingYield]) -> dict[str, Any]:
-    """By k, the conversations that were written, had full marks and were kept; unknown for joined data sets."""
-    if not yields:
-        return {}
-    return {
-        "generated": {str(y.k): y.written for y in yields},
-        "full_marks": {str(y.k): y.full_marks for y in yields},
-        "kept": {str(y.k): y.taken for y in yields},
-    }

@@ -1,70 +1,41 @@
 """Write the card of a data set: a README on how it was made, what it holds and what was left out."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from skillmix.datasets.counts import DatasetCounts, LeftOut, SamplingYield
+from skillmix.datasets.dataset_plan import DatasetPlan
+from skillmix.datasets.row_files import Written, prompts_shown
+from skillmix.prompts.prompt_set import PromptSet
 from skillmix.render import are, markdown_table, share, whole
 
 _MOST_ROWS = 20
 _TAGS = ("skillmix", "skill-composition", "synthetic", "conversational")
 
 
-@dataclass(frozen=True, slots=True)
-class CardFacts:
-    """The facts on the card that are not counts."""
-
-    name: str
-    recipe: str
-    size: int | None
-    catalog: str
-    partition: str
-    reserved: float
-    near_duplicates: float | None
-    keeps_exact_duplicates: bool
-    keeps_example_copies: bool
-    validation: float
-    train: int
-    held_back: int
-    """Texts in validation.jsonl."""
-    written_with: tuple[str, ...]
-    """Prompt sets of the writers, with their hashes."""
-    prompts: str
-    """The prompt set in the data, with its hash."""
-    graders: tuple[str, ...]
-    decoding: tuple[str, ...]
-    checkable: int = 0
-    """Skills of the catalogue that have a checker."""
-    skills: int = 0
-    """Skills of the catalogue."""
-    shown: str = "drop"
-    only_requested: bool = False
-    requests: str = "all"
-    turns: int = 2
-    """Turns of a conversation in the data."""
-    groups: tuple[str, ...] = ()
-    """Further groups of the partition that the texts were drawn from."""
-    any_topic_at_one: bool = False
-    evaluations: Mapping[str, int] = field(default_factory=dict)
-    """The number of combinations of each evaluation that the data set was checked against."""
-
-
-def dataset_card(facts: CardFacts, figures: DatasetCounts, left: LeftOut, yields: Sequence[SamplingYield]) -> str:
+def dataset_card(
+    plan: DatasetPlan,
+    prompts: PromptSet,
+    written: Written,
+    figures: DatasetCounts,
+    left: LeftOut,
+    yields: Sequence[SamplingYield],
+) -> str:
     """The text of the README."""
     parts = [
-        _front_matter(facts),
-        f"# {facts.name}",
-        _about(facts, figures),
+        _front_matter(plan, written),
+        f"# {plan.name}",
+        _about(plan, prompts, written, figures),
         "## How it was made",
-        _making(facts, yields),
+        _making(plan, prompts, figures, yields),
         "## What was left out",
         _left_out(left),
         "## What is in it",
-        _content(facts, figures),
+        _content(plan, figures),
         "## Leakage",
-        _leakage(facts, figures, left),
+        _leakage(plan, figures, left),
         "## Licence",
         "Definitions, examples and prompts come from the catalogue and prompt set named above; those that skillmix "
         "ships are Apache-2.0. The answers are the output of the models named above, and are theirs to license.",
@@ -72,16 +43,16 @@ def dataset_card(facts: CardFacts, figures: DatasetCounts, left: LeftOut, yields
     return "\n\n".join(parts) + "\n"
 
 
-def _front_matter(facts: CardFacts) -> str:
-    files = [("train", "train.jsonl")] + ([("validation", "validation.jsonl")] if facts.held_back else [])
+def _front_matter(plan: DatasetPlan, written: Written) -> str:
+    files = [("train", "train.jsonl")] + ([("validation", "validation.jsonl")] if written.validation else [])
     lines = ["---", "configs:", "- config_name: default", "  data_files:"]
-    lines += [f"  - split: {split}\n    path: {path}" for split, path in files if split != "train" or facts.train]
+    lines += [f"  - split: {split}\n    path: {path}" for split, path in files if split != "train" or written.train]
     lines += [
-        f"pretty_name: {json.dumps(facts.name)}",
+        f"pretty_name: {json.dumps(plan.name)}",
         "task_categories:",
         "- text-generation",
         "size_categories:",
-        f"- {size_category(facts.train + facts.held_back)}",
+        f"- {size_category(written.train + written.validation)}",
         "tags:",
         *(f"- {tag}" for tag in _TAGS),
     ]
@@ -99,27 +70,32 @@ def size_category(rows: int) -> str:
     return names[sum(rows >= limit for limit in limits)]
 
 
-def _about(facts: CardFacts, figures: DatasetCounts) -> str:
+def _about(plan: DatasetPlan, prompts: PromptSet, written: Written, figures: DatasetCounts) -> str:
     by_k = ", ".join(f"{whole(count)} with k = {k}" for k, count in figures.by_k.items())
     return (
-        f"{whole(figures.texts)} conversations ({_TURNS_IN_WORDS[facts.turns]}) whose last text "
-        f"got full marks: {by_k}. Recipe: {facts.recipe}"
-        + (f", {whole(facts.size)} of it" if facts.size else "")
-        + f". `train.jsonl` has {whole(facts.train)} of them, `validation.jsonl` {whole(facts.held_back)}, split by "
-        "combination, never by text. `rows.parquet` has the same rows in the same order, train first, with the origin "
-        "of each."
+        f"{whole(figures.texts)} conversations ({_TURNS_IN_WORDS[prompts.turns]}) whose last text "
+        f"got full marks: {by_k}. Recipe: {plan.recipe.name}"
+        + (f", {whole(plan.recipe.size)} of it" if plan.recipe.size else "")
+        + f". `train.jsonl` has {whole(written.train)} of them, `validation.jsonl` {whole(written.validation)}, "
+        "split by combination, never by text. `rows.parquet` has the same rows in the same order, train first, with "
+        "the origin of each."
     )
 
 
-def _making(facts: CardFacts, yields: Sequence[SamplingYield]) -> str:
+def _making(plan: DatasetPlan, prompts: PromptSet, figures: DatasetCounts, yields: Sequence[SamplingYield]) -> str:
+    shown = prompts_shown(prompts)
     lines = [
-        f"- Catalogue {facts.catalog}, partition {facts.partition}.",
-        f"- Full marks from: {', '.join(facts.graders) or 'no grader'}.",
-        f"- Written with the prompts {', '.join(facts.written_with)}"
-        + (f"; decoding: {'; '.join(facts.decoding)}." if facts.decoding else "."),
-        _rendering(facts),
-        *([_ONE_SKILL] if facts.requests == "one" else []),
-        _copies(facts),
+        f"- Catalogue {plan.catalog.name} ({plan.catalog.content_hash()}), "
+        f"partition {plan.catalog.partition(plan.partition).name}.",
+        f"- Full marks from: {', '.join(figures.graders) or 'no grader'}.",
+        f"- Written with the prompts {', '.join(figures.written_with)}"
+        + (f"; decoding: {'; '.join(plan.decoding)}." if plan.decoding else "."),
+        f"- The prompts in the data are rendered from {shown}, the set they were written with."
+        if figures.written_with == (shown,)
+        else "- **The prompts in the data are not those that the writers saw**: they were rendered again from "
+        f"{shown}, without worked examples.",
+        *([_ONE_SKILL] if plan.requests == "one" else []),
+        _copies(plan),
     ]
     if not yields:
         return "\n".join(lines)
@@ -131,13 +107,12 @@ def _making(facts: CardFacts, yields: Sequence[SamplingYield]) -> str:
             whole(y.written),
             whole(y.full_marks),
             share(y.rate),
-            str(y.waves),
             _spread(y),
         )
         for y in yields
     ]
-    header = ("k", "target", "taken", "conversations", "full marks", "yield", "waves", "per skill")
-    return "\n".join(lines) + "\n\n" + markdown_table(header, rows, right=frozenset(range(7)))
+    header = ("k", "target", "taken", "conversations", "full marks", "yield", "per skill")
+    return "\n".join(lines) + "\n\n" + markdown_table(header, rows, right=frozenset(range(6)))
 
 
 _TURNS_IN_WORDS: Final = {1: "prompt, text", 2: "prompt, answer, prompt to improve it, better answer"}
@@ -147,24 +122,15 @@ _ONE_SKILL: Final = (
 )
 
 
-def _copies(facts: CardFacts) -> str:
-    if facts.near_duplicates is not None:
+def _copies(plan: DatasetPlan) -> str:
+    if plan.near_duplicates is not None:
         return (
             "- Near copies are texts whose three-word runs overlap with those of an earlier text by "
-            f"{share(facts.near_duplicates)} or more."
+            f"{share(plan.near_duplicates)} or more."
         )
-    if facts.keeps_exact_duplicates:
+    if plan.keeps_exact_duplicates:
         return "- Near copies and exact copies were kept."
     return "- Near copies were kept; exact copies were removed."
-
-
-def _rendering(facts: CardFacts) -> str:
-    if facts.written_with == (facts.prompts,):
-        return f"- The prompts in the data are rendered from {facts.prompts}, the set they were written with."
-    return (
-        "- **The prompts in the data are not those that the writers saw**: they were rendered again from "
-        f"{facts.prompts}, without worked examples."
-    )
 
 
 def _spread(y: SamplingYield) -> str:
@@ -199,7 +165,7 @@ def _cut(text: str) -> str:
     return escaped if len(escaped) <= 120 else f"{escaped[:119]}…"
 
 
-def _content(facts: CardFacts, figures: DatasetCounts) -> str:
+def _content(plan: DatasetPlan, figures: DatasetCounts) -> str:
     lengths = ", ".join(f"k = {k}: {median:g}" for k, median in figures.words_by_k.items())
     unusable = {status: n for status, n in figures.first_answers.items() if status != "fine"}
     lines = []
@@ -211,7 +177,7 @@ def _content(facts: CardFacts, figures: DatasetCounts) -> str:
         f"- Texts with a six-word run of three or more texts: {whole(figures.framed)} of {whole(figures.texts)}.",
         f"- Texts with a quarter or more of the three-word runs of an example: {whole(figures.near_examples)} of "
         f"{whole(figures.texts)}. Texts with half or more, or with eight words of an example in a row, were "
-        f"{'kept' if facts.keeps_example_copies else 'left out'}.",
+        f"{'kept' if plan.keeps_example_copies else 'left out'}.",
         "- Unusable first answers, marked in `first_answer`: "
         + (", ".join(f"{whole(n)} {status}" for status, n in unusable.items()) or "none")
         + ".",
@@ -238,16 +204,16 @@ def _table(header: str, counts: Iterable[tuple[str, int]], most: int) -> str:
     return f"{table}\n\nand {whole(len(rows) - most)} more, down to {whole(least)} (all in `skillmix.json`)."
 
 
-def _leakage(facts: CardFacts, figures: DatasetCounts, left: LeftOut) -> str:
+def _leakage(plan: DatasetPlan, figures: DatasetCounts, left: LeftOut) -> str:
     lines = [
-        f"- No held-out topic{' at k > 1' * facts.any_topic_at_one}, no held-out skill at k > 1"
-        + (f", except in combinations of {', '.join(facts.groups)}" if facts.groups else "")
+        f"- No held-out topic{' at k > 1' * plan.bars.any_topic_at_one}, no held-out skill at k > 1"
+        + (f", except in combinations of {', '.join(sorted(plan.bars.groups))}" if sorted(plan.bars.groups) else "")
         + ": checked on every row.",
-        _evaluations(facts),
-        f"- {share(facts.reserved)} of the skill sets of k = 2 and more are reserved for evaluation and are in no row. "
-        f"{are(figures.holding_reserved, 'text', verb=('has', 'have'))} a larger set that contains a reserved pair or "
-        "triple.",
-        _shown(facts, figures, left),
+        _evaluations(plan),
+        f"- {share(plan.bars.reserved)} of the skill sets of k = 2 and more are reserved for evaluation and are in no "
+        f"row. {are(figures.holding_reserved, 'text', verb=('has', 'have'))} a larger set that contains a reserved "
+        "pair or triple.",
+        _shown(plan, figures, left),
     ]
     if not figures.named:
         return "\n".join([*lines, "- No text of other skills names a held-out skill."])
@@ -260,33 +226,35 @@ def _leakage(facts: CardFacts, figures: DatasetCounts, left: LeftOut) -> str:
     return "\n".join(lines) + f"\n\n{table}"
 
 
-def _evaluations(facts: CardFacts) -> str:
+def _evaluations(plan: DatasetPlan) -> str:
     """The evaluations that every row was checked against; a card claims no other check."""
-    if not facts.evaluations:
+    evaluations = Counter(plan.bars.evaluations.values())
+    if not evaluations:
         return (
             "- **No evaluation was named**, so no row was checked against the combinations of one; "
             "`leakage.evaluations` names them."
         )
-    listed = ", ".join(f"{name} ({whole(count)})" for name, count in facts.evaluations.items())
+    listed = ", ".join(f"{name} ({whole(count)})" for name, count in sorted(evaluations.items()))
     return f"- No combination of an evaluation: checked on every row against the combinations of {listed}."
 
 
-def _shown(facts: CardFacts, figures: DatasetCounts, left: LeftOut) -> str:
-    if not facts.checkable:
+def _shown(plan: DatasetPlan, figures: DatasetCounts, left: LeftOut) -> str:
+    checkable = len(plan.shown_rule.checkable)
+    if not checkable:
         return "- No skill of the catalogue has a checker, so only requested skills were checked, not what texts show."
     start = (
-        f"- Code looked for {whole(facts.checkable)} of the {whole(facts.skills)} skills of the catalogue in every "
-        "text, requested or not. "
+        f"- Code looked for {whole(checkable)} of the {whole(len(plan.catalog.skills))} skills of the catalogue in "
+        "every text, requested or not. "
     )
-    counts = figures.shown if facts.shown == "count" else left.shown
+    counts = figures.shown if plan.shown == "count" else left.shown
     found = ", ".join(f"{whole(count)}: {why}" for why, count in sorted(counts.items())) or "none"
     outcome = {
         "drop": f"Texts left out: {found}.",
         "refuse": "No text shows a reserved pair or two held-out skills.",
         "count": f"Texts of this set that show a reserved pair or two held-out skills: {found}.",
     }
-    only = " No text shows a skill of the partition that was not requested." if facts.only_requested else ""
-    return start + outcome[facts.shown] + only
+    only = " No text shows a skill of the partition that was not requested." if plan.only_requested else ""
+    return start + outcome[plan.shown] + only
 
 
 def dataset_info(name: str, *, has_validation: bool) -> str:

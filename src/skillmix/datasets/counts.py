@@ -28,7 +28,6 @@ class SamplingYield:
     written: int
     full_marks: int
     taken: int
-    waves: int
     below_floor: dict[str, int] = field(default_factory=dict)
     """Skills with fewer texts than the floor."""
     floor: int = 0
@@ -79,6 +78,9 @@ class DatasetCounts:
     by_topic: dict[str, int]
     by_pair: dict[tuple[str, str], int]
     by_writer: dict[str, int]
+    written_with: tuple[str, ...]
+    """Prompt sets of the writers, with their hashes."""
+    graders: tuple[str, ...]
     first_answers: dict[str, int]
     words: tuple[int, float, int] | None
     """Shortest, median and longest text."""
@@ -127,6 +129,8 @@ def figures_of(
         by_topic=_by_count(topics),
         by_pair=_pairs(sets),
         by_writer=_by_count(writers),
+        written_with=tuple(sorted({kept.written_with for kept in texts})),
+        graders=tuple(sorted({grader for kept in texts for grader in kept.graders})),
         first_answers=_by_count(first_answers),
         words=(min(lengths), median(lengths), max(lengths)) if lengths else None,
         words_by_k={k: median(by_k[k]) for k in sorted(by_k)},

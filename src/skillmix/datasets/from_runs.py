@@ -3,7 +3,7 @@
 import gc
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -11,22 +11,26 @@ from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
 from skillmix.catalog.files import own_or_shipped
 from skillmix.datasets.build import (
-    DatasetPlan,
     Writers,
     WrittenDataset,
     WrittenPreferences,
-    has_all_turns,
     kept_text,
+    kind_of,
     make_dataset,
     without_copies_and_leaks,
 )
 from skillmix.datasets.counts import LeftOut
+from skillmix.datasets.dataset_plan import DatasetPlan
 from skillmix.datasets.kept_texts import KeptText
 from skillmix.datasets.leakage import RESERVED_SET, Bars, bars_for, bars_of, combinations_in, evaluated
-from skillmix.datasets.other_forms.preferences import preference_rows, rejected_by_combination
-from skillmix.datasets.other_forms.prompts_only import require_new_rows_file, write_rows_file
+from skillmix.datasets.other_forms import (
+    preference_rows,
+    rejected_by_combination,
+    require_new_rows_file,
+    write_rows_file,
+)
 from skillmix.datasets.row_files import prompts_shown, read_rows, require_parquet
-from skillmix.datasets.writing.waves import Waves
+from skillmix.datasets.window import DatasetWriting
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, StudentSettings
 from skillmix.experiment.plan import place_of
@@ -38,7 +42,7 @@ from skillmix.prompts.rubric import FormatName
 from skillmix.render import name_hint
 from skillmix.runs.calling import StepContext
 from skillmix.runs.folder_replacement import DATASET, require_replaceable
-from skillmix.runs.reading.decisions import DecidedConversation, decided_conversations, decision_rules
+from skillmix.runs.reading.decisions import decided_conversations, decision_rules
 from skillmix.runs.run import Run, open_run
 from skillmix.runs.scheduler import CallCounts, StopReason
 from skillmix.runs.stopping import signal_of
@@ -58,12 +62,12 @@ async def work_on_dataset(step: DatasetStep, context: StepContext, counts: CallC
     require_replaceable(folder, DATASET)
     if step.writer is None:
         return _joined(step, plan, context.run, folder)
-    waves = Waves(step, context, plan, writers_of(context.run.name, context.experiment), counts)
-    await waves.run()
+    writing = DatasetWriting(step, context, plan, writers_of(context.run.name, context.experiment), counts)
+    await writing.run()
     is_left = signal_of(counts.stopped) is not None or counts.stopped is StopReason.BATCHES
-    if is_left or waves.is_broken:
+    if is_left or writing.is_broken:
         return None
-    return make_dataset(waves.texts, plan, folder, left=waves.left, yields=waves.yields)
+    return make_dataset(writing.texts, plan, folder, left=writing.left, yields=writing.yields)
 
 
 def plan_of(step: DatasetStep, context: StepContext) -> DatasetPlan:
@@ -239,7 +243,7 @@ def _of_runs(wanted: FromRuns) -> WrittenDataset:
         output_format=output_format,
         near_duplicates=wanted.near_duplicates,
         validation=wanted.validation,
-        copied=tuple(sorted({p for e in experiments for p in _prompts_used(e)})),
+        copied=tuple(sorted({s.prompts or e.prompts for e in experiments for s in e.students.values()})),
         shown=wanted.shown or (experiments[0].leakage.shown if experiments else "drop"),
         only_requested=wanted.only_requested,
     )
@@ -276,10 +280,6 @@ def _refuse_step_folder(output: Path) -> None:
         )
 
 
-def _prompts_used(experiment: Experiment) -> set[str]:
-    return {settings.prompts or experiment.prompts for settings in experiment.students.values()}
-
-
 def _common_catalog(runs: Sequence[Run]) -> Catalog:
     hashes = {str(run.document.get("catalog_hash")) for run in runs}
     if len(hashes) > 1:
@@ -304,54 +304,23 @@ def _kept_of_run(run: Run, wanted: FromRuns, left: LeftOut) -> tuple[Sequence[Ke
                 "graders.",
             ),
         )
-    found = found_in(run, writers_of(run.name, run.experiment), graders=wanted.graders, students=wanted.students)
-    counts = found.kinds
-    total = counts.total()
-    if counts["undecided"] == total - counts["unfinished"] - counts["no turns"] > 0:
-        decided = ", ".join(f"{name} decided {found.decided[name]} of {total} texts" for name in rules.names)
-        raise UserError(f"The run {run.name} has no grades: {decided}.", hint="Grade it first: skillmix grade.")
+    kinds, decided, kept = Counter[str](), Counter[str](), list[KeptText]()
+    writers, names = writers_of(run.name, run.experiment), tuple(rules.names)
+    for one in decided_conversations(rules, students=wanted.students):
+        kind = kind_of(one)
+        kinds[kind] += 1
+        decided.update(name for name, d in zip(names, one.decisions, strict=False) if d.earned is not None)
+        if kind == "full":
+            kept.append(kept_text(one, writers, names))
+    total = kinds.total()
+    if kinds["undecided"] == total - kinds["unfinished"] - kinds["no turns"] > 0:
+        shown = ", ".join(f"{name} decided {decided[name]} of {total} texts" for name in names)
+        raise UserError(f"The run {run.name} has no grades: {shown}.", hint="Grade it first: skillmix grade.")
     left = replace(
         left,
-        undecided=left.undecided + counts["undecided"],
-        unfinished=left.unfinished + counts["unfinished"],
-        not_conversations=left.not_conversations + counts["no turns"],
-        less=left.less + counts["less"],
+        undecided=left.undecided + kinds["undecided"],
+        unfinished=left.unfinished + kinds["unfinished"],
+        not_conversations=left.not_conversations + kinds["no turns"],
+        less=left.less + kinds["less"],
     )
-    return found.kept, left
-
-
-@dataclass
-class KeptOfRun:
-    """Texts with full marks in key order, and the count of all conversations by outcome."""
-
-    kept: list[KeptText] = field(default_factory=list)
-    kinds: Counter[str] = field(default_factory=Counter)
-    """The number of conversations of each kind: 'full', 'less', 'undecided', 'unfinished' and 'no turns'."""
-    decided: Counter[str] = field(default_factory=Counter)
-    """The number of texts that each grader decided."""
-
-
-def found_in(
-    run: Run, writers: Writers, *, graders: Sequence[str] | None = None, students: Sequence[str] | None = None
-) -> KeptOfRun:
-    """Read a whole run: the votes of these graders and the texts of these students count, or those of all."""
-    rules, found = decision_rules(run, graders=graders), KeptOfRun()
-    names = tuple(rules.names)
-    for one in decided_conversations(rules, students=students):
-        kind = _kind(one)
-        found.kinds[kind] += 1
-        earned = zip(names, one.decisions, strict=False)
-        found.decided.update([name for name, decision in earned if decision.earned is not None])
-        if kind == "full":
-            found.kept.append(kept_text(one, writers, names))
-    return found
-
-
-def _kind(one: DecidedConversation) -> str:
-    if not one.is_over:
-        return "unfinished"
-    if one.is_ungraded:
-        return "undecided"
-    if not one.is_kept:
-        return "less"
-    return "full" if has_all_turns(one.conversation) else "no turns"
+    return kept, left

@@ -1,14 +1,15 @@
 """The record of a kept text, and the choice of which texts are copies or for validation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from skillmix.catalog.combinations import Combination
-from skillmix.datasets.copies import FOLLOWS, earlier_copies, example_shares
-from skillmix.datasets.corpus import Corpus, holds_run_of
+from skillmix.datasets.copies import FOLLOWS, RUN, earlier_copies, example_shares
+from skillmix.datasets.corpus import Corpus, corpus_of, holds_run_of, joined
 from skillmix.hashing import digest
 
 COPIED_WORDS: Final = 8
@@ -92,6 +93,61 @@ def removals(
 
 def _same_words(corpus: Corpus, one: int, other: int) -> bool:
     return corpus.text(one).tobytes() == corpus.text(other).tobytes()
+
+
+class CopyFound(NamedTuple):
+    """A text that is left out, and what it repeats."""
+
+    why: str
+    text: str
+    repeats: str
+
+
+class TextsSoFar:
+    """Texts of which none is a copy, while more and more come.
+
+    Each text is compared with earlier ones only, so that it does not matter how many come at a time.
+    """
+
+    def __init__(self, find: Callable[[Corpus], list[Removal]]) -> None:
+        self.texts: list[KeptText] = []
+        self._find = find
+        self._corpus = corpus_of([])
+
+    def add(self, new: Sequence[KeptText]) -> list["int | CopyFound"]:
+        """The number of each new text among `texts`, or what it copies."""
+        if not new:
+            return []
+        added = corpus_of((kept.text for kept in new), vocabulary=self._corpus.vocabulary)
+        near = self._near(added)
+        texts = [*(self.texts[number] for number in near.tolist()), *new]
+        copies = {
+            removal.text_index - len(near): CopyFound(
+                removal.why,
+                texts[removal.text_index].text,
+                "an example" if removal.copy_of is None else texts[removal.copy_of].text,
+            )
+            for removal in self._find(joined(self._corpus.part(near), added))
+        }
+        own = [index for index in range(len(new)) if index not in copies]
+        numbers = {index: len(self.texts) + number for number, index in enumerate(own)}
+        self.texts += [new[index] for index in own]
+        self._corpus = joined(self._corpus, added.part(own))
+        return [copies[index] if index in copies else numbers[index] for index in range(len(new))]
+
+    def keep_only(self, numbers: Sequence[int]) -> None:
+        """Forget all other texts."""
+        self.texts = [self.texts[number] for number in numbers]
+        self._corpus = self._corpus.part(numbers)
+
+    def _near(self, added: Corpus) -> NDArray[np.int64]:
+        """The texts that share a run of words with a new one, or are too short to have one; no other is repeated."""
+        wanted = np.unique(added.runs(RUN)[0])
+        is_near = self._corpus.sizes < RUN
+        for first, last in self._corpus.blocks():
+            runs, owners = self._corpus.runs(RUN, first=first, last=last)
+            is_near[owners[np.isin(runs, wanted)]] = True
+        return np.flatnonzero(is_near)
 
 
 def span_of(text: str, reply: str) -> tuple[int, int]:

@@ -121,34 +121,19 @@ def line_of(*messages: str) -> str:
 _ROLE_PARTS: Final = tuple(f'{{"role": "{role}", "content": ' for role in ("user", "assistant"))
 
 
+_COLUMNS: Final[str] = (
+    "split run key writer model combination k skills topic generation text text_id first_answer request_hashes "
+    "written_with prompts graders votes messages"
+)
+
+
 def _schema() -> Any:
     import pyarrow as pa
 
     text, texts, number = pa.string(), pa.list_(pa.string()), pa.int32()
-    message = pa.struct([("role", text), ("content", text)])
-    return pa.schema(
-        [
-            ("split", text),
-            ("run", text),
-            ("key", text),
-            ("writer", text),
-            ("model", text),
-            ("combination", text),
-            ("k", number),
-            ("skills", texts),
-            ("topic", text),
-            ("generation", number),
-            ("text", text),
-            ("text_id", text),
-            ("first_answer", text),
-            ("request_hashes", texts),
-            ("written_with", text),
-            ("prompts", text),
-            ("graders", texts),
-            ("votes", texts),
-            ("messages", pa.list_(message)),
-        ]
-    )
+    other = {"k": number, "generation": number, "messages": pa.list_(pa.struct([("role", text), ("content", text)]))}
+    other |= dict.fromkeys(("skills", "request_hashes", "graders", "votes"), texts)
+    return pa.schema([(name, other.get(name, text)) for name in _COLUMNS.split()])
 
 
 def _columns(

@@ -37,7 +37,7 @@ def _shown_there(code: RulesGrader, asked: tuple[str, tuple[str, ...]]) -> froze
 
 @lru_cache(maxsize=1 << 17)
 def _found(text: str, skills: tuple[str, ...], codes: tuple[OwnCode, ...]) -> frozenset[str]:
-    """The cache serves dataset steps, which look at their texts again after every wave and in every joined set."""
+    """The cache serves dataset steps, which look at their texts again in every joined set."""
     passage = passage_of(text)
     return frozenset(skill for skill, checker in _checkers(skills, codes) if checker(passage) is not None)
 

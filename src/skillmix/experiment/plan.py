@@ -44,7 +44,7 @@ class PlannedCell:
     combinations: Sequence[Combination]
     generations: int
     first: int = 0
-    """Number of the first generation; a later wave of a data set begins above 0."""
+    """Number of the first generation; a data set that uses combinations again begins above 0."""
     sets: SetChoice = "all"
     purpose: Purpose = "evaluation"
     exclude: tuple[str, ...] = ()

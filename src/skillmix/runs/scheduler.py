@@ -113,8 +113,6 @@ class Scheduler:
         """Calls that their model itself notes in the journal, as parts of batches."""
         self.source_rests = False
         """Whether the source has no task until a call is over."""
-        self._serving: list[asyncio.Task[None]] = []
-        self._is_abandoned = False
         self._arrival = asyncio.Event()
         self._is_over = False
         self.counts = CallCounts()
@@ -135,17 +133,15 @@ class Scheduler:
             m: asyncio.PriorityQueue() for m in self._models.values()
         }
         self._queues = {name: queues[model] for name, model in self._models.items()}
-        self._serving = [asyncio.create_task(self._serve(model, queue)) for model, queue in queues.items()]
         tasks = [
-            *self._serving,
+            *(asyncio.create_task(self._serve(model, queue)) for model, queue in queues.items()),
             asyncio.create_task(self._fill(source, follow)),
             asyncio.create_task(self._settle(follow)),
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
             for task in done:
-                if not (self._is_abandoned and task.cancelled()):
-                    task.result()
+                task.result()
         finally:
             for task in tasks:
                 task.cancel()
@@ -251,16 +247,6 @@ class Scheduler:
             self._retries.forget(task.request.key)
             self._room.set()
 
-    def abandon(self) -> None:
-        """Leave the calls in flight, which are no longer needed, without an outcome and without a row."""
-        self.drop_waiting()
-        self._is_abandoned = True
-        self._tasks.clear()
-        self._open = 0
-        self._room.set()
-        for task in self._serving:
-            task.cancel()
-
     @property
     def in_flight(self) -> int:
         """Calls that are not over."""
@@ -270,11 +256,6 @@ class Scheduler:
     def awaited(self) -> int:
         """Calls that are not over, without those that rest in batches."""
         return self._open - sum(getattr(model, "resting", 0) for model in set(self._models.values()))
-
-    @property
-    def slots(self) -> int:
-        """The calls that the models in this process can work on at once, as far as they know."""
-        return sum(getattr(model, "slots", None) or 0 for model in set(self._models.values()))
 
     def _start_held(self) -> None:
         """Start the calls that the budget allows; the others wait until calls in flight cost less than reserved."""
@@ -309,7 +290,7 @@ class Scheduler:
             if isinstance(outcome, CallProblem) and outcome.kind == "waiting":
                 self.counts.stopped = self.counts.stopped or StopReason.BATCHES
                 self._forget(self._tasks.get(request.key))
-            elif not self._is_abandoned:
+            else:
                 self._arrived.append(Arrival(self._tasks[request.key], outcome, seconds))
                 self._arrival.set()
 

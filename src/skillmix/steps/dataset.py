@@ -65,15 +65,14 @@ class DatasetKind(StepKind[DatasetStep]):
     def first_cells(self, step: DatasetStep, context: StepContext) -> Iterable[tuple[Conversations, PlannedCell]]:
         """The first conversation of each k."""
         from skillmix.datasets.from_runs import plan_of, writers_of
-        from skillmix.datasets.writing.waves import Waves
+        from skillmix.datasets.window import DatasetWriting
 
         if not step.writer:
             return []
-        waves = Waves(
-            step, context, plan_of(step, context), writers_of(context.run.name, context.experiment), CallCounts()
-        )
-        conversations = conversations_of(waves.calls, context)
-        return [(conversations, cell) for cell in waves.first_cells()]
+        writers = writers_of(context.run.name, context.experiment)
+        writing = DatasetWriting(step, context, plan_of(step, context), writers, CallCounts())
+        conversations = conversations_of(writing.calls, context)
+        return [(conversations, cell) for cell in writing.first_cells()]
 
     def estimates(self, step: DatasetStep, basis: EstimateBasis) -> list[CallEstimate]:
         """The fewest conversations that can reach the targets, then the most that the step may write."""

@@ -1,14 +1,14 @@
-"""Conversations that a dataset step began ahead of its waves, in `ahead.jsonl` beside the journal.
+"""Conversations in `ahead.jsonl` beside the journal, which dataset steps of earlier versions began but did not count.
 
-The journal keeps the calls of these conversations, but how many there are depends on the speed of the machine. A
-conversation belongs to no data set until a wave or another step tries it. Each line notes one conversation as begun or
-as tried. Only the process that holds the run's lock writes the file.
+How many there are depended on the speed of the machine, so each belongs to no data set until a step uses it. Each line
+notes one conversation as begun or as tried. New runs have no such file. Only the process that holds the run's lock
+adds to it.
 """
 
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from skillmix.errors import UserError
 
@@ -18,7 +18,7 @@ StudentConversation = tuple[str, str, int]
 
 
 class ConversationsAhead:
-    """The conversations of one run that began ahead of a wave, and whether a wave or a step has tried them since."""
+    """The conversations of one run that began ahead, and whether a step has used them since."""
 
     def __init__(self, journal: Path) -> None:
         self._file = journal / _FILE
@@ -31,31 +31,23 @@ class ConversationsAhead:
         """The conversations that belong to no data set."""
         return frozenset(conversation for conversation, is_tried in self._is_tried.items() if not is_tried)
 
-    def begin(self, conversations: Iterable[StudentConversation]) -> None:
-        """Note conversations before their first calls; one that was noted earlier stays as it is."""
-        self._note("begun", [c for c in conversations if c not in self._is_tried])
-
     def note_tried(self, conversations: Iterable[StudentConversation]) -> None:
-        """Note that a wave or a step tries conversations, those of them that began ahead."""
-        if self._is_tried:
-            self._note("tried", [c for c in conversations if self._is_tried.get(c) is False])
-
-    def _note(self, event: Literal["begun", "tried"], conversations: list[StudentConversation]) -> None:
-        if not conversations:
+        """Note that a step uses conversations, those of them that began ahead."""
+        tried = [c for c in conversations if self._is_tried.get(c) is False] if self._is_tried else []
+        if not tried:
             return
-        lines = "".join(json.dumps([event, *conversation], ensure_ascii=True) + "\n" for conversation in conversations)
+        lines = "".join(json.dumps(["tried", *conversation], ensure_ascii=True) + "\n" for conversation in tried)
         try:
             with self._file.open("ab+") as file:
-                if file.tell():
-                    file.seek(-1, 2)
-                    lines = lines if file.read(1) == b"\n" else "\n" + lines  # after a line that a crash cut off
+                file.seek(-1, 2)
+                lines = lines if file.read(1) == b"\n" else "\n" + lines  # after a line that a crash cut off
                 file.write(lines.encode())
         except OSError as error:
             raise UserError(
                 f"{self._file} cannot be written: {error.strerror or error}.",
                 hint="Check its permissions and the space on the disk; finished calls are kept.",
             ) from None
-        self._is_tried |= dict.fromkeys(conversations, event == "tried")
+        self._is_tried |= dict.fromkeys(tried, True)
 
 
 def _events(file: Path) -> Iterator[tuple[str, StudentConversation]]:

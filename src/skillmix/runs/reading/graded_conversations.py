@@ -69,8 +69,7 @@ def ungraded_conversations(run: Run, journal: JournalReader) -> Iterator[Ungrade
 def written_conversations(run: Run, journal: JournalReader) -> Iterator[WrittenConversation]:
     """The students' side of every conversation, in key order.
 
-    Conversations that a dataset step began ahead of its waves and never tried are left out: how many there are depends
-    on the speed of the machine.
+    Conversations that a dataset step of an earlier version began ahead and never counted are left out.
     """
     turns = run.turns
     untried = ConversationsAhead(run.journal).untried
