@@ -94,7 +94,6 @@ MODULES_NAMED_TWICE = {  # a module's name and why its folder makes it plain
     "calls": "calls.py is one call of a model, steps/calls.py the steps that make calls",
     "card": "datasets/card.py describes a data set, scores/grader_card.py a grader",
     "catalog": "catalog/catalog.py is the catalog, commands/catalog.py the commands about it",
-    "checkpoints": "models/ reads finished checkpoints, training/ writes unfinished ones",
     "dataset": "steps/dataset.py does the step, commands/dataset.py is the command",
     "files": "files.py reads any file, catalog/files.py those of a catalog",
     "graders": "scores/ compares graders, report/tables/ shows the comparison",

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.catalog.combinations import combination_of
+from skillmix.catalog.combinations import combination_of, draw_combinations
 from skillmix.catalog.files import load_catalog
-from skillmix.commands.catalog import CombinationsWanted, combination_json, draw
+from skillmix.commands.catalog import combination_json, wanted_draw
 from skillmix.prompts.prompt_set import load_prompts
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -22,9 +22,9 @@ def compare(name: str, content: str) -> None:
 
 
 def test_combinations_are_those_of_the_committed_file() -> None:
-    wanted = CombinationsWanted(catalog="paper", setting="held-out", k=5, count=100, seed=0)
+    drawn = draw_combinations(wanted_draw("paper", "held-out", k=5, seed=0), 100)
 
-    shown = json.dumps([combination_json(c) for c in draw(wanted)], ensure_ascii=False, indent=1)
+    shown = json.dumps([combination_json(c) for c in drawn], ensure_ascii=False, indent=1)
 
     compare("combinations-paper-held-out-k5-n100-seed0.json", shown + "\n")
 

@@ -61,15 +61,14 @@ def partial_credit(
     The point for sense is a condition and not only a point: otherwise a list of cue words, or a copy of the
     definitions in the prompt, would collect the points of skills.
     """
-    return [_share(points) for points in _points(completions, skills, topic, catalog)]
+    return [
+        sum(map(bool, points)) / len(points) if points[_SENSE] else 0.0
+        for points in _points(completions, skills, topic, catalog)
+    ]
 
 
 _SENSE: Final = -2
 """The place of sense among the points: skills, topic, sense, length."""
-
-
-def _share(points: Points) -> float:
-    return sum(map(bool, points)) / len(points) if points[_SENSE] else 0.0
 
 
 def _known(score: float | None) -> float:

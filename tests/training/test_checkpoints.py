@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from skillmix.errors import UserError
 from skillmix.experiment.train_step import PRECISIONS
 from skillmix.steps.run import train_steps
-from skillmix.training.checkpoints import Checkpoints, Progress
+from skillmix.training.loop import Checkpoints, Progress
 from skillmix.training.ranks import Ranks
 from skillmix.training.step.engine import Engine
 from skillmix.training.step.optimizer import TrainingRecipe

@@ -10,11 +10,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from skillmix.experiment.train_step import PRECISIONS
 from skillmix.training.data.batches import pack
 from skillmix.training.data.examples import Example
-from skillmix.training.step.engine import Engine
+from skillmix.training.step.engine import Engine, GraphRecorder
 from skillmix.training.step.inputs import inputs_of
 from skillmix.training.step.optimizer import TrainingRecipe, _functions
 from skillmix.training.step.packed_model import packed_attention
-from skillmix.training.step.recordings import GraphRecorder
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 GPU = torch.device("cuda")

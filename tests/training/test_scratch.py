@@ -20,7 +20,7 @@ from skillmix.models.shapes import ModelShape, shape_of
 from skillmix.models.specs import open_model, parse_spec
 from skillmix.scores.scoring import run_scores
 from skillmix.steps.run import train_steps
-from skillmix.training.scratch import new_model, word_tokenizer
+from skillmix.training.job_run import new_model, word_tokenizer
 from tests.training.tiny import weights_of
 
 ROOT = Path(__file__).parents[2]

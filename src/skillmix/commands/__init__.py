@@ -61,7 +61,11 @@ def parser_of_all() -> CommandParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command, print its errors and return its exit status."""
-    _prepare_streams()
+    if sys.stderr is None:  # closed by the caller; print(file=None) would write to standard output
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115, it stays open
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     parser = parser_of_all()
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
@@ -93,14 +97,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         print("interrupted; run the same command again to go on", file=sys.stderr)
         return 128 + getattr(stop, "number", signal.SIGINT)
-
-
-def _prepare_streams() -> None:
-    if sys.stderr is None:  # closed by the caller; print(file=None) would write to standard output
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115, it stays open
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 _SOON_S: Final = 0.01

@@ -14,6 +14,7 @@ from skillmix.commands.shared import (
     add_command,
     add_trust_option,
     catalog_name,
+    listed_names,
     positive,
     print_json,
 )
@@ -22,7 +23,7 @@ from skillmix.render import are, plural, wrapped
 
 if TYPE_CHECKING:
     from skillmix.catalog.catalog import Catalog, Partition, Setting, Side
-    from skillmix.catalog.combinations import Combination, Purpose
+    from skillmix.catalog.combinations import Combination, Draw, Purpose
     from skillmix.catalog.novelty import MeasuredNovelty, Novelty, NoveltyInputs
     from skillmix.frequencies.counting import Counted, FrequencyWanted
 
@@ -102,19 +103,18 @@ def catalog(options: argparse.Namespace) -> int:
 
 def combinations(options: argparse.Namespace) -> int:
     """Draw combinations of skills and a topic."""
-    drawn = draw(
-        CombinationsWanted(
-            catalog=catalog_name(options),
-            setting=options.setting,
-            k=options.k,
-            count=options.n,
-            seed=options.seed,
-            partition=options.partition,
-            exclude=tuple(name.strip() for name in options.exclude.split(";") if name.strip()),
-            purpose=options.purpose,
-            ladder=options.ladder,
-        )
+    from skillmix.catalog.combinations import draw_combinations, draw_ladder
+
+    wanted = wanted_draw(
+        catalog_name(options),
+        options.setting,
+        k=options.k,
+        seed=options.seed,
+        partition=options.partition,
+        exclude=options.exclude,
+        purpose=options.purpose,
     )
+    drawn = draw_ladder(wanted, options.n) if options.ladder else draw_combinations(wanted, options.n)
     if options.json:
         return print_json([combination_json(combination) for combination in drawn])
     for combination in drawn:
@@ -148,8 +148,7 @@ def _measured(options: argparse.Namespace, inputs: "NoveltyInputs") -> int:
     from skillmix.frequencies.frequency_file import load_result, upper_shares
 
     result = load_result(options.frequencies)
-    exclude = [name.strip() for name in options.exclude.split(";") if name.strip()]
-    shares = upper_shares(result, exclude=exclude)
+    shares = upper_shares(result, exclude=listed_names(options.exclude))
     bound = measured_novelty(
         options.k,
         options.tokens,
@@ -290,32 +289,25 @@ def _side(side: "Side") -> dict[str, list[str]]:
     return {"skills": list(side.skills), "topics": list(side.topics), **one}
 
 
-@dataclass(frozen=True, slots=True)
-class CombinationsWanted:
-    """The options of `skillmix combinations`."""
-
-    catalog: str
-    setting: "Setting"
-    k: int
-    count: int
-    seed: int
-    partition: str | None = None
-    exclude: tuple[str, ...] = ()
-    purpose: "Purpose" = "evaluation"
-    ladder: bool = False
-
-
-def draw(wanted: CombinationsWanted) -> "list[Combination]":
-    """Draw combinations from a catalog."""
-    from skillmix.catalog.combinations import Draw, draw_combinations, draw_ladder, training_draw
+def wanted_draw(
+    name: str,
+    setting: "Setting",
+    *,
+    k: int,
+    seed: int,
+    partition: str | None = None,
+    exclude: str = "",
+    purpose: "Purpose" = "evaluation",
+) -> "Draw":
+    """The draw from a catalog that options describe; `exclude` has names of skills and lists with semicolons."""
+    from skillmix.catalog.combinations import Draw, training_draw
     from skillmix.catalog.files import load_catalog, with_listed_skills
 
-    catalog = load_catalog(wanted.catalog)
-    pools = catalog.pools(partition=wanted.partition, exclude=with_listed_skills(wanted.exclude))
-    catalog.partition(wanted.partition).side(wanted.setting)  # an unknown name is an error
-    spec = Draw(side=dict(pools)[wanted.setting], setting=wanted.setting, k=wanted.k, seed=wanted.seed)
-    spec = training_draw(spec, pools) if wanted.purpose == "training" else spec
-    return draw_ladder(spec, wanted.count) if wanted.ladder else draw_combinations(spec, wanted.count)
+    catalog = load_catalog(name)
+    pools = catalog.pools(partition=partition, exclude=with_listed_skills(listed_names(exclude)))
+    catalog.partition(partition).side(setting)  # an unknown name is an error
+    spec = Draw(side=dict(pools)[setting], setting=setting, k=k, seed=seed)
+    return training_draw(spec, pools) if purpose == "training" else spec
 
 
 def combination_json(combination: "Combination") -> dict[str, object]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     _Asked = tuple[tuple[str, ...], Callable[[], AnnotationTask]]
     """The people whose pages or spreadsheet are asked for, and what makes their task; that reads the run."""
-    from skillmix.validation.calibration import Calibration, CalibrationPlan
+    from skillmix.validation.calibration import CalibrationPlan
 
 
 _DECIDED = ("n", "width", "agreement", "overlap", "student", "k", "seed")
@@ -280,10 +280,6 @@ def _calibrate(plan: "CalibrationPlan", options: argparse.Namespace) -> int:
         print(card_lines(calibration))
     sys.stdout.flush()
     print(f"card: open {page} in a browser", file=sys.stderr)
-    return _status(calibration)
-
-
-def _status(calibration: "Calibration") -> int:
     return 0 if calibration.is_complete else 1
 
 

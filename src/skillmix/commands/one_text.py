@@ -13,6 +13,7 @@ from skillmix.commands.shared import (
     add_command,
     add_trust_option,
     catalog_name,
+    listed_names,
     positive,
     print_json,
     standard_input,
@@ -100,8 +101,9 @@ def _refuse_draw_options(options: argparse.Namespace) -> None:
 
 
 def _dataset(options: argparse.Namespace) -> int:
+    from skillmix.catalog.combinations import draw_combinations
     from skillmix.catalog.files import load_catalog
-    from skillmix.commands.catalog import CombinationsWanted, draw
+    from skillmix.commands.catalog import wanted_draw
     from skillmix.datasets.other_forms import prompt_rows, require_new_rows_file, write_rows_file
     from skillmix.prompts.prompt_set import load_prompts
 
@@ -109,22 +111,18 @@ def _dataset(options: argparse.Namespace) -> int:
         raise UserError("--dataset draws combinations.", hint="Leave out --copy, --skills and --topic.")
     require_new_rows_file(options.dataset)
     name = catalog_name(options)
-    combinations = [
-        combination
-        for k in dict.fromkeys(options.k or (1, 2, 3))
-        for combination in draw(
-            CombinationsWanted(
-                catalog=name,
-                setting=options.setting or "train",
-                k=k,
-                count=options.n or 100,
-                seed=options.seed or 0,
-                partition=options.partition,
-                exclude=tuple(part.strip() for part in (options.exclude or "").split(";") if part.strip()),
-                purpose="training",
-            )
+    combinations: list[Combination] = []
+    for k in dict.fromkeys(options.k or (1, 2, 3)):
+        wanted = wanted_draw(
+            name,
+            options.setting or "train",
+            k=k,
+            seed=options.seed or 0,
+            partition=options.partition,
+            exclude=options.exclude or "",
+            purpose="training",
         )
-    ]
+        combinations += draw_combinations(wanted, options.n or 100)
     prompts = load_prompts(options.prompts)
     rows = list(prompt_rows(combinations, load_catalog(name), prompts, catalog_name=name))
     write_rows_file(options.dataset, rows)
@@ -227,7 +225,7 @@ class NamedCombination:
         from skillmix.catalog.files import load_catalog
 
         catalog = load_catalog(self.catalog)
-        names = [name.strip() for name in self.skills.split(";") if name.strip()]
+        names = listed_names(self.skills)
         if not names:
             raise UserError(
                 f"--skills {self.skills!r} names no skill.",

@@ -127,6 +127,11 @@ def catalog_name(options: argparse.Namespace) -> str:
     return str(options.name or options.catalog or "paper")
 
 
+def listed_names(text: str) -> tuple[str, ...]:
+    """Names separated by semicolons."""
+    return tuple(name.strip() for name in text.split(";") if name.strip())
+
+
 def positive(text: str) -> int:
     """Read a whole number of 1 or more."""
     number = _number(text, int)

@@ -4,18 +4,14 @@ import argparse
 import json
 import re
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from skillmix.commands.shared import Commands, add_command, print_json, program
 from skillmix.errors import UserError
 from skillmix.render import wrapped
-
-if TYPE_CHECKING:
-    from skillmix.models.bundled import BundledModel
-
 
 PURPOSES: Final = {
     "evaluate": "evaluate my model",
@@ -115,35 +111,18 @@ def add_models(commands: Commands) -> None:
 
 def models(options: argparse.Namespace) -> int:
     """List the forms of model specs and the bundled models."""
-    listed = list_models(fetch=options.fetch)
+    from skillmix.models.bundled import SOURCES, bundled_model, bundled_models
+    from skillmix.models.specs import provider_forms
+
+    for name in SOURCES if options.fetch else ():
+        bundled_model(name)
+    providers, bundled = provider_forms(), bundled_models()
     if options.json:
-        return print_json(listed.as_json())
-    for provider, about in listed.providers.items():
+        return print_json({"providers": providers, "bundled": [asdict(model) for model in bundled]})
+    for provider, about in providers.items():
         print(wrapped(f"{provider:<10} {about}", indent=11))
-    for model in listed.bundled:
+    for model in bundled:
         where = f"in {model.folder}" if model.folder else f"fetched at first use ({model.download_mb} MB)"
         facts = f"{model.spec}: {model.about}, {model.licence}, from {model.package}; {where}"
         print(f"\n{wrapped(facts, indent=2)}")
     return 0
-
-
-@dataclass(frozen=True, slots=True)
-class ModelList:
-    """The forms of specs, and the bundled models."""
-
-    providers: dict[str, str]
-    bundled: "list[BundledModel]"
-
-    def as_json(self) -> dict[str, object]:
-        """The documented form of `models --json`."""
-        return asdict(self)
-
-
-def list_models(*, fetch: bool = False) -> ModelList:
-    """Everything that `model:` can name; no model is loaded, and a bundled one is downloaded only to `fetch` it."""
-    from skillmix.models.bundled import SOURCES, bundled_model, bundled_models
-    from skillmix.models.specs import provider_forms
-
-    for name in SOURCES if fetch else ():
-        bundled_model(name)
-    return ModelList(provider_forms(), bundled_models())

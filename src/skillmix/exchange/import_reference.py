@@ -169,7 +169,11 @@ def _rows_by_combination(file: Path) -> Iterator[tuple[Combination, int, Row]]:
         skills = [_printable(name) for name in _BETWEEN_SKILLS.split(row["skills"])]
         try:
             combination = combination_of([name for name in skills if name], _printable(row["topic"]))
-            _refuse_reserved(combination)
+            for skill in combination.skills:
+                if fold_name(skill) in RESERVED_NAMES:
+                    raise UserError(
+                        f"The skill name {skill!r} is reserved for a criterion.", hint="Rename it in the records."
+                    )
         except UserError as error:
             raise UserError(f"{file}, record {number}: {error.message}", hint=error.hint) from None
         yield combination, seen[combination.id], row
@@ -179,12 +183,6 @@ def _rows_by_combination(file: Path) -> Iterator[tuple[Combination, int, Row]]:
 def _printable(name: str) -> str:
     """A name on one line, without the control characters that a terminal would obey."""
     return " ".join("".join(c if c.isprintable() else " " for c in name).split())
-
-
-def _refuse_reserved(combination: Combination) -> None:
-    for skill in combination.skills:
-        if fold_name(skill) in RESERVED_NAMES:
-            raise UserError(f"The skill name {skill!r} is reserved for a criterion.", hint="Rename it in the records.")
 
 
 def _csv_rows(file: Path) -> list[Row]:

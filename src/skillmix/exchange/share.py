@@ -11,8 +11,15 @@ from typing import Any, Final, Literal
 import yaml
 
 from skillmix.errors import UserError
-from skillmix.exchange.every_eval import EvalRecords, Provenance
-from skillmix.exchange.public_models import PublicModel, given_ids, is_model_id, public_catalog, public_models
+from skillmix.exchange.every_eval import (
+    EvalRecords,
+    Provenance,
+    PublicModel,
+    given_ids,
+    is_model_id,
+    public_catalog,
+    public_models,
+)
 from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.models.lineage import lineage_of
 from skillmix.render import name_hint
@@ -36,15 +43,11 @@ def eval_results(scores: Sequence[CellScore], *, benchmark: str, source: str | N
         entry: dict[str, Any] = {"dataset": {"id": benchmark, "task_id": task}, "value": score.value}
         if source is not None:
             entry["source"] = {"url": source, "name": "skillmix"}
-        entry["notes"] = _note(score)
+        interval = "" if score.low is None else f", 95 % interval {share_text(score.low)} to {share_text(score.high)}"
+        complete = f"{score.complete} of {score.combinations} combinations"
+        entry["notes"] = f"full marks of the best text, {complete}{interval}; graded by {score.grader}"
         entries.append(entry)
     return entries
-
-
-def _note(score: CellScore) -> str:
-    interval = "" if score.low is None else f", 95 % interval {share_text(score.low)} to {share_text(score.high)}"
-    complete = f"{score.complete} of {score.combinations} combinations"
-    return f"full marks of the best text, {complete}{interval}; graded by {score.grader}"
 
 
 def as_yaml(document: object) -> str:

@@ -18,7 +18,7 @@ from skillmix.experiment.experiment import Experiment, experiment_of
 from skillmix.experiment.plan import cells_of
 from skillmix.experiment.step_base import setting_label
 from skillmix.grading.answers import AnswerStatus
-from skillmix.grading.points import METRICS, Points, StudentText, earns_nothing, reasons_of, text_score
+from skillmix.grading.points import METRICS, StudentText, earns_nothing, reasons_of, text_score
 from skillmix.grading.reader import Reading, read_grades
 from skillmix.prompts.prompt_set import DEFAULT_VARIANT, load_prompts
 from skillmix.prompts.rubric import rubric_of
@@ -313,7 +313,8 @@ class TaskProtocol:
         points = ballot.points(self._rules, self.prompts.phrases)
         names = [criterion.name for criterion in ballot.rubric(self.prompts.phrases).criteria]
         by_name = dict(zip(names, points, strict=True))
-        reasons = self._reasons(text, points, verdict)
+        given = applicable_reasons(verdict, is_alone=self._grader.is_code_alone) if verdict else {}
+        reasons = reasons_of(points, text.combination.skills, text.answer, self._rules, given, is_cut=text.is_cut)
         lines = [f"{_SIGNS[point]} {name}" + _because(reasons.get(name)) for name, point in by_name.items()]
         return PointsOfText(
             text=answer.text,
@@ -332,10 +333,6 @@ class TaskProtocol:
             return None
         rubric = rubric_of(combination.skills, combination.topic, phrases=self.prompts.phrases)
         return read_grades(rubric, vote.reply, text=text)
-
-    def _reasons(self, text: StudentText, points: Points, verdict: Verdict | None) -> dict[str, str]:
-        given = applicable_reasons(verdict, is_alone=self._grader.is_code_alone) if verdict else {}
-        return reasons_of(points, text.combination.skills, text.answer, self._rules, given, is_cut=text.is_cut)
 
 
 _SIGNS = {True: "+", False: "-", None: "?"}

@@ -51,7 +51,12 @@ def check_packages(experiment: Experiment, steps: Sequence[Step], run: Run, *, c
 
     `calls_here` is false where other machines call the models and train them.
     """
-    open_steps = [step for step in steps if run.finished.record(step.name) is None and not _has_model(step, run)]
+    open_steps = [
+        step
+        for step in steps
+        if run.finished.record(step.name) is None
+        and not (step.trains_model and read_model_file(model_folder(run, step.name)))
+    ]
     needed = [package for step in open_steps for package in _packages_of(step, experiment, calls_here=calls_here)]
     missing = [(package, extra) for package, extra in dict.fromkeys(needed) if find_spec(package) is None]
     if not missing:
@@ -63,10 +68,6 @@ def check_packages(experiment: Experiment, steps: Sequence[Step], run: Run, *, c
         f"{experiment.name} needs packages that are not installed: {packages}.",
         hint=f"pip install 'skillmix[{','.join(sorted(extras))}]'",
     )
-
-
-def _has_model(step: Step, run: Run) -> bool:
-    return step.trains_model and read_model_file(model_folder(run, step.name)) is not None
 
 
 def _packages_of(step: Step, experiment: Experiment, *, calls_here: bool) -> Iterator[tuple[str, str]]:

@@ -341,7 +341,11 @@ def _sum(values: Sequence[float | None]) -> float | None:
 
 def estimate_notes(estimates: Sequence[CallEstimate]) -> list[str]:
     """What a reader must know about the table: what the numbers count, and the prices with their dates."""
-    paid = {_priced(e): e.price for e in estimates if e.price is not None and (e.price.input or e.price.output)}
+    paid = {
+        f"{short_spec(e.model)}{' in batches' if e.is_batch else ''}": e.price
+        for e in estimates
+        if e.price is not None and (e.price.input or e.price.output)
+    }
     notes = []
     if any(estimate.calls for estimate in estimates):
         notes.append(
@@ -382,10 +386,6 @@ def _both_costs(estimates: Sequence[CallEstimate], *, at_most: bool) -> tuple[fl
         in_batches += cost if one.is_batch else share * cost
         direct += cost / share if one.is_batch else cost
     return in_batches, direct
-
-
-def _priced(estimate: CallEstimate) -> str:
-    return f"{short_spec(estimate.model)}{' in batches' if estimate.is_batch else ''}"
 
 
 def _price_note(model: str, price: Price) -> str:

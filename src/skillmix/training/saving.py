@@ -62,7 +62,7 @@ def require_space(model: Any, folder: Path, *, precision: Precision, checkpoints
     """Refuse to start if the disk cannot hold the result and a number of checkpoints at the same time."""
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     needed = checkpoints * trained * precision.checkpoint_bytes + result_bytes
-    free = shutil.disk_usage(_existing(folder)).free
+    free = shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists())).free
     if free < needed:
         raise UserError(
             f"The disk of {folder} has {free / 1e9:.1f} GB free, and training writes up to {needed / 1e9:.1f} GB.",
@@ -73,10 +73,6 @@ def require_space(model: Any, folder: Path, *, precision: Precision, checkpoints
 def weights_bytes(model: Any, *, only_trained: bool) -> int:
     """Size of a model's weights, or of its trained weights."""
     return sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad or not only_trained)
-
-
-def _existing(folder: Path) -> Path:
-    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
 def merge_adapters(spec: str, output: Path) -> Path:

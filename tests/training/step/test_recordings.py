@@ -16,10 +16,9 @@ from skillmix.training.saving import with_adapter
 from skillmix.training.step import compiling as compile_choice
 from skillmix.training.step import engine as engine_module
 from skillmix.training.step import inputs as inputs_module
-from skillmix.training.step.engine import Engine
+from skillmix.training.step.engine import Engine, GraphRecorder, Recordings
 from skillmix.training.step.inputs import device_inputs, exact_shape, host_inputs, padded_shape, tokens_multiple
 from skillmix.training.step.optimizer import TrainingRecipe
-from skillmix.training.step.recordings import GraphRecorder, Recordings
 from tests.training.tiny import distance, example, gradients_of, random_step, tiny_model, weights_of
 
 pytestmark = pytest.mark.machine

@@ -1,10 +1,11 @@
 """One optimiser step: forward and backward passes over micro-batches, the sum of their gradients, one update."""
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 from skillmix.errors import UserError
 from skillmix.experiment.train_step import AUTO, PRECISIONS, Precision
 from skillmix.hashing import digest
+from skillmix.models.local.gpu.graph_pool import GraphPool, NotCaptured
 from skillmix.runs.progress import say
 from skillmix.training.data.batches import MicroBatch, pack, split
 from skillmix.training.data.examples import Example
@@ -31,7 +33,112 @@ from skillmix.training.step.inputs import (
 )
 from skillmix.training.step.optimizer import DTYPES, Optimizer, TrainingRecipe, split_weights
 from skillmix.training.step.packed_model import LOGITS, PackedModel, compile_layers, set_recompute
-from skillmix.training.step.recordings import GraphRecorder, Recorder, Recordings
+
+_UNRECORDED: Final = 1
+"""How often work runs before it is recorded."""
+Work = Callable[[], None]
+"""Launches device work that reads and writes the same memory each time."""
+
+
+class Recorder(Protocol):
+    """Records device work."""
+
+    def record(self, work: Work) -> Work | None:
+        """A replay of the work, which has not run yet; None if it cannot be recorded."""
+        ...
+
+    def forget(self) -> None:
+        """Note that all recordings have been dropped."""
+        ...
+
+    def running(self) -> Any:
+        """A context in which all work runs, recorded or not."""
+        ...
+
+
+class GraphRecorder:
+    """Records CUDA graphs, which share one memory pool: they never run at the same time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)
+        self._pool = GraphPool(self._stream)
+        self._has_warned = False
+
+    def record(self, work: Work) -> Work | None:
+        """Record a graph; None if memory runs out, or if an operation cannot be recorded."""
+        try:
+            replay: Work = self._pool.capture(work).replay
+        except (NotCaptured, torch.OutOfMemoryError) as error:
+            if not self._has_warned:
+                self._has_warned = True
+                say(f"a pass of this training cannot be recorded as a CUDA graph, and stays slower: {error}")
+            return None
+        return replay
+
+    def forget(self) -> None:
+        """Use other memory from now on."""
+        self._pool.renew()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Run on the stream of the recordings, so that libraries allocate their workspaces before a recording."""
+        outer = torch.cuda.current_stream()
+        self._stream.wait_stream(outer)
+        try:
+            with torch.cuda.stream(self._stream):
+                yield
+        finally:
+            outer.wait_stream(self._stream)
+
+
+class _Recording(NamedTuple):
+    replay: Work
+    touched: frozenset[str]
+    """Names of the parameters that get a gradient."""
+
+
+class Recordings:
+    """Replays of device work by key; work with a new key runs, and is recorded when it comes again."""
+
+    def __init__(self, recorder: Recorder, optimizer: Optimizer) -> None:
+        self._recorder, self._optimizer = recorder, optimizer
+        self._runs: Counter[Hashable] = Counter()
+        self._recordings: dict[Hashable, _Recording] = {}
+        self.failed: set[Hashable] = set()
+        """Keys of work that could not be recorded."""
+
+    @property
+    def count(self) -> int:
+        """How many recordings there are."""
+        return len(self._recordings)
+
+    def run(self, key: Hashable, work: Work) -> None:
+        """Replay the work if it is recorded; run it otherwise."""
+        self._runs[key] += 1
+        if key not in self._recordings and key not in self.failed and self._runs[key] > _UNRECORDED:
+            self._record(key, work)
+        recording = self._recordings.get(key)
+        if recording is None:
+            work()
+            return
+        recording.replay()
+        self._optimizer.untouched -= recording.touched
+
+    def clear(self) -> None:
+        """Release all recordings and their memory."""
+        self._recordings.clear()
+        self._recorder.forget()
+
+    def _record(self, key: Hashable, work: Work) -> None:
+        before = set(self._optimizer.untouched)
+        replay = self._recorder.record(work)
+        touched, self._optimizer.untouched = frozenset(before - self._optimizer.untouched), before
+        if replay is None:
+            self._optimizer.drop_gradients()
+            self.failed.add(key)
+        else:
+            self._recordings[key] = _Recording(replay, touched)
+
 
 _EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
 _LOGIT_BYTES: Final = 12
@@ -143,7 +250,11 @@ class Engine:
         low_halves = _convert_weights(model, self.precision)
         self.packed.train()
         if ranks.count > 1:
-            _refuse_sharded_muon(recipe)
+            if recipe.optimizer == "muon":
+                raise UserError(
+                    "optimizer: muon needs whole matrices, and several ranks have parts of them.",
+                    hint="Train on one rank (ranks: 1), or choose adam.",
+                )
             shard(self.packed, ranks, reshard=recipe.reshard)
         named = trained_parameters(model)
         in_layers = {id(parameter) for layer in self.packed.layers for parameter in layer.parameters()}
@@ -191,7 +302,12 @@ class Engine:
             self._free()
             self.budget = smaller
         with self._running():
-            self._update(number)
+            # Update the weights, unless a loss or the gradient is not finite
+            self.optimizer.begin_update(number)
+            if self.recordings is None:
+                self._finish()
+            else:
+                self.recordings.run(("update", frozenset(self.optimizer.untouched)), self._finish)
             answers, replay, norm = self._sums.tolist()
         if self._is_compiled and number == self.first_step:
             note_compiled(self.packed.model)
@@ -287,14 +403,6 @@ class Engine:
         block.copy_(host.block, non_blocking=True)
         inputs = device_inputs(block, host.shape, longest=longest)
         self.recordings.run((host.shape, longest, is_first), lambda: self._backward(inputs))
-
-    def _update(self, number: int) -> None:
-        """Update the weights, unless a loss or the gradient is not finite."""
-        self.optimizer.begin_update(number)
-        if self.recordings is None:
-            self._finish()
-        else:
-            self.recordings.run(("update", frozenset(self.optimizer.untouched)), self._finish)
 
     def _finish(self) -> None:
         self._sums[2] = self.optimizer.squares()
@@ -394,14 +502,6 @@ class Engine:
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-
-
-def _refuse_sharded_muon(recipe: TrainingRecipe) -> None:
-    if recipe.optimizer == "muon":
-        raise UserError(
-            "optimizer: muon needs whole matrices, and several ranks have parts of them.",
-            hint="Train on one rank (ranks: 1), or choose adam.",
-        )
 
 
 def trained_parameters(model: Any) -> list[tuple[str, Any]]:
