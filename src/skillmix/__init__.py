@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         score,
         train,
     )
-    from skillmix.calls import CallProblem, Model, Reply, Request
+    from skillmix.calls import CallProblem, Limits, Model, Reply, Request
     from skillmix.catalog.combinations import Combination, combination_of
     from skillmix.catalog.files import load_catalog
     from skillmix.catalog.own_code import trusting_code
@@ -38,6 +38,7 @@ __all__ = [
     "CallProblem",
     "Combination",
     "HumanAnswer",
+    "Limits",
     "Model",
     "ModelOptions",
     "ModelSpec",
@@ -69,6 +70,7 @@ _ELSEWHERE = {
     "CallProblem": "calls",
     "Combination": "catalog.combinations",
     "combination_of": "catalog.combinations",
+    "Limits": "calls",
     "Model": "calls",
     "Reply": "calls",
     "Request": "calls",

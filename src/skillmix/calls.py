@@ -322,8 +322,25 @@ class Call:
     at: str
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a model needs from the run that calls it."""
+
+    in_process: bool = False
+    """Whether it holds weights in this process; only one such model is open at a time."""
+    in_flight: int | None = None
+    """The most calls that it works on at once; None if that is not known."""
+    may_rest: bool = False
+    """Whether its calls may wait in a provider's batch for hours."""
+
+
 class Model(Protocol):
     """A model: it pulls requests when it has room, and yields each outcome when it is ready."""
+
+    @property
+    def limits(self) -> Limits:
+        """What it needs from the run; a class that derives from this one may leave it out."""
+        return Limits()
 
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
         """Yield every request with its outcome, in any order."""

@@ -6,7 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from skillmix.calls import ONLY_TURN, CallProblem, Decoding, GenerateKey, Message, Outcome, Reply, Request, Subject
+from skillmix.calls import (
+    ONLY_TURN,
+    CallProblem,
+    Decoding,
+    GenerateKey,
+    Limits,
+    Message,
+    Outcome,
+    Reply,
+    Request,
+    Subject,
+)
 from skillmix.catalog.combinations import Combination, Draw, draw_combinations, single_skills
 from skillmix.catalog.files import load_catalog
 from skillmix.experiment.costs import Price
@@ -34,7 +45,7 @@ def request_for(combination: Combination, generation: int = 0, seed: int | None 
 class Spoken:
     """Replies out of order with set texts, and remembers what it was sent."""
 
-    slots = 7
+    limits = Limits(in_process=True, in_flight=7)
 
     def __init__(self, *outcomes: Outcome) -> None:
         self.outcomes = outcomes
@@ -125,9 +136,9 @@ def test_the_worst_case_counts_a_reply_for_each_prompt() -> None:
     assert price.worst(request_for(single_skills(combination)[0])) == 40
 
 
-def test_the_model_keeps_what_it_offers_beyond_the_protocol() -> None:
+def test_the_model_keeps_its_limits() -> None:
     model = JoinedModel(Spoken())
-    assert model.slots == 7 and getattr(model, "replicas", None) is None
+    assert model.limits == Limits(in_process=True, in_flight=7)
     assert asyncio.run(model.probe()) is None
 
 

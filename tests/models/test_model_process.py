@@ -62,7 +62,7 @@ async def answers(spec: str, asked: Sequence[Request], *, then: Any = lambda: No
             then()
     finally:
         await opened.close()
-    assert opened.slots
+    assert opened.limits.in_flight
     return found
 
 

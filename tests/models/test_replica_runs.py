@@ -19,7 +19,7 @@ from aiohttp import web
 from skillmix.commands import main as command
 from skillmix.runs import calling
 from tests.hostile.replies import grades
-from tests.models.stub import Stub, chat, serving
+from tests.models.stub import Stub, chat, error, serving
 
 TEXTS = 40
 CALLS = TEXTS * 5
@@ -121,6 +121,31 @@ def test_a_server_killed_in_the_middle_changes_no_result_and_only_its_calls_in_f
     outcomes = Counter(outcome for (outcome,) in rows(in_folder, "three", "outcome", "tries"))
     assert outcomes["reply"] == CALLS
     assert set(outcomes) <= {"reply", "passing"}  # each move is a row, too
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404])
+def test_a_server_that_refuses_everything_from_some_moment_on_costs_no_call(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], status: int
+) -> None:
+    async def main() -> tuple[int, int]:
+        async with servers(2) as stubs:
+            bad, good = stubs
+
+            async def refuse(body: dict[str, Any]) -> web.Response:
+                if len(bad.bodies) <= 20:
+                    return await answer(body)
+                return error(status, "The model `student` does not exist.")
+
+            bad.handler = refuse
+            path = write(in_folder, "refused", [stub.address for stub in stubs])
+            assert await asyncio.to_thread(command, ["run", str(path)]) == 0
+            return len(bad.bodies), len(good.bodies)
+
+    asked, answered = asyncio.run(main())
+
+    assert answered >= CALLS - 20 and asked < CALLS // 2
+    said = capsys.readouterr().err
+    assert f"gets no calls for now (HTTP {status}" in said and "failed" not in said
 
 
 def test_another_address_asks_no_finished_call_again(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -211,8 +211,8 @@ def test_concurrency_is_that_of_all_addresses_together() -> None:
 
 
 def test_the_default_concurrency_is_that_of_one_address_times_their_number() -> None:
-    assert model_at("http://a/v1", "http://b/v1", concurrency=None).at_once == 128
-    assert model_at("http://a/v1", concurrency=None).at_once == 64
+    assert model_at("http://a/v1", "http://b/v1", concurrency=None).limits.in_flight == 128
+    assert model_at("http://a/v1", concurrency=None).limits.in_flight == 64
 
 
 class Silent:
@@ -249,8 +249,9 @@ def test_turns_and_rounds_prefer_one_address_and_leave_it_when_it_is_crowded() -
         first.in_flight = 4
         second = replicas.choose(turns[1])
         assert second is not first
-        first.in_flight = 0  # the conversation is in the cache of the other server now
-        assert replicas.choose(turns[1]) is second
+        assert replicas.choose(turns[0]) is second  # the next one in the order of this conversation
+        first.in_flight = 0
+        assert replicas.choose(turns[1]) is first
 
     asyncio.run(main())
 
@@ -266,20 +267,6 @@ def test_conversations_are_spread_over_all_addresses_in_a_stable_way() -> None:
     assert all(70 <= count <= 130 for count in Counter(first).values())
 
 
-def test_the_address_of_old_conversations_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_HOMES", 10)
-
-    async def main() -> int:
-        replicas = await chosen(2)
-        for number in range(100):
-            replicas._replicas[number % 2].in_flight = 0
-            replicas._replicas[1 - number % 2].in_flight = 9
-            replicas.choose(GenerateKey("s", "c", number, 1))
-        return len(replicas._homes)
-
-    assert asyncio.run(main()) == 10
-
-
 # Failures
 
 
@@ -288,10 +275,8 @@ def test_a_server_that_refuses_connections_loses_no_call() -> None:
         async with several(after(0.002), after(0.002)) as (good, dead):
             assert dead.stop is not None
             await dead.stop()
-            model = model_at(good.address, dead.address)
             said: list[str] = []
-            assert model.replicas is not None
-            model.replicas.say = said.append
+            model = model_at(good.address, dead.address, say=said.append)
             assert await model.probe() is None
             outcomes, moves = await answered(model, *map(request, range(60)))
             assert moves == 0  # the check before the first call has found it
@@ -369,15 +354,69 @@ def test_a_server_that_asks_to_wait_gets_no_call_until_then() -> None:
     assert len(good.bodies) + len(came) == 500 + moves
 
 
-@pytest.mark.parametrize(("status", "message"), [(400, "bad"), (422, "bad"), (413, "long"), (403, "no")])
-def test_a_request_that_a_server_refuses_is_not_moved(status: int, message: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "message", "kind"),
+    [
+        (422, "bad", "failed"),
+        (413, "long", "failed"),
+        (400, "bad", "failed"),
+        (403, "no", "failed"),
+        (401, "", "fatal"),
+    ],
+)
+def test_a_request_that_every_server_refuses_is_refused_and_no_address_is_set_aside(
+    status: int, message: str, kind: str
+) -> None:
     def refuse(body: dict[str, Any]) -> web.Response:
         return error(status, message)
 
-    outcomes, stubs, moves, _ = asked_at(refuse, refuse, count=12)
+    said: list[str] = []
+    outcomes, stubs, moves, _ = asked_at(refuse, refuse, count=12, say=said.append)
 
-    assert (sum(len(stub.bodies) for stub in stubs), moves) == (12, 0)
-    assert {outcome.kind for outcome in outcomes if isinstance(outcome, CallProblem)} == {"failed"}
+    assert moves == (0 if status in (413, 422) else 12)
+    assert sum(len(stub.bodies) for stub in stubs) == 12 + moves
+    assert {outcome.kind for outcome in outcomes if isinstance(outcome, CallProblem)} == {kind}
+    assert all(any(s.address in o.detail for s in stubs) for o in outcomes if isinstance(o, CallProblem))
+    assert said == []
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404])
+def test_an_address_that_refuses_what_another_one_answers_is_set_aside(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FIRST_WAIT", 60.0)
+    calls = 0
+
+    async def loses_its_model(body: dict[str, Any]) -> web.Response:
+        nonlocal calls
+        calls += 1
+        number = calls
+        await asyncio.sleep(0.002)
+        return chat("hi") if number <= 20 else error(status, "The model `m` does not exist.")
+
+    said: list[str] = []
+    outcomes, (bad, good), moves, _ = asked_at(loses_its_model, after(0.02), count=300, concurrency=8, say=said.append)
+
+    assert are_replies(outcomes) and len(outcomes) == 300
+    assert moves == len(bad.bodies) - 20 <= 8
+    assert len(good.bodies) == 280
+    (line,) = said
+    assert bad.address in line and f"HTTP {status}" in line
+
+
+def test_a_reply_of_another_model_is_reported_once() -> None:
+    def named(name: str) -> Handler:
+        return lambda body: web.json_response(
+            {"model": name, "choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}
+        )
+
+    said: list[str] = []
+    outcomes, (_, liar, _), _, _ = asked_at(
+        named("m"), named("gpt-2-tiny"), named("m-2024-08-06"), count=40, say=said.append
+    )
+
+    assert are_replies(outcomes)
+    assert said == [f"{liar.address} replies as the model 'gpt-2-tiny', and 'm' was requested"]
 
 
 def test_a_request_that_fails_everywhere_goes_to_each_address_once_and_then_waits() -> None:
@@ -388,6 +427,28 @@ def test_a_request_that_fails_everywhere_goes_to_each_address_once_and_then_wait
     (problem,) = outcomes
     assert isinstance(problem, CallProblem)
     assert all(stub.address in problem.detail for stub in stubs)
+
+
+class TooLong(Silent):
+    """A server for which every prompt is too long."""
+
+    async def answer(self, request: Request) -> Outcome:
+        return CallProblem("failed", "prompt too long")
+
+
+def test_a_refusal_does_not_end_the_trial_of_an_address() -> None:
+    async def main() -> tuple[Outcome, bool]:
+        replicas = Replicas([TooLong(f"http://{number}/v1") for number in range(2)], limit=64)
+        await replicas.answer(request())
+        for replica in replicas._replicas:
+            replica.is_on_trial = True
+        outcome = await replicas.answer(request())
+        return outcome, all(replica.is_on_trial for replica in replicas._replicas)
+
+    outcome, are_on_trial = asyncio.run(main())
+
+    assert isinstance(outcome, CallProblem) and "http://" in outcome.detail
+    assert are_on_trial
 
 
 class Refusing(Silent):
@@ -433,10 +494,8 @@ def test_a_server_that_comes_back_gets_calls_again(monkeypatch: pytest.MonkeyPat
 
     async def main() -> tuple[dict[CallKey, Outcome], int, list[str]]:
         async with several(after(0.005), after(0.005)) as (steady, first_life):
-            model = model_at(steady.address, first_life.address, concurrency=8)
             said: list[str] = []
-            assert model.replicas is not None
-            model.replicas.say = said.append
+            model = model_at(steady.address, first_life.address, concurrency=8, say=said.append)
             port = int(first_life.address.split(":")[2].removesuffix("/v1"))
             calls = asyncio.create_task(answered(model, *map(request, range(600))))
             await asyncio.sleep(0.1)
@@ -460,10 +519,8 @@ def test_a_server_that_comes_back_with_another_model_gets_no_calls(monkeypatch: 
     async def main() -> tuple[dict[CallKey, Outcome], int, list[str]]:
         kept: dict[str, Any] = {"models": ["m"], "models_status": 200}
         async with several(after(0.005), after(0.005), details={"root": "/a/m1"}, **kept) as (steady, first_life):
-            model = model_at(steady.address, first_life.address, concurrency=8)
             said: list[str] = []
-            assert model.replicas is not None
-            model.replicas.say = said.append
+            model = model_at(steady.address, first_life.address, concurrency=8, say=said.append)
             port = int(first_life.address.split(":")[2].removesuffix("/v1"))
             calls = asyncio.create_task(answered(model, *map(request, range(300))))
             await asyncio.sleep(0.1)

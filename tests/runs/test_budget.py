@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from skillmix.calls import CallProblem, Decoding, GenerateKey, Message, Outcome, Reply, Request
+from skillmix.calls import CallProblem, Decoding, GenerateKey, Message, Model, Outcome, Reply, Request
 from skillmix.experiment.costs import Price
 from skillmix.runs.budget import LimitedBudget, Task
 from skillmix.runs.journal.journal import JournalReader, JournalWriter
@@ -25,7 +25,7 @@ def task(number: int) -> Task:
     return Task("m", Request(key, "fake", (Message("user", str(number)),), Decoding(max_tokens=10), 1))
 
 
-class Fake:
+class Fake(Model):
     """Answers each request with the next of its outcomes, the last one for ever."""
 
     def __init__(self, *outcomes: Outcome) -> None:

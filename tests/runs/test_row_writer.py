@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from skillmix.calls import CallProblem, Decoding, GenerateKey, Message, Outcome, Reply, Request
+from skillmix.calls import CallProblem, Decoding, GenerateKey, Message, Model, Outcome, Reply, Request
 from skillmix.errors import UserError
 from skillmix.runs.budget import LimitedBudget, Task
 from skillmix.runs.journal.journal import JournalWriter
@@ -86,7 +86,7 @@ def test_keys_of_two_students_in_one_transaction_are_both_found(tmp_path: Path) 
         assert journal.find(request(2)) is None
 
 
-class AtOnce:
+class AtOnce(Model):
     """Answers all requests that wait, so that many outcomes arrive together."""
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:

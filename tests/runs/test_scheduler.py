@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.calls import CallProblem, Decoding, GenerateKey, Message, Outcome, Reply, Request
+from skillmix.calls import CallProblem, Decoding, GenerateKey, Message, Model, Outcome, Reply, Request
 from skillmix.errors import UserError
 from skillmix.experiment.costs import Price
 from skillmix.runs.budget import Budget, LimitedBudget, Task
@@ -19,7 +19,7 @@ from skillmix.runs.retries import Retries
 from skillmix.runs.scheduler import CallCounts, Scheduler, StopReason
 
 
-class Fake:
+class Fake(Model):
     """Answers by a function, and remembers what it was asked."""
 
     def __init__(self, answer: Callable[[Request], Outcome]) -> None:

@@ -48,14 +48,10 @@ class LeaseActor:
         self._step = step
         opened = AsyncExitStack()
         here = await asyncio.to_thread(settings_here, work.models, work.files)
-        models = await opened_models(here, opened)
-        most = max_open(work.models, models)
+        models = await opened_models(here, opened, lambda line: worker.say(line))
         worker = self._worker = LeaseWorker(
-            models, work.conversations, max_open=most, leaves=_leaves(work.models, models)
+            models, work.conversations, max_open=max_open(models), leaves=_leaves(work.models, models)
         )
-        for model in models.values():
-            if (replicas := getattr(model, "replicas", None)) is not None:
-                replicas.say = worker.say
         self._running = asyncio.create_task(_run(worker, opened))
 
     async def exchange(self, step: int, packet: bytes) -> bytes:
@@ -101,7 +97,7 @@ class LeaseActor:
 def _leaves(used: Mapping[str, Settings], models: Mapping[str, Model]) -> dict[str, int]:
     """How many calls of each served model may have leave at once; one in this process works on thousands."""
     return {
-        name: max(_FEWEST_LEAVES, 2 * (settings.concurrency or getattr(models[name], "at_once", None) or CONCURRENCY))
+        name: max(_FEWEST_LEAVES, 2 * (settings.concurrency or models[name].limits.in_flight or CONCURRENCY))
         for name, settings in used.items()
         if not provider_of(str(settings.asked)).is_in_process
     }

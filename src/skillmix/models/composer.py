@@ -10,7 +10,7 @@ from itertools import permutations
 from random import Random
 from typing import Final, TypeVar
 
-from skillmix.calls import CallProblem, Outcome, Reply, Request
+from skillmix.calls import CallProblem, Limits, Outcome, Reply, Request
 from skillmix.catalog.catalog import Catalog, Frames, Grammar, with_article
 from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError
@@ -165,6 +165,8 @@ class _Text:
 
 class ComposerModel:
     """The composer as a student."""
+
+    limits: Limits = Limits()
 
     def __init__(self, spec: ModelSpec) -> None:
         self._catalog = spec.name or DEFAULT_CATALOG

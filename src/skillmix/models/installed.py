@@ -13,7 +13,7 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any, Final
 
-from skillmix.calls import CallKey, CallProblem, Model, Outcome, Reply, Request
+from skillmix.calls import CallKey, CallProblem, Limits, Model, Outcome, Reply, Request
 from skillmix.errors import UserError
 from skillmix.models.servers.masking import MASK
 
@@ -86,6 +86,12 @@ class GuardedModel:
         self._model = model
         self._spec = spec
         self._provider = provider
+
+    @property
+    def limits(self) -> Limits:
+        """The limits that the model declares, if it does."""
+        limits = getattr(self._model, "limits", None)
+        return limits if isinstance(limits, Limits) else Limits()
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
         """Pass requests and outcomes on, and check that each request gets one outcome."""

@@ -3,9 +3,9 @@
 import re
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-from skillmix.calls import CallKey, CallProblem, GenerateKey, Model, Outcome, Reply, Request, was_cut
+from skillmix.calls import CallKey, CallProblem, GenerateKey, Limits, Model, Outcome, Reply, Request, was_cut
 from skillmix.catalog.combinations import single_skills
 from skillmix.hashing import seed_of
 
@@ -19,9 +19,10 @@ class JoinedModel:
     def __init__(self, model: Model) -> None:
         self._model = model
 
-    def __getattr__(self, name: str) -> Any:
-        """What the model offers beyond the protocol, such as its slots."""
-        return getattr(self._model, name)
+    @property
+    def limits(self) -> Limits:
+        """The limits of the model itself."""
+        return self._model.limits
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
         """Yield a request when all its parts have outcomes."""

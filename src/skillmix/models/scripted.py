@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Final, Literal
 from urllib.parse import parse_qsl
 
-from skillmix.calls import CallProblem, Outcome, Reply, Request, Subject
+from skillmix.calls import CallProblem, Limits, Outcome, Reply, Request, Subject
 from skillmix.catalog.catalog import RESERVED_NAMES, fold_name
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
@@ -87,6 +87,8 @@ class Rates:
 
 class ScriptedModel:
     """A student or a grader that follows a script."""
+
+    limits: Limits = Limits()
 
     def __init__(self, spec: ModelSpec) -> None:
         self._kind, self._rates = _script(spec)

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from typing import ClassVar
 
-from skillmix.calls import CallProblem, Outcome, Request
+from skillmix.calls import CallProblem, Limits, Outcome, Request
 from skillmix.models.servers.pool import CONCURRENCY, Pool
 from skillmix.models.specs import ModelOptions, ModelSpec
 
@@ -25,6 +25,11 @@ class SimpleModel(ABC):
     def __init__(self, spec: ModelSpec, options: ModelOptions) -> None:
         self.spec = spec
         self.options = options
+
+    @property
+    def limits(self) -> Limits:
+        """The limits that the class and the experiment file declare."""
+        return Limits(in_process=self.is_in_process, in_flight=self.options.concurrency or CONCURRENCY)
 
     @abstractmethod
     async def answer(self, request: Request) -> Outcome:

@@ -56,6 +56,8 @@ class ModelOptions:
     timeout: float = 600
     """Seconds that one call may take."""
     access: Access = field(default_factory=Access)
+    say: Callable[[str], None] = lambda line: None
+    """Shows a line to the user."""
 
 
 Opener = Callable[[ModelSpec, ModelOptions], Model]

@@ -20,8 +20,8 @@ class Task(NamedTuple):
 class Budget(Protocol):
     """Decides whether a call may start, and counts its cost."""
 
-    def may_start(self, task: Task) -> bool:
-        """Whether the limits hold even if this call and all calls in flight cost their worst case; if so, it counts."""
+    def reserve(self, task: Task) -> bool:
+        """Reserve the worst-case cost of a call; return False if that would exceed a limit."""
         ...
 
     def release(self, task: Task) -> None:
@@ -68,8 +68,8 @@ class LimitedBudget:
         self._reserved_usd = 0.0
         """About the sum of what is reserved: adding and subtracting rounds."""
 
-    def may_start(self, task: Task) -> bool:
-        """Whether the limits hold even if this call and all calls in flight cost their worst case; if so, it counts."""
+    def reserve(self, task: Task) -> bool:
+        """Reserve the worst-case cost of a call; return False if that would exceed a limit."""
         key = task.request.key
         if self._held and key in self._held:
             self._held.discard(key)

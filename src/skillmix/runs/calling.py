@@ -18,7 +18,7 @@ from skillmix.models.joined import JoinedModel
 from skillmix.models.specs import Access, ModelOptions, announce_model, open_model, parse_spec, provider_of
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.batches.pace import WAIT
-from skillmix.runs.batches.with_batches import BatchWatch, open_batch_models
+from skillmix.runs.batches.with_batches import open_batched, watch
 from skillmix.runs.budget import Budget, Task
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.journal.ahead import ConversationsAhead
@@ -274,33 +274,35 @@ async def serve(
 ) -> None:
     """Open the models and run the tasks of a source; `begin` is given the scheduler before the first task."""
     async with AsyncExitStack() as opened:
-        models = await opened_models(used, opened)
-        most = max_open(used, models)
-        in_batches = open_batch_models(used, models, context.journal.submissions, context.budget, opened)
+        models = await opened_models(used, opened, say)
+        in_batches = open_batched(used, models, context.journal.submissions, context.budget, opened)
         scheduler = Scheduler(
             models,
             context.journal,
             budget=context.budget,
-            max_open=_MAX_OPEN_IN_BATCHES if in_batches else most,
+            max_open=max_open(models),
+            batched=in_batches,
         )
         scheduler.say = say
-        BatchWatch(in_batches, scheduler, wait=context.batch_wait)
-        for model in models.values():
-            if (replicas := getattr(model, "replicas", None)) is not None:
-                replicas.say = say
+        watch(in_batches.values(), scheduler, wait=context.batch_wait)
         begin(scheduler)
         with stopping_on_interrupt(scheduler):
             await scheduler.run(source, follow, counts)
 
 
-def max_open(used: Mapping[str, Settings], models: Mapping[str, Model]) -> int:
+def max_open(models: Mapping[str, Model]) -> int:
     """How many conversations are open at once."""
-    if any(provider_of(str(settings.asked)).is_in_process for settings in used.values()):
+    limits = [model.limits for model in models.values()]
+    if any(one.may_rest for one in limits):
+        return _MAX_OPEN_IN_BATCHES
+    if any(one.in_process for one in limits):
         return _MAX_OPEN_LOCALLY
-    return max(_MAX_OPEN, 2 * sum(getattr(model, "at_once", 0) for model in models.values()))
+    return max(_MAX_OPEN, 2 * sum(one.in_flight or 0 for one in limits))
 
 
-async def opened_models(used: Mapping[str, Settings], opened: AsyncExitStack) -> dict[str, Model]:
+async def opened_models(
+    used: Mapping[str, Settings], opened: AsyncExitStack, say: Callable[[str], None]
+) -> dict[str, Model]:
     """The models of a step by the names that tasks use; names with the same model in this process share it."""
     models: dict[str, Model] = {}
     in_process: dict[_Loaded, Model] = {}
@@ -309,7 +311,7 @@ async def opened_models(used: Mapping[str, Settings], opened: AsyncExitStack) ->
         model = in_process.get(_loaded(settings))
         if model is None:
             access = Access(settings.key, settings.insecure)
-            model = open_model(spec, ModelOptions(settings.concurrency, settings.timeout, access))
+            model = open_model(spec, ModelOptions(settings.concurrency, settings.timeout, access, say))
             opened.push_async_callback(model.close)
             model = JoinedModel(model) if settings.joined else model
         if provider_of(spec).is_in_process:

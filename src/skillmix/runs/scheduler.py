@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from skillmix.calls import CallKey, CallProblem, GenerateKey, Model, Outcome, Reply, Request
 from skillmix.render import plural
@@ -22,6 +22,9 @@ from skillmix.runs.journal.call_journal import CallJournal, TryThread
 from skillmix.runs.journal.row_writer import Try
 from skillmix.runs.outcomes.settled import Arrival, Settled, of_its_role, unusable
 from skillmix.runs.retries import Retries
+
+if TYPE_CHECKING:
+    from skillmix.runs.batches.batched import Batched
 
 _FIRST_CALLS: Final = 10
 """If a model refuses all of these, the fault is the model's and not the requests'."""
@@ -86,9 +89,11 @@ class Scheduler:
         *,
         budget: Budget,
         max_open: int = 512,
+        batched: "Mapping[str, Batched] | None" = None,
         retries: Retries | None = None,
     ) -> None:
         self._models = models
+        self._batched = batched or {}
         self._journal = journal
         self._budget = budget
         self._max_open = max_open
@@ -214,8 +219,8 @@ class Scheduler:
         """Start no more calls; wait for calls in flight and journal them, drop calls that wait for a retry."""
         self.counts.stopped = self.counts.stopped or reason
         self.drop_waiting()
-        for model in self._models.values():
-            getattr(model, "leave", lambda: None)()
+        for model in self._batched.values():
+            model.leave()
 
     def drop_waiting(self) -> None:
         """Drop the calls that no model has taken yet."""
@@ -255,11 +260,11 @@ class Scheduler:
     @property
     def awaited(self) -> int:
         """Calls that are not over, without those that rest in batches."""
-        return self._open - sum(getattr(model, "resting", 0) for model in set(self._models.values()))
+        return self._open - sum(model.resting for model in self._batched.values())
 
     def _start_held(self) -> None:
         """Start the calls that the budget allows; the others wait until calls in flight cost less than reserved."""
-        while self._held and self._budget.may_start(self._held[0]):
+        while self._held and self._budget.reserve(self._held[0]):
             task = self._held.popleft()
             self._open += 1
             self.counts.started += 1
@@ -285,7 +290,7 @@ class Scheduler:
         self._queues[task.model].put_nowait((_FIRST_TURN if is_first else _LATER, next(self._order), task))
 
     async def _serve(self, model: Model, queue: "asyncio.PriorityQueue[_QueueEntry]") -> None:
-        async for request, outcome in model.serve(self._requests(model, queue)):
+        async for request, outcome in model.serve(self._requests(queue)):
             seconds = time.monotonic() - self._started.pop(request.key)
             if isinstance(outcome, CallProblem) and outcome.kind == "waiting":
                 self.counts.stopped = self.counts.stopped or StopReason.BATCHES
@@ -382,15 +387,15 @@ class Scheduler:
             self._first_refused[task.model] = self._first_refused.get(task.model, 0) + 1
         return self._first_refused.get(task.model, 0) == _FIRST_CALLS
 
-    async def _requests(self, model: Model, queue: "asyncio.PriorityQueue[_QueueEntry]") -> AsyncIterator[Request]:
-        keeps: Callable[[Request], bool] = getattr(model, "keeps", lambda request: False)
+    async def _requests(self, queue: "asyncio.PriorityQueue[_QueueEntry]") -> AsyncIterator[Request]:
         while (task := (await queue.get())[-1]) is not None:
             self._started[task.request.key] = time.monotonic()
             first = self._first_calls.setdefault(task.model, set())
             if len(first) < _FIRST_CALLS:
                 first.add(task.request.key)
             cost = self._budget.at_risk(task)
-            if keeps(task.request):
+            batched = self._batched.get(task.model)
+            if batched is not None and batched.keeps(task.request):
                 self._kept.add(task.request.key)
             elif cost is not None:
                 self._notes_calls = True

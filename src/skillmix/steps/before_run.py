@@ -26,8 +26,7 @@ from skillmix.models.local.model import check_chat_template
 from skillmix.models.servers.keys import servers_of
 from skillmix.models.specs import Access, ModelSpec, parse_spec, provider_of
 from skillmix.prompts.prompt_set import load_prompts
-from skillmix.runs.batches.batch_prices import price_of_calls
-from skillmix.runs.batches.with_batches import opened_clients
+from skillmix.runs.batches.with_batches import opened_clients, price_of_calls
 from skillmix.runs.calling import StepContext, opened_models
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.progress import say
@@ -263,7 +262,7 @@ async def probe_settings(settings: Mapping[str, Settings]) -> None:
     async with AsyncExitStack() as opened:
         for name, one in settings.items():
             try:
-                probed |= {**await opened_models({name: one}, opened), **opened_clients({name: one}, opened)}
+                probed |= {**await opened_models({name: one}, opened, say), **opened_clients({name: one}, opened)}
             except UserError as error:
                 errors.append(error)
         for key, addresses in sorted({(s.key, parse_spec(str(s.asked)).addresses) for s in settings.values() if s.key}):

@@ -8,22 +8,29 @@ import yaml
 
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import experiment_of
-from skillmix.models.batches import batch_records
-from skillmix.models.batches.custom_ids import custom_id, tag_in
+from skillmix.models.batches.clients import FileBatches, LineResult, identifier, open_batches
 from skillmix.models.batches.dialects import DIALECTS, batch_fault, dialect_of
-from skillmix.models.batches.file_batches import FileBatches
-from skillmix.models.batches.file_batches import _line_of as file_line
-from skillmix.models.batches.inline_batches import _line_of as inline_line
 from skillmix.models.servers.keys import Server
 from skillmix.models.servers.openai import ChatServer
-from skillmix.models.specs import parse_spec
+from skillmix.models.specs import ModelOptions, parse_spec
+from skillmix.runs.journal.submissions import custom_id
+
+
+def file_line(raw: bytes) -> LineResult | None:
+    spec = parse_spec("openai:m@http://127.0.0.1:1/v1")
+    return open_batches(spec, ModelOptions(), DIALECTS["openai"]).read_line(raw)
+
+
+def inline_line(raw: bytes) -> LineResult | None:
+    spec = parse_spec("anthropic:m@http://127.0.0.1:1/v1")
+    return open_batches(spec, ModelOptions(), DIALECTS["anthropic"]).read_line(raw)
 
 
 def test_the_id_of_a_call_is_one_that_every_provider_takes_and_holds_its_tag() -> None:
     made = custom_id("skx0123456789abcdef", "generate/s/c/0/1", "ab")
 
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", made)
-    assert tag_in(made) == "skx0123456789abcdef"
+    assert made.startswith("skx0123456789abcdef-")
     assert made != custom_id("skx0123456789abcdef", "generate/s/c/0/2", "ab")
 
 
@@ -138,8 +145,8 @@ def test_a_result_of_a_message_has_one_meaning(result: bytes, kind: str, status:
 
 def test_an_id_that_could_lead_elsewhere_is_no_id() -> None:
     for value in ("../files", "a/b", "", "a?b", " a", "x" * 300, 7, None):
-        assert batch_records.identifier({"id": value}, "id") is None
-    assert batch_records.identifier({"id": "batch_abc-1"}, "id") == "batch_abc-1"
+        assert identifier({"id": value}, "id") is None
+    assert identifier({"id": "batch_abc-1"}, "id") == "batch_abc-1"
 
 
 @pytest.mark.parametrize(
@@ -152,4 +159,4 @@ def test_an_id_that_could_lead_elsewhere_is_no_id() -> None:
 def test_an_azure_address_without_a_version_gets_one(address: str, path: str) -> None:
     server = ChatServer(Server(address, None, None, is_own=False), "deployment", 10)
 
-    assert FileBatches(DIALECTS["azure"], server)._path("/batches", "limit=1") == path
+    assert FileBatches(DIALECTS["azure"], server).path("/batches", "limit=1") == path

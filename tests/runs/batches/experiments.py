@@ -22,7 +22,7 @@ FAST = BatchPace(
 
 def hurry() -> None:
     """Wait for nothing longer than a test can; for processes of their own."""
-    pace.PACE[0] = FAST
+    pace.PACE = FAST
     retries.FIRST_WAIT = 0.001  # type: ignore[misc]
     retries.LONGEST_WAIT = 0.01  # type: ignore[misc]
 

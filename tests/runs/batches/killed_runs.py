@@ -15,14 +15,13 @@ from typing import Any
 import yaml
 
 from skillmix.commands import main as command
-from skillmix.models.batches.file_batches import FileBatches
-from skillmix.models.batches.inline_batches import InlineBatches
-from skillmix.runs.batches import batch_model, with_batches
+from skillmix.models.batches.clients import FileBatches, InlineBatches
+from skillmix.runs.batches import batched, with_batches
 from skillmix.runs.journal.journal import JournalWriter
 from skillmix.runs.journal.submissions import Submissions
 from tests.runs.batches.experiments import hurry, written
 
-assert batch_model and with_batches  # imported before the forks
+assert batched and with_batches  # imported before the forks
 
 
 def places(shape: str) -> dict[str, tuple[type, str]]:

@@ -211,6 +211,8 @@ class StubProvider:
         """The lines in another order, twice where asked; the first download may be damaged."""
         batch.downloads += 1
         sent = sorted(lines, key=lambda line: hashlib.sha256(line).digest())
+        if "unreadable results" in self.faults:
+            return b"x" * 2000
         if "repeats lines" in self.faults:
             sent = [*sent, *sent[:3]]
         if "corrupts lines" in self.faults and batch.downloads == 1:
@@ -300,19 +302,26 @@ class StubProvider:
         if is_first and "500 before creation" in self.faults:
             return web.json_response({"error": {"message": "oops"}}, status=500)
         batch = make()
+        if "every creation is lost" in self.faults:
+            self.finish(batch)
+            return web.json_response({"error": {"message": "oops"}}, status=500)
         if is_first and "500 after creation" in self.faults:
             return web.json_response({"error": {"message": "oops"}}, status=500)
         if is_first and "cut after creation" in self.faults:
             assert request.transport is not None
             request.transport.close()
             return web.Response()
-        return web.json_response(self.shown_message(batch) if "messages" in request.path else self.shown(batch))
+        answer = self.shown_message(batch) if "messages" in request.path else self.shown(batch)
+        if (is_first and "wrong id" in self.faults) or "wrong ids" in self.faults:
+            answer["id"] = f"batch_wrong_{self.creations}"
+        return web.json_response(answer)
 
     async def listed(self, request: web.Request) -> web.Response:
         """Pages of two, the newest first, among them batches of other keys."""
         self.searches += 1
         is_message = "messages" in request.path
-        newest = sorted(self.batches.values(), key=lambda b: int(b.id.split("_")[1]), reverse=True)
+        hides = "hides batches" in self.faults or ("listed late" in self.faults and self.searches < 4)
+        newest = sorted([] if hides else self.batches.values(), key=lambda b: int(b.id.split("_")[1]), reverse=True)
         after = request.query.get("after_id" if is_message else "after")
         ids = [batch.id for batch in newest]
         start = ids.index(after) + 1 if after in ids else 0
@@ -345,6 +354,10 @@ class StubProvider:
     # Anthropic's
 
     def shown_message(self, batch: StubBatch) -> Body:
+        whole = self.whole_message(batch)
+        return {**whole, "request_counts": None} if "no counts" in self.faults else whole
+
+    def whole_message(self, batch: StubBatch) -> Body:
         is_over = batch.state in (*WRITTEN, "ended")
         word = "ended" if is_over else "in_progress" if batch.state in ("validating", "failed") else batch.state
         done = {"processing": 0 if is_over else len(batch.calls), "succeeded": batch.answered if is_over else 0}

@@ -43,6 +43,8 @@ FAULTS = {
         "unknown states",
         "upper-case states",
         "no usage",
+        "wrong id",
+        "listed late+500 after creation",
     ],
     "openai": [
         "completes without a file",
@@ -54,18 +56,18 @@ FAULTS = {
         "forgets metadata+500 after creation",
     ],
 }
+ONLY_ANTHROPIC = [("anthropic", "no counts"), ("anthropic", "no counts+500 after creation")]
 CASES = [("openai", fault) for faults in FAULTS.values() for fault in faults] + [
     ("anthropic", fault) for fault in FAULTS["both"]
 ]
-ONCE = [("azure", "upper-case states")]
+ONCE = [("azure", "upper-case states"), *ONLY_ANTHROPIC]
 
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retries, "FIRST_WAIT", 0.001)
     monkeypatch.setattr(retries, "LONGEST_WAIT", 0.01)
-    monkeypatch.setattr(pace, "PACE", [FAST])
-    monkeypatch.setattr("skillmix.runs.batches.batch_model.PACE", [FAST])
+    monkeypatch.setattr(pace, "PACE", FAST)
 
 
 def provider(shape: str, *faults: str, **more: Any) -> StubProvider:
@@ -129,6 +131,8 @@ def test_whatever_a_provider_does_scores_are_those_of_a_direct_run_and_each_call
         check(direct["anthropic" if shape == "anthropic" else "openai"], stub)
         if "creation" in fault and fault != "429 at creation":
             assert stub.searches > 1  # pages of two
+        if fault == "wrong id":
+            assert stub.creations == 4 and stub.searches
 
 
 @pytest.mark.parametrize("number", range(60 if os.environ.get("SKILLMIX_LONG") else 1))
@@ -352,6 +356,56 @@ def test_a_batch_without_a_trace_is_sent_again_and_its_calls_count_with_their_wo
 
         assert "does not know it any more" in capsys.readouterr().err
         assert set(stub.billed.values()) == {1}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("fault", ["every creation is lost", "wrong ids"])
+def test_two_batches_in_a_row_that_nobody_shows_stop_the_step(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], shape: str, fault: str
+) -> None:
+    with serving(provider(shape, fault, "hides batches")) as stub:
+        path = written(in_folder, stub.address, shape=shape)
+
+        ended = [command(["run", str(path), "--json", "--no-wait"]) for _ in range(4)]
+
+        assert ended == ([2] * 4 if fault == "every creation is lost" else [IN_BATCHES, IN_BATCHES, 2, 2])
+        said = capsys.readouterr().err
+        assert f"batches are lost. {stub.address} does not show 2 batches in a row" in said
+        assert stub.creations == 2
+
+        stub.faults -= {fault, "hides batches"}
+        assert command(["run", str(path), "--json", "--forget-batches"]) == 1
+        assert stub.creations == 6
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_clock_that_jumps_does_not_make_a_batch_look_lost(
+    in_folder: Path, direct: dict[str, DirectRun], shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true, started = time.time, time.monotonic()
+    monkeypatch.setattr(time, "time", lambda: true() + (7200 if time.monotonic() > started + 0.05 else 0))
+    with serving(provider(shape, "500 after creation", "listed late")) as stub:
+        command(["run", str(written(in_folder, stub.address, shape=shape)), "--json"])
+
+        check(direct[shape], stub)
+        assert stub.creations == 4
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_calls_whose_results_cannot_be_read_are_not_sent_again_by_the_same_run(
+    in_folder: Path, capsys: pytest.CaptureFixture[str], shape: str
+) -> None:
+    with serving(provider(shape, "unreadable results")) as stub:
+        run = ["run", str(written(in_folder, stub.address, shape=shape)), "--json"]
+        assert command(run) == 1
+
+        said = capsys.readouterr().err
+        assert "8 results cannot be read" in said and "failed: 8 calls: unreadable result of a batch" in said
+        assert stub.creations == 1 and (run_status("run").submitted, run_status("run").failed) == (0, 8)
+
+        stub.faults -= {"unreadable results"}
+        assert command(run) == 1
+        assert stub.creations == 5 and len(stub.billed) > 8
 
 
 def test_a_user_can_give_up_batches_and_the_calls_are_made_again(

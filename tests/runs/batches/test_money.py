@@ -66,23 +66,23 @@ def test_a_reply_is_never_replaced_by_a_batch(tmp_path: Path) -> None:
         assert journal.submissions.batches() == []
 
 
-def test_the_worst_case_of_calls_in_batches_is_held_before_any_new_call_may_start() -> None:
+def test_the_worst_case_of_calls_in_batches_is_held_before_any_new_call_is_reserved() -> None:
     worst = Price(0.0, 10_000.0).worst(request())
     budget = LimitedBudget({"m": Price(0.0, 10_000.0)}, spent=(0, 0.0), max_calls=3, max_usd=1.5 * worst)
     budget.hold(request(0).key, worst)
 
-    assert not budget.may_start(Task("m", request(1)))
-    assert budget.may_start(Task("m", request(0)))
+    assert not budget.reserve(Task("m", request(1)))
+    assert budget.reserve(Task("m", request(0)))
     assert budget.calls == 1
     settled = budget.settle(Task("m", request(0)), Reply("x", input_tokens=1, output_tokens=1))
     assert isinstance(settled, Reply) and settled.cost_usd == pytest.approx(0.01)
-    assert budget.may_start(Task("m", request(1)))
+    assert budget.reserve(Task("m", request(1)))
 
 
 def test_a_call_that_a_direct_run_finds_in_a_batch_costs_what_the_batch_costs() -> None:
     budget = LimitedBudget({"m": Price(0.0, 10_000.0)}, spent=(0, 0.0), max_calls=None, max_usd=None)
     budget.hold(request(0).key, 0.5, share=0.5)
-    budget.may_start(Task("m", request(0)))
+    budget.reserve(Task("m", request(0)))
 
     settled = budget.settle(Task("m", request(0)), Reply("x", input_tokens=1, output_tokens=10))
 
@@ -129,6 +129,47 @@ def test_the_budget_holds_the_worst_case_of_all_that_is_submitted_over_all_runs(
         assert run_status("run").cost_usd <= 2.0
         with open_run("run").read() as journal:
             assert sum(1 for _ in journal.calls("generate")) >= submitted
+
+
+@pytest.mark.parametrize("shape", ["openai", "anthropic"])
+def test_a_batch_that_may_exist_counts_against_the_budget(in_folder: Path, shape: str) -> None:
+    prices = in_folder / "prices.yaml"
+    prices.write_text(PRICES.replace("openai", shape), encoding="utf-8")
+    with serving(provider(shape, "every creation is lost", "hides batches")) as stub:
+        path = written(in_folder, stub.address, shape=shape, budget={"max_usd": 9.0})
+        costs = []
+        for _ in range(3):
+            command(["run", str(path), "--json", "--no-wait", "--prices", str(prices)])
+            costs.append(run_status("run").cost_usd)
+
+        batch_usd = 0.5 * sum(0.07 + 0.06 for _ in range(sum(stub.billed.values())))
+        assert stub.creations < 3 * 2
+        assert batch_usd < costs[0] <= costs[-1] <= 9.0
+        assert max(stub.billed.values()) <= 2
+
+
+def test_a_batch_that_is_gone_is_charged_once(in_folder: Path) -> None:
+    prices = in_folder / "prices.yaml"
+    prices.write_text(PRICES, encoding="utf-8")
+    with serving(provider("openai", "never finishes")) as stub:
+        path = written(in_folder, stub.address, budget={"max_usd": 2.0})
+        run = ["run", str(path), "--json", "--no-wait", "--prices", str(prices)]
+        assert command(run) == IN_BATCHES
+        held = sum(wave.worst_usd for wave in run_status("run").batches)
+        stub.batches.clear()
+        stub.faults |= {"hides batches"}
+
+        command(run)
+        first = run_status("run").cost_usd
+        others = []
+        for _ in range(2):
+            stub.batches.clear()
+            command(run)
+            others.append(run_status("run").cost_usd)
+
+        assert first == pytest.approx(held)
+        assert others == [first, first]
+        assert len(stub.batches) == 0 and run_status("run").submitted == 0
 
 
 def test_an_estimate_shows_the_cost_in_batches_and_with_direct_calls(

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from skillmix.calls import CallKey, CallProblem, GenerateKey, Outcome, Request
+from skillmix.calls import CallKey, CallProblem, GenerateKey, Model, Outcome, Request
 from skillmix.catalog.catalog import Catalog
 from skillmix.experiment.plan import Settings
 from skillmix.models.scripted import ScriptedModel
@@ -39,7 +39,7 @@ class Asked:
     """Calls that were asked before the call that they depend on was stored."""
 
 
-class _Model:
+class _Model(Model):
     """A scripted model that takes a while; some calls are turned away when they come first."""
 
     def __init__(self, model: str, asked: Asked, chance: random.Random) -> None:

@@ -37,6 +37,8 @@ class BatchDialect:
     """The price of a call in a batch, as a share of its price outside; the price file may say another."""
     hosts: tuple[str, ...] = ()
     """Ends of host names that speak this dialect."""
+    batches: str = "/batches"
+    """The path of the list of batches."""
     endpoint: str = "/v1/chat/completions"
     """The path that the lines of a file name."""
     query: str = ""
@@ -90,7 +92,9 @@ DIALECTS: Final[dict[str, BatchDialect]] = {
             key_header="api-key",
             unready_files=frozenset({"pending", "running", "notrunning"}),
         ),
-        BatchDialect("anthropic", "anthropic", "inline", 100_000, 240_000_000, _MESSAGE_STATES),
+        BatchDialect(
+            "anthropic", "anthropic", "inline", 100_000, 240_000_000, _MESSAGE_STATES, batches="/messages/batches"
+        ),
     )
 }
 """The dialects by name; the first of a provider is its own."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from skillmix.calls import CallProblem, Message, Outcome, Request
+from skillmix.calls import CallProblem, Limits, Message, Outcome, Request
 from skillmix.models.checkpoints import checkpoint_of
 from skillmix.models.local.apart.model_process import RemoteWork
 from skillmix.models.local.gpu_share import gpu_memory
@@ -95,9 +95,10 @@ class LocalModel:
         self._remote: RemoteWork | None = None
 
     @property
-    def slots(self) -> int | None:
-        """The number of conversations at once; None until the model is loaded, if the device decides it."""
-        return self._slots if self._remote is None else self._remote.slots or self._slots
+    def limits(self) -> Limits:
+        """The number of conversations at once is known when the model is loaded, if the device decides it."""
+        slots = self._slots if self._remote is None else self._remote.slots or self._slots
+        return Limits(in_process=True, in_flight=slots)
 
     async def probe(self) -> CallProblem | None:
         """Check that the checkpoint and its adapters exist and belong together; fetch a bundled model."""

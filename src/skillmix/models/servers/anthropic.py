@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 from typing import Final
 from urllib.parse import quote
 
-from skillmix.calls import CallProblem, Outcome, Reply, Request
+from skillmix.calls import CallProblem, Limits, Outcome, Reply, Request
 from skillmix.models.servers.http import Endpoint, Refused, fatal_in_probe
 from skillmix.models.servers.keys import server_of
 from skillmix.models.servers.pool import CONCURRENCY, Pool
-from skillmix.models.servers.replies import anthropic_answer
+from skillmix.models.servers.replies import NamesInReplies, anthropic_answer
 from skillmix.models.specs import ModelOptions, ModelSpec
 
 VERSION: Final = "2023-06-01"
@@ -24,8 +24,11 @@ class AnthropicModel:
         self.address = server.address
         self._name = spec.name
         self._is_own = server.is_own
+        self._names = NamesInReplies(spec.name, server.address, options.say)
         key = {"x-api-key": server.secret} if server.secret else {}
         self.endpoint = Endpoint(server, headers={**key, "anthropic-version": VERSION}, timeout=options.timeout)
+        self.limits = Limits(in_flight=options.concurrency or CONCURRENCY)
+        """The calls in flight."""
         self._pool = Pool(self.answer, limit=options.concurrency or CONCURRENCY)
 
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
@@ -77,6 +80,7 @@ class AnthropicModel:
         if isinstance(answer, CallProblem):
             return answer
         self.endpoint.note_good_reply()
+        self._names.check(answer.model)
         return Reply(
             text=answer.text,
             finish=answer.finish,

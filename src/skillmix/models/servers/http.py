@@ -6,7 +6,7 @@ to try again, and when.
 
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -35,6 +35,8 @@ _UNSURE: Final = {408, 499}
 """Client errors after which the server may have done the work, and bill it."""
 MAX_REPLY: Final = 2**20
 """Bytes of a decoded reply; more if the request allows many tokens."""
+MAX_LINE: Final = 2**24
+"""Bytes of a line of a body that is read line by line; a longer one counts as unreadable."""
 MAX_LIST: Final = 2**22
 """Bytes of a decoded list of models."""
 _DONE: Final = frozenset({200})
@@ -105,14 +107,27 @@ class Endpoint:
         """Let the server delete something; the body of its reply, or the problem."""
         return await self._exchange("DELETE", path, {}, MAX_REPLY, _DONE_OR_MADE)
 
+    async def stream(self, path: str, take: Callable[[bytes], bool], *, max_bytes: int) -> CallProblem | Refused | None:
+        """Give each line of the body at a path to `take` as it comes, until that returns True."""
+        raw = await self._exchange("GET", path, {}, max_bytes, take=take)
+        return None if isinstance(raw, bytes) else raw
+
     async def _exchange(
-        self, method: str, path: str, content: Mapping[str, Any], max_bytes: int, good: frozenset[int] = _DONE
+        self,
+        method: str,
+        path: str,
+        content: Mapping[str, Any],
+        max_bytes: int,
+        good: frozenset[int] = _DONE,
+        *,
+        take: Callable[[bytes], bool] | None = None,
     ) -> bytes | CallProblem | Refused:
         url = f"{self._server.address}{path}"
         try:
             async with self._opened().request(method, url, allow_redirects=False, **content) as response:
-                raw, is_complete = await _read(response, max_bytes)
-                if response.status not in good:
+                is_good = response.status in good
+                raw, is_complete = await _read(response, max_bytes, take if is_good else None)
+                if not is_good:
                     return self.failure(response.status, raw, response.headers)
         except TimeoutError as error:
             is_free = isinstance(error, aiohttp.ConnectionTimeoutError)
@@ -180,18 +195,36 @@ class Endpoint:
         return Refused(detail, CallProblem("failed", reason, detail, is_free=True))
 
 
-async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> tuple[bytes, bool]:
-    """Read and decode a body up to a limit; the second value says whether the body is complete."""
+async def _read(
+    response: aiohttp.ClientResponse, max_bytes: int, take: Callable[[bytes], bool] | None = None
+) -> tuple[bytes, bool]:
+    """Read and decode a body up to a limit; the second value says whether the body is complete.
+
+    With `take`, each line is given away as it comes and only an unfinished one is kept.
+    """
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     decompressor = _decompressor(encoding)
     body = bytearray()
-    received = 0
+    received = decoded = 0
     async for chunk in response.content.iter_any():
         received += len(chunk)  # compressed data can go on for ever without unpacking to a single byte
-        body += chunk if decompressor is None else decompressor.decompress(chunk, max_bytes + 1 - len(body))
-        if max(received, len(body)) > max_bytes:
+        more = chunk if decompressor is None else decompressor.decompress(chunk, max_bytes + 1 - decoded)
+        decoded += len(more)
+        body += more
+        start = 0
+        while take is not None and (end := body.find(b"\n", start)) >= 0:
+            if take(bytes(body[start:end])):
+                response.close()
+                return b"", True
+            start = end + 1
+        del body[:start]
+        if take is not None and len(body) > MAX_LINE:
+            body = bytearray(b"?")  # what is left of the line is no result
+        if max(received, decoded) > max_bytes:
             response.close()
             return bytes(body), False
+    if take is not None:
+        take(bytes(body))
     return bytes(body), True
 
 

@@ -1,17 +1,17 @@
 """Chat endpoints that are compatible with OpenAI's, with the quirks of many servers."""
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Final
 
-from skillmix.calls import CallProblem, Outcome, Reply, Request
+from skillmix.calls import CallProblem, Limits, Outcome, Reply, Request
 from skillmix.models.servers.http import Endpoint, Refused, fatal_in_probe
 from skillmix.models.servers.keys import Server, servers_of
 from skillmix.models.servers.masking import MASK
 from skillmix.models.servers.pool import CONCURRENCY, Pool
 from skillmix.models.servers.replicas import Replicas
-from skillmix.models.servers.replies import ListedModel, chat_answer, listed_models
+from skillmix.models.servers.replies import ListedModel, NamesInReplies, chat_answer, listed_models
 from skillmix.models.specs import ModelOptions, ModelSpec
 
 _MAY_BE_LEFT_OUT: Final = ("seed", "temperature", "top_p")
@@ -26,15 +26,16 @@ class OpenAIModel:
     """A chat model behind `/chat/completions`, at one address or at several."""
 
     def __init__(self, spec: ModelSpec, options: ModelOptions) -> None:
-        servers = [ChatServer(server, spec.name, options.timeout) for server in servers_of(spec, options.access)]
+        places = servers_of(spec, options.access)
+        servers = [ChatServer(place, spec.name, options.timeout, say=options.say) for place in places]
         self._servers = servers
-        self.at_once = options.concurrency or CONCURRENCY * len(servers)
-        """Calls in flight at once, over all addresses."""
-        self.replicas = Replicas(servers, limit=self.at_once) if len(servers) > 1 else None
-        """Shares the calls out over several addresses; None if there is one."""
-        self.answer = servers[0].answer if self.replicas is None else self.replicas.answer
+        most = options.concurrency or CONCURRENCY * len(servers)
+        self.limits = Limits(in_flight=most)
+        """The calls in flight, over all addresses."""
+        self._replicas = Replicas(servers, limit=most, say=options.say) if len(servers) > 1 else None
+        self.answer = servers[0].answer if self._replicas is None else self._replicas.answer
         """Make one call."""
-        self._pool = Pool(self.answer, limit=self.at_once)
+        self._pool = Pool(self.answer, limit=most)
 
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
         """Answer requests, many at once."""
@@ -42,15 +43,15 @@ class OpenAIModel:
 
     async def probe(self) -> CallProblem | None:
         """Look for the model in the list of each server that has a list."""
-        if self.replicas is not None:
-            return await self.replicas.probe()
+        if self._replicas is not None:
+            return await self._replicas.probe()
         listed = await self._servers[0].listed()
         return listed if isinstance(listed, CallProblem) else None
 
     async def close(self) -> None:
         """Close the connections."""
-        if self.replicas is not None:
-            await self.replicas.close()
+        if self._replicas is not None:
+            await self._replicas.close()
         for server in self._servers:
             await server.close()
 
@@ -58,13 +59,22 @@ class OpenAIModel:
 class ChatServer:
     """One address of a chat model, and the parameters that its server refuses."""
 
-    def __init__(self, server: Server, name: str, timeout: float, *, key_header: str | None = None) -> None:
+    def __init__(
+        self,
+        server: Server,
+        name: str,
+        timeout: float,
+        *,
+        key_header: str | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
         headers = {"Authorization": f"Bearer {server.secret}"} if server.secret else {}
         if key_header and server.secret:
             headers[key_header] = server.secret
         self.address = server.address
         self._name = name
         self.endpoint = Endpoint(server, headers=headers, timeout=timeout)
+        self._names = NamesInReplies(name, server.address, say)
         self._limit_name = "max_tokens"
         self._left_out: set[str] = set()
 
@@ -140,6 +150,7 @@ class ChatServer:
         if isinstance(answer, CallProblem):
             return answer
         self.endpoint.note_good_reply()
+        self._names.check(answer.model)
         requested = {"temperature": request.decoding.temperature, "top_p": request.decoding.top_p, "seed": request.seed}
         return Reply(
             text=answer.text,

@@ -1,7 +1,7 @@
 """Many calls in flight for a model that answers one request at a time; their number adapts to an overloaded server."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Final
 
 from skillmix.calls import CallProblem, Outcome, Request
@@ -44,6 +44,29 @@ class Room:
         return is_wider
 
 
+class Results(asyncio.Queue[_Result | asyncio.Task[None]]):
+    """Outcomes that wait to be yielded, and the workers that have ended."""
+
+
+async def results_of(working: Sequence[Coroutine[None, None, None]], results: Results) -> AsyncIterator[_Result]:
+    """Yield what workers put into a queue until all of them have ended; an exception in one ends them all."""
+    workers = [asyncio.create_task(one) for one in working]
+    for worker in workers:
+        worker.add_done_callback(results.put_nowait)
+    try:
+        left = len(workers)
+        while left:
+            result = await results.get()
+            if isinstance(result, asyncio.Task):
+                result.result()
+                left -= 1
+            else:
+                yield result
+    finally:
+        for worker in workers:
+            worker.cancel()
+
+
 class Pool:
     """Keeps up to `limit` calls in flight; `room` is the present number.
 
@@ -61,29 +84,13 @@ class Pool:
         """The present number of calls in flight."""
         return self._room.size
 
-    async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[_Result]:
+    def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[_Result]:
         """Answer requests, and yield outcomes in the order of their arrival."""
-        results: asyncio.Queue[_Result | asyncio.Task[None]] = asyncio.Queue()
+        results = Results()
         stream = _SharedStream(requests)
-        workers = [asyncio.create_task(self._work(slot, stream, results)) for slot in range(self._limit)]
-        for worker in workers:
-            worker.add_done_callback(results.put_nowait)
-        try:
-            working = len(workers)
-            while working:
-                result = await results.get()
-                if isinstance(result, asyncio.Task):
-                    result.result()  # an exception in `answer` ends the serving
-                    working -= 1
-                else:
-                    yield result
-        finally:
-            for worker in workers:
-                worker.cancel()
+        return results_of([self._work(slot, stream, results) for slot in range(self._limit)], results)
 
-    async def _work(
-        self, slot: int, stream: "_SharedStream", results: "asyncio.Queue[_Result | asyncio.Task[None]]"
-    ) -> None:
+    async def _work(self, slot: int, stream: "_SharedStream", results: Results) -> None:
         while True:
             while slot >= self._room.size and not stream.is_over:
                 await stream.wait_for_change()

@@ -1,7 +1,8 @@
 """Several addresses of one model: each call goes to the least loaded one that works.
 
 A conversation prefers one address, because its server may keep the beginning of the conversation in a cache. A server
-that fails gets no calls until it answers again, and a call that it failed can move to another address at once.
+that fails, or refuses calls while another one answers, gets no calls until it works again. A call that it failed or
+refused can move to another address at once.
 """
 
 import asyncio
@@ -28,8 +29,10 @@ _START: Final = 2.0
 """Seconds in which the first calls wait for the checks of all addresses."""
 _QUIET: Final = 60.0
 """Seconds between two lines about the failures of one address."""
-_HOMES: Final = 20_000
-"""Conversations whose address is remembered."""
+_REFUSALS: Final = ("HTTP 400", "HTTP 401", "HTTP 403", "HTTP 404")
+"""Problems that may be those of one address; the request is to blame only if every address has them."""
+_MOST_REFUSALS: Final = 3
+"""Calls in a row that an address may refuse while another one answers, until it is set aside."""
 _NAMED: Final = 16
 """Addresses that a message names."""
 
@@ -67,6 +70,7 @@ class Replica:
         self.is_on_trial = False
         """Whether it has not answered a call since it failed; it then gets one call at a time."""
         self._failures = 0
+        self._refusals = 0
         self._answered_at = -inf
         self._down_at = -inf
 
@@ -83,6 +87,7 @@ class Replica:
     def note_answer(self, sent_at: float, now: float) -> bool:
         """Remember an answer; True if it brings the address back."""
         self._answered_at = now
+        self._refusals = 0
         self.room.note(is_turned_away=False)
         if sent_at < self._down_at:  # an answer to an older call does not end a pause that the server asked for
             return False
@@ -106,6 +111,20 @@ class Replica:
             return False
         return self.take_down(problem, now, asked)
 
+    def note_refusal(self, problem: CallProblem, now: float, all_addresses: "Sequence[Replica]") -> bool:
+        """Remember a refused call; True if the address gets no calls from now on, as others answer them.
+
+        A refusal comes fast: an address with several calls at once would get most of them.
+        """
+        self._refusals += 1
+        self.is_on_trial = True
+        others_answer = any(
+            other.down_until is None and other._answered_at > self._answered_at for other in all_addresses
+        )
+        if self._refusals < _MOST_REFUSALS or self.down_until is not None or not others_answer:
+            return False
+        return self.take_down(problem, now)
+
     def take_down(self, problem: CallProblem, now: float, least: float = 0.0) -> bool:
         """Give the address no calls for a while, twice as long after each failure in a row; True if it had calls."""
         was_up = self.down_until is None
@@ -126,20 +145,24 @@ class Replicas:
     """Shares the calls of a model out over its addresses."""
 
     def __init__(
-        self, servers: Sequence[ReplicaServer], *, limit: int, clock: Callable[[], float] = time.monotonic
+        self,
+        servers: Sequence[ReplicaServer],
+        *,
+        limit: int,
+        say: Callable[[str], None] = lambda line: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._replicas = [Replica(server, index, limit) for index, server in enumerate(servers)]
         self._clock = clock
         self._tried: dict[CallKey, set[int]] = {}
-        self._homes: dict[str, int] = {}
+        """By call, the addresses that failed or refused it."""
         self._listed: dict[str, ListedModel] = {}
         self._unusable: CallProblem | None = None
         self._is_started = False
         self._starting: asyncio.Task[None] | None = None
         self._checks: set[asyncio.Task[None]] = set()
         self._said: dict[int, float] = {}
-        self.say: Callable[[str], None] = lambda line: None
-        """Shows a line to the user."""
+        self._say = say
 
     async def probe(self) -> CallProblem | None:
         """Ask all servers which model they have; a problem if one cannot be used or differs, or if none answers.
@@ -170,32 +193,24 @@ class Replicas:
             outcome = await replica.server.answer(request)
         finally:
             replica.in_flight -= 1
-        if isinstance(outcome, CallProblem) and outcome.kind == "passing":
+        if isinstance(outcome, CallProblem) and (outcome.kind == "passing" or outcome.reason in _REFUSALS):
             return self._moved(request.key, replica, outcome, sent_at)
         self._tried.pop(request.key, None)
+        if isinstance(outcome, CallProblem) and outcome.kind != "final":
+            return _at(replica.address, outcome)
         if replica.note_answer(sent_at, self._clock()):
             self._say_back(replica)
-        if isinstance(outcome, CallProblem) and outcome.kind == "fatal":
-            return _at(replica.address, outcome)
         return outcome
 
     def choose(self, key: CallKey) -> Replica:
-        """The address for a call: that of its conversation, or the least loaded one if that has much less to do."""
+        """The address for a call: from that of its conversation on, the first one that is not clearly more loaded."""
         self._check_again()
-        conversation = conversation_of(key)
-        first = _first_choice(conversation, len(self._replicas))
-        home = self._homes.get(conversation, first)
+        number = len(self._replicas)
+        home = int.from_bytes(blake2b(conversation_of(key).encode(), digest_size=8).digest()) % number
         candidates = self._candidates(key)
-
-        def distance(replica: Replica) -> int:
-            return (replica.index - home) % len(self._replicas)
-
-        preferred = min(candidates, key=distance)
-        least = min(candidates, key=lambda replica: (replica.in_flight, distance(replica)))
-        is_crowded = preferred.in_flight > least.in_flight + max(2, least.in_flight // 4)
-        chosen = least if is_crowded else preferred
-        self._remember(conversation, first, chosen.index)
-        return chosen
+        least = min(replica.in_flight for replica in candidates)
+        free = [replica for replica in candidates if replica.in_flight <= least + max(2, least // 4)]
+        return min(free, key=lambda replica: (replica.index - home) % number)
 
     def _candidates(self, key: CallKey) -> list[Replica]:
         """The addresses that a call may go to: those that work, have room and have not failed this call.
@@ -209,26 +224,23 @@ class Replicas:
         fresh = [replica for replica in up if replica.index not in tried] or up
         return [replica for replica in fresh if not replica.is_full] or fresh
 
-    def _remember(self, conversation: str, first: int, chosen: int) -> None:
-        """Keep the address of a conversation that is not at its first choice."""
-        if chosen == first:
-            self._homes.pop(conversation, None)
-            return
-        self._homes[conversation] = chosen
-        if len(self._homes) > _HOMES:
-            del self._homes[next(iter(self._homes))]
-
     def _moved(self, key: CallKey, replica: Replica, problem: CallProblem, sent_at: float) -> CallProblem:
-        """The problem of a call that may pass, with whether the call can move to another address."""
+        """The problem of a call that another address may answer, with whether the call can move there."""
         now = self._clock()
-        if replica.note_problem(problem, sent_at, now):
+        is_refused = problem.kind != "passing"
+        is_down = (
+            replica.note_refusal(problem, now, self._replicas)
+            if is_refused
+            else replica.note_problem(problem, sent_at, now)
+        )
+        if is_down:
             self._say_down(replica)
         tried = self._tried.setdefault(key, set())
         tried.add(replica.index)
         if any(other.down_until is None and other.index not in tried for other in self._replicas):
-            return replace(_at(replica.address, problem), may_move=True)
+            return replace(_at(replica.address, problem), kind="passing", may_move=True)
         del self._tried[key]
-        return self._of_all(replica, problem, now)
+        return _at(replica.address, problem) if is_refused else self._of_all(replica, problem, now)
 
     def _of_all(self, replica: Replica, problem: CallProblem, now: float) -> CallProblem:
         """The problem of a call that no address could answer; the call waits for the address that is due first."""
@@ -300,12 +312,12 @@ class Replicas:
         left = (
             f"they go to {others} other address{'' if others == 1 else 'es'}" if others else "no other address answers"
         )
-        self.say(f"{replica.address} gets no calls for now ({why}); {left}")
+        self._say(f"{replica.address} gets no calls for now ({why}); {left}")
 
     def _say_back(self, replica: Replica) -> None:
         if replica.index in self._said:
             del self._said[replica.index]
-            self.say(f"{replica.address} gets calls again")
+            self._say(f"{replica.address} gets calls again")
 
 
 _NO_CONNECTION: Final = "no connection"
@@ -315,11 +327,6 @@ def conversation_of(key: CallKey) -> str:
     """What the calls that share the beginning of their messages have in common: a conversation, or a graded text."""
     text = "" if isinstance(key, GenerateKey) else key.text
     return f"{key.student}/{key.combination}/{key.generation}/{text}"
-
-
-def _first_choice(conversation: str, addresses: int) -> int:
-    """The address that a conversation prefers, as a number."""
-    return int.from_bytes(blake2b(conversation.encode(), digest_size=8).digest()) % addresses
 
 
 async def _checked(server: ReplicaServer) -> Listed:

@@ -1,6 +1,7 @@
 """Check the bodies of untrusted replies against schemas: each becomes an answer or a problem with its reason."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Final, NamedTuple, TypeVar
@@ -59,6 +60,7 @@ class _ChatCompletion(_Part):
     choices: Annotated[list[_Choice], Field(fail_fast=True, max_length=100)] | None = None
     error: object = None
     usage: object = None
+    model: object = None
 
 
 class _AnthropicMessage(_Part):
@@ -66,6 +68,7 @@ class _AnthropicMessage(_Part):
     stop_reason: str | None = None
     error: object = None
     usage: object = None
+    model: object = None
 
 
 class _ListedModel(_Part):
@@ -93,6 +96,8 @@ class ServerAnswer:
     text: str
     finish: str | None
     tokens: Tokens
+    model: object = None
+    """The model that made it, as the server names it."""
 
 
 def chat_answer(raw: bytes, *, max_tokens: int | None = None) -> ServerAnswer | CallProblem:
@@ -112,7 +117,7 @@ def chat_answer(raw: bytes, *, max_tokens: int | None = None) -> ServerAnswer | 
     thought = choice.message.reasoning_content or choice.message.reasoning
     if not content and thought and isinstance(thought, str):
         content = OPENING + thought
-    return _checked_answer(_RawAnswer(content, choice.finish_reason, tokens), max_tokens)
+    return _checked_answer(_RawAnswer(content, choice.finish_reason, tokens, document.model), max_tokens)
 
 
 def anthropic_answer(raw: bytes, *, max_tokens: int | None = None) -> ServerAnswer | CallProblem:
@@ -128,7 +133,31 @@ def anthropic_answer(raw: bytes, *, max_tokens: int | None = None) -> ServerAnsw
     text = _joined(document.content) if document.content else None
     thought = "".join(part.thinking or "" for part in document.content)
     text = text or (OPENING + thought if thought else text)
-    return _checked_answer(_RawAnswer(text, document.stop_reason, tokens), max_tokens)
+    return _checked_answer(_RawAnswer(text, document.stop_reason, tokens, document.model), max_tokens)
+
+
+class NamesInReplies:
+    """Says once if the replies of a server name another model than the one that was requested."""
+
+    def __init__(self, requested: str, address: str, say: Callable[[str], None]) -> None:
+        self._requested = requested
+        self._address = address
+        self._say = say
+        self._known: object = None
+        self._has_said = False
+
+    def check(self, replied: object) -> None:
+        """Compare the name in a reply; a dated version of the model, or its name without a folder, is the same."""
+        if replied == self._known or self._has_said or not isinstance(replied, str) or not replied:
+            return
+        self._known = replied
+        requested = re.sub(r"[:-]latest$", "", self._requested.casefold().rsplit("/", 1)[-1])
+        name = replied.casefold().rsplit("/", 1)[-1]
+        if requested in name or name in requested:
+            return
+        self._has_said = True
+        shown = MASK.line(replied, longest=80)
+        self._say(f"{self._address} replies as the model {shown!r}, and {self._requested!r} was requested")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +204,7 @@ class _RawAnswer(NamedTuple):
     text: str | None
     finish: str | None
     tokens: Tokens
+    model: object
 
 
 def _checked_answer(answer: _RawAnswer, max_tokens: int | None) -> ServerAnswer | CallProblem:
@@ -189,7 +219,7 @@ def _checked_answer(answer: _RawAnswer, max_tokens: int | None) -> ServerAnswer 
     if max_tokens is not None and len(text) > _CHARACTERS_PER_TOKEN * max_tokens + _EXTRA_CHARACTERS:
         return CallProblem("passing", "reply too long", f"{len(text)} characters for at most {max_tokens} tokens")
     finish = None if answer.finish is None else MASK.line(answer.finish, longest=_MAX_FINISH)
-    return ServerAnswer(MASK.reply(text), finish, answer.tokens)
+    return ServerAnswer(MASK.reply(text), finish, answer.tokens, answer.model)
 
 
 def _joined(parts: list[_TextPart]) -> str:

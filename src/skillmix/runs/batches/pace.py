@@ -25,8 +25,8 @@ class BatchPace:
     """Batches that may be refused in a row for a reason that may pass."""
 
 
-PACE: Final[list[BatchPace]] = [BatchPace()]
-"""The pace of this process, as a list of one; tests put a faster one there."""
+PACE = BatchPace()
+"""The pace of this process; tests put a faster one here."""
 WAIT: Final = 26 * 3600.0
 """Seconds without a result after which a run leaves its batches; providers end theirs after 24 hours."""
 

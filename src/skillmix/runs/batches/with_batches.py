@@ -1,37 +1,24 @@
-"""Let models make their calls in batches, where the experiment says so or the journal has calls in batches."""
+"""The batches of a step: which models make their calls in batches, what they cost, and when a run leaves them."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from skillmix.calls import CallProblem, Model, Request
+from skillmix.calls import Model
+from skillmix.experiment.costs import Price, price_of
 from skillmix.experiment.plan import Settings
 from skillmix.models.batches.dialects import DIALECTS, BatchDialect, dialect_of
 from skillmix.models.specs import Access, ModelOptions, parse_spec
 from skillmix.render import plural
-from skillmix.runs.budget import Budget, LimitedBudget, Task
+from skillmix.runs.budget import Budget, LimitedBudget
 from skillmix.runs.journal.submissions import StoredBatch, Submissions
 from skillmix.runs.progress import say
 
 if TYPE_CHECKING:
-    from skillmix.models.batches.batch_client import BatchClient
-    from skillmix.runs.batches.batch_model import BatchModel
-
-
-class Quiet(Protocol):
-    """Knows whether calls are under way outside batches."""
-
-    @property
-    def source_rests(self) -> bool:
-        """Whether no new conversation begins until a call is over."""
-        ...
-
-    @property
-    def awaited(self) -> int:
-        """Calls that are not over, without those that rest in batches."""
-        ...
+    from skillmix.models.batches.clients import BatchClient
+    from skillmix.runs.batches.batched import Batched
+    from skillmix.runs.scheduler import Scheduler
 
 
 def batched(settings: Settings, name: str, stored: Sequence[StoredBatch]) -> BatchDialect | None:
@@ -41,54 +28,38 @@ def batched(settings: Settings, name: str, stored: Sequence[StoredBatch]) -> Bat
     return next((DIALECTS.get(batch.dialect) for batch in stored if batch.model == name), None)
 
 
-def open_batch_models(
+def open_batched(
     used: Mapping[str, Settings], models: dict[str, Model], journal: Submissions, budget: Budget, opened: AsyncExitStack
-) -> "list[BatchModel]":
-    """Replace the models whose calls travel in batches by batch models, which are returned."""
+) -> "dict[str, Batched]":
+    """Replace the models whose calls travel in batches by batched models, which are returned by name."""
     stored = journal.batches()
     if not stored and not any(settings.batch for settings in used.values()):
-        return []
-    from skillmix.runs.batches.batch_model import BatchedName, BatchModel
+        return {}
+    from skillmix.runs.batches.batched import Batched, BatchedName
 
-    made = []
+    made = {}
     for name, settings in used.items():
         dialect = batched(settings, name, stored)
         if dialect is None:
             continue
         client = _client(settings, dialect)
         direct = None if settings.batch else models[name]
-        asked = BatchedName(name, partial(_worst, budget, name), direct)
-        model = BatchModel(asked, client, journal)
+        asked = BatchedName(name, budget, direct)
+        model = Batched(asked, client, journal, say)
         opened.push_async_callback(model.close)
-        models[name] = model
-        made.append(model)
+        models[name] = made[name] = model
     return made
 
 
-def _worst(budget: Budget, name: str, request: Request) -> float | None:
-    return budget.worst(Task(name, request))
-
-
 def _client(settings: Settings, dialect: BatchDialect) -> "BatchClient":
-    from skillmix.models.batches.opening import open_batches
+    from skillmix.models.batches.clients import open_batches
 
     access = Access(settings.key, settings.insecure)
-    options = ModelOptions(settings.concurrency, settings.timeout, access)
+    options = ModelOptions(settings.concurrency, settings.timeout, access, say)
     return open_batches(parse_spec(str(settings.asked)), options, dialect)
 
 
-class ProbedBatches:
-    """The batches of a model, before a run: all that can be asked of them is whether they can be used."""
-
-    def __init__(self, client: "BatchClient") -> None:
-        self._client = client
-
-    async def probe(self) -> CallProblem | None:
-        """Check that the server has batches and takes the key."""
-        return await self._client.probe()
-
-
-def opened_clients(used: Mapping[str, Settings], opened: AsyncExitStack) -> dict[str, ProbedBatches]:
+def opened_clients(used: Mapping[str, Settings], opened: AsyncExitStack) -> "dict[str, BatchClient]":
     """The batches of the models whose settings ask for them."""
     found = {}
     for name, settings in used.items():
@@ -96,34 +67,29 @@ def opened_clients(used: Mapping[str, Settings], opened: AsyncExitStack) -> dict
         if dialect is not None:
             client = _client(settings, dialect)
             opened.push_async_callback(client.server.close)
-            found[name] = ProbedBatches(client)
+            found[name] = client
     return found
 
 
-class BatchWatch:
-    """Tells the batch models of a step when nothing else is under way, and when to leave."""
+def watch(models: "Iterable[Batched]", scheduler: "Scheduler", *, wait: float) -> None:
+    """Tell the batched models of a step when nothing else is under way, and when to leave."""
+    models = list(models)
 
-    def __init__(self, models: "Sequence[BatchModel]", quiet: Quiet, *, wait: float) -> None:
-        self._models = models
-        self._quiet = quiet
-        self._wait = wait
-        for model in models:
-            model.expects_more = self.expects_more
-            model.look_around = self.look_around
-            model.say = say
-
-    def expects_more(self) -> bool:
+    def expects_more() -> bool:
         """Whether a call outside batches is under way, or conversations are still to begin."""
-        return not self._quiet.source_rests or self._quiet.awaited > 0
+        return not scheduler.source_rests or scheduler.awaited > 0
 
-    def look_around(self) -> None:
+    def look_around() -> None:
         """Leave when only batches are left and none has had a result for as long as the run waits."""
-        if self.expects_more() or not all(model.is_idle for model in self._models):
+        if expects_more() or not all(model.is_idle for model in models):
             return
-        last = max(model.last_result for model in self._models)
-        if any(model.resting for model in self._models) and time.monotonic() - last >= self._wait:
-            for model in self._models:
+        last = max(model.last_result for model in models)
+        if any(model.resting for model in models) and time.monotonic() - last >= wait:
+            for model in models:
                 model.leave()
+
+    for model in models:
+        model.expects_more, model.look_around = expects_more, look_around
 
 
 def hold_submitted(budget: LimitedBudget, journal: Submissions, settings: Mapping[str, Settings]) -> None:
@@ -144,3 +110,21 @@ def forget_batches(journal: Submissions) -> None:
     if given_up:
         of = "a batch" if len(batches) == 1 else f"{len(batches)} batches"
         say(f"{plural(given_up, 'call')} of {of} will be made again; the provider may bill them twice")
+
+
+def batch_share(settings: Settings, prices: dict[str, Price]) -> float | None:
+    """The cost of a model's calls in batches as a share of direct calls; None if it has no batches."""
+    spec = parse_spec(str(settings.asked))
+    dialect = None if spec.replicas else dialect_of(spec, settings.batch or True)
+    price = price_of(spec, prices)
+    if dialect is None or price is None:
+        return None
+    return dialect.factor if price.batch is None else price.batch
+
+
+def price_of_calls(settings: Settings, prices: dict[str, Price]) -> Price | None:
+    """The price of the calls that a model gets, in its batches or outside; None if it is not known."""
+    spec = parse_spec(str(settings.asked))
+    price = price_of(spec, prices)
+    dialect = dialect_of(spec, settings.batch) if settings.batch else None
+    return price if price is None or dialect is None else price.in_batch(dialect.factor)

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from skillmix.calls import (
     CallKey,
+    CallProblem,
     Decoding,
     GenerateKey,
     Message,
@@ -165,6 +166,11 @@ class RowWriter:
                 self._keys.sent.difference_update(noted)
                 self.connection.executemany("DELETE FROM sent WHERE key = ?", [(str(key),) for key in noted])
             self.put_outcomes([(one.request, one.stored) for one in tries if one.stored is not None])
+            for one in tries:
+                if one.stored is None and isinstance(one.outcome, CallProblem) and one.outcome.kind == "passing":
+                    # A try in a batch is over and paid for, so the call is in no batch any more.
+                    where, values = where_key(one.request.key)
+                    self.connection.execute(f"DELETE FROM calls WHERE {where} AND status = 'submitted'", values)
 
     def put_combinations(self, rows: Sequence[tuple[str, str, str]]) -> None:
         """Store combinations under their ids."""

@@ -1,6 +1,7 @@
 """Decode journal rows into records; a damaged row is an error."""
 
 import json
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -90,17 +91,19 @@ def call_of_row(row: tuple[str, ...]) -> Call:
         raise _damaged(f"a call of {row[0]}" if row else "a call") from None
 
 
-def _call_of_whole(row: tuple[str, ...]) -> Call:
-    (student, combination, generation, turn, text, grader, round_number, attempt, *rest) = row
-    key: CallKey
+def key_of(columns: Sequence[str]) -> CallKey:
+    """Decode the columns that identify a call."""
+    student, combination, generation, turn, text, grader, round_number, attempt = columns
     if turn is not None:
-        key = GenerateKey(student, combination, int(generation), int(turn))
-    else:
-        key = GradeKey(student, combination, int(generation), text, grader, int(round_number), int(attempt))
-    model, messages, decoding, seed, request_hash, origin, at, *outcome = rest
+        return GenerateKey(student, combination, int(generation), int(turn))
+    return GradeKey(student, combination, int(generation), text, grader, int(round_number), int(attempt))
+
+
+def _call_of_whole(row: tuple[str, ...]) -> Call:
+    *key, model, messages, decoding, seed, request_hash, origin, at = row[:15]
     return Call(
-        key=key,
-        outcome=_outcome_of(outcome),
+        key=key_of(key),
+        outcome=_outcome_of(list(row[15:])),
         model=model,
         messages=_addresses_of(messages),
         decoding=_decoding_of(decoding),

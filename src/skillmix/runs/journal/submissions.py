@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
-from skillmix.calls import CallKey, GenerateKey, GradeKey, Request
+from skillmix.calls import CallKey, Request
 from skillmix.errors import UserError
-from skillmix.models.batches.custom_ids import custom_id
+from skillmix.hashing import digest
 from skillmix.runs.journal.row_writer import RowWriter, now
+from skillmix.runs.journal.rows import key_of
 from skillmix.runs.journal.schema import telling_what_broke
 
 LedgerState = Literal["written", "creating", "created", "read"]
@@ -25,6 +26,15 @@ LedgerState = Literal["written", "creating", "created", "read"]
 - created: the provider's id is known.
 - read: its results were read; calls that failed there may be part of it until they are asked again.
 """
+
+
+def custom_id(tag: str, request_key: str, request_hash: str) -> str:
+    """The id of a call in a batch, after the tag of the batch: letters, digits and a hyphen, at most 64 of them.
+
+    >>> len(custom_id("skx0123456789abcdef0", "generate/s/c/0/1", "ab"))
+    61
+    """
+    return f"{tag}-{digest('custom id', request_key, request_hash, size=20).hex()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +57,6 @@ class StoredBatch:
     def since(self) -> float:
         """When it was noted, in seconds since 1970."""
         return datetime.fromisoformat(self.at).timestamp()
-
-    @property
-    def changed_at(self) -> float:
-        """When its state last changed, in seconds since 1970."""
-        return datetime.fromisoformat(self.changed).timestamp()
 
 
 class SubmittedCall(NamedTuple):
@@ -147,7 +152,18 @@ class Submissions:
                         (str(call.key), call.request_hash, reason, now(), call.worst),
                     )
                 self.forget(tag)
+            self._rows.connection.execute("DELETE FROM batches WHERE state != 'read'")
         return given_up
+
+    def lost(self, model: str) -> int:
+        """The batches of a model that may exist and were given up, since results were last read."""
+        query = (
+            "SELECT count(*) FROM batches WHERE model = ? AND state != 'read' "
+            "AND tag NOT IN (SELECT batch FROM calls WHERE status = 'submitted') "
+            "AND at > (SELECT coalesce(max(at), '') FROM batches WHERE model = ? AND state = 'read')"
+        )
+        with telling_what_broke(self._rows.path):
+            return int(self._rows.connection.execute(query, (model, model)).fetchone()[0])
 
     def batches(self) -> list[StoredBatch]:
         """The batches that have calls without an outcome, the oldest first."""
@@ -165,15 +181,4 @@ class Submissions:
             rows = self._rows.connection.execute(
                 f"SELECT {_CALL_COLUMNS} FROM calls WHERE status = 'submitted' {where} ORDER BY id", values
             ).fetchall()
-        return [_call(row) for row in rows]
-
-
-def _call(row: tuple[object, ...]) -> SubmittedCall:
-    student, combination, generation, turn, text, grader, vote, attempt, tag, worst, request_hash = row
-    key: CallKey
-    if turn is not None:
-        key = GenerateKey(str(student), str(combination), int(str(generation)), int(str(turn)))
-    else:
-        parts = (str(student), str(combination), int(str(generation)), str(text), str(grader))
-        key = GradeKey(*parts, int(str(vote)), int(str(attempt)))
-    return SubmittedCall(key, str(tag), None if worst is None else float(str(worst)), str(request_hash))
+        return [SubmittedCall(key_of(key), tag, worst, own) for *key, tag, worst, own in rows]

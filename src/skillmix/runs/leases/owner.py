@@ -385,13 +385,13 @@ class LeaseOwner:
 
     def _allowed(self) -> dict[int, list[Task]]:
         """Take the calls that the budget allows from those that wait, and count them as under way; by epoch."""
-        held, may_start = self._held, self._budget.may_start
+        held, reserve = self._held, self._budget.reserve
         allowed: dict[int, list[Task]] = {}
         while held:
             epoch, task = held[0]
             lent = self._lent.get(epoch)
             if lent is not None:
-                if not may_start(task):
+                if not reserve(task):
                     break
                 lent.under_way[task.request.key] = task
                 self.counts.started += 1

@@ -71,7 +71,7 @@ class _Pace:
 class OwnersBudget:
     """Lets every call start: the owner's leave decides, and the owner counts costs."""
 
-    def may_start(self, task: Task) -> bool:
+    def reserve(self, task: Task) -> bool:
         """Always: leave is asked before the call is sent."""
         return True
 

@@ -96,7 +96,7 @@ class _Work:
         self._is_announced.clear()
         is_last, error = self._is_last, self._error  # before the outcomes: the last letter holds all of them
         outcomes = [self._ready.popleft() for _ in range(len(self._ready))]
-        return Answers(self._number, outcomes, self._model.slots, is_last, error)
+        return Answers(self._number, outcomes, self._model.limits.in_flight, is_last, error)
 
     def _run(self) -> None:
         self._model.work(self._incoming, self._is_over, self._put)

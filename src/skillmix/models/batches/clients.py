@@ -1,0 +1,503 @@
+"""The batches of a provider: one client for each of two shapes. Nothing that a provider says is trusted.
+
+`FileBatches` uploads requests as a file: OpenAI, compatible servers and Azure. `InlineBatches` sends them with the call
+that creates the batch: Anthropic, whose batches have no metadata and are found again by the tag in the ids of their
+results.
+"""
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final, Literal, NamedTuple
+from urllib.parse import quote
+
+from skillmix.calls import CallProblem, Outcome, Request, is_count
+from skillmix.models.batches.dialects import BatchDialect, BatchState
+from skillmix.models.servers.anthropic import AnthropicModel
+from skillmix.models.servers.http import NamedFile, Refused, fatal_in_probe
+from skillmix.models.servers.keys import server_of
+from skillmix.models.servers.masking import MASK
+from skillmix.models.servers.openai import ChatServer
+from skillmix.models.specs import ModelOptions, ModelSpec
+
+_FOUND_BY: Final = "skillmix"
+"""The name under which the metadata of a batch hold its tag."""
+_MOST_PAGES: Final = 1000
+_PAGE: Final = 100
+"""Batches on a page of a list."""
+_LONGEST_LINE: Final = 2**18
+_LONGEST_FILE: Final = 2**31
+_CLOCKS_DIFFER: Final = 48 * 3600.0
+"""Seconds by which the clock of a provider may be behind ours."""
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
+_NO_SUCH_PATH: Final = ("HTTP 404", "HTTP 405", "HTTP 501")
+_NOT_OURS: Final = ("HTTP 403", "HTTP 404")
+_NOT_MADE: Final = ("batch_expired", "batch_cancelled", "batch_canceled", "request_cancelled", "request_canceled")
+"""Codes of lines whose calls were not made."""
+_COUNTS: Final = ("processing", "succeeded", "errored", "canceled", "expired")
+_STATUSES: Final = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""The HTTP status that a call outside a batch has with each type of error."""
+
+LineServer = ChatServer | AnthropicModel
+"""A model whose requests and replies can travel in a batch."""
+
+
+class Sought(NamedTuple):
+    """A batch whose id is not known."""
+
+    tag: str
+    file: str | None
+    """The uploaded file, if its id is known."""
+    requests: int
+    since: float
+    """The batch is not older, in seconds since 1970."""
+
+
+class BatchFault(NamedTuple):
+    """Why a provider refused a batch."""
+
+    code: str
+    message: str
+    line: int | None = None
+    """The line of the file, from 1; None if the provider names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchView:
+    """A batch as its provider shows it."""
+
+    id: str
+    state: BatchState
+    word: str
+    """The state in the provider's word."""
+    tag: str | None = None
+    file: str | None = None
+    """The uploaded file with the requests."""
+    total: int | None = None
+    answered: int | None = None
+    """Calls that have a reply."""
+    results: tuple[str, ...] = ()
+    """Paths of the files with results."""
+    faults: tuple[BatchFault, ...] = ()
+    created: float | None = None
+    """Seconds since 1970, by the provider's clock."""
+
+
+LineKind = Literal["answer", "refusal", "not made", "nothing"]
+_KINDS: Final[tuple[LineKind, ...]] = ("answer", "refusal", "not made", "nothing")
+
+
+@dataclass(frozen=True, slots=True)
+class LineResult:
+    """The result of one call of a batch."""
+
+    custom_id: str
+    kind: LineKind
+    status: int = 200
+    """The HTTP status of a refusal."""
+    raw: bytes = b""
+    """The body of an answer or a refusal."""
+
+    def beats(self, other: "LineResult | None") -> bool:
+        """Whether this result counts and not another one of the same call, whichever came first."""
+        mine, others = ((_KINDS.index(one.kind), one.status, one.raw) if one else None for one in (self, other))
+        return mine is not None and (others is None or mine < others)
+
+
+class BatchClient(ABC):
+    """One provider's batches, for one model."""
+
+    after: str
+    """The parameter that asks for the next page of a list."""
+
+    def __init__(self, dialect: BatchDialect, server: LineServer) -> None:
+        self.dialect = dialect
+        self.server = server
+
+    @abstractmethod
+    def line(self, custom_id: str, request: Request) -> bytes:
+        """A request as part of a batch."""
+
+    async def upload(self, tag: str, lines: list[bytes]) -> str | CallProblem | None:
+        """Upload the requests; the id of the file, or None if this provider needs no file."""
+        return None
+
+    async def is_ready(self, file: str) -> bool:
+        """Whether an uploaded file can be used."""
+        return True
+
+    @abstractmethod
+    def creation(self, tag: str, file: str | None, lines: list[bytes]) -> bytes:
+        """The body of the call that creates a batch."""
+
+    @abstractmethod
+    def read_view(self, document: Mapping[str, object]) -> BatchView | None:
+        """A batch in a reply; None if the reply has none."""
+
+    @abstractmethod
+    def read_result(self, custom_id: str, document: Mapping[str, object]) -> LineResult:
+        """The result of a call."""
+
+    def read_line(self, raw: bytes) -> LineResult | None:
+        """A line of a file of results; None if it is no result."""
+        document = _document(raw) or {}
+        custom_id = _word(document, "custom_id")
+        return self.read_result(custom_id, document) if custom_id else None
+
+    @abstractmethod
+    async def is_sought(self, view: BatchView, sought: Sought) -> bool | CallProblem:
+        """Whether a listed batch is the one that is sought; a problem if that cannot be told yet."""
+
+    async def tidy(self, sought: Sought) -> None:  # noqa: B027  # requests in the call itself leave no file
+        """Delete the file of a batch that was never created, if it can be found; a failure changes nothing."""
+
+    async def create(self, tag: str, file: str | None, lines: list[bytes]) -> BatchView | CallProblem:
+        """Create the batch, with one request that is never repeated here."""
+        raw = await self.server.endpoint.make(self.path(self.dialect.batches), self.creation(tag, file, lines))
+        if not isinstance(raw, bytes):
+            return _problem_of(raw)
+        return self.read_view(_document(raw) or {}) or _unreadable("the new batch")
+
+    async def view(self, batch: str) -> BatchView | CallProblem:
+        """Look at a batch by its id."""
+        raw = await self.server.endpoint.get(self.path(f"{self.dialect.batches}/{quote(batch, safe='')}"))
+        if not isinstance(raw, bytes):
+            return _problem_of(raw)
+        view = self.read_view(_document(raw) or {})
+        return view if view is not None and view.id == batch else _unreadable("the batch")
+
+    async def find(self, sought: Sought, known: frozenset[str]) -> BatchView | CallProblem | None:
+        """Look for a batch in the provider's list; None if it is not there, a problem if that cannot be told.
+
+        `known` are ids of other batches of ours.
+        """
+        listed = await self._listed(sought.since - _CLOCKS_DIFFER)
+        if isinstance(listed, CallProblem):
+            return listed
+        unsure: CallProblem | None = None
+        for view in listed:
+            if view.id in known:
+                continue
+            answer = await self.is_sought(view, sought)
+            if isinstance(answer, CallProblem):
+                unsure = answer
+            elif answer:
+                return view
+        return unsure
+
+    async def _listed(self, since: float) -> list[BatchView] | CallProblem:
+        """The batches that are not older, from a list in pages, the newest first."""
+        found: list[BatchView] = []
+        query = f"limit={_PAGE}"
+        last = ""
+        for _ in range(_MOST_PAGES):
+            raw = await self.server.endpoint.get(self.path(self.dialect.batches, query))
+            if not isinstance(raw, bytes):
+                return _problem_of(raw)
+            document = _document(raw)
+            if document is None or not isinstance(document.get("data"), list):
+                return _unreadable("the list of batches")
+            listed = _items(document, "data")
+            views = [view for item in listed if (view := self.read_view(item)) is not None]
+            young = [view for view in views if view.created is None or view.created >= since]
+            found += young
+            said = document.get("has_more")
+            if not (said if isinstance(said, bool) else len(listed) >= _PAGE) or (views and not young):
+                return found
+            following = _word(document, "last_id") or (_word(listed[-1], "id") if listed else "")
+            if following in ("", last):
+                return _unreadable("the next page of the list of batches")
+            last = following
+            query = f"limit={_PAGE}&{self.after}={quote(following, safe='')}"
+        return CallProblem("passing", "too many batches", "the list of batches does not end")
+
+    async def results(self, view: BatchView, calls: int, keep: Callable[[LineResult], bool]) -> int | CallProblem:
+        """Give each result of an ended batch to `keep`, until that returns True; the number of unreadable lines.
+
+        The files are read as a stream: only what `keep` keeps stays in memory.
+        """
+        unreadable = 0
+
+        def take(raw: bytes) -> bool:
+            nonlocal unreadable
+            line = self.read_line(raw) if raw.strip() else None
+            unreadable += line is None and bool(raw.strip())
+            return line is not None and keep(line)
+
+        for path in view.results:
+            most = min(_LONGEST_LINE * (calls + 16), _LONGEST_FILE)
+            problem = await self.server.endpoint.stream(self.path(path), take, max_bytes=most)
+            if problem is not None and _problem_of(problem).reason != "reply too long":
+                return _problem_of(problem)
+            unreadable += problem is not None
+        return unreadable
+
+    def outcome(self, request: Request, line: LineResult) -> Outcome:
+        """The outcome of a call whose result has come back; providers bill only calls with a reply."""
+        if line.kind == "answer":
+            return self.server.outcome(request, line.raw)
+        if line.kind == "refusal":
+            return replace(self.server.refusal(request, line.status, line.raw), is_free=True)
+        if line.kind == "not made":
+            return CallProblem("passing", "its batch ended before it was made", is_free=True)
+        return CallProblem("passing", "no response in its batch")
+
+    async def probe(self) -> CallProblem | None:
+        """Check that the server has batches and takes the key; None if there is no problem."""
+        raw = await self.server.endpoint.get(self.path(self.dialect.batches, "limit=1"))
+        return None if isinstance(raw, bytes) else fatal_in_probe(self.with_hint(_problem_of(raw)))
+
+    @staticmethod
+    def with_hint(problem: CallProblem) -> CallProblem:
+        """A problem that says what to do if the server has no batches."""
+        if problem.reason not in _NO_SUCH_PATH:
+            return problem
+        detail = f"the server has no batches: set batch: false for this model. {problem.detail}".strip()
+        return CallProblem("fatal", problem.reason, detail, is_free=True)
+
+    def path(self, path: str, query: str = "") -> str:
+        """A path with its query, and what the dialect adds to it."""
+        own = "" if self.server.address.rstrip("/").endswith("/v1") else self.dialect.query
+        joined = "&".join(part for part in (own, query) if part)
+        return f"{path}?{joined}" if joined else path
+
+
+class FileBatches(BatchClient):
+    """Uploads requests as JSON Lines, and reads files of results."""
+
+    after = "after"
+
+    def line(self, custom_id: str, request: Request) -> bytes:
+        """A request as a line of the file."""
+        call = {"custom_id": custom_id, "method": "POST", "url": self.dialect.endpoint}
+        return _compact({**call, "body": self.server.body(request)})
+
+    async def upload(self, tag: str, lines: list[bytes]) -> str | CallProblem | None:
+        """Upload the requests under a name with the tag."""
+        file = NamedFile(_file_name(tag), b"\n".join([*lines, b""]))
+        raw = await self.server.endpoint.upload(self.path("/files"), {"purpose": "batch"}, file)
+        if not isinstance(raw, bytes):
+            return self.with_hint(_problem_of(raw))
+        return identifier(_document(raw) or {}, "id") or _unreadable("the id of the uploaded file")
+
+    async def is_ready(self, file: str) -> bool:
+        """Whether an uploaded file can be used; most providers take it at once."""
+        if not self.dialect.unready_files:
+            return True
+        raw = await self.server.endpoint.get(self.path(f"/files/{quote(file, safe='')}"))
+        if not isinstance(raw, bytes):
+            return _problem_of(raw).reason in _NO_SUCH_PATH
+        return _word(_document(raw) or {}, "status").casefold() not in self.dialect.unready_files
+
+    def creation(self, tag: str, file: str | None, lines: list[bytes]) -> bytes:
+        """The file, with the tag in the metadata."""
+        body = {"input_file_id": file, "endpoint": self.dialect.endpoint, "completion_window": "24h"}
+        return _compact({**body, "metadata": {_FOUND_BY: tag}})
+
+    async def is_sought(self, view: BatchView, sought: Sought) -> bool | CallProblem:
+        """Compare the tag in the metadata, and the file."""
+        return view.tag == sought.tag or (view.file is not None and view.file == sought.file)
+
+    async def tidy(self, sought: Sought) -> None:
+        """Delete the file of a batch that was never created, found by its id or its name."""
+        file = sought.file
+        if file is None:
+            raw = await self.server.endpoint.get(self.path("/files", "purpose=batch"))
+            listed = _items(_document(raw) or {}, "data") if isinstance(raw, bytes) else []
+            named = [item for item in listed if _word(item, "filename") == _file_name(sought.tag)]
+            file = identifier(named[0], "id") if named else None
+        if file:
+            await self.server.endpoint.delete(self.path(f"/files/{quote(file, safe='')}"))
+
+    def read_view(self, document: Mapping[str, object]) -> BatchView | None:
+        """A batch of the OpenAI kind."""
+        found = identifier(document, "id")
+        if found is None:
+            return None
+        counts = _section(document, "request_counts")
+        status = _word(document, "status")
+        faults = _items(_section(document, "errors"), "data")
+        files = (identifier(document, "output_file_id"), identifier(document, "error_file_id"))
+        return BatchView(
+            id=found,
+            state=self.dialect.state(status),
+            word=status,
+            tag=_word(_section(document, "metadata"), _FOUND_BY) or None,
+            file=identifier(document, "input_file_id"),
+            total=_number(counts, "total"),
+            answered=_number(counts, "completed"),
+            results=tuple(f"/files/{quote(file, safe='')}/content" for file in files if file),
+            faults=tuple(BatchFault(_word(f, "code"), _word(f, "message"), _number(f, "line")) for f in faults),
+            created=_moment(document.get("created_at")),
+        )
+
+    def read_result(self, custom_id: str, document: Mapping[str, object]) -> LineResult:
+        """A line of a file of replies or of errors."""
+        response, error = _section(document, "response"), _section(document, "error")
+        status = _number(response, "status_code")
+        if response and status is not None and "body" in response:
+            return LineResult(custom_id, "answer" if status == 200 else "refusal", status, _compact(response["body"]))
+        if error:
+            is_made = _word(error, "code").casefold() not in _NOT_MADE
+            return LineResult(custom_id, "refusal" if is_made else "not made", 500, _compact({"error": error}))
+        return LineResult(custom_id, "nothing")
+
+
+class InlineBatches(BatchClient):
+    """Sends requests with the call that creates the batch, and reads one file of results."""
+
+    after = "after_id"
+
+    def line(self, custom_id: str, request: Request) -> bytes:
+        """A request as part of the batch."""
+        return _compact({"custom_id": custom_id, "params": self.server.body(request)})
+
+    def creation(self, tag: str, file: str | None, lines: list[bytes]) -> bytes:
+        """All requests."""
+        return b'{"requests":[' + b",".join(lines) + b"]}"
+
+    async def is_sought(self, view: BatchView, sought: Sought) -> bool | CallProblem:
+        """Look for the tag in the results, if the batch is as large or of unknown size.
+
+        A batch shows its ids only when it has ended, so one that is under way leaves the question open; so does one
+        whose results are not there yet.
+        """
+        if view.total not in (None, sought.requests):
+            return False
+        unsure = CallProblem("passing", "a batch that may be the one has no results yet", view.id)
+        if view.state == "under way":
+            return unsure
+        tags: set[str] = set()
+
+        def keep(line: LineResult) -> bool:
+            tags.add(line.custom_id.partition("-")[0])
+            return sought.tag in tags
+
+        read = await self.results(view, sought.requests, keep)
+        if isinstance(read, CallProblem):
+            return False if read.reason in _NOT_OURS else read
+        return sought.tag in tags or (False if tags else unsure)
+
+    def read_view(self, document: Mapping[str, object]) -> BatchView | None:
+        """A batch of messages; the path of its results is made from its id, as the key must not follow an address."""
+        found = identifier(document, "id")
+        if found is None:
+            return None
+        counts = _section(document, "request_counts")
+        known = [count for name in _COUNTS if (count := _number(counts, name)) is not None]
+        status = _word(document, "processing_status")
+        return BatchView(
+            id=found,
+            state=self.dialect.state(status),
+            word=status,
+            total=sum(known) if known else None,
+            answered=_number(counts, "succeeded"),
+            results=(f"{self.dialect.batches}/{quote(found, safe='')}/results",),
+            created=_moment(document.get("created_at")),
+        )
+
+    def read_result(self, custom_id: str, document: Mapping[str, object]) -> LineResult:
+        """A line of the file of results."""
+        result = _section(document, "result")
+        kind = _word(result, "type").casefold()
+        if kind == "succeeded" and result.get("message") is not None:
+            return LineResult(custom_id, "answer", 200, _compact(result["message"]))
+        if kind in ("canceled", "cancelled", "expired"):
+            return LineResult(custom_id, "not made")
+        error = _section(result, "error")
+        own = _section(error, "error") or error
+        if kind == "errored" and own:
+            return LineResult(custom_id, "refusal", _STATUSES.get(_word(own, "type"), 500), _compact({"error": own}))
+        return LineResult(custom_id, "nothing")
+
+
+def open_batches(spec: ModelSpec, options: ModelOptions, dialect: BatchDialect) -> BatchClient:
+    """The batches of a model, with the key that its calls are sent with."""
+    if dialect.shape == "inline":
+        return InlineBatches(dialect, AnthropicModel(spec, options))
+    place = server_of(spec, options.access)
+    return FileBatches(
+        dialect, ChatServer(place, spec.name, options.timeout, key_header=dialect.key_header, say=options.say)
+    )
+
+
+def shown(text: str) -> str:
+    """A provider's word in a line for the user."""
+    return MASK.line(text, longest=60)
+
+
+def identifier(document: Mapping[str, object], name: str) -> str | None:
+    """An id that can be part of a path; None if there is none, or an empty one."""
+    value = _word(document, name)
+    return value if _ID.fullmatch(value) else None
+
+
+def _file_name(tag: str) -> str:
+    return f"skillmix-{tag}.jsonl"
+
+
+def _problem_of(result: CallProblem | Refused) -> CallProblem:
+    return result.problem if isinstance(result, Refused) else result
+
+
+def _unreadable(what: str) -> CallProblem:
+    return CallProblem("passing", "unexpected reply", f"{what} cannot be read")
+
+
+def _compact(document: object) -> bytes:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _document(raw: bytes) -> dict[str, object] | None:
+    try:
+        document = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _section(document: Mapping[str, object], name: str) -> dict[str, object]:
+    value = document.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _items(document: Mapping[str, object], name: str) -> list[dict[str, object]]:
+    value = document.get(name)
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _word(document: Mapping[str, object], name: str) -> str:
+    value = document.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _number(document: Mapping[str, object], name: str) -> int | None:
+    value = document.get(name)
+    return value if isinstance(value, int) and is_count(value) else None
+
+
+def _moment(value: object) -> float | None:
+    """A time as seconds since 1970, from a number or an RFC 3339 text."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    try:
+        read = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    if read is None:
+        return None
+    return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()

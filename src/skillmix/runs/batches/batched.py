@@ -1,0 +1,505 @@
+"""A model whose calls travel in a provider's batches.
+
+Calls gather until no other call of the run can release more of them. Then their batch is noted in the journal,
+uploaded, created once, and looked at until its results are there. A call that the journal knows as part of a batch is
+not sent: its batch is found again, by its id or its tag, and its result is read.
+
+Times are those of the process's monotonic clock: a batch is missing, or lacks results, only after it was looked for
+during the whole of a wait.
+"""
+
+import asyncio
+import json
+import re
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from skillmix.calls import CallKey, CallProblem, Limits, Model, Outcome, Request
+from skillmix.errors import UserError
+from skillmix.models.batches.clients import BatchClient, BatchView, LineResult, Sought, shown
+from skillmix.models.servers.http import Refused
+from skillmix.models.servers.masking import MASK
+from skillmix.models.servers.pool import Results, results_of
+from skillmix.render import plural
+from skillmix.runs.batches import pace
+from skillmix.runs.budget import Budget, Task
+from skillmix.runs.journal.row_writer import now
+from skillmix.runs.journal.submissions import StoredBatch, Submissions, custom_id
+
+_CERTAINLY_NOT: Final = ("no connection", "HTTP 429")
+"""Passing problems after which a batch does not exist; after any other, it may."""
+_MOST_LOST: Final = 2
+"""Batches in a row that may be lost, before the step stops."""
+_ABOUT_ROOM: Final = re.compile(r"token.?limit|enqueued|too many|quota.{0,40}batch|batch.{0,40}limit", re.IGNORECASE)
+"""Refusals that pass when other batches have ended, or for a smaller batch."""
+_LEFT: Final = CallProblem("waiting", "in a batch", is_free=True)
+_LOST: Final = CallProblem("passing", "lost with its batch")
+
+
+class BatchedName(NamedTuple):
+    """The model as tasks name it, and the budget that knows its prices."""
+
+    name: str
+    budget: Budget
+    direct: Model | None = None
+    """Makes the calls that are in no batch; None if they go into the next one."""
+
+
+@dataclass(slots=True)
+class OpenBatch:
+    """A batch that was sent, its calls that wait for results, and what was read of it."""
+
+    stored: StoredBatch
+    order: list[str]
+    """The ids of its calls, in the order of its lines; after a crash, of those without an outcome."""
+    waiting: dict[str, Request] = field(default_factory=dict)
+    """Calls that wait for their results, by their ids in the batch."""
+    lines: dict[str, LineResult] = field(default_factory=dict)
+    """Results that were read, by the ids of their calls."""
+    is_over: bool = False
+    """Whether no more results are expected."""
+    without: CallProblem = _LOST
+    """The outcome of a call without a result, once the batch is over."""
+    next_look: float = 0.0
+    wait: float = 0.0
+    looks: int = 0
+    handed_out: int = 0
+    """Calls of the batch that were given their outcomes."""
+    doubted: float | None = None
+    """Since when the batch, or a part of its results, is missing at each look."""
+
+    def plan_look(self, asked: float | None = None) -> None:
+        """Look again after a wait that grows, and not before the provider wants it."""
+        self.wait = min(pace.PACE.longest_wait, self.wait * 1.5 if self.wait else pace.PACE.first_look)
+        self.next_look = time.monotonic() + max(self.wait, min(asked or 0.0, 600.0))
+
+    def has_doubted(self, seconds: float) -> bool:
+        """Note that something is missing at this look; True if it has been so for some seconds."""
+        moment = time.monotonic()
+        if self.doubted is None:
+            self.doubted = moment
+        return moment - self.doubted >= seconds
+
+
+class Batched:
+    """Gathers calls into batches and reads their results; one process does so for a run."""
+
+    limits: Limits = Limits(may_rest=True)
+
+    def __init__(
+        self, asked: BatchedName, client: BatchClient, journal: Submissions, say: Callable[[str], None]
+    ) -> None:
+        self._asked = asked
+        self._client = client
+        self._journal = journal
+        self._say = say
+        self._pending: dict[CallKey, Request] = {}
+        self._batches: dict[str, OpenBatch] = {}
+        self._tags: dict[CallKey, str] = {}
+        """The batches of calls that were submitted and have no result yet."""
+        self._answers = Results()
+        self._to_direct: asyncio.Queue[Request | None] = asyncio.Queue()
+        self._wake = asyncio.Event()
+        self._is_over = False
+        self._is_leaving = False
+        self._is_busy = False
+        """Whether a question to the provider has no answer yet."""
+        self._most = client.dialect.most_requests
+        self._not_before = 0.0
+        self._pause = 0.0
+        self._refused = 0
+        self.last_result = time.monotonic()
+        """When a batch was last created or read."""
+        self.expects_more: Callable[[], bool] = lambda: False
+        """Whether a call that is under way elsewhere can release more calls."""
+        self.look_around: Callable[[], None] = lambda: None
+        """Is called again and again, to leave when it is time."""
+        for stored in journal.batches():
+            if stored.model == asked.name:
+                self._check_place(stored)
+                own = journal.calls(stored.tag)
+                self._batches[stored.tag] = OpenBatch(stored, [call.custom_id for call in own])
+                self._tags |= {call.key: stored.tag for call in own}
+
+    def _check_place(self, stored: StoredBatch) -> None:
+        here = self._client.dialect.name, self._client.server.address
+        if (stored.dialect, stored.address) != here:
+            raise UserError(
+                f"A batch of {plural(stored.requests, 'call')} of {stored.model.replace(':', ' ')} is under way at "
+                f"{stored.address} ({stored.dialect}), and the experiment now names {here[1]} ({here[0]}).",
+                hint="Set the model's address and batch back until the batch is over, or give it up with "
+                "--forget-batches.",
+            )
+
+    @property
+    def resting(self) -> int:
+        """Calls that wait for a batch to be sent, or for its results."""
+        return len(self._pending) + sum(len(batch.waiting) for batch in self._batches.values())
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing can happen before a provider has done something, or a pause is over.
+
+        A batch that may be lost keeps even a run that does not wait, until the question is decided.
+        """
+        is_paused = time.monotonic() < self._not_before
+        decided = all(one.looks and one.doubted is None for one in self._batches.values() if one.waiting)
+        return not self._is_busy and (not self._pending or is_paused) and decided and self._answers.empty()
+
+    def keeps(self, request: Request) -> bool:
+        """Whether a call will be part of a batch, or is."""
+        return self._asked.direct is None or request.key in self._tags
+
+    def leave(self) -> None:
+        """Wait for no batch any more; calls that are part of one stay so."""
+        self._is_leaving = True
+        self._wake.set()
+
+    async def probe(self) -> CallProblem | None:
+        """Check that the server has batches and takes the key."""
+        return await self._client.probe()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.server.close()
+
+    def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
+        """Yield every request with its outcome; when this leaves, with a problem that says so."""
+        direct = [] if self._asked.direct is None else [self._call_directly(self._asked.direct)]
+        return results_of([self._pull(requests), self._drive(), *direct], self._answers)
+
+    async def _pull(self, requests: AsyncIterator[Request]) -> None:
+        async for request in requests:
+            self._take(request)
+            self._wake.set()
+        self._is_over = True
+        self._to_direct.put_nowait(None)
+        self._wake.set()
+
+    def _take(self, request: Request) -> None:
+        """Find the place of a call: its batch, the next batch, or the model itself."""
+        batch = self._batches.get(self._tags.get(request.key, ""))
+        if batch is not None:
+            batch.waiting[custom_id(batch.stored.tag, str(request.key), request.content_hash)] = request
+            if batch.is_over:
+                self._hand_out(batch)
+        elif self._asked.direct is not None:
+            self._to_direct.put_nowait(request)
+        else:
+            self._pending[request.key] = request
+
+    async def _call_directly(self, model: Model) -> None:
+        async def stream() -> AsyncIterator[Request]:
+            while (request := await self._to_direct.get()) is not None:
+                yield request
+
+        async for answer in model.serve(stream()):
+            self._answers.put_nowait(answer)
+
+    async def _drive(self) -> None:
+        """Send and look, until the stream of calls is over and none is left."""
+        while not (self._is_over and not self.resting):
+            if self._is_leaving:
+                waiting = [request for batch in self._batches.values() for request in batch.waiting.values()]
+                for request in [*self._pending.values(), *waiting]:
+                    self._answers.put_nowait((request, _LEFT))
+                self._pending.clear()
+                for batch in self._batches.values():
+                    batch.waiting.clear()
+            else:
+                self._is_busy = True
+                # A batch that was refused for want of room makes the next one smaller, so looks come first.
+                moment = time.monotonic()
+                for batch in [one for one in self._batches.values() if one.next_look <= moment and not one.is_over]:
+                    await self._look(batch)
+                is_full = len(self._pending) >= self._most
+                if self._pending and time.monotonic() >= self._not_before and (is_full or not self.expects_more()):
+                    await self._send(list(self._pending.values())[: self._most])
+                self._is_busy = False
+                self.look_around()
+            await self._wait()
+
+    async def _wait(self) -> None:
+        """Sleep until a call arrives, a look is due or it is time to see whether calls can be sent."""
+        if self._is_over and not self.resting:
+            return
+        looks = [batch.next_look for batch in self._batches.values() if not batch.is_over]
+        wait = min(looks, default=time.monotonic() + pace.PACE.longest_wait) - time.monotonic()
+        wait = min(wait, pace.PACE.tick if self._pending or self._is_leaving else 10 * pace.PACE.tick)
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(max(wait, 0.001)):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    # Sending
+
+    async def _send(self, requests: list[Request]) -> None:
+        """Note a batch, upload it and create it; each step is in the journal before the next."""
+        dialect, address = self._client.dialect, self._client.server.address
+        lost = self._journal.lost(self._asked.name)
+        if lost >= _MOST_LOST:
+            detail = (
+                f"{address} does not show {lost} batches in a row that were sent there. They may be paid for, and "
+                "their calls count with their worst case; --forget-batches sends another one"
+            )
+            self._end_run(requests, CallProblem("fatal", "batches are lost", detail, is_free=True))
+            return
+        tag = f"skx{secrets.token_hex(8)}"
+        lines: list[bytes] = []
+        size = 0
+        for request in requests:
+            line = self._client.line(custom_id(tag, str(request.key), request.content_hash), request)
+            size += len(line) + 1
+            if lines and size > dialect.most_bytes:
+                break
+            lines.append(line)
+        requests = requests[: len(lines)]
+        at = now()
+        stored = StoredBatch(
+            tag, self._asked.name, dialect.name, address, len(requests), "written", None, None, None, at, at
+        )
+        self._journal.submit(stored, [(one, self._asked.budget.worst(Task(self._asked.name, one))) for one in requests])
+        file = await self._client.upload(tag, lines)
+        if isinstance(file, CallProblem):
+            self._refuse(OpenBatch(stored, []), requests, file)
+            return
+        if file is not None and not await self._is_ready(file):
+            self._refuse(OpenBatch(stored, []), requests, CallProblem("passing", "the file is not ready"))
+            return
+        self._journal.note_creating(tag, file)
+        ids = {custom_id(tag, str(r.key), r.content_hash): r for r in requests}
+        batch = OpenBatch(replace(stored, state="creating", file=file), list(ids), waiting=ids)
+        self._batches[tag] = batch
+        self._tags |= {request.key: tag for request in requests}
+        for request in requests:
+            self._pending.pop(request.key, None)
+        made = await self._client.create(tag, file, lines)
+        self.last_result = time.monotonic()
+        if isinstance(made, BatchView):
+            self._adopt(batch, made)
+            batch.looks = 1
+        elif made.reason in _CERTAINLY_NOT or (made.kind != "passing" and made.is_free):
+            self._refuse(batch, requests, made)
+            return
+        else:
+            self._say(
+                f"{self._words(batch)}: the provider's answer was lost ({made.reason}); "
+                "it is looked for before anything is sent again"
+            )
+        batch.plan_look()
+
+    async def _is_ready(self, file: str) -> bool:
+        """Wait until the provider has read the file; False if it does not say so."""
+        for _ in range(60):
+            if await self._client.is_ready(file):
+                return True
+            if self._is_leaving:
+                break
+            await asyncio.sleep(pace.PACE.first_look)
+        return False
+
+    def _adopt(self, batch: OpenBatch, view: BatchView) -> None:
+        """Note the id of a batch that is created, or found again."""
+        word = shown(view.word)
+        self._journal.note_created(batch.stored.tag, view.id)
+        self._journal.note_seen(batch.stored.tag, word)
+        self._say(f"{self._words(batch)}: created")
+        batch.stored = replace(batch.stored, state="created", batch=view.id, seen=word)
+        batch.wait = 0.0
+
+    def _forget(self, batch: OpenBatch) -> None:
+        """Forget a batch of which no call was made; its calls are in no batch any more."""
+        tag = batch.stored.tag
+        self._journal.forget(tag)
+        self._batches.pop(tag, None)
+        self._tags = {key: other for key, other in self._tags.items() if other != tag}
+
+    def _refuse(
+        self, batch: OpenBatch, requests: list[Request], problem: CallProblem, *, is_counted: bool = False
+    ) -> None:
+        """Forget a batch that was refused as a whole, and do with its calls what the problem means for them.
+
+        Only a few counted refusals in a row are borne; one for want of room never counts.
+        """
+        self._forget(batch)
+        for request in requests:
+            self._pending.pop(request.key, None)
+        is_about_room = bool(_ABOUT_ROOM.search(problem.detail))
+        kind = "passing" if is_about_room and problem.kind == "failed" else problem.kind
+        problem = replace(problem, kind=kind, is_free=True)
+        self._refused += is_counted and not is_about_room
+        # After a crash a batch may be refused before its calls have come here, so its own size counts.
+        is_alone = all(other.is_over for other in self._batches.values())
+        may_shrink = is_about_room and is_alone and batch.stored.requests > 1
+        if may_shrink:
+            self._most = max(1, min(self._most, batch.stored.requests // 2))
+        if problem.kind == "passing" and self._refused <= pace.PACE.refusals:
+            for request in requests:
+                self._take(request)
+            # A smaller batch can go at once; a run that does not wait would find the same refusal again.
+            self._pause = 0.0 if may_shrink else min(pace.PACE.longest_pause, self._pause * 2 or pace.PACE.pause)
+            self._not_before = time.monotonic() + max(self._pause, min(problem.retry_after or 0.0, 600.0))
+            calls, why = plural(batch.stored.requests, "call"), f"{problem.reason}: {problem.detail}".removesuffix(": ")
+            self._say(f"a batch of {calls} was refused ({why}); another one takes them")
+        elif problem.kind == "fatal":
+            self._end_run(requests, problem)
+        else:
+            for request in requests:
+                self._answers.put_nowait((request, replace(problem, kind="failed")))
+
+    def _end_run(self, requests: list[Request], problem: CallProblem) -> None:
+        """Answer one call with a fatal problem, which ends the run; the others are left as they are."""
+        if not requests:  # the calls of a batch that an earlier run has sent come here later
+            return
+        first, *others = requests
+        self._pending.pop(first.key, None)
+        self._pending |= {request.key: request for request in others}
+        self._answers.put_nowait((first, problem))
+        self._not_before = time.monotonic() + pace.PACE.longest_pause
+
+    # Looking
+
+    async def _look(self, batch: OpenBatch) -> None:
+        """Look at a batch by its id; look for its tag in the list if it has none, or if its id is not known there."""
+        batch.looks += 1
+        stored = batch.stored
+        sought = Sought(stored.tag, stored.file, stored.requests, stored.since)
+        view = None if stored.batch is None else await self._client.view(stored.batch)
+        if stored.state != "written" and (
+            view is None or (isinstance(view, CallProblem) and view.reason == "HTTP 404")
+        ):
+            others = frozenset(one.batch for one in self._journal.batches() if one.batch and one.tag != stored.tag)
+            view = await self._client.find(sought, others)
+        if view is None:
+            if stored.state == "written":
+                await self._client.tidy(sought)
+                self._forget(batch)
+                for request in batch.waiting.values():
+                    self._take(request)
+            elif batch.has_doubted(pace.PACE.settled):
+                await self._client.tidy(sought)
+                self._say(
+                    f"{self._words(batch)}: the provider does not know it any more; its calls count with their worst "
+                    "case and are made again"
+                )
+                self._end(batch, _LOST)
+            else:
+                batch.plan_look()
+        elif isinstance(view, CallProblem):
+            batch.doubted = None
+            self._look_later(batch, view)
+        else:
+            await self._follow(batch, view)
+
+    def _look_later(self, batch: OpenBatch, problem: CallProblem) -> None:
+        if problem.kind == "fatal" and batch.waiting:
+            custom, request = next(iter(batch.waiting.items()))
+            del batch.waiting[custom]
+            self._answers.put_nowait((request, problem))
+        batch.plan_look(problem.retry_after)
+
+    async def _follow(self, batch: OpenBatch, view: BatchView) -> None:
+        """Do what the state of a batch asks for."""
+        word = shown(view.word)
+        if view.id != batch.stored.batch:
+            self._adopt(batch, view)
+        elif word != batch.stored.seen:
+            self._journal.note_seen(batch.stored.tag, word)
+            batch.stored = replace(batch.stored, seen=word)
+            self._say(f"{self._words(batch)}: {word or 'no state'}")
+        if view.state == "under way":
+            batch.doubted = None
+            batch.plan_look()
+        elif view.state == "failed" and not view.results and not view.answered:
+            self._fail(batch, view)
+        else:
+            await self._read(batch, view)
+
+    def _fail(self, batch: OpenBatch, view: BatchView) -> None:
+        """Deal with a batch that was refused after its creation: no call of it was made."""
+        named = {fault.line: fault for fault in view.faults if fault.line is not None}
+        at_fault = {batch.order[line - 1]: fault for line, fault in named.items() if 0 < line <= len(batch.order)}
+        texts = [f"{fault.code} {fault.message}".strip() for fault in view.faults]
+        text = "; ".join(texts[:3]) or f"the batch has the state {view.word}"
+        found = self._client.server.endpoint.failure(400, json.dumps({"error": {"message": text}}).encode())
+        problem = found.problem if isinstance(found, Refused) else found
+        if problem.kind != "fatal":
+            problem = CallProblem("passing", f"batch {shown(view.word)}", MASK.line(text))
+        requests = dict(batch.waiting)
+        if not at_fault or len(batch.order) != batch.stored.requests:
+            self._refuse(batch, list(requests.values()), problem, is_counted=True)
+            return
+        innocent = [request for custom, request in requests.items() if custom not in at_fault]
+        self._refuse(batch, innocent, replace(problem, kind="passing"), is_counted=True)
+        for custom, fault in at_fault.items():
+            if custom in requests:
+                reason = f"refused by the batch: {shown(fault.code)}"
+                own = CallProblem("failed", reason, shown(fault.message), is_free=True)
+                self._answers.put_nowait((requests[custom], own))
+
+    async def _read(self, batch: OpenBatch, view: BatchView) -> None:
+        """Read the results; look again for a while if some are missing."""
+        wanted = frozenset(batch.order)
+        answered: set[str] = set()
+
+        def keep(line: LineResult) -> bool:
+            if line.kind == "answer" and line.custom_id.startswith(batch.stored.tag):
+                answered.add(line.custom_id)
+            if line.custom_id in wanted and line.beats(batch.lines.get(line.custom_id)):
+                batch.lines[line.custom_id] = line
+            return False
+
+        unreadable = await self._client.results(view, batch.stored.requests, keep)
+        if isinstance(unreadable, CallProblem):
+            if unreadable.reason != "HTTP 404":  # a file that is not there may come late
+                self._look_later(batch, unreadable)
+                return
+            unreadable = 0
+        missing = len(wanted) - len(batch.lines)
+        is_empty = view.state == "ended" and view.answered is None and not batch.lines
+        paid = batch.stored.requests if is_empty else view.answered or 0
+        is_unread = missing > 0 and (unreadable > 0 or len(answered) < paid)
+        if (is_unread or (missing and view.state == "ended")) and not batch.has_doubted(pace.PACE.late):
+            batch.plan_look()
+            return
+        batch.doubted = None
+        self._pause, self._refused = 0.0, 0
+        self._journal.note_read(batch.stored.tag)
+        self.last_result = time.monotonic()
+        good = sum(line.kind == "answer" for line in batch.lines.values())
+        self._say(f"{self._words(batch)}: {good} of {plural(len(batch.order), 'call')} answered")
+        without = CallProblem("passing", "no result in its batch", is_free=view.state != "ended")
+        if is_unread:
+            self._say(
+                f"{self._words(batch)}: {plural(missing, 'result')} cannot be read; these calls may be paid for and "
+                "count with their worst case, and only the next run makes them again"
+            )
+            where = f"batch {view.id} at {self._client.server.address}"
+            without = CallProblem("failed", "unreadable result of a batch", where)
+        self._end(batch, without)
+
+    def _end(self, batch: OpenBatch, without: CallProblem) -> None:
+        """Expect no more results; calls without one have the outcome `without`."""
+        batch.is_over, batch.without, batch.doubted = True, without, None
+        self._hand_out(batch)
+
+    def _hand_out(self, batch: OpenBatch) -> None:
+        """Give every call that waits its outcome."""
+        for custom, request in batch.waiting.items():
+            line = batch.lines.get(custom)
+            outcome = batch.without if line is None else self._client.outcome(request, line)
+            self._tags.pop(request.key, None)
+            self._answers.put_nowait((request, outcome))
+        batch.handed_out += len(batch.waiting)
+        batch.waiting.clear()
+        if batch.handed_out >= len(batch.order):
+            self._batches.pop(batch.stored.tag, None)
+
+    def _words(self, batch: OpenBatch) -> str:
+        calls = plural(batch.stored.requests, "call")
+        return f"batch {batch.stored.tag} of {calls} ({self._asked.name.replace(':', ' ')})"
