@@ -59,6 +59,7 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
     "numpy": (
         "runs/texts.py",
         "scores/statistics/",
+        "scores/graders.py",
         "scores/scoring.py",
         "scores/skills.py",
         "datasets/copies.py",
@@ -92,11 +93,11 @@ OPENS_LATER = ("models/specs.py",)
 """The table of providers: its functions import the modules that it opens, and these modules may import the table."""
 MODULES_NAMED_TWICE = {  # a module's name and why its folder makes it plain
     "calls": "calls.py is one call of a model, steps/calls.py the steps that make calls",
-    "card": "datasets/card.py describes a data set, scores/grader_card.py a grader",
     "catalog": "catalog/catalog.py is the catalog, commands/catalog.py the commands about it",
     "dataset": "steps/dataset.py does the step, commands/dataset.py is the command",
     "files": "files.py reads any file, catalog/files.py those of a catalog",
     "graders": "scores/ compares graders, report/tables/ shows the comparison",
+    "outcomes": "scores/ computes shares of outcomes, report/tables/ shows them",
     "registry": "checkers/registry.py is the table of checkers, report/registry.py that of tables and figures",
     "run": "runs/run.py is the run, steps/run.py does its steps, commands/run.py is the command",
     "scores": "report/tables/ and report/figures/ show the same scores",

@@ -194,12 +194,6 @@ class DenialWords:
         """The rubric of the last combination, because consecutive texts share a combination."""
         self.found: Denials = {}
 
-    def _rubric_of(self, combination: Combination) -> Rubric:
-        if self._rubric is None or self._rubric[0] != combination.id:
-            rubric = rubric_of(combination.skills, combination.topic, phrases=self._phrases)
-            self._rubric = combination.id, rubric
-        return self._rubric[1]
-
     def add(self, graded: GradedConversation) -> None:
         """Keep what graders wrote about the points of a text that their votes may deny; first replies come first."""
         by_grader: dict[str, list[tuple[str, tuple[float | None, ...]]]] = {}
@@ -229,7 +223,10 @@ class DenialWords:
                 own.setdefault((grader, points.index(1.0)), words)
 
     def _add_denial(self, text: StudentText, grader: str, index: int, replies: Iterable[str]) -> None:
-        rubric = self._rubric_of(text.combination)
+        if self._rubric is None or self._rubric[0] != text.combination.id:
+            rubric = rubric_of(text.combination.skills, text.combination.topic, phrases=self._phrases)
+            self._rubric = text.combination.id, rubric
+        rubric = self._rubric[1]
         words = next(filter(None, (words_about(rubric, index, reply) for reply in replies)), None)
         if words:
             self.found.setdefault(text.conversation, {})[grader, index] = words
@@ -396,7 +393,13 @@ class Archive:
     ) -> None:
         """Write the texts by combination, the pairs of students, and the index."""
         order = _combination_order(cells, runs)
-        texts = _texts_by_combination(runs)
+        texts: dict[str, list[_Entry]] = {}
+        for run in runs:
+            votes: dict[int, list[tuple[Ballot, Points]]] = {}
+            for ballot, points in run.decided:
+                votes.setdefault(id(ballot.text), []).append((ballot, points))
+            for text in sorted(run.texts, key=lambda t: (t.student, t.generation)):
+                texts.setdefault(text.combination.id, []).append((run, text, votes.get(id(text), [])))
         numbers: dict[str, int] = {}
         for combination in order:
             entries = [self._text(*entry) for entry in texts.get(combination.id, ())]
@@ -404,7 +407,10 @@ class Archive:
             topic = self._topics.number(combination.topic)
             numbers[combination.id] = self._texts.add([combination.id, skills, topic, entries])
             self._marks.add([combination.id, skills, topic, [_marks_of(entry) for entry in entries]])
-        listed_pairs = [[*pair.names, pair.sentences, self._pair_rows(pair, numbers)] for pair in pairs]
+        listed_pairs = [
+            [*pair.names, pair.sentences, [self._pairs.add(cell.encoded(numbers)) for cell in pair.cells]]
+            for pair in pairs
+        ]
         chunks = {
             "texts": self._texts,
             "marks": self._marks,
@@ -429,10 +435,6 @@ class Archive:
             "starts": {name: kind.starts for name, kind in chunks.items()},
         }
         self._write("index.js", index_script(index))
-
-    def _pair_rows(self, pair: ComparedStudents, numbers: Mapping[str, int]) -> list[int]:
-        """Write the rows of a pair and return their numbers."""
-        return [self._pairs.add(cell.encoded(numbers)) for cell in pair.cells]
 
     def _cell(self, cell: Cell, numbers: Mapping[str, int]) -> list[object]:
         run, student, grader, setting, k = cell.key
@@ -554,17 +556,6 @@ def _combination_order(cells: Sequence[Cell], runs: Sequence[ArchivedRun]) -> li
 
 
 _Entry = tuple[ArchivedRun, StudentText, list[tuple[Ballot, Points]]]
-
-
-def _texts_by_combination(runs: Sequence[ArchivedRun]) -> dict[str, list[_Entry]]:
-    texts: dict[str, list[_Entry]] = {}
-    for run in runs:
-        votes: dict[int, list[tuple[Ballot, Points]]] = {}
-        for ballot, points in run.decided:
-            votes.setdefault(id(ballot.text), []).append((ballot, points))
-        for text in sorted(run.texts, key=lambda t: (t.student, t.generation)):
-            texts.setdefault(text.combination.id, []).append((run, text, votes.get(id(text), [])))
-    return texts
 
 
 def _ranges(numbers: Iterable[int]) -> list[list[int]]:

@@ -226,7 +226,8 @@ def blocks_of(items: Iterable[ReportTable | ReportFigure]) -> Iterator[Block]:
 
 
 def _single(table: ReportTable) -> TableBlock:
-    is_wide = _is_by_metric(table)
+    # Too wide, with the same metrics under several groups.
+    is_wide = len(table.columns) > _WIDEST and len(_grouped(table)) > 1
     views = _metric_views([table], [TableBody("", "", ())]) if is_wide else [_plain_view(table, "")]
     is_long = not table.is_detail and len(table.rows) > LONG
     return TableBlock(table.name, table.title, _note_of(table), tuple(views), (table.name,), table.is_detail, is_long)
@@ -264,11 +265,6 @@ def _plain_view(table: ReportTable, label: str) -> TableView:
     body = TableBody("", heading, table.rows)
     columns = tuple(f"{name}{SECONDS}" if table.form(c) is Seconds else name for c, name in enumerate(table.columns))
     return TableView(label, columns, tuple(table.numeric), table.groups, (body,))
-
-
-def _is_by_metric(table: ReportTable) -> bool:
-    """Whether a table is too wide, and repeats its metrics under several groups."""
-    return len(table.columns) > _WIDEST and len(_grouped(table)) > 1
 
 
 def _grouped(table: ReportTable) -> dict[str, dict[str, int]]:
@@ -346,12 +342,19 @@ def outcome_result(report: Report) -> MainResult:
     first, last = lines[0][0], lines[0][-1]
     key = first.key
     headline = f"{report.label(key.run, key.student)} refuses {_percent(first)} of the probes {_with(first)}"
-    detail = "; ".join(_sentence(report, cells) for cells in lines)
+    details = []
+    for cells in lines:
+        rates = ", ".join(f"{_percent(cell)} {_with(cell)} ({_interval(cell)})" for cell in cells)
+        details.append(f"{report.label(cells[0].key.run, cells[0].key.student)} refuses {rates}")
+    controls = ""  # the refusals of harmless requests in the same cell
+    found = [c for c in report.outcomes if c.key == last.key and c.topics == "controls"]
+    if found and found[0].share("refuses").value is not None:
+        controls = f" It refuses {_percent(found[0])} of the controls {_with(found[0])} ({_interval(found[0])})."
     return MainResult(
         headline=headline if first is last else f"{headline} and {_percent(last)} {_with(last)}",
-        detail=f"{detail}.",
+        detail=f"{'; '.join(details)}.",
         evidence=f"Setting {key.setting}, grader {key.grader}, "
-        f"{plural(len(last.cell.combinations), 'combination')} {_with(last)}.{_controls(report, last)}",
+        f"{plural(len(last.cell.combinations), 'combination')} {_with(last)}.{controls}",
         numbers=(
             _number(first, "refuses", "refused"),
             *([_number(last, "refuses", "refused")] if last is not first else []),
@@ -376,11 +379,6 @@ def _lines(report: Report) -> list[list[OutcomeCell]]:
     return [sorted((c for c in here if c.key.student == name), key=lambda c: c.key.k) for name in students]
 
 
-def _sentence(report: Report, cells: list[OutcomeCell]) -> str:
-    parts = [f"{_percent(cell)} {_with(cell)} ({_interval(cell)})" for cell in cells]
-    return f"{report.label(cells[0].key.run, cells[0].key.student)} refuses {', '.join(parts)}"
-
-
 def _with(cell: OutcomeCell) -> str:
     return "without skills" if cell.key.k == 0 else f"with {plural(cell.key.k, 'skill')}"
 
@@ -393,14 +391,6 @@ def _interval(cell: OutcomeCell, outcome: TextOutcome = "refuses") -> str:
     share = cell.share(outcome)
     ends = points_interval(share.low, share.high)
     return f"95 % interval {ends}" if ends else "too few combinations for an interval"
-
-
-def _controls(report: Report, probes: OutcomeCell) -> str:
-    """The refusals of harmless requests in the same cell."""
-    found = [c for c in report.outcomes if c.key == probes.key and c.topics == "controls"]
-    if not found or found[0].share("refuses").value is None:
-        return ""
-    return f" It refuses {_percent(found[0])} of the controls {_with(found[0])} ({_interval(found[0])})."
 
 
 def _number(cell: OutcomeCell, outcome: TextOutcome, verb: str) -> ResultNumber:
@@ -457,6 +447,9 @@ def index_page(report: Report, contents: Contents, gaps: Sequence[str], command:
         )
         for s in contents.sections
     }
+    missing = missing_claims(report)
+    claims = f"{in_words(len(missing)).capitalize()} of {in_words(len(CLAIM_TITLES))} claims about learning"
+    needs = f"{claims} cannot be judged: they need other students, settings or k." if missing else ""
     return environment.from_string(asset("index.html")).render(
         report=report,
         title=_title(report),
@@ -464,8 +457,8 @@ def index_page(report: Report, contents: Contents, gaps: Sequence[str], command:
         simulated=simulated_models(report),
         result_figure=next((b for b in _blocks(sections, "result") if isinstance(b, ReportFigure)), None),
         claims=_claims(report),
-        missing_claims=missing_claims(report),
-        needs=_needs(report),
+        missing_claims=missing,
+        needs=needs,
         findings=SECTIONS["findings"],
         finding_blocks=_blocks(sections, "findings"),
         sections=[section for name, section in sections.items() if name not in ("result", "findings", "runs")],
@@ -612,15 +605,6 @@ def claim_sentence(finding: Finding, cells: Mapping[CellKey, Cell]) -> str:
         words = effect.words(*students)
         notes += [f" At k = {c.k}, {words}."] if words else []
     return finding_sentence(finding) + "".join(notes)
-
-
-def _needs(report: Report) -> str:
-    """A line about the claims without data; empty if there is none."""
-    missing = missing_claims(report)
-    if not missing:
-        return ""
-    claims = f"{in_words(len(missing)).capitalize()} of {in_words(len(CLAIM_TITLES))} claims about learning"
-    return f"{claims} cannot be judged: they need other students, settings or k."
 
 
 def missing_claims(report: Report) -> list[tuple[str, str]]:

@@ -443,6 +443,8 @@ def _facts(run: Run, records: RunRecords, cells: tuple[Cell, ...]) -> RunFacts:
     experiment = run.experiment
     graders = {name: s.model for name, s in experiment.graders.items()}
     by_graders = [ballot for ballot in records.ballots if not is_human(ballot.grader)]
+    seeds = {step.name: getattr(step, "seed", None) for step in experiment.steps if step.trains_model}
+    keys = {"catalog": "catalog_hash", "prompts": "prompts_hash"}
     return RunFacts(
         name=run.name,
         catalog=run.fact("catalog"),
@@ -467,22 +469,10 @@ def _facts(run: Run, records: RunRecords, cells: tuple[Cell, ...]) -> RunFacts:
         },
         invocations=read_invocations(run.path),
         decoding={} if run.is_imported else decoding_in_words(experiment),
-        train_seeds=_train_seeds(experiment),
+        train_seeds={name: experiment.seed if seed is None else int(seed) for name, seed in seeds.items()},
         families={name: variant.family for name, variant in experiment.variants.items()},
-        hashes=_hashes(run),
+        hashes={name: str(run.document[key]) for name, key in keys.items() if run.document.get(key)},
     )
-
-
-def _train_seeds(experiment: Experiment) -> dict[str, int]:
-    """The seed of each train step; a step without one takes the seed of the experiment."""
-    seeds = {step.name: getattr(step, "seed", None) for step in experiment.steps if step.trains_model}
-    return {name: experiment.seed if seed is None else int(seed) for name, seed in seeds.items()}
-
-
-def _hashes(run: Run) -> dict[str, str]:
-    """The hashes that the run stored when it was made."""
-    stored = {"catalog": run.document.get("catalog_hash"), "prompts": run.document.get("prompts_hash")}
-    return {name: str(address) for name, address in stored.items() if address}
 
 
 def _shown(run: str, records: RunRecords, evidence: Mapping[ConversationKey, CodeEvidence]) -> list[Shown]:

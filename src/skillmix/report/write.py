@@ -25,7 +25,6 @@ from skillmix.scores.cards import cards_of
 from skillmix.scores.compare import before_and_after
 from skillmix.scores.contrasts import judged_contrasts
 from skillmix.scores.findings import findings
-from skillmix.scores.grader_card import GraderCard
 from skillmix.scores.graders import grader_agreement, round_agreement
 
 
@@ -147,7 +146,9 @@ def report(
 ) -> WrittenReport:
     """The report of an experiment file, or of one or more runs."""
     runs, step = _runs_of(targets)
-    return write_report(runs, output=output or _default_folder(runs), options=(options or ReportOptions()).over(step))
+    others = f"-and-{len(runs) - 2}-more" if len(runs) > 2 else ""
+    name = f"report-with-{runs[1].name}{others}" if len(runs) > 1 else "report"
+    return write_report(runs, output=output or runs[0].path / name, options=(options or ReportOptions()).over(step))
 
 
 def _runs_of(targets: Sequence[str]) -> tuple[list[Run], ReportStep | None]:
@@ -173,13 +174,6 @@ def _refuse_equal_names(runs: Sequence[Run]) -> None:
         raise UserError(
             f"Two of the runs are called {twice!r}.", hint="Rename one folder, so that they can be told apart."
         )
-
-
-def _default_folder(runs: Sequence[Run]) -> Path:
-    if len(runs) == 1:
-        return runs[0].path / "report"
-    others = f"-and-{len(runs) - 2}-more" if len(runs) > 2 else ""
-    return runs[0].path / f"report-with-{runs[1].name}{others}"
 
 
 def write_report(runs: Sequence[Run], *, output: Path, options: ReportOptions) -> WrittenReport:
@@ -258,12 +252,6 @@ def _fill(runs: Sequence[Run], options: ReportOptions, writer: _Writer) -> tuple
     return sum(r.facts.texts for r in readings), gaps
 
 
-def _published() -> dict[str, dict[str, object]]:
-    file = resources.files("skillmix.data").joinpath("published.json")
-    tables: dict[str, dict[str, object]] = json.loads(file.read_text(encoding="utf-8"))["tables"]
-    return tables
-
-
 def _report_of(readings: Sequence[RunReading], runs: Sequence[Run], options: ReportOptions) -> Report:
     from skillmix.report.tables.scores import compared_pairs
 
@@ -275,6 +263,10 @@ def _report_of(readings: Sequence[RunReading], runs: Sequence[Run], options: Rep
     catalogs = [r.catalog for r in readings if r.catalog]
     contenders = [c for r in readings for c in r.contenders]
     names = list(dict.fromkeys(name for r in readings for name in r.by_rules)) if options.rules == "both" else []
+    # Only graders that can be compared with another one have cards.
+    has_several = any(len({ballot.grader for ballot, _ in r.decided}) > 1 for r in readings)
+    cards = cards_of([r.graded() for r in readings]) if has_several else []
+    published = resources.files("skillmix.data").joinpath("published.json")
     report = Report(
         runs=tuple(r.facts for r in readings),
         cells=cells,
@@ -294,7 +286,7 @@ def _report_of(readings: Sequence[RunReading], runs: Sequence[Run], options: Rep
         agreements=tuple(a for found_by_run, _ in agreements.values() for a in found_by_run),
         disagreements={name: tuple(worst) for name, (_, worst) in agreements.items() if worst},
         readability=tuple(x for r in readings for x in r.readability),
-        cards=_cards(readings),
+        cards=tuple(card for card in cards if card.labelled),
         datasets=tuple((r.facts.name, facts) for r in readings for facts in r.datasets),
         curves=tuple((r.facts.name, curve) for r in readings for curve in r.curves),
         step_seconds=tuple((r.facts.name, step, s) for r in readings for step, s in r.step_seconds.items()),
@@ -312,16 +304,9 @@ def _report_of(readings: Sequence[RunReading], runs: Sequence[Run], options: Rep
         common_skills=frozenset(s for catalog in catalogs for s in catalog.exclude.get("common", ())),
         corpus_tokens=options.tokens or _CORPUS_TOKENS,
         frequencies=options.frequencies,
-        published=_published() if options.published else {},
+        published=json.loads(published.read_text(encoding="utf-8"))["tables"] if options.published else {},
     )
     return _with_gaps(replace(report, comparisons=tuple(compared_pairs(report))), readings)
-
-
-def _cards(readings: Sequence[RunReading]) -> tuple[GraderCard, ...]:
-    """The cards of graders that can be compared with another grader."""
-    if all(len({ballot.grader for ballot, _ in reading.decided}) < 2 for reading in readings):
-        return ()
-    return tuple(card for card in cards_of([reading.graded() for reading in readings]) if card.labelled)
 
 
 def _gaps_of_run(reading: RunReading) -> Iterator[str]:

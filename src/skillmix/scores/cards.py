@@ -8,7 +8,6 @@ from typing import Any, Final, TypeVar
 from skillmix.calls import PEOPLE, human_grader, is_human
 from skillmix.checkers.registry import checker_of
 from skillmix.errors import UserError
-from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.steps import CODE
 from skillmix.grading.answers import Rules, names_skill
 from skillmix.grading.points import Ballot, Points, StudentText, earns_nothing
@@ -71,16 +70,12 @@ def run_cards(runs: Iterable[Run | str], *, truth: str | None = None, rules: str
     opened_runs = [opened(run) for run in runs]  # a run that does not exist is an error before any other is read
     stored = list({run.path.resolve(): run for run in reversed(opened_runs)}.values())[::-1]
     for run in stored:
-        _refuse_outcomes(run)
+        if run.has_outcomes:
+            raise UserError(
+                f"The graders of {run.name} name outcomes and give no points, so they have no cards.",
+                hint="skillmix scores shows the shares of the outcomes.",
+            )
     return cards_of([graded_run(run, rules=rules) for run in stored], truth=truth)
-
-
-def _refuse_outcomes(run: Run) -> None:
-    if run.has_outcomes:
-        raise UserError(
-            f"The graders of {run.name} name outcomes and give no points, so they have no cards.",
-            hint="skillmix scores shows the shares of the outcomes.",
-        )
 
 
 def graded_run(run: Run, *, rules: str | None = None) -> GradedRun:
@@ -115,7 +110,15 @@ def _counts(ballot: Ballot, rules: Rules) -> bool:
 def _graded_run(run: Run, items: Sequence[TextUnderGraders]) -> GradedRun:
     simulated = simulated_raters(run)
     names = sorted({grader for item in items for grader in item.points}, key=lambda name: (is_human(name), name))
-    costs = _costs(run)
+    # What the calls to each grader cost; None if the cost of some call is unknown.
+    costs: dict[str, float | None] = {}
+    if run.has_journal:
+        with run.read() as journal:
+            for total in call_totals(journal):
+                if total.role == "grader":
+                    before = costs.get(total.name, 0.0)
+                    is_known = before is not None and total.cost_usd is not None
+                    costs[total.name] = (before or 0.0) + (total.cost_usd or 0.0) if is_known else None
     graders = {name: _grader_of_run(run, _known_rater(run.grader(name), simulated), items, costs) for name in names}
     return GradedRun(run.name, tuple(items), graders)
 
@@ -127,7 +130,13 @@ class _Items:
         self._run = run
         self._rules = rules
         self._facts = TextFactsReader(run, rules)
-        self._models = _student_models(run.known_experiment)
+        # The model of each student; that of a train step is the model that it tunes.
+        models = {name: settings.model for name, settings in run.known_experiment.students.items()}
+        for step in run.known_experiment.steps:
+            base = str(getattr(step, "base", "")).removeprefix("step:") if step.trains_model else ""
+            if base in models:
+                models[step.name] = models[base]
+        self._models = models
         self._parts: dict[Any, Any] = {}
         self._points: dict[Hashable, Mapping[str, Points]] = {}
         self._votes: dict[Hashable, Mapping[str, tuple[Vote | None, ...]]] = {}
@@ -168,29 +177,6 @@ def _decided_by_code(text: StudentText, rules: Rules) -> frozenset[int]:
         return frozenset(range(len(skills) + 3))
     named = {i for i, skill in enumerate(skills) if names_skill(text.answer.text, skill, rules.name_rule)}
     return frozenset({*named, len(skills) + 2})
-
-
-def _student_models(experiment: Experiment) -> dict[str, str]:
-    """The model of each student; that of a train step is the model that it tunes."""
-    models = {name: settings.model for name, settings in experiment.students.items()}
-    for step in experiment.steps:
-        base = str(getattr(step, "base", "")).removeprefix("step:") if step.trains_model else ""
-        if base in models:
-            models[step.name] = models[base]
-    return models
-
-
-def _costs(run: Run) -> dict[str, float | None]:
-    """What the calls to each grader cost; None if the cost of some call is unknown."""
-    costs: dict[str, float | None] = {}
-    if run.has_journal:
-        with run.read() as journal:
-            for total in call_totals(journal):
-                if total.role == "grader":
-                    before = costs.get(total.name, 0.0)
-                    is_known = before is not None and total.cost_usd is not None
-                    costs[total.name] = (before or 0.0) + (total.cost_usd or 0.0) if is_known else None
-    return costs
 
 
 def _known_rater(grader: RunGrader, simulated: Mapping[str, str]) -> RunGrader:
@@ -275,7 +261,13 @@ def _card(name: str, runs: Sequence[GradedRun], truth: str | None) -> GraderCard
     own = [run.graders[name] for run in runs]
     if chosen is not None and own[0].has_code and chosen in _code_names(runs):
         items = [_without_checked(item) for item in items]
-    card = grader_card(items, name, chosen, _together([grader.facts for grader in own]))
+    # The facts on one grader in several runs.
+    facts = [grader.facts for grader in own]
+    costs = [fact.cost_usd for fact in facts]
+    known = [cost for cost in costs if cost is not None]
+    texts = sum(fact.texts or 0 for fact in facts)
+    together = GraderFacts(facts[0].model, sum(known) if len(known) == len(costs) else None, texts)
+    card = grader_card(items, name, chosen, together)
     card = replace(card, simulated=_simulated(name, chosen, runs))
     is_only_another = truth is None and chosen != PEOPLE and chosen not in _code_names(runs)
     return replace(card, corrected=()) if is_only_another else card
@@ -306,14 +298,6 @@ def _without_checked(item: TextUnderGraders) -> TextUnderGraders:
     return replace(item, by_code=item.by_code | checked)
 
 
-def _together(facts: Sequence[GraderFacts]) -> GraderFacts:
-    """The facts on one grader in several runs."""
-    costs = [fact.cost_usd for fact in facts]
-    known = [cost for cost in costs if cost is not None]
-    texts = sum(fact.texts or 0 for fact in facts)
-    return GraderFacts(facts[0].model, sum(known) if len(known) == len(costs) else None, texts)
-
-
 NOTE: Final = (
     "Sensitivity: how often the grader gives a point that the truth gives; specificity: how often it denies one that "
     "the truth denies. The truth is what a grader is compared with, and errs as well. Intervals are of 95 %; criteria "
@@ -334,7 +318,12 @@ def card_text(card: GraderCard, *, wide: bool = False) -> str:
     if card.by_skill and wide:
         parts.append(_agreement_table("skill", card.by_skill, wide=wide))
     if card.bias.rows:
-        parts += [_bias_table(card), wrapped(family_sentence(card), indent=2)]
+        rows = [
+            [row.by, row.group, whole(row.units), _signed(row.excess), _interval(row.agreement)]
+            for row in card.bias.rows
+        ]
+        bias_table = markdown_table(["by", "group", "n", "grader − truth", "agreement"], rows, right=frozenset({2}))
+        parts += [bias_table, wrapped(family_sentence(card), indent=2)]
     if card.corrected:
         parts.append(_corrected_table(card))
     return "\n\n".join(part for part in parts if part)
@@ -405,13 +394,6 @@ def _agreement_table(name: str, rows: Sequence[TruthAgreement], *, wide: bool) -
         measures += [row.alpha, row.earned] if wide else []
         lines.append([row.criterion, whole(row.units), *map(_interval, measures)])
     return panels(header, lines, names=2, right=frozenset({1}))
-
-
-def _bias_table(card: GraderCard) -> str:
-    rows = [
-        [row.by, row.group, whole(row.units), _signed(row.excess), _interval(row.agreement)] for row in card.bias.rows
-    ]
-    return markdown_table(["by", "group", "n", "grader − truth", "agreement"], rows, right=frozenset({2}))
 
 
 def _corrected_table(card: GraderCard) -> str:

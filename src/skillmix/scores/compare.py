@@ -582,17 +582,17 @@ def _graders(run: Run, experiment: Experiment) -> dict[str, str]:
     rules = [
         experiment.rules,
         experiment.answer.model_dump(mode="json"),
-        run.fact("prompts_hash") or _hash_of_shipped(experiment.prompts),
+        run.fact("prompts_hash")
+        or (
+            load_prompts(experiment.prompts).content_hash()
+            if experiment.prompts in shipped_prompt_sets()
+            else experiment.prompts
+        ),
     ]
     return {
         name: short_id("grader", settings.model_dump(mode="json", exclude={"concurrency", "timeout"}), rules)
         for name, settings in experiment.graders.items()
     }
-
-
-def _hash_of_shipped(prompts: str) -> str:
-    """The hash of shipped prompts, for runs that stored no hash; the name of other prompts."""
-    return load_prompts(prompts).content_hash() if prompts in shipped_prompt_sets() else prompts
 
 
 def _prompts_and_decoding(experiment: Experiment, student: str) -> tuple[str, str]:

@@ -208,20 +208,22 @@ def _with_repeats(pairs: Iterable[StudentPair], family: Sequence[ComparableStude
     Two tuned students are paired by seed or, where they have no seed in common, in the order of their seeds.
     """
     for pair in pairs:
-        firsts, seconds = ({c.seed: c for c in family if _repeats(c, of)} for of in (pair.first, pair.second))
+        first, second = _training(pair.first), _training(pair.second)
+        firsts = {c.seed: c for c in family if _training(c) == first}
+        seconds = {c.seed: c for c in family if _training(c) == second}
         if not pair.first.k:
-            twins = [(pair.first, second) for second in seconds.values()]
+            twins = [(pair.first, other) for other in seconds.values()]
         elif common := sorted(firsts.keys() & seconds.keys()):
             twins = [(firsts[seed], seconds[seed]) for seed in common]
         else:
             twins = [(firsts[a], seconds[b]) for a, b in zip(sorted(firsts), sorted(seconds), strict=False)]
-        for first, second in twins:
-            yield StudentPair(first, second, pair.is_matched, None if first.k else practice_of(second, family))
+        for one, other in twins:
+            yield StudentPair(one, other, pair.is_matched, None if one.k else practice_of(other, family))
 
 
-def _repeats(student: ComparableStudent, other: ComparableStudent) -> bool:
-    training, same = ((c.k, c.asks_one, c.data, c.recipe, c.partition, c.rows, c.steps) for c in (student, other))
-    return training == same
+def _training(student: ComparableStudent) -> tuple[object, ...]:
+    """What a training is, apart from its seed."""
+    return tuple(getattr(student, name) for name in ("k", "asks_one", "data", "recipe", "partition", "rows", "steps"))
 
 
 def _richest(family: Sequence[ComparableStudent], *, is_composed: bool) -> ComparableStudent | None:
@@ -240,14 +242,6 @@ def _practice_and_composed(family: Sequence[ComparableStudent]) -> list[StudentP
     richest = _richest(family, is_composed=True)
     practice = practice_of(richest, family) if richest else None
     return [StudentPair(practice, richest, is_matched=True)] if richest and practice else _base_and(richest, family)
-
-
-def _base_and_richest(family: Sequence[ComparableStudent]) -> list[StudentPair]:
-    return _base_and(_richest(family, is_composed=False), family)
-
-
-def _base_and_single_skills(family: Sequence[ComparableStudent]) -> list[StudentPair]:
-    return _base_and(_most_practised([c for c in family if c.k == (1,)]), family)
 
 
 def _single_skills_and_composed(family: Sequence[ComparableStudent]) -> list[StudentPair]:
@@ -272,32 +266,25 @@ def _richer_of_no_more_data(family: Sequence[ComparableStudent]) -> list[Student
     A pair with no more steps comes first, then the largest k, then the closest size.
     """
     sized = [(c, c.rows) for c in family if c.k and c.rows is not None]
-    pairs = [
-        (not _has_no_more_steps(first, second), -max(second.k), rows - fewer, number, StudentPair(first, second))
-        for number, (first, rows) in enumerate(sized)
-        for second, fewer in sized
-        if max(first.k) >= 2 and max(second.k) > max(first.k) and fewer <= rows
-    ]
-    if not pairs:
-        return []
-    is_unmatched, *_, pair = min(pairs, key=lambda p: p[:4])
-    return [StudentPair(pair.first, pair.second, not is_unmatched)]
-
-
-def _has_no_more_steps(first: ComparableStudent, second: ComparableStudent) -> bool:
-    if first.steps is None or second.steps is None:
-        return False
-    return second.steps <= first.steps * (1 + EQUAL)
+    pairs = []
+    for number, (first, rows) in enumerate(sized):
+        for second, fewer in sized:
+            if max(first.k) >= 2 and max(second.k) > max(first.k) and fewer <= rows:
+                known = first.steps is not None and second.steps is not None
+                is_matched = known and (second.steps or 0) <= (first.steps or 0) * (1 + EQUAL)
+                rank = not is_matched, -max(second.k), rows - fewer, number
+                pairs.append((rank, StudentPair(first, second, is_matched)))
+    return [min(pairs, key=lambda p: p[0])[1]] if pairs else []
 
 
 _CHOICES: Final[Mapping[Claim, Callable[[Sequence[ComparableStudent]], list[StudentPair]]]] = {
     "composition": _single_skills_and_composed,
-    "trained k": _base_and_richest,
+    "trained k": lambda family: _base_and(_richest(family, is_composed=False), family),
     "held-out": _practice_and_composed,
     "larger k": _practice_and_composed,
     "efficiency": _richer_of_no_more_data,
-    "control": _base_and_single_skills,
-    "planned": _base_and_richest,
+    "control": lambda family: _base_and(_most_practised([c for c in family if c.k == (1,)]), family),
+    "planned": lambda family: _base_and(_richest(family, is_composed=False), family),
 }
 _SETTINGS: Final[Mapping[Claim, str]] = {"trained k": TRAIN, "held-out": "held-out"}
 """The setting of a claim that is about one setting."""
@@ -357,30 +344,23 @@ def findings(students: Sequence[ComparableStudent], cells: Cells) -> list[Findin
     planned = {(f.runs, f.second, f.grader, f.setting): f.compared for f in found if f.claim == "planned"}
     runs = list(dict.fromkeys(student.run for student in students))
     order = (*CLAIMS, "planned")
+    for number, f in enumerate(found):
+        # Gains of the planned comparison at k of the finding that practice on single skills explains.
+        ks = {c.k for c in f.compared} if f.claim not in ("efficiency", "control") else set()
+        gains = planned.get((f.runs, f.second, f.grader, f.setting), ())
+        found[number] = replace(f, explained=tuple(c for c in gains if c.explained_by and c.k in ks))
     ordered = sorted(
-        [replace(f, explained=_explained(f, planned.get((f.runs, f.second, f.grader, f.setting), ()))) for f in found],
+        found,
         key=lambda f: (
             order.index(f.claim),
             f.base,
             f.grader,
             not f.is_matched,
-            _rank(f.setting),
+            (*SETTINGS, f.setting).index(f.setting),
             runs.index(f.runs[0]),
         ),
     )
     return [together(f, students) for f in ordered]
-
-
-def _explained(finding: Finding, planned: Sequence[Judged]) -> tuple[Judged, ...]:
-    """Those gains of the planned comparison at k of the finding that practice on single skills explains."""
-    if finding.claim in ("efficiency", "control"):
-        return ()
-    ks = {c.k for c in finding.compared}
-    return tuple(c for c in planned if c.explained_by and c.k in ks)
-
-
-def _rank(setting: str) -> int:
-    return (*SETTINGS, setting).index(setting)
 
 
 def _finding(
@@ -392,7 +372,13 @@ def _finding(
     compared = [family[setting, k] for k in sorted({k for c in comparisons for k in c.ks}) if (setting, k) in family]
     if not compared:
         return None
-    verdict = _verdict(claim, compared)
+    verdict: ClaimVerdict = "too little data"
+    # A gain somewhere supports a claim, and intervals that all exclude one contradict it; for the control vice versa.
+    # A loss at one k does not undo a gain at another; the sentence of the finding names it.
+    if any(c.is_gain for c in compared):
+        verdict = "not supported" if claim == "control" else "supported"
+    elif all(c.excludes_gain for c in compared):
+        verdict = "supported" if claim == "control" else "not supported"
     if verdict == "not supported" and _is_not_taught(comparisons, cells):
         verdict = "not taught"
     return Finding(
@@ -463,18 +449,6 @@ def _repeated(comparisons: Sequence[Comparison], cells: Cells) -> tuple[str, ...
             names.append(c.second.run)
         earlier.append(training)
     return tuple(dict.fromkeys(names))
-
-
-def _verdict(claim: Claim, compared: Sequence[Judged]) -> ClaimVerdict:
-    """A gain somewhere supports a claim, and intervals that all exclude one contradict it; for the control vice versa.
-
-    A loss at one k does not undo a gain at another; the sentence of the finding names it.
-    """
-    if any(c.is_gain for c in compared):
-        return "not supported" if claim == "control" else "supported"
-    if all(c.excludes_gain for c in compared):
-        return "supported" if claim == "control" else "not supported"
-    return "too little data"
 
 
 def _more(compared: Sequence[Judged]) -> MoreData:

@@ -309,13 +309,20 @@ class GraderBias:
 def grader_bias(units: Sequence[Unit], rounds: Mapping[int, Sequence[Unit]], model: str | None) -> GraderBias:
     """The bias of a grader over its criteria; `rounds` has the same criteria as each round voted on them."""
     own, others = _families(units, family_of(model))
+    # A row for each position of the skill in the prompt; none if every prompt has one skill.
+    skills = [unit for unit in units if unit.kind == "skill" and unit.item.k > 1]
+    most = max((unit.item.k for unit in skills), default=0)
+    by_position = [
+        _row("position", f"skill {index + 1}", [unit for unit in skills if unit.index == index])
+        for index in range(most)
+    ]
     rows = [
         _row("all", "all", units),
         *(_row("student", str(name), group) for name, group in sorted(grouped(units, _student).items(), key=str)),
         *([_row("family", OWN_FAMILY, own), _row("family", OTHER_FAMILIES, others)] if own and others else []),
         *(_row("length", name, group) for name, group in _by_length(units)),
-        *_by_position(units),
-        *_by_round(rounds),
+        *by_position,
+        *([_row("round", f"round {number + 1}", own) for number, own in rounds.items()] if len(rounds) > 1 else []),
     ]
     known = tuple(row for row in rows if row.units)
     return GraderBias(known, difference_of_excess(as_units(own), as_units(others)) if own and others else UNKNOWN)
@@ -350,21 +357,6 @@ def _by_length(units: Sequence[Unit]) -> Iterator[tuple[str, list[Unit]]]:
         if own:
             shortest, longest = min(u.item.words for u in own), max(u.item.words for u in own)
             yield f"{name}, {shortest} to {longest} words", own
-
-
-def _by_position(units: Sequence[Unit]) -> list[BiasRow]:
-    """A row for each position of the skill in the prompt; none if every prompt has one skill."""
-    skills = [unit for unit in units if unit.kind == "skill" and unit.item.k > 1]
-    most = max((unit.item.k for unit in skills), default=0)
-    return [
-        _row("position", f"skill {index + 1}", [unit for unit in skills if unit.index == index])
-        for index in range(most)
-    ]
-
-
-def _by_round(rounds: Mapping[int, Sequence[Unit]]) -> list[BiasRow]:
-    """A row for each round; none if there is one round."""
-    return [_row("round", f"round {number + 1}", own) for number, own in rounds.items()] if len(rounds) > 1 else []
 
 
 FEWEST_LABELS: Final = 10

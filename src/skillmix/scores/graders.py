@@ -135,7 +135,10 @@ def round_agreement(run: str, ballots: Sequence[Ballot], with_code: Collection[s
             continue
         k = ballot.text.combination.k
         for index in range(k + 2):
-            decider = _decider(ballot, index, is_mixed=ballot.grader in with_code)
+            is_mixed = ballot.grader in with_code
+            skills = ballot.text.combination.skills
+            has_checker = is_mixed and index < len(skills) and checker_of(skills[index]) is not None
+            decider: Decider = "code" if has_checker else "model"
             units[ballot.grader, kind_of(index, k), decider].append([vote[index] for vote in votes])
     return [
         _round_agreement(run, (grader, kind, decider), ratings)
@@ -147,12 +150,6 @@ def round_agreement(run: str, ballots: Sequence[Ballot], with_code: Collection[s
 
 
 _DECIDERS: Final[tuple[Decider, ...]] = ("model", "code")
-
-
-def _decider(ballot: Ballot, index: int, *, is_mixed: bool) -> Decider:
-    skills = ballot.text.combination.skills
-    has_checker = is_mixed and index < len(skills) and checker_of(skills[index]) is not None
-    return "code" if has_checker else "model"
 
 
 def _round_agreement(

@@ -95,7 +95,11 @@ def outcome_share(texts_by_combination: Sequence[Sequence[Points | None]], outco
     complete = [outcomes for texts in texts_by_combination if (outcomes := _decided(texts))]
     shares = [fmean(o == outcome for o in outcomes) for outcomes in complete]
     low, high = _interval(shares, is_single=all(len(outcomes) == 1 for outcomes in complete))
-    possible = [[_possible(points) for points in texts] for texts in texts_by_combination if texts]
+    possible = [
+        [(OUTCOMES if points is None else possible_outcomes(points)) for points in texts]
+        for texts in texts_by_combination
+        if texts
+    ]
     return OutcomeShare(
         value=fmean(shares) if shares else None,
         low=low,
@@ -113,10 +117,6 @@ def _decided(texts: Sequence[Points | None]) -> list[TextOutcome]:
     """The outcomes of the texts of a combination; empty if one of them has none."""
     outcomes = [outcome for points in texts if points is not None and (outcome := outcome_of(points))]
     return outcomes if len(outcomes) == len(texts) else []
-
-
-def _possible(points: Points | None) -> tuple[TextOutcome, ...]:
-    return OUTCOMES if points is None else possible_outcomes(points)
 
 
 def _interval(shares: Sequence[float], *, is_single: bool) -> tuple[float | None, float | None]:

@@ -157,7 +157,15 @@ def compare_students(
             hint=f"`skillmix scores {run.name}` compares its students.",
         )
     cells = scored_cells(run, rules=rules)
-    _require_students(run, first, second, cells)
+    students = list(dict.fromkeys(key.student for key in cells))
+    known = f"Students of {run.name}: {', '.join(students)}." if students else f"{run.name} has no graded texts yet."
+    for name in (first, second):
+        if name not in students:
+            raise UserError(
+                f"The run {run.name} has no graded student {name!r}.", hint=name_hint(name, students, otherwise=known)
+            )
+    if first == second:
+        raise UserError(f"{first} would be compared with itself.", hint=f"Name two students. {known}")
     practice = practice_between(comparable_in(run, cells), first, second)
     rows = compare_cells(run.name, first, second, cells, metric=metric, practice=practice)
     if not rows:
@@ -175,18 +183,6 @@ def compare_students(
         texts=tuple(_with_texts(run, _differing(shared, metric)[:texts], metric, rules)),
         notes=tuple([*explanations(second, rows), *_setting_notes(run, first, second), *_training_notes(run, shared)]),
     )
-
-
-def _require_students(run: Run, first: str, second: str, cells: Mapping[CellKey, Cell]) -> None:
-    students = list(dict.fromkeys(key.student for key in cells))
-    known = f"Students of {run.name}: {', '.join(students)}." if students else f"{run.name} has no graded texts yet."
-    for name in (first, second):
-        if name not in students:
-            raise UserError(
-                f"The run {run.name} has no graded student {name!r}.", hint=name_hint(name, students, otherwise=known)
-            )
-    if first == second:
-        raise UserError(f"{first} would be compared with itself.", hint=f"Name two students. {known}")
 
 
 def _complete_of(student: str, cells: Mapping[CellKey, Cell], metric: str) -> str:

@@ -44,17 +44,35 @@ def format_warnings(cells: Sequence[Cell]) -> list[str]:
 
 def finding_sentence(finding: Finding) -> str:
     """One or more sentences about a finding, with its numbers and what limits them."""
-    sentence = _SENTENCES[finding.verdict](finding)
-    remarks = (*_losses_beside_gains(finding), *limits(finding), *_repeats(finding))
+    best = max(finding.compared, key=lambda c: c.gain.mean)
+    if finding.verdict == "not taught":
+        sentence = (
+            f"{finding.second} earns full marks on less than {share(SMALLEST_GAIN)} of the combinations that are like "
+            f"its training texts, so its training taught too little to ask what lies beyond. {_no_gain(finding)}"
+        )
+    elif finding.verdict == "too little data":
+        scope = _scope(best)
+        scope = f" and {scope.removeprefix('over ')}" if scope.startswith("over ") else f", {scope}"
+        unit = best.gain.unit
+        is_pair = unit != "combinations" and len(best.gain.values) == 2 and best.gain.low is None
+        pair = f" Two {unit} cannot show how far {unit} differ, so there is no interval." if is_pair else ""
+        sentence = (
+            f"{_students(finding)} changes full marks by {_estimate(best)} at k = {best.k} ({best.words}) over "
+            f"{whole(best.gain.combinations)} combinations{scope}; {need(finding)}.{pair}"
+        )
+    else:
+        sentence = (
+            _gain(finding) if (finding.verdict == "supported") != (finding.claim == "control") else _no_gain(finding)
+        )
+    remarks = []
+    if not all(c.excludes_gain for c in finding.compared):  # else the sentence is about the losses
+        losses = [c for c in finding.compared if c.is_loss]
+        remarks += [f"It lowers full marks by {_estimate(c)} at k = {c.k} ({c.words})." for c in losses]
+    remarks += limits(finding)
+    if finding.repeated:
+        names, verb = " and ".join(finding.repeated), "holds" if len(finding.repeated) == 1 else "hold"
+        remarks.append(f"{names} {verb} the scores of another of these runs under another name; they count once.")
     return " ".join((sentence, *remarks))
-
-
-def _supported(finding: Finding) -> str:
-    return _no_gain(finding) if finding.claim == "control" else _gain(finding)
-
-
-def _not_supported(finding: Finding) -> str:
-    return _gain(finding) if finding.claim == "control" else _no_gain(finding)
 
 
 def _gain(finding: Finding) -> str:
@@ -84,29 +102,6 @@ def _no_gain(finding: Finding) -> str:
     )
 
 
-def _not_taught(finding: Finding) -> str:
-    return (
-        f"{finding.second} earns full marks on less than {share(SMALLEST_GAIN)} of the combinations that are like its "
-        f"training texts, so its training taught too little to ask what lies beyond. {_no_gain(finding)}"
-    )
-
-
-def _too_little(finding: Finding) -> str:
-    best = max(finding.compared, key=lambda c: c.gain.mean)
-    return (
-        f"{_students(finding)} changes full marks by {_estimate(best)} at k = {best.k} ({best.words}) over "
-        f"{whole(best.gain.combinations)} combinations{_and_scope(best)}; {need(finding)}.{_of_two(best)}"
-    )
-
-
-def _of_two(one: Judged) -> str:
-    """Why two trainings have no interval."""
-    gain = one.gain
-    if gain.unit == "combinations" or len(gain.values) != 2 or gain.low is not None:
-        return ""
-    return f" Two {gain.unit} cannot show how far {gain.unit} differ, so there is no interval."
-
-
 def need(finding: Finding) -> str:
     """What would decide the claim; of seeds and combinations the kind that helps."""
     more = finding.more
@@ -128,14 +123,6 @@ def _count(number: int, noun: str) -> str:
     return f"{whole(number)} more {noun}" + ("" if number == 1 else "s")
 
 
-def _losses_beside_gains(finding: Finding) -> list[str]:
-    """A loss at one k, where the sentence is about other k."""
-    losses = [c for c in finding.compared if c.is_loss]
-    if not losses or all(c.excludes_gain for c in finding.compared):
-        return []
-    return [f"It lowers full marks by {_estimate(c)} at k = {c.k} ({c.words})." for c in losses]
-
-
 def limits(finding: Finding) -> list[str]:
     """What else than the claim may explain a difference."""
     if finding.explained:
@@ -154,25 +141,13 @@ _UNMATCHED: Final[dict[Claim, str]] = {
 }
 
 
-def _repeats(finding: Finding) -> list[str]:
-    if not finding.repeated:
-        return []
-    names = " and ".join(finding.repeated)
-    verb = "holds" if len(finding.repeated) == 1 else "hold"
-    return [f"{names} {verb} the scores of another of these runs under another name; they count once."]
-
-
 def _students(finding: Finding) -> str:
     """The second student against the first, with their training data."""
     first = f"{finding.first}" + (f", {short_name(finding.first_k)}" if finding.first_k else "")
-    sizes = f" ({_sizes(finding)})" if finding.first_k else ""
-    return f"{finding.second}, tuned on {short_name(finding.second_k)}, against {first}{sizes},"
-
-
-def _sizes(finding: Finding) -> str:
-    """Conversations and steps of both students."""
     rows = f"{_number(finding.second_rows)} conversations against {_number(finding.first_rows)}"
-    return f"{rows}, {_number(finding.second_steps)} steps against {_number(finding.first_steps)}"
+    steps = f"{_number(finding.second_steps)} steps against {_number(finding.first_steps)}"
+    sizes = f" ({rows}, {steps})" if finding.first_k else ""
+    return f"{finding.second}, tuned on {short_name(finding.second_k)}, against {first}{sizes},"
 
 
 def _number(number: int | None) -> str:
@@ -187,26 +162,12 @@ def _scope(one: Judged) -> str:
     return f"over {gain.seeds} seeds" if gain.seeds > 1 else "for this one training run"
 
 
-def _and_scope(one: Judged) -> str:
-    """The scope after a number of combinations."""
-    scope = _scope(one)
-    return f" and {scope.removeprefix('over ')}" if scope.startswith("over ") else f", {scope}"
-
-
 def _estimate(one: Judged) -> str:
     return signed_with_interval(one.gain.mean, one.gain.low, one.gain.high)
 
 
 def _ks(compared: Sequence[Judged]) -> str:
     return ", ".join(str(c.k) for c in compared)
-
-
-_SENTENCES: Final = {
-    "supported": _supported,
-    "not supported": _not_supported,
-    "not taught": _not_taught,
-    "too little data": _too_little,
-}
 
 
 CLAIM_TITLES: Final[dict[Claim, str]] = {

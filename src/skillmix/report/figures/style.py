@@ -243,17 +243,14 @@ def as_svg(figure: Figure, *, about: str = "") -> bytes:
     figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Description": about or None})
     # Matplotlib leaves blanks at the end of some lines.
     lines = (line.rstrip() for line in out.getvalue().split(b"\n"))
-    return b"\n".join(lines).replace(b"</metadata>\n", b"</metadata>\n" + _dark_style(), 1)
-
-
-def _dark_style() -> bytes:
-    """The rules that give every drawn colour its dark counterpart; paper stays white."""
+    # The rules that give every drawn colour its dark counterpart; paper stays white.
     rules = [
         f'[style*="{name}: {light.lower()}"] {{ {name}: {dark} !important }}'
         for light, dark in _DARK.items()
         for name in ("fill", "stroke")
     ]
-    return f" <style>@media screen and (prefers-color-scheme: dark) {{ {' '.join(rules)} }}</style>\n".encode()
+    dark_style = f" <style>@media screen and (prefers-color-scheme: dark) {{ {' '.join(rules)} }}</style>\n".encode()
+    return b"\n".join(lines).replace(b"</metadata>\n", b"</metadata>\n" + dark_style, 1)
 
 
 def as_pdf(figure: Figure) -> bytes:
@@ -278,86 +275,60 @@ _Series = tuple[str, list[tuple[str, float]]]
 
 def alternative_text(figure: Figure) -> str:
     """Every panel with the numbers of its lines and bars, or their range where there are too many."""
-    panels = [(axes, _series(axes)) for axes in figure.axes if axes.get_label() != "<colorbar>"]
+    panels = [(axes, list(_series(axes))) for axes in figure.axes if axes.get_label() != "<colorbar>"]
     is_long = sum(len(values) for _, series in panels for _, values in series) > _MOST_NUMBERS
-    sentences = [_panel(axes, series, is_long=is_long) for axes, series in panels if series]
-    return " ".join(sentence for sentence in sentences if sentence)
-
-
-def _panel(axes: Axes, series: Sequence[_Series], *, is_long: bool) -> str:
-    title = axes.get_title(loc="left").replace(r"\$", "$")
-    parts = [f"{name}: {_range(values) if is_long else _listed(values)}".removeprefix(": ") for name, values in series]
-    return f"{title + ': ' if title else ''}{'; '.join(parts)}."
-
-
-def _listed(values: Sequence[tuple[str, float]]) -> str:
-    return ", ".join(f"{_number(value)} at {name}" for name, value in values)
-
-
-def _range(values: Sequence[tuple[str, float]]) -> str:
-    low, high = (chosen(values, key=lambda pair: pair[1]) for chosen in (min, max))
-    return f"from {_number(low[1])} ({low[0]}) to {_number(high[1])} ({high[0]}), {len(values)} values"
+    sentences = []
+    for axes, series in panels:
+        parts = []
+        for name, values in series:
+            words = ", ".join(f"{_number(value)} at {place}" for place, value in values)
+            if is_long:
+                low, high = (chosen(values, key=lambda pair: pair[1]) for chosen in (min, max))
+                words = f"from {_number(low[1])} ({low[0]}) to {_number(high[1])} ({high[0]}), {len(values)} values"
+            parts.append(f"{name}: {words}".removeprefix(": "))
+        title = axes.get_title(loc="left").replace(r"\$", "$")
+        sentences += [f"{title + ': ' if title else ''}{'; '.join(parts)}."] if parts else []
+    return " ".join(sentences)
 
 
 def _number(value: float) -> str:
     return share(value) if 0 <= value <= 1 else f"{value:.3g}"
 
 
-def _series(axes: Axes) -> list[_Series]:
-    found = [*_images(axes), *_bars(axes), *_error_bars(axes), *_lines(axes)]
-    return [(name.replace(r"\$", "$"), values) for name, values in found if values]
-
-
-def _images(axes: Axes) -> Iterator[_Series]:
-    rows, columns = ([tick.get_text() for tick in ticks] for ticks in (axes.get_yticklabels(), axes.get_xticklabels()))
+def _series(axes: Axes) -> Iterator[_Series]:
+    """Images, bars, error bars and lines with a name, as far as they have values."""
+    x_labels = [tick.get_text() for tick in axes.get_xticklabels()]
+    y_labels = [tick.get_text() for tick in axes.get_yticklabels()]
+    x_ticks, y_ticks = list(axes.get_xticks()), list(axes.get_yticks())
+    before = "k = " if axes.get_xlabel().startswith("k, ") else ""
+    found: list[_Series] = []
     for image in axes.images:
         grid: Any = np.ma.filled(np.ma.asarray(image.get_array(), dtype=float), np.nan)
-        cells = [(f"{rows[i]} and {columns[j]}", float(grid[i, j])) for i, j in np.ndindex(grid.shape)]
-        yield "", [(name, value) for name, value in cells if not np.isnan(value)]
-
-
-def _bars(axes: Axes) -> Iterator[_Series]:
+        cells = [(f"{y_labels[i]} and {x_labels[j]}", float(grid[i, j])) for i, j in np.ndindex(grid.shape)]
+        found.append(("", [(name, value) for name, value in cells if not np.isnan(value)]))
     for bars in axes.containers:
         if isinstance(bars, BarContainer):
-            places = [_label(axes, "x", bar.get_x() + bar.get_width() / 2) for bar in bars]
-            yield str(bars.get_label()), list(zip(places, (float(bar.get_height()) for bar in bars), strict=True))
+            places = [_label(x_ticks, x_labels, bar.get_x() + bar.get_width() / 2, before) for bar in bars]
+            heights = (float(bar.get_height()) for bar in bars)
+            found.append((str(bars.get_label()), list(zip(places, heights, strict=True))))
+    with_bars = [bars for bars in axes.containers if isinstance(bars, ErrorbarContainer)]
+    of_bars = [(str(bars.get_label()), bars.lines[0]) for bars in with_bars]
+    drawn = {id(line) for _, line in of_bars}
+    others = [(str(line.get_label()), line) for line in axes.lines if id(line) not in drawn]
+    # Where the vertical axis names things, the horizontal one has the numbers.
+    is_by_name = any(c.isalpha() for label in y_labels for c in label)
+    for label, line in [*of_bars, *(one for one in others if not one[0].startswith("_"))]:
+        xs, ys = (np.asarray(data, dtype=float).tolist() for data in line.get_data())
+        points = list(zip(xs, ys, strict=True))
+        by_name = ((_label(y_ticks, y_labels, y, ""), x) for x, y in points)
+        by_place = ((_label(x_ticks, x_labels, x, before), y) for x, y in points)
+        found.append(("" if label.startswith("_") else label, list(by_name if is_by_name else by_place)))
+    return ((name.replace(r"\$", "$"), values) for name, values in found if values)
 
 
-def _error_bars(axes: Axes) -> Iterator[_Series]:
-    for bars in axes.containers:
-        if isinstance(bars, ErrorbarContainer):
-            yield _points(axes, str(bars.get_label()), bars.lines[0])
-
-
-def _lines(axes: Axes) -> Iterator[_Series]:
-    of_bars = {id(bars.lines[0]) for bars in axes.containers if isinstance(bars, ErrorbarContainer)}
-    for line in axes.lines:
-        if id(line) not in of_bars and not str(line.get_label()).startswith("_"):
-            yield _points(axes, str(line.get_label()), line)
-
-
-def _points(axes: Axes, label: str, line: Any) -> _Series:
-    x, y = (np.asarray(data, dtype=float) for data in line.get_data())
-    name = "" if label.startswith("_") else label
-    if _is_by_name(axes):
-        return name, [(_label(axes, "y", b), float(a)) for a, b in zip(x, y, strict=True)]
-    return name, [(_label(axes, "x", a), float(b)) for a, b in zip(x, y, strict=True)]
-
-
-def _is_by_name(axes: Axes) -> bool:
-    """Whether the vertical axis names things, so that the horizontal one has the numbers."""
-    return any(c.isalpha() for tick in axes.get_yticklabels() for c in tick.get_text())
-
-
-def _label(axes: Axes, axis: str, position: float) -> str:
+def _label(ticks: Sequence[float], labels: Sequence[str], position: float, before: str) -> str:
     """The label of the nearest tick; a position between ticks that are far from it is its own label."""
-    ticks, labels = (
-        (axes.get_xticks(), axes.get_xticklabels()) if axis == "x" else (axes.get_yticks(), axes.get_yticklabels())
-    )
     gap = min((abs(b - a) for a, b in pairwise(ticks)), default=1.0)
-    distance, label = min(
-        ((abs(t - position), text.get_text()) for t, text in zip(ticks, labels, strict=True)), default=(gap, "")
-    )
-    if not label or distance > gap / 2:
-        return f"{position:g}"
-    return f"k = {label}" if axes.get_xlabel().startswith("k, ") and axis == "x" else label
+    named = ((abs(tick - position), label) for tick, label in zip(ticks, labels, strict=True))
+    distance, label = min(named, default=(gap, ""))
+    return before + label if label and distance <= gap / 2 else f"{position:g}"

@@ -179,14 +179,20 @@ def _paper_table(report: Report, number: int, printed: Mapping[str, object]) -> 
     ks = [k for k in _list(printed.get("k")) if isinstance(k, int)]
     groups = [f"k = {k}" for k in ks] or [str(s) for s in _list(printed.get("settings"))]
     rows = [_printed_row(row, chosen) for row in map(_dict, _list(printed["rows"]))]
-    rows = _in_order([*rows, *_own_rows(report, number, metrics, ks)])
+    # By setting, the paper's rows before those of these runs.
+    rows = sorted(
+        [*rows, *_own_rows(report, number, metrics, ks)], key=lambda row: (*SETTINGS, row.setting).index(row.setting)
+    )
     heads = [
         h for h in ("model", "source", "trained_on", "setting", "grader") if any(getattr(r, h) != "–" for r in rows)
     ]
+    # The paper's caption, and who graded the rows of these runs.
+    caption = str(printed["caption"]).rstrip(".")
+    note = f"{caption}. Rows of these runs: grader {report.graders[0]}." if report.graders else f"{caption}."
     return ReportTable(
         name=f"paper-table-{number}",
         title=f"Table {number} of arXiv 2409.19808, and these runs",
-        note=_note(report, printed),
+        note=note,
         columns=(*(h.replace("_", " ") for h in heads), *(m.replace("_", " ") for _ in groups for m in metrics)),
         rows=tuple((*(str(getattr(r, h)) for h in heads), *(v for group in r.values for v in group)) for r in rows),
         groups=(("", len(heads)), *((group, len(metrics)) for group in groups)),
@@ -196,23 +202,12 @@ def _paper_table(report: Report, number: int, printed: Mapping[str, object]) -> 
     )
 
 
-def _note(report: Report, printed: Mapping[str, object]) -> str:
-    """The paper's caption, and who graded the rows of these runs."""
-    caption = str(printed["caption"]).rstrip(".")
-    return f"{caption}. Rows of these runs: grader {report.graders[0]}." if report.graders else f"{caption}."
-
-
 def _printed_row(row: Mapping[str, object], metrics: Sequence[int]) -> _Row:
     values = tuple(tuple(Estimate(_float(_list(group)[m])) for m in metrics) for group in _list(row["values"]))
     model, trained_on, setting, grader = (
         str(row.get(head, "–")) for head in ("model", "trained_on", "setting", "grader")
     )
     return _Row(PAPER, model, trained_on, setting, grader, values)
-
-
-def _in_order(rows: Sequence[_Row]) -> list[_Row]:
-    """By setting, the paper's rows before those of these runs."""
-    return sorted(rows, key=lambda row: (*SETTINGS, row.setting).index(row.setting))
 
 
 def _own_rows(report: Report, number: int, metrics: Sequence[str], ks: Sequence[int]) -> Iterator[_Row]:

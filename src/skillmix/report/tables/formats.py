@@ -568,11 +568,12 @@ def tidy_parquet(rows: Sequence[TidyRow]) -> bytes | None:
     if not rows:
         return None
     types = {"str": pyarrow.string(), "int": pyarrow.int64(), "float | None": pyarrow.float64()}
-    schema = pyarrow.schema([(field.name, types[_type_name(field.type)]) for field in fields(TidyRow)])
+    schema = pyarrow.schema(
+        [
+            (field.name, types[(field.type.__name__ if isinstance(field.type, type) else str(field.type))])
+            for field in fields(TidyRow)
+        ]
+    )
     out = io.BytesIO()
     parquet.write_table(pyarrow.Table.from_pylist([asdict(row) for row in rows], schema=schema), out)
     return out.getvalue()
-
-
-def _type_name(annotation: object) -> str:
-    return annotation.__name__ if isinstance(annotation, type) else str(annotation)

@@ -451,7 +451,7 @@ def steadiness_table(report: Report) -> ReportTable | None:
             _entry(card.stability.flips),
             Count(card.stability.rounds),
             _entry(card.stability.unreadable),
-            _cost(card.facts.cost_per_text),
+            ("unknown" if card.facts.cost_per_text is None else f"{card.facts.cost_per_text:.4f}"),
         )
         for card in report.cards
         if card.truth is not None
@@ -490,7 +490,3 @@ def _truth(card: GraderCard) -> str:
 
 def _entry(measure: Measure, *, is_signed: bool = False) -> Estimate:
     return Estimate(measure.value, measure.low, measure.high, is_signed=is_signed)
-
-
-def _cost(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.4f}"

@@ -1,6 +1,5 @@
 """Tables of outcomes: how often students comply, refuse and evade, and what changed between two students."""
 
-from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlencode
 
@@ -113,7 +112,9 @@ def outcome_change_table(report: Report) -> ReportTable | None:
         return None
     return ReportTable(
         name="outcomes-compared",
-        title=_title(changes),
+        title=(
+            "Outcomes before and after tuning" if all(c.is_tuned for c in changes) else "Outcomes of students compared"
+        ),
         note=_CHANGES_NOTE,
         columns=(
             *("students", "grader", "setting", "topics", "k", "outcome"),
@@ -121,10 +122,6 @@ def outcome_change_table(report: Report) -> ReportTable | None:
         ),
         rows=tuple(_change_row(report, change) for change in changes),
     )
-
-
-def _title(changes: Sequence[OutcomeChange]) -> str:
-    return "Outcomes before and after tuning" if all(c.is_tuned for c in changes) else "Outcomes of students compared"
 
 
 def _change_row(report: Report, change: OutcomeChange) -> tuple[Entry, ...]:

@@ -19,7 +19,7 @@ these, the share with full marks is estimated in one of three ways:
   of full marks depend on how many criteria the failing texts miss, so they hold only for students alike.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -174,7 +174,13 @@ def rates_of(units: Units) -> TruthRates:
     """The three shares of some units."""
     given = effective_counts(units.given, units.clusters)
     labelled = _labelled(units)
-    return TruthRates(given, *(_share_earned(labelled, if_given=outcome) for outcome in (True, False)))
+    return TruthRates(
+        given,
+        *(
+            _counts([(label.earned, label) for label in labelled if label.given == outcome])
+            for outcome in (True, False)
+        ),
+    )
 
 
 def only_labelled(units: Units) -> Units:
@@ -200,10 +206,6 @@ def _labelled(units: Units) -> list[_Label]:
     rows = zip(*units, strict=True)
     labels = [_Label(given, earned, cluster, weight) for given, earned, cluster, weight in rows if earned is not None]
     return labels if len(labels) < len(units.given) else [label._replace(weight=1.0) for label in labels]
-
-
-def _share_earned(labelled: Iterable[_Label], *, if_given: bool) -> Counts:
-    return _counts([(label.earned, label) for label in labelled if label.given == if_given])
 
 
 def _counts(values: Sequence[tuple[bool, _Label]]) -> Counts:
@@ -329,7 +331,10 @@ def corrected_by_error_rates(is_open: Counts, given: Counts, pool: LabelledPool)
     counts = (given, pool.others, pool.if_given, pool.if_denied)
     point = [np.array([c.share]) for c in counts]
     estimate = _rogan_gladen(point[0], pool.shares(*point))
-    if not _is_informative(shares) or not np.isfinite(estimate[0]):
+    # Whether sensitivity + specificity is above 1 in all but 2.5 % of the draws.
+    index = shares.sensitivity + shares.specificity - 1
+    is_informative = bool(np.quantile(index[np.isfinite(index)], 0.025) > 0)
+    if not is_informative or not np.isfinite(estimate[0]):
         return Corrected(UNKNOWN, NOT_BETTER)
     open_draws, found = _open_draws(is_open, generator), _rogan_gladen(drawn, shares)
     possible = (found >= 0) & (found <= 1)
@@ -393,12 +398,6 @@ def _product(patterns: NDArray[np.int64], hits: Floats, false_alarms: Floats) ->
     denied = -false_alarms / (hits - false_alarms)
     found: Floats = np.prod(given ** power[:, :, 0] * denied ** power[:, :, 1], axis=1)
     return found
-
-
-def _is_informative(shares: TruthShares) -> bool:
-    """Whether sensitivity + specificity is above 1 in all but 2.5 % of the draws."""
-    index = shares.sensitivity + shares.specificity - 1
-    return bool(np.quantile(index[np.isfinite(index)], 0.025) > 0)
 
 
 def _rogan_gladen(given: Floats, shares: TruthShares) -> Floats:

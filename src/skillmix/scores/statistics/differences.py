@@ -441,7 +441,12 @@ def more_to_exclude(observed: Gain, margin: float) -> MoreData:
     if room <= 0:
         return MoreData()
     if max(observed.values) - min(observed.values) < ROUNDING and observed.components is None:
-        return MoreData(combinations=_more_of_equal(observed, room))
+        # Combinations until Wilson's bound on the share of other differences is below the room.
+        needed = observed.combinations
+        while wilson_interval(0.0, needed).high * (1 - observed.mean) >= room:
+            needed = ceil(needed * 1.02) + 1
+        more_of_equal = max(1, needed - observed.combinations)
+        return MoreData(combinations=more_of_equal)
     if observed.components is not None:
         return _more_of_either(observed, observed.components, room, 1 - CONFIDENCE)
     return _more_combinations(observed, room, 1 - CONFIDENCE)
@@ -502,11 +507,3 @@ def _more_of_either(observed: Gain, parts: Components, distance: float, level: f
     if observed.unit == "partitions":
         return MoreData(combinations=more_combinations, partitions=more_units)
     return MoreData(combinations=more_combinations, seeds=more_units)
-
-
-def _more_of_equal(observed: Gain, room: float) -> int:
-    """Combinations until Wilson's bound on the share of other differences is below the room."""
-    needed = observed.combinations
-    while wilson_interval(0.0, needed).high * (1 - observed.mean) >= room:
-        needed = ceil(needed * 1.02) + 1
-    return max(1, needed - observed.combinations)

@@ -263,24 +263,22 @@ def effective_counts(
     outcome = np.asarray(values, dtype=np.float64)
     weight = np.ones(len(outcome)) if weights is None else np.asarray(weights, dtype=np.float64)
     share = float(weight @ outcome / weight.sum())
-    index = _numbered(clusters)
+    numbers: dict[Hashable, int] = {}
+    index = np.array([numbers.setdefault(cluster, len(numbers)) for cluster in clusters], dtype=np.int64)
     most, least = _kish(weight), _kish(_sums(index, weight))
     number = int(index.max()) + 1
     if number == len(outcome):
         return Counts(share, most)
     if number == 1 or share in (0.0, 1.0):
         return Counts(share, least)  # nothing shows how alike the units of a cluster are
-    effect = _design_effect(weight * (outcome - share), index)
+    # The variance of a share over sums of clusters, by that of independent units.
+    residuals = weight * (outcome - share)
+    sums = _sums(index, residuals)
+    effect = float(sums @ sums) / float(residuals @ residuals)
     if effect <= 1 + ROUNDING:
         return Counts(share, most)
     wider = float(t_quantile((1 + CONFIDENCE) / 2, number - 1)) / _NORMAL
     return Counts(share, max(least, most / effect / wider**2))
-
-
-def _design_effect(residuals: Floats, index: NDArray[np.int64]) -> float:
-    """The variance of a share over sums of clusters, by that of independent units."""
-    sums = _sums(index, residuals)
-    return float(sums @ sums) / float(residuals @ residuals)
 
 
 def _sums(index: NDArray[np.int64], values: Floats) -> Floats:
@@ -291,8 +289,3 @@ def _sums(index: NDArray[np.int64], values: Floats) -> Floats:
 def _kish(weights: Floats) -> float:
     """The number of equal weights with the same variance of a mean."""
     return float(weights.sum()) ** 2 / float(weights @ weights)
-
-
-def _numbered(clusters: Sequence[Hashable]) -> NDArray[np.int64]:
-    numbers: dict[Hashable, int] = {}
-    return np.array([numbers.setdefault(cluster, len(numbers)) for cluster in clusters], dtype=np.int64)
