@@ -21,7 +21,6 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +73,11 @@ def serve(port_file: str, latency: float) -> None:
 
 
 def on_ray(address: str, texts: int, at_once: int, folder: str) -> int:
-    """The same with the calls made by workers on Ray; CPU is that of the driver, which owns the journal."""
-    from skillmix.cluster.ray_workers import ray_workers
-
-    return ours(address, texts, at_once, folder, ray_workers)
+    """The same with the calls made by workers on Ray; CPU is that of the driver, which has the journal."""
+    return ours(address, texts, at_once, folder, is_on_ray=True)
 
 
-def ours(address: str, texts: int, at_once: int, folder: str, open_workers: Any = nullcontext) -> int:
+def ours(address: str, texts: int, at_once: int, folder: str, *, is_on_ray: bool = False) -> int:
     """A whole evaluation with the journal; how many calls."""
     from skillmix.experiment.experiment import experiment_of
     from skillmix.steps.run import run_checked
@@ -93,10 +90,9 @@ def ours(address: str, texts: int, at_once: int, folder: str, open_workers: Any 
         "name": f"bench-{texts}",
         "students": {"s": {"model": f"openai:m@{address}", "concurrency": student}},
         "graders": {"g": {"model": f"openai:m@{address}", "concurrency": grader}},
-        "workers": {"leases": max(2, at_once // 32)},  # of 64 conversations or more, so that they fill all places
         "steps": [step | {"combinations": texts, "generations": 1}],
     }
-    return run_checked(experiment_of(document, source="bench"), open_workers=open_workers).called
+    return run_checked(experiment_of(document, source="bench"), on_ray=is_on_ray).called
 
 
 Ask = Callable[[list[dict[str, str]]], Awaitable[str]]

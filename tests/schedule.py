@@ -9,7 +9,7 @@ TOGETHER: Final = ("tests/report/",)
 
 LONGEST_FIRST: Final = (
     "tests/report/",
-    "tests/cluster/test_ray_workers.py",
+    "tests/models/test_ray.py",
     "tests/hostile/test_hostile.py",
     "tests/steps/test_evaluate.py",
     "tests/models/test_local.py",
@@ -21,9 +21,6 @@ LONGEST_FIRST: Final = (
     "tests/models/test_batch_independence.py",
     "tests/training/test_ranks.py",
     "tests/docs/test_blocks.py",
-    "tests/runs/leases/test_leases.py",
-    "tests/runs/leases/test_lent_datasets.py",
-    "tests/cluster/test_ray_local.py",
     "tests/steps/test_paper_files.py",
     "tests/checkers/test_texts.py",
     "tests/commands/test_main.py",

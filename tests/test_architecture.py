@@ -24,7 +24,6 @@ ORDER = (  # a folder imports only what is named before it
     "models",
     "experiment",
     "runs",
-    "cluster",
     "scores",
     "tracking",
     "datasets",
@@ -74,7 +73,7 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
     "jinja2": ("report/", "models/local/plain_templates.py"),
     "rich": ("runs/progress.py",),
     "peft": ("training/",),
-    "ray": ("cluster/",),
+    "ray": ("models/ray.py",),
     "inspect_ai": ("exchange/inspect_task.py",),
     "tensorboard": ("tracking.py",),
     "wandb": ("tracking.py",),
@@ -102,7 +101,6 @@ MODULES_NAMED_TWICE = {  # a module's name and why its folder makes it plain
     "run": "runs/run.py is the run, steps/run.py does its steps, commands/run.py is the command",
     "scores": "report/tables/ and report/figures/ show the same scores",
     "skills": "scores/ computes the outcomes of skills, report/figures/ draws them",
-    "table": "scores/table.py is the table of scores, report/registry.py is any table",
 }
 MOST_LINES = 700
 MOST_FILES = 20

@@ -34,9 +34,8 @@ from skillmix.models import specs
 from skillmix.models.scripted import ScriptedModel
 from skillmix.runs.calling import StepContext
 from skillmix.runs.journal.ahead import ConversationsAhead
-from skillmix.runs.retries import Retries
 from skillmix.runs.run import Run
-from skillmix.runs.scheduler import CallCounts
+from skillmix.runs.scheduler import CallCounts, Retries
 from skillmix.steps.run import run_experiment
 from skillmix.steps.step_kind import RunResult
 

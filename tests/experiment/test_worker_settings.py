@@ -21,12 +21,12 @@ def experiment(workers: Any = None) -> Experiment:
 def test_every_setting_of_workers_is_optional() -> None:
     settings = experiment({"cpus": 2}).workers
 
-    assert (settings.gpus, settings.cpus, settings.leases, settings.writers) == (None, 2, 2, 1)
+    assert (settings.gpus, settings.cpus) == (None, 2)
 
 
 def test_all_faults_of_workers_come_at_once() -> None:
     with pytest.raises(UserError) as error:
-        experiment({"gpus": 1.5, "cpus": 0, "leases": 0, "writers": 17, "nodes": 2})
+        experiment({"gpus": 1.5, "cpus": 0, "leases": 0, "writers": 0, "nodes": 2})
 
     message = str(error.value)
     for key in ("gpus", "cpus", "leases", "writers", "nodes"):

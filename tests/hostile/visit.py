@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from skillmix import commands
-from skillmix.runs import retries, scheduler
+from skillmix.runs import scheduler
 from skillmix.steps import before_run
 from tests.hostile.kinds import KINDS, kinds_for, more_shapes_of_the_key
 from tests.hostile.replies import SECRET
@@ -25,11 +25,11 @@ PRICES = {"input": 1.0, "output": 10.0}
 
 
 def shorten_waits() -> None:
-    retries.FIRST_WAIT = 0.0005  # type: ignore[misc]
-    retries.LONGEST_WAIT = 0.002  # type: ignore[misc]
+    scheduler.FIRST_WAIT = 0.0005  # type: ignore[misc]
+    scheduler.LONGEST_WAIT = 0.002  # type: ignore[misc]
     scheduler._GATHERING = 0.001  # type: ignore[misc]
-    retries.LONGEST_ASKED_WAIT = 0.02  # type: ignore[misc]
-    retries.TRIES = 3  # type: ignore[misc]
+    scheduler.LONGEST_ASKED_WAIT = 0.02  # type: ignore[misc]
+    scheduler.TRIES = 3  # type: ignore[misc]
 
 
 def write_catalog() -> None:

@@ -18,7 +18,7 @@ from skillmix.models.servers.keys import servers_of
 from skillmix.models.servers.openai import OpenAIModel
 from skillmix.models.servers.replicas import Listed, Replicas
 from skillmix.models.specs import Access, ModelOptions, ModelSpec, parse_spec
-from skillmix.runs.retries import Retries
+from skillmix.runs.scheduler import Retries
 from tests.hostile.kinds import KINDS
 from tests.hostile.replies import SECRET
 from tests.hostile.server import hostile_server

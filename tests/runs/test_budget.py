@@ -12,8 +12,7 @@ from skillmix.experiment.costs import Price
 from skillmix.runs.budget import LimitedBudget, Task
 from skillmix.runs.journal.journal import JournalReader, JournalWriter
 from skillmix.runs.journal.row_writer import Try
-from skillmix.runs.retries import Retries
-from skillmix.runs.scheduler import CallCounts, Scheduler, StopReason
+from skillmix.runs.scheduler import CallCounts, Retries, Scheduler, StopReason
 
 PRICE = Price(input=0.0, output=1e5)
 """A full reply of ten tokens costs one dollar."""

@@ -15,8 +15,7 @@ from skillmix.experiment.costs import Price
 from skillmix.runs.budget import Budget, LimitedBudget, Task
 from skillmix.runs.journal.journal import JournalReader, JournalThread, JournalWriter
 from skillmix.runs.journal.row_writer import Try
-from skillmix.runs.retries import Retries
-from skillmix.runs.scheduler import CallCounts, Scheduler, StopReason
+from skillmix.runs.scheduler import CallCounts, Retries, Scheduler, StopReason
 
 
 class Fake(Model):

@@ -196,10 +196,10 @@ def test_under_faults_the_scores_are_those_without(in_folder: Path, monkeypatch:
     from skillmix.calls import Decoding, GenerateKey, Message, Request
     from skillmix.models.scripted import ScriptedModel
     from skillmix.models.specs import parse_spec
-    from skillmix.runs import retries
+    from skillmix.runs import scheduler
     from tests.models.stub import DROP, HALF, SILENCE, chat, error, serving
 
-    monkeypatch.setattr(retries, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(scheduler, "FIRST_WAIT", 0.001)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     student, grader = (
         ScriptedModel(parse_spec(s)) for s in ("scripted:student?skill=0.7", "scripted:grader?noise=0.1")
@@ -485,12 +485,12 @@ def test_no_key_is_written_anywhere(
     from aiohttp import web
 
     from skillmix.commands import main as command
-    from skillmix.runs import retries
+    from skillmix.runs import scheduler
     from tests.models.stub import DROP, HALF, SILENCE, chat, error, serving
 
     secret = "sk-secret-0123456789abcdef"
     monkeypatch.setenv("STUDENT_KEY", secret)
-    monkeypatch.setattr(retries, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(scheduler, "FIRST_WAIT", 0.001)
     faults = [
         lambda: error(429, f"slow down, {secret}"),
         lambda: error(500, f"key {secret} broke"),

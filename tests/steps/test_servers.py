@@ -21,7 +21,7 @@ from aiohttp import web
 
 from skillmix.calls import Reply
 from skillmix.commands import main as command
-from skillmix.runs import retries
+from skillmix.runs import scheduler
 from skillmix.runs.run import open_run
 from skillmix.scores.status import run_status
 from tests.hostile.replies import ANSWER, grades
@@ -32,8 +32,8 @@ Body = dict[str, Any]
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "FIRST_WAIT", 0.001)
-    monkeypatch.setattr(retries, "LONGEST_WAIT", 0.01)
+    monkeypatch.setattr(scheduler, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(scheduler, "LONGEST_WAIT", 0.01)
 
 
 def good(body: Body) -> web.Response:
@@ -174,7 +174,7 @@ def test_a_server_that_is_down_after_the_probe_is_waited_for(
         probed.set()
 
     monkeypatch.setattr(run, "probe_models", probe)
-    monkeypatch.setattr(retries, "LONGEST_WAIT", 0.2)
+    monkeypatch.setattr(scheduler, "LONGEST_WAIT", 0.2)
     path = written(in_folder, f"http://127.0.0.1:{port}/v1", combinations=3)
 
     async def main() -> int:

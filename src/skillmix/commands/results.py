@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -93,8 +92,7 @@ def add_parsers(commands: Commands) -> None:
 
 
 def status(options: argparse.Namespace) -> int:
-    """Count the calls of a run that are done, missing, failed or unreadable, and show its workers and its steps."""
-    from skillmix.runs.leases.worker_notes import read_workers
+    """Count the calls of a run that are done, missing, failed or unreadable, and show its steps."""
     from skillmix.runs.run import open_run
     from skillmix.scores.status import run_status
     from skillmix.validation.task import run_progress
@@ -102,10 +100,9 @@ def status(options: argparse.Namespace) -> int:
     run = open_run(options.run)
     status = run_status(run)
     raters = run_progress(run)
-    workers = read_workers(run.path)
     if options.json:
         people = [{"step": name, **asdict(one)} for name, own in raters.items() for one in own]
-        more = ({"annotations": people} if raters else {}) | ({"workers": workers.as_json()} if workers else {})
+        more = {"annotations": people} if raters else {}
         return print_json(status.as_json() | more)
     missing = f"{status.missing_bound or ''} {whole(status.missing)} missing".lstrip()
     print(f"calls: {whole(status.done)} done, {missing}, {whole(status.failed)} failed")
@@ -120,8 +117,6 @@ def status(options: argparse.Namespace) -> int:
     print(status.cost_line())
     for name, own in raters.items():
         print("\n".join(f"{name}: {one.in_words}" for one in own) or f"{name}: there is no text to read yet")
-    for line in workers.lines(time.time()) if workers else ():
-        print(line)
     for step, seconds in run.finished.seconds(run.experiment.steps).items():
         print(f"{step}: {duration(seconds)}")
     return 0

@@ -3,7 +3,6 @@
 import argparse
 import os
 import sys
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -27,7 +26,6 @@ from skillmix.render import plural, wrapped
 if TYPE_CHECKING:
     from skillmix.runs.batches.pace import BatchWishes
     from skillmix.scores.scoring import ScoredRun
-    from skillmix.steps.run import OpenWorkers
     from skillmix.steps.step_kind import RunResult
     from skillmix.training.job_run import ShownConversation
 
@@ -147,7 +145,7 @@ def run(options: argparse.Namespace) -> int:
         prices=options.prices,
         changes=options.set,
         wanted=wanted,
-        open_workers=_open_workers(getattr(options, "on", None)),
+        on_ray=getattr(options, "on", None) == "ray",
         batches=_batch_wishes(options),
     )
     for line in result.failure_lines():
@@ -204,14 +202,6 @@ def _batch_wishes(options: argparse.Namespace) -> "BatchWishes":
     hours = getattr(options, "wait", None)
     wait = 0.0 if getattr(options, "no_wait", False) else WAIT if hours is None else 3600 * hours
     return BatchWishes(wait, forgets=getattr(options, "forget_batches", False))
-
-
-def _open_workers(on: str | None) -> "OpenWorkers":
-    if on is None:
-        return nullcontext
-    from skillmix.cluster.ray_workers import ray_workers
-
-    return ray_workers
 
 
 def _print_scores(scored: "ScoredRun", *, run: str, as_json: bool) -> None:

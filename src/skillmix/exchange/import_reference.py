@@ -26,7 +26,7 @@ from skillmix.catalog.catalog import RESERVED_NAMES, fold_name
 from skillmix.catalog.combinations import Combination, combination_of
 from skillmix.errors import UserError
 from skillmix.grading.answers import extract_answer, plain_answer
-from skillmix.runs.journal.call_journal import RunJournal
+from skillmix.runs.journal.journal import JournalWriter
 from skillmix.runs.reading.graded_conversations import conversations
 from skillmix.runs.run import imported_document, new_run
 
@@ -62,7 +62,7 @@ class ImportedReference:
 class _Import:
     """Counters and generation numbers while folders are read."""
 
-    journal: RunJournal
+    journal: JournalWriter
     conversations: int = 0
     texts_from_prompts: int = 0
     gradings: int = 0

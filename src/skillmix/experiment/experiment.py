@@ -41,8 +41,6 @@ from skillmix.models.specs import asked_model, check_spec, parse_spec, provider_
 from skillmix.prompts.prompt_set import DEFAULT_VARIANT, load_prompts
 from skillmix.prompts.rubric import FormatName
 
-MOST_WRITERS: Final = 16
-"""Journal files of a run; its ids are divided among them by their first two hexadecimal digits."""
 _MOST_LEASES: Final = 64
 _MOST_OF_A_NODE: Final = 4096
 _KEY_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*_KEY")
@@ -249,16 +247,16 @@ class BudgetSettings(Section):
 
 
 class WorkerSettings(Section):
-    """Workers on a cluster, and the files that store their rows."""
+    """Workers on a cluster."""
 
     gpus: Annotated[float, Field(gt=0, le=_MOST_OF_A_NODE)] | None = None
     """GPUs of a worker; a share such as 0.5 lets workers share a GPU. None leaves it to the models of a step."""
     cpus: Annotated[float, Field(gt=0, le=_MOST_OF_A_NODE)] | None = None
     """CPUs of a worker; a node has as many workers as fit. None stands for one worker on each node."""
     leases: Annotated[int, Field(ge=1, le=_MOST_LEASES)] = 2
-    """Leases of a worker: while the last calls of one are under way, the other has work."""
-    writers: Annotated[int, Field(ge=1, le=MOST_WRITERS)] = 1
-    """Journal files that are written at the same time."""
+    """Without effect, and accepted in older files."""
+    writers: Annotated[int, Field(ge=1)] = 1
+    """Without effect, and accepted in older files."""
 
     @field_validator("gpus", "cpus")
     @classmethod

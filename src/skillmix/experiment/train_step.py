@@ -196,7 +196,7 @@ class TrainStep(RecipeSettings, _ModelAndData):
 
     # Not part of a stored experiment: several ranks train the same model as one.
     ranks: Annotated[Positive | None, Field(exclude=True)] = None
-    """Processes that train together with `--on ray`; by default one for each GPU of the cluster."""
+    """Without effect, and accepted in older files: `torchrun` sets the number of processes that train together."""
 
     trains_model: ClassVar[bool] = True
 

@@ -31,6 +31,8 @@ class InstalledProvider:
     name: str
     package: str
     entry: EntryPoint
+    factory: Any = None
+    """The provider's class, if another process has loaded it and sent it here."""
 
     @property
     def form(self) -> str:
@@ -39,6 +41,8 @@ class InstalledProvider:
 
     def load(self) -> Any:
         """Import the provider's class."""
+        if self.factory is not None:
+            return self.factory
         try:
             factory = self.entry.load()
         except Exception as error:

@@ -21,6 +21,8 @@ class SimpleModel(ABC):
     """Whether calls cost nothing; if False, their price is unknown unless the price file has it."""
     is_in_process: ClassVar[bool] = False
     """Whether the model takes this machine's memory, so that only one such model may be open at a time."""
+    stays_here: ClassVar[bool] = False
+    """Whether the model is called in the process of the command even with `--on ray`."""
 
     def __init__(self, spec: ModelSpec, options: ModelOptions) -> None:
         self.spec = spec

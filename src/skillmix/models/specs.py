@@ -83,6 +83,8 @@ class Provider:
     """Whether its calls cost nothing unless the price file says otherwise."""
     needs_name: bool = True
     """Whether a spec must say more than the provider's name."""
+    stays_here: bool = False
+    """Whether its models are called in the process of the command even with `--on ray`."""
     address: str | None = None
     """The provider's own server; a spec may name a compatible server instead, as in `openai:NAME@URL`."""
     has_replicas: bool = False
@@ -209,6 +211,7 @@ _ROWS: Final = (
         "a deterministic fake: scripted:student?skill=0.8 or scripted:grader?noise=0.1",
         _open_scripted,
         is_free=True,
+        stays_here=True,
         check=_check_scripted,
     ),
     Provider(
@@ -216,6 +219,7 @@ _ROWS: Final = (
         "a teacher by code for a catalogue with a grammar: composer: (for figures) or composer:CATALOG",
         _open_composer,
         is_free=True,
+        stays_here=True,
         needs_name=False,
         check=_check_composer,
     ),
@@ -262,6 +266,7 @@ def _provider(name: str) -> Provider | None:
         installed.open,
         is_in_process=getattr(factory, "is_in_process", False) is True,
         is_free=getattr(factory, "is_free", False) is True,
+        stays_here=getattr(factory, "stays_here", False) is True,
     )
 
 

@@ -1,12 +1,11 @@
 """Make the calls of one step: generate, grade or both. Only calls that the journal does not have are made."""
 
 from array import array
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import count, zip_longest
-from typing import Final
+from typing import Final, NamedTuple
 
 from skillmix.calls import Model
 from skillmix.catalog.catalog import Catalog
@@ -15,6 +14,7 @@ from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, Settings, settings_by_model
 from skillmix.experiment.step_base import Step
 from skillmix.models.joined import JoinedModel
+from skillmix.models.ray import OnRay, RayCluster
 from skillmix.models.specs import Access, ModelOptions, announce_model, open_model, parse_spec, provider_of
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.batches.pace import WAIT
@@ -22,11 +22,7 @@ from skillmix.runs.batches.with_batches import open_batched, watch
 from skillmix.runs.budget import Budget, Task
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.journal.ahead import ConversationsAhead
-from skillmix.runs.journal.call_journal import RunJournal
-from skillmix.runs.leases.driving import CallWorkers, Feed, LentWork, drive
-from skillmix.runs.leases.lease import LentConversation
-from skillmix.runs.leases.owner import LeaseOwner
-from skillmix.runs.leases.worker_notes import noted_workers
+from skillmix.runs.journal.journal import JournalWriter
 from skillmix.runs.progress import NO_PROGRESS, RunProgress, say, watched
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts, Follow, Scheduler
@@ -69,12 +65,12 @@ class StepContext:
     experiment: Experiment
     catalog: Catalog
     run: Run
-    journal: RunJournal
+    journal: JournalWriter
     budget: Budget
     progress: RunProgress = NO_PROGRESS
     draws: SharedDraws = field(default_factory=SharedDraws)
-    workers: CallWorkers | None = None
-    """Processes that make the calls of steps; None if this process makes them."""
+    cluster: RayCluster | None = None
+    """The Ray cluster whose workers open the models of steps; None if this process opens them."""
     batch_wait: float = WAIT
     """Seconds without a result after which a step leaves its batches; 0 leaves them as soon as they are sent."""
 
@@ -115,99 +111,24 @@ async def make_calls(calls: Calls, cells: Sequence[PlannedCell], context: StepCo
         context.journal.add_combinations(cell.combinations)
     if calls.students:
         ConversationsAhead(context.run.journal).note_tried(conversations_in(cells))
-    work = LentWork(conversations, calls.models(context.experiment), context.experiment.workers)
+    used = calls.models(context.experiment)
     async with watched(context.progress, calls.step, counts):
-        if context.workers is None:
-            await _make_calls_here(work, cells, context, counts)
-        elif (why_not := _why_not(context.workers, work.models, context.journal)) is None:
-            await _lend_calls(context.workers, work, cells, context, counts)
-        else:
-            say(f"{calls.step}: this process makes the calls, because {why_not}")
-            await _make_calls_here(work, cells, context, counts)
+        groups = passes(used)
+        for group, following in zip_longest(groups, groups[1:]):
+            found_before = counts.found
+            wanted = [cell for cell in cells if group.students is None or cell.student in group.students]
+            source = first_turns(wanted, conversations, context.journal, counts)
+            if context.cluster is None:
+                for name in following.models if following else ():
+                    announce_model(parse_spec(str(used[name].asked)))
+            now = {name: used[name] for name in group.models}
+            await serve(now, source, conversations.follow, context, counts)
+            if group.is_repeated:  # an earlier pass has counted them
+                counts.found = found_before
+            if counts.stopped:
+                break
     if calls.students:
         counts.left_out = 0  # left out of one pass, made in another
-
-
-def _why_not(workers: CallWorkers, models: Mapping[str, Settings], journal: RunJournal) -> str | None:
-    """Why workers cannot make the calls, in words; None if they can."""
-    if any(settings.batch for settings in models.values()) or journal.submissions.batches():
-        return "one process sends and reads batches"
-    return workers.why_not(models)
-
-
-async def _make_calls_here(
-    work: LentWork, cells: Sequence[PlannedCell], context: StepContext, counts: CallCounts
-) -> None:
-    groups = passes(work.models)
-    for group, following in zip_longest(groups, groups[1:]):
-        found_before = counts.found
-        wanted = [cell for cell in cells if group.students is None or cell.student in group.students]
-        source = first_turns(wanted, work.conversations, context.journal, counts)
-        for name in following.models if following else ():
-            announce_model(parse_spec(str(work.models[name].asked)))
-        used = {name: work.models[name] for name in group.models}
-        await serve(used, source, work.conversations.follow, context, counts)
-        if group.is_repeated:  # an earlier pass has counted them
-            counts.found = found_before
-        if counts.stopped:
-            break
-
-
-async def _lend_calls(
-    workers: CallWorkers, work: LentWork, cells: Sequence[PlannedCell], context: StepContext, counts: CallCounts
-) -> None:
-    """Let workers make the calls, one pass after the other."""
-    groups = passes(work.models)
-    for group, following in zip_longest(groups, groups[1:]):
-        found_before = counts.found
-        wanted = [cell for cell in cells if group.students is None or cell.student in group.students]
-        now = work._replace(
-            models={name: work.models[name] for name in group.models},
-            following={name: work.models[name] for name in following.models} if following else {},
-        )
-        await _lend_pass(workers, now, wanted, context, counts)
-        if group.is_repeated:  # an earlier pass has counted them
-            counts.found = found_before
-        if counts.stopped:
-            break
-
-
-async def _lend_pass(
-    workers: CallWorkers, work: LentWork, cells: Sequence[PlannedCell], context: StepContext, counts: CallCounts
-) -> None:
-    first = FirstTurns(work.conversations, context.journal, counts)
-    owner = LeaseOwner(
-        (), context.journal, context.budget, counts, first.has_calls, leases=context.experiment.workers.leases
-    )
-    await lend(workers, work, first.lacking(cells), owner, context)
-
-
-async def lend(
-    workers: CallWorkers,
-    work: LentWork,
-    source: Iterator[LentConversation | None],
-    owner: LeaseOwner,
-    context: StepContext,
-) -> None:
-    """Let workers make the calls of a source's conversations; this process keeps the journal and the budget.
-
-    A None in the source means that it has no conversation now: it is asked again soon.
-    """
-    work.conversations.name_models(work.models)
-    owner.say = say
-    feed = Feed(owner, source)
-    await feed.until_first()
-    if owner.is_over:
-        return
-    try:
-        links = await workers.links(work)
-        if any(provider_of(str(settings.asked)).is_in_process for settings in work.models.values()):
-            owner.fill_slots(len(links))
-        with stopping_on_interrupt(owner):
-            async with noted_workers(context.run.path, owner):
-                await drive(owner, workers, links, feed)
-    finally:
-        await workers.end_step()
 
 
 def conversations_in(cells: Iterable[PlannedCell]) -> Iterator[tuple[str, str, int]]:
@@ -274,7 +195,7 @@ async def serve(
 ) -> None:
     """Open the models and run the tasks of a source; `begin` is given the scheduler before the first task."""
     async with AsyncExitStack() as opened:
-        models = await opened_models(used, opened, say)
+        models = await opened_models(used, opened, say, context.cluster)
         in_batches = open_batched(used, models, context.journal.submissions, context.budget, opened)
         scheduler = Scheduler(
             models,
@@ -301,9 +222,14 @@ def max_open(models: Mapping[str, Model]) -> int:
 
 
 async def opened_models(
-    used: Mapping[str, Settings], opened: AsyncExitStack, say: Callable[[str], None]
+    used: Mapping[str, Settings],
+    opened: AsyncExitStack,
+    say: Callable[[str], None],
+    cluster: RayCluster | None = None,
 ) -> dict[str, Model]:
-    """The models of a step by the names that tasks use; names with the same model in this process share it."""
+    """The models of a step by the names that tasks use; names with the same local model share it."""
+    if cluster is not None:
+        cluster.use(is_local=any(provider_of(str(settings.asked)).is_in_process for settings in used.values()))
     models: dict[str, Model] = {}
     in_process: dict[_Loaded, Model] = {}
     for name, settings in used.items():
@@ -311,7 +237,11 @@ async def opened_models(
         model = in_process.get(_loaded(settings))
         if model is None:
             access = Access(settings.key, settings.insecure)
-            model = open_model(spec, ModelOptions(settings.concurrency, settings.timeout, access, say))
+            options = ModelOptions(settings.concurrency, settings.timeout, access, say)
+            if cluster is None or settings.batch or provider_of(spec).stays_here:
+                model = open_model(spec, options)
+            else:
+                model = OnRay(cluster, spec, options)
             opened.push_async_callback(model.close)
             model = JoinedModel(model) if settings.joined else model
         if provider_of(spec).is_in_process:
@@ -321,17 +251,25 @@ async def opened_models(
 
 
 def first_turns(
-    cells: Sequence[PlannedCell], conversations: Conversations, journal: RunJournal, counts: CallCounts
+    cells: Sequence[PlannedCell], conversations: Conversations, journal: JournalWriter, counts: CallCounts
 ) -> Iterator[Task]:
     """The first turn of each conversation that is not settled."""
     return FirstTurns(conversations, journal, counts).of(cells)
+
+
+class OpenConversation(NamedTuple):
+    """A conversation that may lack calls."""
+
+    student: str
+    combination: Combination
+    generation: int
 
 
 class FirstTurns:
     """Begins conversations; the journal is asked once which conversations of a student it has."""
 
     def __init__(
-        self, conversations: Conversations, journal: RunJournal, counts: CallCounts, *, may_repeat: bool = True
+        self, conversations: Conversations, journal: JournalWriter, counts: CallCounts, *, may_repeat: bool = True
     ) -> None:
         self._conversations = conversations
         self._journal = journal
@@ -345,7 +283,7 @@ class FirstTurns:
         for conversation in self.missing(cells):
             yield self._conversations.first(*conversation)
 
-    def missing(self, cells: Sequence[PlannedCell]) -> Iterator[LentConversation]:
+    def missing(self, cells: Sequence[PlannedCell]) -> Iterator[OpenConversation]:
         """Each conversation that is not settled; a conversation of several cells comes once.
 
         Conversations that lack calls come first, so that a long run continues at once. A conversation with all its
@@ -363,7 +301,7 @@ class FirstTurns:
                 if index > 0 and done.get((combination.id, generation), 0) >= all_calls:
                     whole.append(index)
                 else:
-                    yield LentConversation(cell.student, combination, generation)
+                    yield OpenConversation(cell.student, combination, generation)
             later.append((cell, whole))
         for cell, whole in later:
             yield from self._unsettled(cell, whole)
@@ -376,7 +314,7 @@ class FirstTurns:
         self._seen.add(conversation)
         return False
 
-    def _unsettled(self, cell: PlannedCell, indices: Iterable[int]) -> Iterator[LentConversation]:
+    def _unsettled(self, cell: PlannedCell, indices: Iterable[int]) -> Iterator[OpenConversation]:
         """Those conversations of a cell, by index, that go on although they have all their calls."""
         for index in indices:
             place, number = divmod(index, len(cell.numbers))
@@ -385,27 +323,7 @@ class FirstTurns:
             if self._conversations.is_settled(combination, calls):
                 self._counts.found += sum(self._conversations.has_part(call.key) for call in calls)
             else:
-                yield LentConversation(cell.student, combination, generation)
-
-    def lacking(self, cells: Sequence[PlannedCell]) -> Iterator[LentConversation]:
-        """Each conversation that lacks a call; the others are followed here, so that no worker is started in vain."""
-        for conversation in self.missing(cells):
-            student, combination, generation = conversation
-            if not self.has_calls(student, combination.id, generation) or self._lacks_call(conversation):
-                yield conversation
-
-    def _lacks_call(self, conversation: LentConversation) -> bool:
-        found = 0
-        tasks = deque([self._conversations.first(*conversation)])
-        while tasks:
-            request = tasks.popleft().request
-            outcome = self._journal.find(request)
-            if outcome is None:
-                return True
-            found += 1
-            tasks.extend(self._conversations.follow(request, outcome))
-        self._counts.found += found
-        return False
+                yield OpenConversation(cell.student, combination, generation)
 
     def has_calls(self, student: str, combination: str, generation: int) -> bool:
         """Whether the journal had calls of a conversation when the step began."""

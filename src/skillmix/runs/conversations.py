@@ -52,14 +52,6 @@ class Conversations:
         """By student and combination, the prompts of conversations that began lately."""
         self._rules = replace(RULES[experiment.rules], missing_marker=experiment.answer.missing_marker)
 
-    def name_models(self, names: Iterable[str]) -> None:
-        """Work out how requests name these models and those of the graders, by files that other machines may lack."""
-        for name in (*names, *(f"grader:{grader}" for grader in self._model_graders())):
-            role, _, own = name.partition(":")
-            settings = self._experiment.students if role == "student" else self._experiment.graders
-            if name not in self._models:
-                self._asked(name, settings[own])
-
     def first(self, student: str, combination: Combination, generation: int) -> Task:
         """The first turn of a conversation."""
         self._combinations[combination.id] = combination

@@ -33,10 +33,8 @@ from skillmix.runs.finished.step_records import FinishedSteps
 from skillmix.runs.folder_replacement import write_whole
 from skillmix.runs.graders.run_grader import PERSON
 from skillmix.runs.graders.run_grader import RunGrader as RunGrader
-from skillmix.runs.journal.call_journal import RunJournal
 from skillmix.runs.journal.changed_settings import changed_keys
-from skillmix.runs.journal.divided import run_journal
-from skillmix.runs.journal.journal import MAIN_FILE, JournalReader
+from skillmix.runs.journal.journal import MAIN_FILE, JournalReader, JournalWriter, run_journal
 from skillmix.runs.journal.locking import locked
 from skillmix.runs.reading.reply_reader import ReplyReader
 from skillmix.runs.rules_grader import RulesGrader
@@ -104,10 +102,10 @@ class Run:
         return JournalReader(self.journal)
 
     @contextmanager
-    def write(self, *, files: int = 1) -> Iterator[RunJournal]:
-        """Open the journal for writing, and let that many files get new rows; only one process can."""
+    def write(self) -> Iterator[JournalWriter]:
+        """Open the journal for writing; only one process can."""
         require_journal(self.path, self.journal, self.finished)
-        with run_journal(self.journal, files=files) as journal:
+        with run_journal(self.journal) as journal:
             self._writers += 1
             self._forget()
             self._reload()

@@ -16,16 +16,24 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from skillmix.calls import CallKey, CallProblem, GenerateKey, Model, Outcome, Reply, Request
+from skillmix.hashing import digest
 from skillmix.render import plural
 from skillmix.runs.budget import Budget, Task
-from skillmix.runs.journal.call_journal import CallJournal, TryThread
+from skillmix.runs.journal.journal import JournalThread, JournalWriter
 from skillmix.runs.journal.row_writer import Try
 from skillmix.runs.outcomes.settled import Arrival, Settled, of_its_role, unusable
-from skillmix.runs.retries import Retries
 
 if TYPE_CHECKING:
     from skillmix.runs.batches.batched import Batched
 
+if TYPE_CHECKING:
+    pass
+
+TRIES: Final = 12
+FIRST_WAIT: Final = 0.5
+LONGEST_WAIT: Final = 60.0
+LONGEST_ASKED_WAIT: Final = 600.0
+"""Seconds; a server that asks for a longer wait is called again after this time."""
 _FIRST_CALLS: Final = 10
 """If a model refuses all of these, the fault is the model's and not the requests'."""
 _ABOUT_THE_PROMPT: Final = ("prompt too long", "prompt filtered", "refusal", "content filter")
@@ -40,8 +48,6 @@ _IN_A_ROW: Final = 64
 
 Follow = Callable[[Request, Outcome], Iterable[Task]]
 """The tasks that an outcome releases: the second turn after the first, gradings after the second."""
-StartCall = Callable[[Task], None]
-"""Starts a call that has leave."""
 
 
 class StopReason(Enum):
@@ -76,6 +82,50 @@ class CallCounts:
     """Why no more calls were started, if so."""
 
 
+class Retries:
+    """Counts the tries of each call and decides how long to wait before the next one."""
+
+    def __init__(self, *, tries: int | None = None, first_wait: float | None = None) -> None:
+        self._tries = TRIES if tries is None else tries
+        self._first_wait = FIRST_WAIT if first_wait is None else first_wait
+        self._attempts: dict[CallKey, int] = {}
+        self._moves: dict[CallKey, int] = {}
+        self._announced: set[str] = set()
+
+    def wait_after(self, request: Request, problem: CallProblem) -> float | None:
+        """Seconds to wait before the next try; None if the call has had all its tries.
+
+        A call that another address can take does not wait, and its next wait is not longer for it.
+        """
+        attempt = self._attempts[request.key] = self._attempts.get(request.key, 0) + 1
+        if attempt >= self._tries:
+            return None
+        if problem.may_move:
+            self._moves[request.key] = self._moves.get(request.key, 0) + 1
+            return 0.0
+        waits = attempt - self._moves.get(request.key, 0)
+        # Doubling, with a jitter that depends on the key, so that calls do not return together.
+        jitter = int.from_bytes(digest("wait", str(request.key), waits, size=2)) / 2**16
+        own = min(LONGEST_WAIT, self._first_wait * 2.0 ** (waits - 1)) * (0.5 + jitter)
+        return max(own, min(problem.retry_after or 0.0, LONGEST_ASKED_WAIT))
+
+    def announcement(self, request: Request, problem: CallProblem) -> str | None:
+        """A line for the user when a server first asks for more than the longest wait; None otherwise."""
+        asked = problem.retry_after or 0.0
+        if asked <= LONGEST_ASKED_WAIT or problem.may_move or request.model in self._announced:
+            return None
+        self._announced.add(request.model)
+        return (
+            f"{request.model} asks to wait for {asked:.3g} s ({problem.reason}); "
+            f"it is asked again after {LONGEST_ASKED_WAIT:g} s"
+        )
+
+    def forget(self, key: CallKey) -> None:
+        """Drop the count of a call that is over."""
+        self._attempts.pop(key, None)
+        self._moves.pop(key, None)
+
+
 class Scheduler:
     """Runs tasks and the tasks that they release, a bounded number at a time.
 
@@ -85,7 +135,7 @@ class Scheduler:
     def __init__(
         self,
         models: Mapping[str, Model],
-        journal: CallJournal,
+        journal: JournalWriter,
         *,
         budget: Budget,
         max_open: int = 512,
@@ -111,7 +161,7 @@ class Scheduler:
         self._first_calls: dict[str, set[CallKey]] = {}
         self._first_refused: dict[str, int] = {}
         self._arrived: list[Arrival] = []
-        self._writing: TryThread | None = None
+        self._writing: JournalThread | None = None
         self._batch: Future[None] | None = None
         self._notes_calls = False
         self._kept: set[CallKey] = set()
@@ -123,10 +173,6 @@ class Scheduler:
         self.counts = CallCounts()
         self.say: Callable[[str], None] = lambda line: None
         """Shows a line to the user."""
-        self.ask_leave: Callable[[Task, StartCall], None] = lambda task, start: start(task)
-        """Starts a call that the budget allows, at once or when somebody else allows it too."""
-        self.over: Callable[[Task, int | None], None] = lambda task, released: None
-        """Is given each task that is over, and how many tasks it released; None if its model is not open."""
 
     async def run(self, source: Iterator[Task | None], follow: Follow, counts: CallCounts | None = None) -> CallCounts:
         """Work until the source is empty and nothing is open, or the run must stop; `counts` are continued.
@@ -205,12 +251,9 @@ class Scheduler:
                 self.counts.found += 1
                 if isinstance(outcome, Reply):
                     self._has_replied.add(task.model)
-                released = list(follow(task.request, outcome))
-                waiting.extend(released)
-                self.over(task, len(released))
+                waiting.extend(follow(task.request, outcome))
             elif task.model not in self._models:
                 self.counts.left_out += 1
-                self.over(task, None)
             elif not self.counts.stopped:
                 self._held.append(task)
         self._start_held()
@@ -269,7 +312,7 @@ class Scheduler:
             self._open += 1
             self.counts.started += 1
             self._tasks[task.request.key] = task
-            self.ask_leave(task, self._queue)
+            self._queue(task)
         if self._held and not self._open:
             self._stop_spending()
 
@@ -433,7 +476,6 @@ class Scheduler:
             self.counts.failed[key] = outcome
             outcome = None
         released = [] if outcome is None else list(follow(task.request, outcome))
-        self.over(task, len(released))
         for one in released:
             self._submit(one, follow)
         self._open -= 1

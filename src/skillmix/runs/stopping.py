@@ -27,7 +27,7 @@ def signal_of(stopped: StopReason | None) -> int | None:
 
 
 class Stoppable(Protocol):
-    """Makes calls, and can stop: a scheduler, or the owner of leases."""
+    """Makes calls, and can stop: a scheduler."""
 
     @property
     def awaited(self) -> int:

@@ -21,7 +21,7 @@ from skillmix.models.specs import parse_spec, provider_of
 from skillmix.runs.budget import LimitedBudget, Task
 from skillmix.runs.calling import StepContext, serve
 from skillmix.runs.conversations import Conversations
-from skillmix.runs.journal.call_journal import RunJournal
+from skillmix.runs.journal.journal import JournalWriter
 from skillmix.runs.progress import RunProgress, Work, watched
 from skillmix.runs.reading.past_calls import PastCalls
 from skillmix.runs.run import Run, imported_document, new_run
@@ -120,7 +120,7 @@ def _votes(texts: Sequence[_Numbered], conversations: Conversations) -> Iterator
         yield from conversations.votes_on(known.text, key, known.combination)
 
 
-def _imported(known: CalibrationSet, journal: RunJournal) -> list[_Numbered]:
+def _imported(known: CalibrationSet, journal: JournalWriter) -> list[_Numbered]:
     """Store the texts that the journal does not have; texts of one skill and topic are generations of a combination.
 
     A text keeps its number, whatever its place in the set, so that a set can grow without a call made twice.
@@ -137,7 +137,7 @@ def _imported(known: CalibrationSet, journal: RunJournal) -> list[_Numbered]:
     return numbered
 
 
-def _stored_numbers(journal: RunJournal) -> defaultdict[str, dict[str, int]]:
+def _stored_numbers(journal: JournalWriter) -> defaultdict[str, dict[str, int]]:
     """By combination, the numbers of the texts in the journal."""
     numbers: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for combination, generation in sorted(journal.calls_by_conversation(STUDENT)):

@@ -7,7 +7,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -22,6 +22,7 @@ from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.plan import Settings, graded_cells, settings_by_model
 from skillmix.experiment.step_base import Step
 from skillmix.models.local.resident import MODELS
+from skillmix.models.ray import Placement, ray_cluster
 from skillmix.models.specs import announce_model, parse_spec
 from skillmix.render import duration, listed, name_hint
 from skillmix.runs.batches.pace import USUAL, BatchWishes
@@ -30,7 +31,6 @@ from skillmix.runs.budget import LimitedBudget
 from skillmix.runs.calling import StepContext
 from skillmix.runs.finished.manifest import invocation_facts
 from skillmix.runs.finished.step_records import FinishedSteps, StepRecord, journal_state
-from skillmix.runs.leases.driving import CallWorkers
 from skillmix.runs.planned_work import first_model_here
 from skillmix.runs.progress import NO_PROGRESS, RunProgress, Work, say
 from skillmix.runs.reading.past_calls import PastCalls
@@ -198,22 +198,18 @@ class StepFilter:
         raise UserError(f"The experiment has no{stage} step{name}.", hint=hint)
 
 
-OpenWorkers = Callable[[], AbstractContextManager[CallWorkers | None]]
-"""Opens the processes that make the calls of steps; None if this process makes them."""
-
-
 def run_experiment(
     path: Path,
     *,
     prices: Path | None = None,
     changes: Sequence[str] = (),
     wanted: StepFilter | None = None,
-    open_workers: OpenWorkers = nullcontext,
+    on_ray: bool = False,
     batches: BatchWishes = USUAL,
 ) -> RunResult:
     """Run the steps of an experiment file."""
     experiment = load_experiment(path, changes=changes)
-    return run_checked(experiment, prices=prices, wanted=wanted, open_workers=open_workers, batches=batches)
+    return run_checked(experiment, prices=prices, wanted=wanted, on_ray=on_ray, batches=batches)
 
 
 @MODELS.keeping()
@@ -222,7 +218,7 @@ def run_checked(
     *,
     prices: Path | None = None,
     wanted: StepFilter | None = None,
-    open_workers: OpenWorkers = nullcontext,
+    on_ray: bool = False,
     batches: BatchWishes = USUAL,
 ) -> RunResult:
     """Run the steps of an experiment that is in memory."""
@@ -233,8 +229,8 @@ def run_checked(
     at_once = _taken_at_once(steps, experiment, catalog, run)
     if at_once is not None:
         return replace(at_once, seconds=time.monotonic() - started)
-    check_packages(experiment, steps, run, calls_here=open_workers is nullcontext)
-    if open_workers is nullcontext:  # workers have their own models
+    check_packages(experiment, steps, run, calls_here=not on_ray)
+    if not on_ray:  # workers have their own models
         _begin_to_load(experiment, steps, run)
     checks = (
         *plan_checks(experiment, catalog, steps, run),
@@ -247,7 +243,8 @@ def run_checked(
     price_by_model = prices_by_model(experiment, load_prices(prices))
     result = RunResult(run, graded_cells=graded_cells(steps, experiment))
     with RunProgress(planned_work(experiment, catalog, steps, run)) as progress:
-        with run.write(files=experiment.workers.writers) as journal, open_workers() as workers:
+        place = Placement(experiment.workers.cpus, experiment.workers.gpus)
+        with run.write() as journal, ray_cluster(place, say) if on_ray else nullcontext() as cluster:
             limits = experiment.budget
             if batches.forgets:
                 forget_batches(journal.submissions)
@@ -256,7 +253,7 @@ def run_checked(
             )
             hold_submitted(budget, journal.submissions, _all_settings(experiment))
             context = StepContext(
-                experiment, catalog, run, journal, budget, progress, workers=workers, batch_wait=batches.wait
+                experiment, catalog, run, journal, budget, progress, cluster=cluster, batch_wait=batches.wait
             )
             run.checked_document(experiment, catalog)
             check_journal(context, steps)
@@ -301,9 +298,7 @@ def _announce_next(steps: Sequence[Step], step: Step, context: StepContext) -> N
     """Let the model of the next step be read while this step ends; training needs the memory and trains that model."""
     following = steps[steps.index(step) + 1 :]
     spec = first_model_here(following[0], context.experiment) if following and not step.trains_model else None
-    if spec is not None and context.workers is not None:
-        context.workers.announce(spec)
-    elif spec is not None:
+    if spec is not None and context.cluster is None:
         announce_model(spec)
         if not step.makes_calls:
             MODELS.read_announced()

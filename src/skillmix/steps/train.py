@@ -20,7 +20,6 @@ from skillmix.models.local.resident import MODELS, free_device_memory
 from skillmix.models.specs import LOCAL_PACKAGES
 from skillmix.runs.calling import StepContext
 from skillmix.runs.folder_replacement import MODEL, require_replaceable, write_whole
-from skillmix.runs.leases.driving import CallWorkers
 from skillmix.runs.progress import NO_PROGRESS, Bound, RunProgress, Work
 from skillmix.runs.run import Run
 from skillmix.runs.students import model_folder, settings_for
@@ -28,7 +27,6 @@ from skillmix.steps.estimates import CallEstimate, EstimateBasis
 from skillmix.steps.step_kind import Dependencies, RunResult, StepInputs, StepKind, Trained
 from skillmix.training.data.replay import state_of
 from skillmix.training.job import Job, check_base, check_data, check_replay, is_first_rank, job_of, read_lessons
-from skillmix.training.rank_job import train_on_ranks
 
 
 class TrainKind(StepKind[TrainStep]):
@@ -97,9 +95,9 @@ class TrainKind(StepKind[TrainStep]):
 
     def run(self, step: TrainStep, context: StepContext, result: RunResult) -> bool:
         """Train the model from the start or from its last checkpoint."""
-        result.trained[step.name] = train_step(
-            context.experiment, step, context.run, context.progress, workers=context.workers
-        )
+        if context.cluster is not None:
+            context.cluster.end_workers()  # this process trains, and may need their GPU
+        result.trained[step.name] = train_step(context.experiment, step, context.run, context.progress)
         context.progress.end(step.name)
         return True
 
@@ -146,8 +144,6 @@ def train_step(
     step: TrainStep,
     run: Run,
     progress: RunProgress = NO_PROGRESS,
-    *,
-    workers: CallWorkers | None = None,
 ) -> Trained:
     """Train a step unless its model exists; after a kill, continue from the last checkpoint."""
     job = job_of(experiment, step, run)
@@ -163,8 +159,6 @@ def train_step(
     if is_first_rank():
         _begin(job, identity)
     lessons = read_lessons(job.sources, validation_share=step.validation_share)
-    if workers is not None and train_on_ranks(job, lessons, workers, progress):
-        return Trained(step.name, job.model_folder, was_there=False)
     before_torch()
     from skillmix.training.job_run import run_training
 

@@ -72,8 +72,6 @@ class Job:
     sources: list[TrainingSource]
     model_folder: Path
     """Folder of the trained model."""
-    known_lineage: ModelFile | None = None
-    """The content of the trained model's `skillmix.json` apart from its steps, if another machine looked it up."""
 
     @property
     def seed(self) -> int:
@@ -104,9 +102,6 @@ class Job:
 
     def lineage(self, *, steps: int) -> ModelFile:
         """The content of the trained model's `skillmix.json`."""
-        if self.known_lineage is not None:
-            recipe = {**self.known_lineage.recipe, "steps_taken": steps}
-            return ModelFile.of({**self.known_lineage.document, "recipe": recipe})
         parent = _parent(self.checkpoint)
         before = [file for file in (*(source.about for source in self.sources), parent) if file is not None]
         base_hash = self.base_hash()

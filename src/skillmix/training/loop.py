@@ -61,13 +61,13 @@ class Checkpoints:
         """Write a checkpoint under a temporary name and rename it, then remove the ones that it replaces."""
         folder = self._step_folder(progress.steps)
         partial = folder.with_name(folder.name + _PARTIAL)
-        if self._ranks.makes_folders:
+        if self._ranks.is_first:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
         self._ranks.wait()
         _write_part(optimizer.parameters, partial / f"part-{self._ranks.own}.safetensors")
         self._ranks.wait()
-        if self._ranks.makes_folders:
+        if self._ranks.is_first:
             note = {**asdict(progress), "parts": self._ranks.count, "precision": optimizer.precision.name}
             _write_durably(partial / _NOTE, json.dumps(note, indent=1) + "\n")
             shutil.rmtree(folder, ignore_errors=True)

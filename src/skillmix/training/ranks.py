@@ -11,8 +11,6 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from skillmix.runs.leases.rank_work import OWN_DISKS
-
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
@@ -20,18 +18,11 @@ class Ranks:
 
     own: int = 0
     count: int = 1
-    is_first_on_disk: bool = False
-    """Whether this process is the first of its machine, in a training whose machines share no disk."""
 
     @property
     def is_first(self) -> bool:
         """Whether this process writes the files that exist once."""
         return self.own == 0
-
-    @property
-    def makes_folders(self) -> bool:
-        """Whether this process makes the folders of checkpoints on its disk."""
-        return self.is_first or self.is_first_on_disk
 
     def summed(self, numbers: torch.Tensor) -> torch.Tensor:
         """The sum over all ranks."""
@@ -65,8 +56,7 @@ def joined_ranks() -> Ranks:
         else:
             distributed.init_process_group("gloo")
         atexit.register(distributed.destroy_process_group)
-    is_first_on_disk = bool(os.environ.get(OWN_DISKS)) and os.environ.get("LOCAL_RANK") == "0"
-    return Ranks(distributed.get_rank(), distributed.get_world_size(), is_first_on_disk)
+    return Ranks(distributed.get_rank(), distributed.get_world_size())
 
 
 def shard(packed: Any, ranks: Ranks, *, reshard: bool) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from skillmix.runs import retries
+from skillmix.runs import scheduler
 from skillmix.runs.batches import pace
 from skillmix.runs.batches.pace import BatchPace
 
@@ -23,8 +23,8 @@ FAST = BatchPace(
 def hurry() -> None:
     """Wait for nothing longer than a test can; for processes of their own."""
     pace.PACE = FAST
-    retries.FIRST_WAIT = 0.001  # type: ignore[misc]
-    retries.LONGEST_WAIT = 0.01  # type: ignore[misc]
+    scheduler.FIRST_WAIT = 0.001  # type: ignore[misc]
+    scheduler.LONGEST_WAIT = 0.01  # type: ignore[misc]
 
 
 def written(folder: Path, address: str, *, name: str = "run", shape: str = "openai", **changes: Any) -> Path:

@@ -16,7 +16,7 @@ from skillmix.commands.run import IN_BATCHES
 from skillmix.errors import UserError
 from skillmix.hashing import ranked
 from skillmix.models.batches import dialects
-from skillmix.runs import retries
+from skillmix.runs import scheduler
 from skillmix.runs.batches import pace
 from skillmix.runs.run import open_run
 from skillmix.scores.scoring import scored_run
@@ -65,8 +65,8 @@ ONCE = [("azure", "upper-case states"), *ONLY_ANTHROPIC]
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "FIRST_WAIT", 0.001)
-    monkeypatch.setattr(retries, "LONGEST_WAIT", 0.01)
+    monkeypatch.setattr(scheduler, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(scheduler, "LONGEST_WAIT", 0.01)
     monkeypatch.setattr(pace, "PACE", FAST)
 
 

@@ -4,20 +4,20 @@ The journal is the only state of a run. Rows are found by their keys, so that a 
 misaligns nothing: a resumed run makes the calls whose keys are missing.
 """
 
+import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from heapq import merge
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, get_args
+from typing import Final, Literal, Self, TypeVar
 
-from skillmix.calls import Call, Message, Origin, Outcome, Request
+from skillmix.calls import Call, GenerateKey, Message, Origin, Outcome, Request
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
-from skillmix.runs.journal.file_order import IdSpan, Stage, chained, chains_of, span_of
 from skillmix.runs.journal.locking import held_lock
 from skillmix.runs.journal.row_writer import KnownKeys, RowWriter, Try, json_text, now, where_key
 from skillmix.runs.journal.rows import (
@@ -32,6 +32,9 @@ from skillmix.runs.journal.schema import BUSY_S, OlderJournal, connect, open_for
 from skillmix.runs.journal.submissions import Submissions
 
 MAIN_FILE: Final = "calls.sqlite"
+_PART: Final = re.compile(r"calls-[1-9][0-9]{0,3}\.sqlite")
+_Key = TypeVar("_Key")
+Stage = Literal["generate", "grade"]
 _PATIENCE_MS: Final = 1000
 """How long a writer waits for readers before it leaves rows in the log."""
 _KEY_ORDER: Final = {
@@ -122,11 +125,6 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         """The calls that are part of batches, and these batches."""
         return Submissions(self._rows)
 
-    @property
-    def submissions_of_divided(self) -> Submissions:
-        """The same for the first file of a divided journal, which takes no batches."""
-        return Submissions(self._rows, is_divided=True)
-
     def in_thread(self) -> "JournalThread":
         """A thread that writes tries to the same file while this writer reads; the caller closes it."""
         return JournalThread(self._rows)
@@ -194,12 +192,6 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
                     counts[student] = counts.get(student, 0) + count
         return counts
 
-    def id_span(self) -> IdSpan | None:
-        """The first and the last combination id that has a call; None without calls."""
-        file = (self.path, self._connection)
-        spans = [span for stage in get_args(Stage) if (span := span_of(file, stage)) is not None]
-        return IdSpan(min(span.first for span in spans), max(span.last for span in spans)) if spans else None
-
     def spent(self) -> tuple[int, float]:
         """How many calls were ever sent, and their cost; a try without a reply counts with its worst case."""
         with telling_what_broke(self.path):
@@ -218,13 +210,6 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
                 "INSERT OR REPLACE INTO sent VALUES (?, ?, ?, ?)",
                 (str(request.key), request.content_hash, cost_usd, now()),
             )
-
-    def forget_sent(self, requests: Iterable[Request]) -> None:
-        """Drop the notes of calls that were not sent after all."""
-        noted = [request.key for request in requests if request.key in self._keys.sent]
-        self._keys.sent.difference_update(noted)
-        with self.transaction():
-            self._connection.executemany("DELETE FROM sent WHERE key = ?", [(str(key),) for key in noted])
 
     def _count_lost(self) -> None:
         """Count the calls that were in flight when an earlier process died: they may have been billed."""
@@ -316,14 +301,15 @@ class JournalReader(AbstractContextManager["JournalReader"]):
             f"ORDER BY {_KEY_ORDER[stage]}"
         )
         values = () if student is None else (student,)
-        chains = [
-            chained([self._calls_of(*file, query, values) for file in chain], _student_of, _combination_of)
-            for chain in chains_of(self._files, stage)
-        ]
-        if len(chains) <= 1:
-            yield from chains[0] if chains else ()
+        files = self._files
+        if len(files) > 1:  # most have calls of one stage only
+            any_call = f"SELECT 1 FROM calls WHERE stage = '{stage}' LIMIT 1"
+            files = [file for file in files if file[1].execute(any_call).fetchone()]
+        rows = [self._calls_of(*file, query, values) for file in files]
+        if len(rows) <= 1:
+            yield from rows[0] if rows else ()
             return
-        for _, same_key in groupby(merge(*chains, key=key_order), key=key_order):
+        for _, same_key in groupby(merge(*rows, key=key_order), key=key_order):
             yield union(list(same_key))
 
     def limit_calls(self, combinations: Iterable[str]) -> None:
@@ -399,14 +385,6 @@ class JournalReader(AbstractContextManager["JournalReader"]):
                     yield row
 
 
-def _student_of(call: Call) -> str:
-    return call.key.student
-
-
-def _combination_of(call: Call) -> str:
-    return call.key.combination
-
-
 def make_file(folder: Path, file: str) -> None:
     """Make an empty journal file at once, unless it exists: a reader must not meet it before it has its tables."""
     if (folder / file).exists():
@@ -423,3 +401,78 @@ def _connected_for_reading(path: Path) -> sqlite3.Connection:
     except OlderJournal:
         JournalWriter(path.parent, file=path.name).close()  # opening it for writing, under the lock, migrates it
         return connect(path, write=False)
+
+
+def run_journal(folder: Path) -> JournalWriter:
+    """Open a run's journal for writing."""
+    parts = sorted(path.name for path in folder.glob("calls-*.sqlite") if _PART.fullmatch(path.name))
+    return DividedJournal(folder, parts) if parts else JournalWriter(folder)
+
+
+class DividedJournal(JournalWriter):
+    """Adds calls to the first file of a run, and finds those of the other files too."""
+
+    def __init__(self, folder: Path, parts: Iterable[str]) -> None:
+        super().__init__(folder)
+        self._parts: list[JournalWriter] = []
+        try:
+            for part in parts:
+                self._parts.append(JournalWriter(folder, file=part))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close all files and free their locks, that of the run last."""
+        for part in self._parts:
+            part.close()
+        super().close()
+
+    def into_one_file(self) -> bool:
+        """Move what the log of each file holds into the file; False if that is not possible for all."""
+        return all([super().into_one_file(), *(part.into_one_file() for part in self._parts)])
+
+    def record_all(self, outcomes: Iterable[tuple[Request, Outcome]], *, origin: Origin = "call") -> int:
+        """Store outcomes that no other file has in one transaction; return how many were new."""
+        new = [pair for pair in outcomes if all(part.find(pair[0]) is None for part in self._parts)]
+        return super().record_all(new, origin=origin)
+
+    def find(self, request: Request) -> Outcome | None:
+        """The stored final outcome of a request; None if the call must be made (again)."""
+        found = (super().find(request), *(part.find(request) for part in self._parts))
+        return next((outcome for outcome in found if outcome is not None), None)
+
+    def conversation(self, student: str, combination: str, generation: int) -> list[Call]:
+        """Every call of one conversation: turns, then votes."""
+        calls = super().conversation(student, combination, generation)
+        for part in self._parts:
+            calls += part.conversation(student, combination, generation)
+        turns = [call for call in calls if isinstance(call.key, GenerateKey)]
+        votes = [call for call in calls if not isinstance(call.key, GenerateKey)]
+        return [
+            union(list(same))
+            for own in (turns, votes)
+            for _, same in groupby(sorted(own, key=key_order), key=key_order)
+        ]
+
+    def calls_by_conversation(self, student: str) -> dict[tuple[str, int], int]:
+        """How many calls of each conversation have a final outcome; conversations without one are absent."""
+        parts = (part.calls_by_conversation(student) for part in self._parts)
+        return _added((super().calls_by_conversation(student), *parts))
+
+    def rows_by_student(self) -> dict[str, int]:
+        """How many calls of each student the files have, gradings included."""
+        return _added((super().rows_by_student(), *(part.rows_by_student() for part in self._parts)))
+
+    def spent(self) -> tuple[int, float]:
+        """How many calls were ever sent, and their cost; a try without a reply counts with its worst case."""
+        amounts = [super().spent(), *(part.spent() for part in self._parts)]
+        return sum(calls for calls, _ in amounts), sum(cost for _, cost in amounts)
+
+
+def _added(counts: Iterable[Mapping[_Key, int]]) -> dict[_Key, int]:
+    total: dict[_Key, int] = {}
+    for own in counts:
+        for key, count in own.items():
+            total[key] = total.get(key, 0) + count
+    return total

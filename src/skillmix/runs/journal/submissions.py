@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
 from skillmix.calls import CallKey, Request
-from skillmix.errors import UserError
 from skillmix.hashing import digest
 from skillmix.runs.journal.row_writer import RowWriter, now
 from skillmix.runs.journal.rows import key_of
@@ -83,10 +82,8 @@ _CALL_COLUMNS: Final = (
 class Submissions:
     """Notes batches and their calls; only the process that holds the run's lock does."""
 
-    def __init__(self, rows: RowWriter, *, is_divided: bool = False) -> None:
-        """Note batches in a file; the file of a divided journal may have them from before, and gets no more."""
+    def __init__(self, rows: RowWriter) -> None:
         self._rows = rows
-        self._is_divided = is_divided
 
     @contextmanager
     def _durable(self) -> Iterator[None]:
@@ -102,11 +99,6 @@ class Submissions:
 
     def submit(self, batch: StoredBatch, calls: Sequence[tuple[Request, float | None]]) -> None:
         """Note a batch that is about to be sent, and the worst case of each of its calls, in one transaction."""
-        if self._is_divided:
-            raise UserError(
-                "The journal of this run is in several files, and calls in batches need it in one.",
-                hint="Set batch: false, or begin a run with another name and without workers.writers.",
-            )
         with self._durable():
             values = [getattr(batch, name) for name in _COLUMNS.split(", ")]
             self._rows.connection.execute(f"INSERT INTO batches ({_COLUMNS}) VALUES ({', '.join('?' * 11)})", values)

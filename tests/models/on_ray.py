@@ -39,8 +39,6 @@ MODELS: Final = {
     "skilled": SkilledWriter(parse_spec("scripted:student?skill=0.9")),
 }
 PATIENCE_S: Final = 240.0
-MOST_LEAVES: Final = 2 * 2 * 4
-"""Calls of both models that may have leave at once on one of two workers: twice its share of the concurrency."""
 
 
 class Ended(NamedTuple):
@@ -49,12 +47,6 @@ class Ended(NamedTuple):
     code: int
     out: str
     messages: str
-
-    @property
-    def lost(self) -> int:
-        """Calls that may be asked twice, as the lines about lost workers say."""
-        lines = [line for line in self.messages.splitlines() if " is lost " in line]
-        return sum(int(line.split("at most ")[1].split()[0]) for line in lines)
 
 
 class Server:
@@ -110,23 +102,6 @@ class Server:
         """Wait until the server was asked so many calls."""
         until(lambda: self.calls >= calls)
 
-    @contextmanager
-    def waiting(self) -> Iterator[int]:
-        """Take calls and answer none, so that a run does not end in this block.
-
-        The block begins when all workers have as many calls in flight as they may have, and gets the number of calls so
-        far: more calls come from new workers.
-        """
-        self.stub.is_frozen = True
-        try:
-            calls = -1
-            while self.calls > calls:
-                calls = self.calls
-                time.sleep(1)
-            yield calls
-        finally:
-            self.stub.is_frozen = False
-
 
 def until(holds: Callable[[], bool], *, seconds: float = PATIENCE_S) -> None:
     """Wait until something holds."""
@@ -144,7 +119,7 @@ class Nodes:
     address: str
     raylets: list[int]
 
-    def workers(self, of: int | None = None, *, kind: str = "LeaseActor") -> list[int]:
+    def workers(self, of: int | None = None, *, kind: str = "ModelActor") -> list[int]:
         """The processes of the actors, which are children of the nodes, or of one node."""
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
@@ -157,46 +132,11 @@ class Nodes:
                 found.append(int(folder.name))
         return sorted(found)
 
-    def add(self) -> int:
-        """Let one more node join; the process id of its raylet."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        self.raylets += _answer(self.process)["raylets"]
-        return self.raylets[-1]
-
     def kill(self, raylet: int) -> None:
         """Kill a node with all its workers."""
         for process in (*self.workers(of=raylet), raylet):
             os.kill(process, signal.SIGKILL)
         self.raylets.remove(raylet)
-
-
-@dataclass
-class Driver:
-    """A process that does one command after the other with workers that stay."""
-
-    process: "subprocess.Popen[str]"
-    commands: int = 0
-
-    def begin(self, *arguments: str | Path, at: Path, pages: int | None = None) -> None:
-        """Begin a command."""
-        self.commands += 1
-        wanted = {"number": self.commands, "arguments": list(map(str, arguments)), "at": str(at), "pages": pages}
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(wanted) + "\n")
-        self.process.stdin.flush()
-
-    def end(self) -> Ended:
-        """Wait until the last command is over."""
-        while (answer := _answer(self.process)).pop("number") != self.commands:
-            pass  # of a test that failed before it could wait
-        return Ended(**answer)
-
-    def run(self, *arguments: str | Path, at: Path, pages: int | None = None) -> Ended:
-        """Do a command."""
-        self.begin(*arguments, at=at, pages=pages)
-        return self.end()
 
 
 def _answer(process: "subprocess.Popen[str]") -> dict[str, Any]:
@@ -213,7 +153,7 @@ def cluster_of(nodes: int, **config: Any) -> Iterator[Nodes]:
     """A Ray cluster on this machine."""
     environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TEST_CONFIG": json.dumps(config)}
     for tries_left in (2, 1, 0):  # on a busy machine, another process may take a port that Ray has just found free
-        with _process("tests.cluster.nodes", str(nodes), environment=environment) as process:
+        with _process("tests.models.ray_nodes", str(nodes), environment=environment) as process:
             try:
                 facts = _answer(process)
             except AssertionError:
@@ -222,13 +162,6 @@ def cluster_of(nodes: int, **config: Any) -> Iterator[Nodes]:
                 raise
             yield Nodes(process, facts["address"], facts["raylets"])
             return
-
-
-@contextmanager
-def driver_at(address: str) -> Iterator[Driver]:
-    """A driver of a cluster."""
-    with _process("tests.cluster.drivers", environment=os.environ | {"RAY_ADDRESS": address}) as process:
-        yield Driver(process)
 
 
 @contextmanager

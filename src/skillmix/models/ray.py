@@ -1,0 +1,552 @@
+"""A model whose calls are made on a Ray cluster: actors open it on the nodes, and `OnRay` shares the calls out.
+
+Journal, budget and scheduler stay in the process of the command, the driver. Calls in flight on an actor that is lost
+come back as problems that may pass, so that the scheduler counts their worst case and repeats them.
+"""
+
+import asyncio
+import logging
+import os
+import pickle
+import signal
+import socket
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from importlib.metadata import EntryPoint
+from importlib.util import find_spec
+from itertools import count
+from math import inf
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from skillmix.calls import CallKey, CallProblem, Limits, Outcome, Request
+from skillmix.errors import UserError, visible
+from skillmix.models.checkpoints import checkpoint_of, content_hash_of
+from skillmix.models.installed import installed_providers
+from skillmix.models.local.gpu_share import GPU_SHARE
+from skillmix.models.ray_actor import VERSIONS, FileFacts, FolderFacts, ModelActor, OpenOrder, Taken
+from skillmix.models.specs import ModelOptions, ModelSpec, open_model, provider_of
+from skillmix.render import plural
+
+_LOOK_S: Final = 1.0
+"""Seconds between two looks for nodes that lack workers."""
+_PATIENCE_S: Final = 300.0
+"""Seconds that a run waits for a worker if it has none."""
+_MOST_LOST: Final = 5
+"""Workers of a node that may be lost without an outcome in between before the node gets no more."""
+_REACH_S: Final = 20.0
+_END_S: Final = 5.0
+_LOCAL_ROOM: Final = 3072
+"""Calls at a worker with a local model: they fill its slots, and a slot that becomes free finds a call that waits."""
+_MANY: Final = 4096
+"""Calls in flight of a model without a limit, before the number of workers is known."""
+_PART: Final = 32 << 20
+"""Bytes of a file that are sent together."""
+_PARTS_OF_MODELS: Final = (".json", ".safetensors", ".jinja", ".txt", ".model")
+"""Endings of the files that a checkpoint is loaded from; code and weights in other formats are never loaded."""
+_LISTENER: Final = "listen_error_messages"
+
+
+class LostWorkerError(Exception):
+    """A worker that does not answer any more; the message says why."""
+
+
+class Placement(NamedTuple):
+    """What a worker takes of a node."""
+
+    cpus: float | None = None
+    gpus: float | None = None
+
+    @property
+    def share(self) -> float:
+        """GPUs of a worker: a local model writes on one GPU at most."""
+        return min(1.0, self.gpus or 1.0)
+
+    def workers(self, nodes: Sequence[Mapping[str, Any]], *, is_local: bool) -> Counter[str]:
+        """How many workers each node has, by its id.
+
+        Local models have one for each GPU, or share of one, and one for each node of a cluster without GPUs. Other
+        models have one for each node with CPUs. With `cpus`, a node has as many as fit.
+        """
+        gpus = {n["NodeID"]: int(n["Resources"].get("GPU", 0) + 1e-6) for n in nodes} if is_local else {}
+        cpus = {n["NodeID"]: float(n["Resources"].get("CPU", 0)) for n in nodes}
+        if self.uses_gpus(nodes, is_local=is_local):
+            wanted = {node: number * int(1 / self.share + 1e-6) for node, number in gpus.items()}
+        else:
+            wanted = {node: 1 if is_local or not self.cpus else sys.maxsize for node, number in cpus.items() if number}
+        if self.cpus:
+            wanted = {node: min(number, int(cpus[node] // self.cpus)) for node, number in wanted.items()}
+        return Counter({node: number for node, number in wanted.items() if number})
+
+    def uses_gpus(self, nodes: Sequence[Mapping[str, Any]], *, is_local: bool) -> bool:
+        """Whether workers use GPUs: those with local models do if a node has one, unless SKILLMIX_DEVICE forbids it."""
+        has_gpus = any(node["Resources"].get("GPU", 0) >= 1 for node in nodes)
+        return is_local and has_gpus and os.environ.get("SKILLMIX_DEVICE", "cuda") == "cuda"
+
+
+class Worker:
+    """An actor on a node of the cluster."""
+
+    def __init__(self, name: str, node: str, actor: Any) -> None:
+        self.name = name
+        self.node = node
+        self.actor = actor
+
+    async def ask(self, method: str, *arguments: object) -> Any:
+        """Call a method of the actor; an error if it fails there, and another one if the actor is lost."""
+        from ray.exceptions import ActorDiedError, RayError, RayTaskError
+
+        try:
+            return await getattr(self.actor, method).remote(*arguments)
+        except RayTaskError as error:
+            cause = error.cause
+            if isinstance(cause, UserError):
+                raise UserError(f"{self.name}: {cause.message}", hint=cause.hint) from None
+            raise UserError(f"{self.name} failed: {_last_line(error)}.", hint="See the log files of Ray.") from None
+        except ActorDiedError as error:
+            why = _last_line(error) if "creation task" in str(error) else "its process or its machine has ended"
+            raise LostWorkerError(why) from None
+        except RayError as error:  # also an answer that was lost on its way: what the worker does now is not known
+            raise LostWorkerError(_last_line(error)) from None
+
+
+class RayCluster:
+    """The workers of a run; the cluster is joined when a model first needs them."""
+
+    def __init__(self, placement: Placement, say: Callable[[str], None]) -> None:
+        self.say = say
+        self.repeated = 0
+        """Calls that were in flight on lost workers."""
+        self.numbers = count()
+        """A number for each model that is opened."""
+        self._placement = placement
+        self._is_local = False
+        self._workers: list[Worker] = []
+        self._names = count(1)
+        self._lost: Counter[str] = Counter()
+        """By node, workers that were lost since the last outcome."""
+
+    def use(self, *, is_local: bool) -> None:
+        """Say whether the next models are local ones; workers of the other kind end."""
+        if is_local != self._is_local:
+            self.end_workers()
+        self._is_local = is_local
+
+    async def workers(self) -> list[Worker]:
+        """All workers; those that nodes lack are started."""
+        nodes = {node["NodeID"]: node for node in await self.alive_nodes()}
+        wanted = self._placement.workers(list(nodes.values()), is_local=self._is_local)
+        present = Counter(worker.node for worker in self._workers)
+        usable = [node for node in sorted(wanted) if self._lost[node] < _MOST_LOST]
+        if nodes and not self._workers and not usable:
+            raise self._no_place(has_lost=bool(wanted))
+        is_first = not self._workers and not self._lost
+        for node in usable:
+            for _ in range(wanted[node] - present[node]):
+                name = f"worker {next(self._names)} ({visible(str(nodes[node]['NodeManagerAddress']))})"
+                uses_gpus = self._placement.uses_gpus(list(nodes.values()), is_local=self._is_local)
+                self._workers.append(self._start(name, node, uses_gpus=uses_gpus))
+        if is_first:
+            self.say(f"{plural(len(self._workers), 'worker')} on Ray")
+        return list(self._workers)
+
+    def note_outcome(self, worker: Worker) -> None:
+        """Note that a worker answers calls: if it is lost later, the node is not the reason."""
+        self._lost.pop(worker.node, None)
+
+    def forget(self, worker: Worker, why: str, *, gives_up: bool = False) -> None:
+        """Drop a worker; a node with many losses in a row, or that is given up, gets no more."""
+        if worker not in self._workers:
+            return
+        self._workers.remove(worker)
+        self._kill(worker)
+        self._lost[worker.node] += _MOST_LOST if gives_up else 1
+        if self._lost[worker.node] >= _MOST_LOST:
+            self.say(f"the node of {worker.name} gets no more workers: {why.rstrip('.')}")
+
+    def end_workers(self) -> None:
+        """End all workers, so that their memory and their share of the nodes are free."""
+        for worker in self._workers:
+            self._kill(worker)
+        self._workers.clear()
+
+    def close(self) -> None:
+        """End all workers, and a cluster that was started here."""
+        self.end_workers()
+        if self.repeated:
+            verb = "was" if self.repeated == 1 else "were"
+            self.say(f"{plural(self.repeated, 'call')} {verb} repeated because of lost workers")
+        ray = sys.modules.get("ray")
+        if ray is not None and ray.is_initialized():
+            ray.shutdown()
+
+    def _no_place(self, *, has_lost: bool) -> UserError:
+        if has_lost:
+            return UserError(
+                f"{_MOST_LOST} workers in a row were lost on each node of the cluster.",
+                hint="Look at the memory of the nodes and at the log files of Ray. Finished calls are kept.",
+            )
+        amount = f"{self._placement.cpus:g} CPUs" if self._placement.cpus else "CPU"
+        return UserError(
+            f"No node of the cluster has the {amount} of a worker.",
+            hint="Lower workers.cpus, or start Ray with more (ray start --num-cpus, --num-gpus).",
+        )
+
+    async def alive_nodes(self) -> list[Mapping[str, Any]]:
+        """The nodes that live, none if the head does not answer; the cluster is joined first."""
+        import ray
+
+        if not ray.is_initialized():
+            _join(ray)
+        try:
+            return [node for node in await asyncio.to_thread(ray.nodes) if node["Alive"]]
+        except (ray.exceptions.RayError, OSError, RuntimeError):  # the head is busy or away; it is asked again
+            return []
+
+    def _start(self, name: str, node: str, *, uses_gpus: bool) -> Worker:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        cpus, share = self._placement.cpus, self._placement.share
+        threads = str(int(cpus)) if cpus and cpus >= 1 else os.environ.get("OMP_NUM_THREADS", "")
+        environment = {"SKILLMIX_DEVICE": "cuda", GPU_SHARE: str(share)} if uses_gpus else {"SKILLMIX_DEVICE": "cpu"}
+        if threads and not uses_gpus:
+            environment["OMP_NUM_THREADS"] = threads
+        # Ray must not restart an actor by itself: it would come without its models, and its calls would be lost.
+        options: dict[str, Any] = {
+            "num_cpus": cpus or 0,
+            "num_gpus": share if uses_gpus else 0,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
+        }
+        return Worker(name, node, ray.remote(ModelActor).options(**options).remote(environment))
+
+    def _kill(self, worker: Worker) -> None:
+        import ray
+
+        ray.kill(worker.actor)
+
+
+@contextmanager
+def ray_cluster(placement: Placement, say: Callable[[str], None]) -> Iterator[RayCluster]:
+    """The cluster of RAY_ADDRESS, or one that is started on this machine when it is needed."""
+    if find_spec("ray") is None:
+        raise UserError("Ray is not installed.", hint="Install it: pip install 'skillmix[ray]'.")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    cluster = RayCluster(placement, say)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@dataclass(eq=False, slots=True)
+class _Link:
+    """A worker and its calls of one model."""
+
+    worker: Worker
+    room: int = 0
+    """Calls that it may have; 0 until it has opened the model."""
+    slots: int = 0
+    """The conversations that a local model works on at once; 0 until it is loaded."""
+    in_flight: dict[CallKey, Request] = field(default_factory=dict)
+    unsent: list[Request] = field(default_factory=list)
+    """Those of them that go with the next message."""
+
+
+class OnRay:
+    """A model that workers of a cluster open and ask; each has the calls that its copy of the model can work on."""
+
+    def __init__(self, cluster: RayCluster, spec: ModelSpec, options: ModelOptions) -> None:
+        self._cluster = cluster
+        self._spec = spec
+        self._options = options
+        self._is_local = provider_of(spec).is_in_process
+        self._is_installed = spec.provider in installed_providers()  # only such a model may look at a request's subject
+        # `concurrency` counts for all workers together; that of a local model is the number of its slots on one device.
+        self._most = options.concurrency if options.concurrency and not self._is_local else inf
+        self._number = next(cluster.numbers)
+        self._order = b""
+        self._folders: tuple[FolderFacts, ...] = ()
+        self._links: dict[str, _Link] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_fed = False
+
+    @property
+    def limits(self) -> Limits:
+        """The calls that all workers together work on at once, as far as they know."""
+        known = sum(link.slots for link in self._links.values())
+        return Limits(
+            in_process=self._is_local, in_flight=known if self._is_local else self._options.concurrency or _MANY
+        )
+
+    async def probe(self) -> CallProblem | None:
+        """What the model itself says, in this process."""
+        model = open_model(self._spec, self._options)
+        try:
+            return await model.probe()
+        finally:
+            await model.close()
+
+    async def close(self) -> None:
+        """Let workers close the model; one that does not answer is left."""
+        asked = [link.worker.ask("end", self._number) for link in self._links.values() if link.room]
+        self._links.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_END_S):
+                await asyncio.gather(*asked, return_exceptions=True)
+
+    async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
+        """Share requests out, and yield outcomes as they come; workers start with the first request."""
+        first = await anext(requests, None)
+        if first is None:
+            return
+        self._results: asyncio.Queue[tuple[Request, Outcome] | BaseException | None] = asyncio.Queue()
+        self._has_room = asyncio.Event()
+        self._sending: dict[str, asyncio.Lock] = {}
+        self._folders, self._order = await asyncio.to_thread(_order_of, self._spec, self._options)
+        self._begin(self._watch())
+        self._begin(self._feed(first, requests))
+        try:
+            while (item := await self._results.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+        finally:
+            tasks = list(self._tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the others; its error ends `serve`."""
+
+        def over(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._results.put_nowait(error)
+
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(over)
+
+    async def _watch(self) -> None:
+        """Take in workers as they start; without any for a long time, give up."""
+        last = time.monotonic()
+        while True:
+            for worker in await self._cluster.workers():
+                if worker.name not in self._links:
+                    link = self._links[worker.name] = _Link(worker)
+                    self._begin(self._work(link))
+            if any(link.room for link in self._links.values()):
+                last = time.monotonic()
+            elif time.monotonic() - last > _PATIENCE_S:
+                raise UserError(
+                    f"The cluster had no worker for {_PATIENCE_S:g} s.",
+                    hint="`ray status` shows whether other jobs have its CPUs or GPUs. Finished calls are kept.",
+                )
+            await asyncio.sleep(_LOOK_S)
+
+    async def _feed(self, request: Request | None, requests: AsyncIterator[Request]) -> None:
+        """Give each request to a worker; the next one is pulled when a worker has room."""
+        while request is not None:
+            link = await self._chosen(request)
+            if not link.unsent:
+                self._begin(self._send(link))  # with all that are pulled until the event loop comes to it
+            link.unsent.append(request if self._is_installed else request.without_subject())
+            link.in_flight[request.key] = request
+            await self._chosen(request)
+            request = await anext(requests, None)
+        self._is_fed = True
+        self._end_if_over()
+
+    async def _chosen(self, request: Request) -> _Link:
+        """The worker for a request: that of its conversation, unless another one has clearly less to do."""
+        while True:
+            links = [link for link in self._links.values() if link.room]
+            free = [link for link in links if len(link.in_flight) < link.room]
+            if free and sum(len(link.in_flight) for link in links) < self._most:
+                break
+            self._has_room.clear()
+            await self._has_room.wait()
+        least = min(free, key=lambda link: len(link.in_flight))
+        key = request.key
+        home = blake2b(f"{key.student}/{key.combination}/{key.generation}".encode(), digest_size=8).digest()
+        preferred = links[int.from_bytes(home) % len(links)]
+        fewest = len(least.in_flight)
+        is_crowded = len(preferred.in_flight) > fewest + max(2, fewest // 4) or preferred not in free
+        return least if is_crowded else preferred
+
+    async def _send(self, link: _Link) -> None:
+        group, link.unsent = link.unsent, []
+        # Ray's own pickler is several times as slow.
+        data = pickle.dumps(group, pickle.HIGHEST_PROTOCOL)
+        try:
+            await link.worker.ask("add", self._number, data)
+        except LostWorkerError as lost:
+            self._lose(link, str(lost))
+
+    async def _work(self, link: _Link) -> None:
+        """Open the model on a worker, and take its outcomes until the worker is lost."""
+        try:
+            await self._open(link)
+            self._has_room.set()
+            while True:
+                taken: Taken = pickle.loads(await link.worker.ask("take", self._number))
+                if link.worker.name not in self._links:
+                    return  # lost meanwhile, and its calls are repeated
+                self._take(link, taken)
+        except LostWorkerError as lost:
+            self._lose(link, str(lost))
+        except UserError as error:
+            # A machine that joins a working run without a key, for instance, stops nobody else.
+            if link.room or not any(other.room for other in self._links.values()):
+                raise
+            del self._links[link.worker.name]
+            self._cluster.forget(link.worker, error.message, gives_up=True)
+
+    async def _open(self, link: _Link) -> None:
+        worker = link.worker
+        versions = await worker.ask("versions")
+        if versions != VERSIONS:
+            raise UserError(
+                f"{worker.name} has skillmix {versions[0]} with Python {versions[1]}, and this machine has "
+                f"{VERSIONS[0]} with Python {VERSIONS[1]}.",
+                hint="Install the same versions on all machines.",
+            )
+        async with self._sending.setdefault(worker.node, asyncio.Lock()):
+            for folder in self._folders:
+                if await worker.ask("lacks", folder):
+                    await self._send_folder(worker, folder)
+        at_once = await worker.ask("begin", self._number, self._order)
+        link.room = max(_LOCAL_ROOM, at_once) if self._is_local else at_once
+
+    async def _send_folder(self, worker: Worker, folder: FolderFacts) -> None:
+        """Send the files of a folder to the machine of a worker, which keeps them in its cache."""
+        self._cluster.say(f"{folder.path} is sent to the machine of {worker.name}")
+        for facts in folder.files:
+            with (Path(folder.path) / facts.name).open("rb") as file:
+                data = await asyncio.to_thread(file.read, _PART)
+                while True:
+                    await worker.ask("store", folder, facts.name, data)
+                    if not (data := await asyncio.to_thread(file.read, _PART)):
+                        break
+        await worker.ask("keep", folder)
+
+    def _take(self, link: _Link, taken: Taken) -> None:
+        for line in taken.lines:
+            self._cluster.say(f"{link.worker.name}: {line}")
+        for key, outcome in taken.outcomes:
+            self._results.put_nowait((link.in_flight.pop(key), outcome))
+        if taken.outcomes:
+            self._cluster.note_outcome(link.worker)
+        link.slots = taken.in_flight or 0
+        if taken.error is not None:
+            raise UserError(f"{link.worker.name}: {taken.error.message}", hint=taken.error.hint)
+        self._has_room.set()
+        self._end_if_over()
+
+    def _lose(self, link: _Link, why: str) -> None:
+        """Let the calls in flight on a lost worker be repeated, and forget it: nothing that it sends is taken."""
+        if self._links.pop(link.worker.name, None) is None:
+            return
+        calls = list(link.in_flight.values())
+        repeated = f"; {plural(len(calls), 'call')} in flight to {self._spec} will be made again" if calls else ""
+        self._cluster.say(f"{link.worker.name} is lost ({why}){repeated}")
+        self._cluster.repeated += len(calls)
+        self._cluster.forget(link.worker, why)
+        problem = CallProblem("passing", "lost worker", f"{link.worker.name}: {why}")
+        for request in calls:
+            self._results.put_nowait((request, problem))
+        self._has_room.set()
+        self._end_if_over()
+
+    def _end_if_over(self) -> None:
+        if self._is_fed and not any(link.in_flight for link in self._links.values()):
+            self._results.put_nowait(None)
+
+
+def _order_of(spec: ModelSpec, options: ModelOptions) -> tuple[tuple[FolderFacts, ...], bytes]:
+    """The folders that workers need, and what they open. The class of another package's provider is part of it."""
+    limits = options.concurrency, options.timeout, options.access
+    if provider_of(spec).has_checkpoint:
+        checkpoint = checkpoint_of(spec)
+        folders = tuple(facts_of(folder) for folder in (checkpoint.base, *checkpoint.adapters))
+        return folders, pickle.dumps(OpenOrder(spec, limits, folders))
+    installed = installed_providers().get(spec.provider)
+    if installed is None:
+        return (), pickle.dumps(OpenOrder(spec, limits))
+    from ray import cloudpickle
+
+    factory = installed.load()
+    entry = EntryPoint(installed.entry.name, installed.entry.value, installed.entry.group)
+    package = sys.modules[factory.__module__.partition(".")[0]]
+    cloudpickle.register_pickle_by_value(package)  # the machines need not have the package
+    try:
+        return (), cloudpickle.dumps(OpenOrder(spec, limits, (), replace(installed, entry=entry, factory=factory)))
+    finally:
+        cloudpickle.unregister_pickle_by_value(package)
+
+
+def facts_of(folder: Path) -> FolderFacts:
+    """The files of a folder that a checkpoint is loaded from."""
+    files = [file for file in sorted(folder.iterdir()) if file.suffix in _PARTS_OF_MODELS and file.is_file()]
+    facts = tuple(FileFacts(file.name, file.stat().st_size, content_hash_of(file)) for file in files)
+    return FolderFacts(str(folder.absolute()), facts)
+
+
+def _join(ray: Any) -> None:
+    """Join the cluster of RAY_ADDRESS, or start one here; Ray's handler of SIGTERM does not stay."""
+    address = os.environ.get("RAY_ADDRESS") or "local"
+    _require_reachable(address)
+    options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+    terminate = signal.getsignal(signal.SIGTERM)
+    # Ray writes paragraphs about lost workers to standard output, and has no setting for it.
+    listening = getattr(ray._private, "worker", None)
+    listen = getattr(listening, _LISTENER, None)
+    if listen is not None:
+        setattr(listening, _LISTENER, lambda *_: None)
+    try:
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        what = "A Ray cluster cannot be started here" if address == "local" else f"{visible(address)} cannot be joined"
+        raise UserError(
+            f"{what}: {_last_line(error)}.",
+            hint="Check RAY_ADDRESS and RAY_AUTH_MODE; without an address, a cluster is started on this machine.",
+        ) from None
+    finally:
+        if listen is not None:
+            setattr(listening, _LISTENER, listen)
+        with suppress(ValueError):  # in another thread than the main one, Ray could not replace it
+            signal.signal(signal.SIGTERM, terminate)
+
+
+def _require_reachable(address: str) -> None:
+    """Refuse an address at which nothing listens: Ray would try it for minutes, with many lines."""
+    if address.startswith("ray://"):
+        raise UserError(
+            f"RAY_ADDRESS is {visible(address)}, the address of a Ray client.",
+            hint="Start the run on a machine of the cluster, with the HOST:PORT that `ray start` prints.",
+        )
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return  # "local", "auto", or something that Ray refuses at once
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"The Ray cluster {visible(address)} cannot be reached: {getattr(error, 'strerror', None) or error}.",
+            hint="Check RAY_ADDRESS, and that `ray start --head` runs there.",
+        ) from None
+
+
+def _last_line(error: BaseException) -> str:
+    """The last line of an error, which Ray makes long."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return visible(lines[-1].strip()).rstrip(".:")
