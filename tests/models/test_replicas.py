@@ -497,7 +497,7 @@ def test_a_server_that_comes_back_gets_calls_again(monkeypatch: pytest.MonkeyPat
             said: list[str] = []
             model = model_at(steady.address, first_life.address, concurrency=8, say=said.append)
             port = int(first_life.address.split(":")[2].removesuffix("/v1"))
-            calls = asyncio.create_task(answered(model, *map(request, range(600))))
+            calls = asyncio.create_task(answered(model, *map(request, range(1500))))
             await asyncio.sleep(0.1)
             assert first_life.stop is not None
             await first_life.stop()

@@ -12,6 +12,7 @@ import yaml
 
 from skillmix.catalog.combinations import Draw, draw_combinations
 from skillmix.catalog.files import load_catalog
+from skillmix.runs.run import open_run
 from tests.report import second_way
 from tests.report.second_way import Frame, Points
 
@@ -235,10 +236,15 @@ class SecondRun:
             return [(writer, int(k), n, counts["full_marks"][k]) for k, n in counts["generated"].items()]
         rows = self.graded
         mine = rows[rows["student"].eq(step["writer"]) & rows["grader"].isin(step["graders"])]
-        return [
-            (f"{self.name}#{step['writer']}", int(k), len(texts), sum(all(points) for points in texts["points"]))
-            for k, texts in mine.groupby("k")
-        ]
+        with open_run(str(self.path)).read() as journal:
+            places = {combination: place for place, combination in enumerate(journal.combinations())}  # as drawn
+        found = []
+        for k, texts in mine.groupby("k"):
+            in_order = texts.iloc[texts["combination"].map(places).argsort()]
+            full = [all(points) for points in in_order["points"]]
+            last = [number for number, is_full in enumerate(full, start=1) if is_full][step["target"] - 1]
+            found.append((f"{self.name}#{step['writer']}", int(k), last, step["target"]))  # later ones are not needed
+        return found
 
     def trained_on(self, student: str) -> str:
         told = self.models.get(student)

@@ -89,6 +89,6 @@ def test_texts_of_data_sets_are_told_from_those_that_scores_count(in_folder: Pat
     line = status_line(Path("runs/r/report"))
 
     in_data = len(rows) - 12
-    assert in_data == (0 if len(steps) == 1 else 4)
+    assert (in_data == 0) == (len(steps) == 1)
     words = f" ({in_data} of them in no score, such as texts for data sets)" if in_data else ""
     assert line == f"{len(rows)} texts{words} of {combinations} combinations."

@@ -1,7 +1,6 @@
 """Check the bodies of untrusted replies against schemas: each becomes an answer or a problem with its reason."""
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Final, NamedTuple, TypeVar
@@ -151,7 +150,7 @@ class NamesInReplies:
         if replied == self._known or self._has_said or not isinstance(replied, str) or not replied:
             return
         self._known = replied
-        requested = re.sub(r"[:-]latest$", "", self._requested.casefold().rsplit("/", 1)[-1])
+        requested = self._requested.casefold().rsplit("/", 1)[-1].removesuffix("latest").rstrip(":-")
         name = replied.casefold().rsplit("/", 1)[-1]
         if requested in name or name in requested:
             return
