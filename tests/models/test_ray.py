@@ -7,6 +7,7 @@ import pickle
 import re
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,6 +18,7 @@ from skillmix.calls import CallProblem, Decoding, GenerateKey, Message, Outcome,
 from skillmix.commands import main as command
 from skillmix.errors import UserError
 from skillmix.models import ray as on_ray_module
+from skillmix.models import ray_actor
 from skillmix.models.ray import LostWorkerError, OnRay, Placement, RayCluster, Worker, ray_cluster
 from skillmix.models.ray_actor import VERSIONS, FolderFacts, ModelActor
 from skillmix.models.simple import SimpleModel
@@ -47,6 +49,14 @@ def requests(count: int) -> list[Request]:
         Request(GenerateKey("s", f"c{number}", 0, 0), "m", (Message("user", "?"),), Decoding(), number)
         for number in range(count)
     ]
+
+
+@pytest.fixture(autouse=True)
+def _no_trace_of_actors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Actors of these tests live in this process: give back what they keep until their process ends."""
+    with ExitStack() as kept, mock.patch.dict(os.environ):
+        monkeypatch.setattr(ray_actor, "_UNTIL_THE_END", kept)
+        yield
 
 
 class Echo(SimpleModel):
