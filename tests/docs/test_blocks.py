@@ -34,12 +34,13 @@ COMMANDS: Final = all_commands()
 SEEN_ELSEWHERE: Final = {
     "python.md": "tests/test_python_page.py runs the page from top to bottom",
     "rewards.md": "tests/test_rewards.py runs the trainer of the page, with a small model",
-    "providers.md": "tests/models/test_installed.py installs the provider of the page and runs its program",
+    "models.md": "tests/models/test_installed.py installs the provider of the page and runs its program",
 }
 """Pages whose Python blocks another test runs."""
 
 NOT_RUN: Final = {
     "pip install": "sets up an environment; tests/test_package.py installs wheel and sdist",
+    "pip wheel": "builds a wheel; tests/test_package.py builds and installs one",
     "pip download": "downloads 358 MB",
     "python3 -m venv": "sets up an environment",
     "source .venv": "sets up an environment",
@@ -95,17 +96,15 @@ ON_PAGE: Final = {
     "report.md": {"smoke": "seed-0"},
     "safety.md": {"run experiments/safety.yaml": "evaluate experiments/safety.yaml --set steps.eval.combinations=10"},
     "datasets.md": {"RUN": "write"},
-    "exchange.md": {"RUN": "demo", "tuned=example/tuned-135m": "tuned=example/tuned-135m --id small=example/small"},
+    "integrations.md": {"RUN": "demo", "tuned=example/tuned-135m": "tuned=example/tuned-135m --id small=example/small"},
     "rewards.md": {"RUN": "write", "pairs.jsonl": "pairs-of-write.jsonl"},
-    "training.md": {"name: tune": "name: recipe"},
-    "batches.md": {"combinations: 100": "combinations: 2"},
-    "graders.md": {"RUN": "two-graders"},
+    "costs.md": {"combinations: 100": "combinations: 2"},
+    "graders.md": {"RUN": "two-graders", "bundled:smollm2-135m": "scripted:grader?noise=0.2"},
     "people.md": {
         "FILE.yaml": "people.yaml",
         "runs/RUN": "runs/people",
         "annotate RUN --step": "annotate people --step",
     },
-    "calibration.md": {"bundled:smollm2-135m": "scripted:grader?noise=0.2"},
 }
 
 ENDS_WITH_1: Final = {"skillmix run FILE.yaml": "people have texts left"}
@@ -140,7 +139,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     (first,) = (block for block in blocks("tutorial.md") if block.file == "first.yaml")
     (here / "first.yaml").write_text(first.body)
-    (label_set,) = (block for block in blocks("calibration.md") if block.language == "yaml")
+    (label_set,) = (block for block in blocks("graders.md") if "label: shows" in block.body)
     (here / "mine.yaml").write_text(label_set.body)
     (here / "checked.yaml").write_text(
         "- {skill: simile, topic: Kites, text: The kite fell like a stone., label: shows}\n"
@@ -226,7 +225,7 @@ def batch_providers(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]
         yield {
             model: f"{model}@{stub.address}"
             for stub in (openai, anthropic)
-            for model in re.findall(r"(?:openai|anthropic):[\w.-]+", text_of("batches.md"))
+            for model in re.findall(r"(?:openai|anthropic):[\w.-]+", text_of("costs.md"))
             if model.startswith("anthropic") is stub.is_anthropic
         }
         assert not openai.direct and not anthropic.direct
@@ -272,7 +271,7 @@ def test_the_blocks_of_a_page_run_in_order(
         stand_ins = {**stand_ins, BUNDLED: f"local:{request.getfixturevalue('small_model')}"}
     served = a_server() if SERVED in text_of(page) else nullcontext(SERVED)
     sent: AbstractContextManager[dict[str, str]] = (
-        batch_providers(monkeypatch) if page == "batches.md" else nullcontext({})
+        batch_providers(monkeypatch) if page == "costs.md" else nullcontext({})
     )
     try:
         with served as address, sent as providers:

@@ -23,7 +23,7 @@ from skillmix.runs.reading.text_rows import run_texts
 from skillmix.steps.run import run_checked
 from tests.models.stub import request
 
-PAGE = Path(__file__).parents[2] / "docs/providers.md"
+PAGE = Path(__file__).parents[2] / "docs/models.md"
 Install = Callable[..., None]
 
 
@@ -229,7 +229,7 @@ def fenced(text: str, start: str) -> str:
 
 
 def test_the_grader_in_python_of_the_page_grades_a_run(install: Install, in_folder: Path) -> None:
-    page = (PAGE.parent / "write-a-grader.md").read_text(encoding="utf-8")
+    page = (PAGE.parent / "graders.md").read_text(encoding="utf-8")
     section = page.partition("## A grader in Python")[2]
     prompt, source = (fenced(section, f"```{kind}\n") for kind in ("text", "python"))
     install(source, package="my-grader", entries="lengths = my_grader:WordCount")

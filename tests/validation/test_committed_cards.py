@@ -12,7 +12,7 @@ import skillmix
 from skillmix.validation.calibration import criterion_rows
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/calibration.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/graders.md").read_text(encoding="utf-8")
 CARDS = sorted((ROOT / "docs/cards").glob("*.json"))
 
 

@@ -137,7 +137,7 @@ def test_exactly_the_texts_with_a_disagreement_are_disputed() -> None:
 
 
 def test_the_page_on_calibration_counts_the_texts_and_lists_the_disagreements() -> None:
-    page = (Path(__file__).parents[2] / "docs/calibration.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/graders.md").read_text(encoding="utf-8")
     numbers = Counter(text.labels for text in TEXTS)
 
     assert f"`paper` has {len(TEXTS)} texts" in page

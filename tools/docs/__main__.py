@@ -1,23 +1,33 @@
-"""`python -m tools.docs` writes the pages that come from the code; `make docs` calls it before Sphinx."""
+"""`python -m tools.docs` writes the parts of pages that come from the code; `make docs` calls it before Sphinx."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from tools.docs import command_options, experiment_keys
+from tools.docs.markdown import WRITTEN
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
-PAGES: Final[dict[str, Callable[[], str]]] = {
-    "experiment-keys.md": experiment_keys.page,
-    "command-options.md": command_options.page,
+PARTS: Final[dict[str, Callable[[], str]]] = {
+    "experiments.md": experiment_keys.part,
+    "commands.md": command_options.part,
 }
+"""The end of each of these pages, below the mark."""
+
+
+def with_part(name: str) -> str:
+    """A page with its current generated part below its hand-written one."""
+    written, mark, _ = (DOCS / name).read_text(encoding="utf-8").partition(WRITTEN)
+    if not mark:
+        raise SystemExit(f"docs/{name} must contain the line {WRITTEN}")
+    return f"{written}{WRITTEN}\n\n{PARTS[name]()}"
 
 
 def main() -> None:
     """Write the pages that changed."""
-    for name, page in PAGES.items():
-        file, text = DOCS / name, page()
-        if not file.exists() or file.read_text(encoding="utf-8") != text:
+    for name in PARTS:
+        file, text = DOCS / name, with_part(name)
+        if file.read_text(encoding="utf-8") != text:
             file.write_text(text, encoding="utf-8")
 
 

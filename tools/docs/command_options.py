@@ -1,4 +1,4 @@
-"""Write the page of all commands and options from the parsers of the command line."""
+"""Write the options of every command, at the end of docs/commands.md, from the parsers of the command line."""
 
 import argparse
 import re
@@ -6,21 +6,16 @@ from collections.abc import Iterator
 from typing import Final
 
 from skillmix.commands import parser_of_all
-from tools.docs.markdown import WRITTEN, table
-
-_ABOUT: Final = """\
-One section for each command, as `skillmix COMMAND --help` prints it. [Commands and their JSON](commands.md) has exit
-statuses, the forms of `--json`, model specs, imports and exports."""
-
+from tools.docs.markdown import table
 
 _OPTION: Final = re.compile(r"(?<![\w`-])(--[a-z][a-z-]*)")
 
 
-def page() -> str:
-    """The page of all commands."""
-    parts = ["# Options of every command", WRITTEN, _ABOUT]
+def part() -> str:
+    """A section for each command."""
+    parts = ["## Options of every command"]
     for name, parser in commands().items():
-        parts += [f"## {name}", parser.description or "", f"```text\n{usage(name, parser)}\n```"]
+        parts += [f"### {name}", parser.description or "", f"```text\n{usage(name, parser)}\n```"]
         if rows := list(_rows(parser)):
             parts.append(table(["argument", "meaning"], rows))
     return "\n\n".join(parts) + "\n"
@@ -67,5 +62,5 @@ def _meaning(action: argparse.Action, parser: argparse.ArgumentParser) -> str:
     text = " ".join(parser._get_formatter()._expand_help(action).split()) if action.help else ""
     text = _OPTION.sub(r"`\1`", text)
     if action.required and action.option_strings:
-        return f"{text}; needed" if text else "needed"
+        return f"{text}; required" if text else "required"
     return text or ("–" if action.default in (None, False) else f"default: {action.default}")

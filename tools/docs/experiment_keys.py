@@ -1,6 +1,6 @@
-"""Write the page of all keys of an experiment file from the classes that check them.
+"""Write the keys of an experiment file, at the end of docs/experiments.md, from the classes that check them.
 
-The kind and the default of a key come from pydantic, its meaning from the docstring below it or from `description`.
+The type and the default of a key come from pydantic, its meaning from the docstring below it or from `description`.
 """
 
 import ast
@@ -14,7 +14,7 @@ from skillmix.experiment.recipes import DataFilters, LeakageSettings
 from skillmix.experiment.step_base import Section, Step
 from skillmix.experiment.steps import AnyStep, PerSkill
 from skillmix.experiment.train_step import LoraSettings, ReplaySettings
-from tools.docs.markdown import WRITTEN, table
+from tools.docs.markdown import table
 
 _PARTS: Final[Mapping[str, type[Section]]] = {
     "The file": Experiment,
@@ -31,19 +31,18 @@ _PARTS: Final[Mapping[str, type[Section]]] = {
 """Sections that are no steps, under their headings."""
 
 _ABOUT: Final = """\
-One row for each key that skillmix accepts. [Experiment files](experiments.md) explains how the parts work together,
-[data sets](datasets.md) the dataset steps and [fine-tuning](training.md) the train steps. A key that is not here is an
-error, and the error names the nearest key. "Needed" means that there is no default."""
+Any other key is an error, and the error suggests the nearest key. "Required" means that there is
+no default."""
 
 
-def page() -> str:
-    """The page of all keys."""
-    parts = ["# Keys of an experiment file", WRITTEN, _ABOUT]
+def part() -> str:
+    """A section for each part of the file and for each kind of step."""
+    parts = ["## Every key", _ABOUT]
     for title, section in _PARTS.items():
-        parts += [f"## {title}", in_a_sentence(section), table_of_keys(section)]
-    parts += ["## Steps", "Each entry of `steps` has a `stage`, which decides its other keys."]
+        parts += [f"### {title}", in_a_sentence(section), table_of_keys(section)]
+    parts += ["### Steps", "Each entry of `steps` has a `stage`, which decides its other keys."]
     for step in step_classes():
-        parts += [f"### `stage: {stage_of(step)}`", in_a_sentence(step), table_of_keys(step)]
+        parts += [f"#### `stage: {stage_of(step)}`", in_a_sentence(step), table_of_keys(step)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -68,10 +67,10 @@ def table_of_keys(section: type[Section]) -> str:
     schema = section.model_json_schema()
     needed = set(schema.get("required", ()))
     rows = [
-        [f"`{key}`", kind(form, schema.get("$defs", {})), "needed" if key in needed else default(form), meaning]
+        [f"`{key}`", kind(form, schema.get("$defs", {})), "required" if key in needed else default(form), meaning]
         for key, form, meaning in _keys(section, schema)
     ]
-    return table(["key", "kind", "default", "meaning"], rows)
+    return table(["key", "type", "default", "meaning"], rows)
 
 
 def _keys(section: type[Section], schema: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], str]]:
@@ -118,7 +117,7 @@ _SECTIONS: Final = {
 }
 _NO_LIMIT: Final = 10**9
 """Numbers up to here guard against slips and are no limit that a user meets."""
-_PLAIN: Final = {"string": "string", "boolean": "`true` or `false`", "integer": "whole number", "number": "number"}
+_PLAIN: Final = {"string": "string", "boolean": "`true` or `false`", "integer": "integer", "number": "number"}
 
 
 def kind(form: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
@@ -128,9 +127,9 @@ def kind(form: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
         return _SECTIONS[name] if name in _SECTIONS else kind(sections[name], sections)
     if "anyOf" in form:
         return " or ".join(kind(one, sections) for one in form["anyOf"] if one.get("type") != "null")
-    if "oneOf" in form:  # a value, or a table of such values
+    if "oneOf" in form:  # a value, or a mapping of such values
         value, *tables = (kind(one, sections) for one in form["oneOf"])
-        return f"{value}, or a table of such values" if tables else value
+        return f"{value}, or a mapping of such values" if tables else value
     if "const" in form:
         return f"`{form['const']}`"
     if "enum" in form:
@@ -141,12 +140,12 @@ def kind(form: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
         )
     if form.get("type") == "object":
         values = form.get("additionalProperties") or next(iter(form.get("patternProperties", {}).values()), None)
-        return f"table of {_plural(kind(values, sections))}" if isinstance(values, dict) and values else "table"
+        return f"mapping of {_plural(kind(values, sections))}" if isinstance(values, dict) and values else "mapping"
     return _with_limits(form)
 
 
 def _plural(words: str) -> str:
-    plurals = {word: f"{word}s" for word in ("string", "list", "table")}
+    plurals = {word: f"{word}s" for word in ("string", "list", "mapping")}
     plurals |= {"[a student]": "[students]", "[a grader]": "[graders]"}
     for one, many in plurals.items():
         if words.startswith(one):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-WRITTEN: Final = "<!-- written by `make docs` from the code; change the code, not this page -->"
+WRITTEN: Final = "<!-- written by `make docs` from the code; change the code, not the lines below -->"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -84,10 +84,10 @@ def test_an_experiment_without_batches_keeps_its_form() -> None:
 
 
 def test_the_experiment_on_the_page_about_batches_is_valid_and_every_form_is_on_the_page() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "batches.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "costs.md").read_text(encoding="utf-8")
     (document,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
 
-    experiment = experiment_of(yaml.safe_load(document), source="docs/batches.md")
+    experiment = experiment_of(yaml.safe_load(document), source="docs/costs.md")
 
     assert experiment.students["gpt"].batch is True and experiment.graders["judge"].batch is True
     assert all(f"`{name}`" in page for name in DIALECTS)

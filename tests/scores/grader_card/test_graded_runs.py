@@ -200,8 +200,9 @@ def test_the_example_of_the_documentation_prints_what_the_page_shows(
     capsys: pytest.CaptureFixture[str], in_folder: Path
 ) -> None:
     page = (Path(__file__).parents[3] / "docs" / "graders.md").read_text(encoding="utf-8")
-    document = page.partition("```yaml\n")[2].partition("```")[0]
-    shown = page.partition("```text\n")[2].partition("```")[0].strip()
+    example = page.partition("<!-- checked by tests/scores/grader_card/test_graded_runs.py -->")[2]
+    document = example.partition("```yaml\n")[2].partition("```")[0]
+    shown = example.partition("```text\n")[2].partition("```")[0].strip()
     Path("cards-demo.yaml").write_text(document, encoding="utf-8")
     status, _, _ = run_command(capsys, "run", "cards-demo.yaml")
     assert status == 1, "some gradings are unreadable, as the page says"
