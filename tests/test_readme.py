@@ -12,6 +12,9 @@ import pytest
 
 from skillmix.commands import main
 from skillmix.render import signed_with_interval
+from tests.docs.pages import blocks_of as fenced
+from tests.docs.pages import commands as shown_commands
+from tests.docs.test_blocks import SERVED, a_server
 from tools import readme as readme_tool
 
 ROOT = Path(__file__).parents[1]
@@ -19,8 +22,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-COVERED = "skillmix run experiments/smoke.yaml"
-"""A command that takes half a minute; tests/test_truth.py and tests/test_package.py run its parts."""
+LINES_BEFORE_LINKS, ROWS_OF_LINKS = 60, 8
 
 
 def blocks(language: str, document: str = README) -> list[str]:
@@ -31,18 +33,29 @@ def read(path: str) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
 
 
-def commands() -> list[str]:
-    lines = [line[2:].partition("   #")[0] for block in blocks("console") for line in block.splitlines()]
-    return [line.strip() for line in lines if line.startswith("skillmix") and line.strip() != COVERED]
+def test_it_fits_two_screens() -> None:
+    lines = README.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("| I want to"))
+
+    assert first <= LINES_BEFORE_LINKS
+    assert sum(line.startswith("| ") for line in lines[first:]) - 1 <= ROWS_OF_LINKS
 
 
-def test_the_commands_run(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(commands()) >= 7
-    for command in commands():
-        words = [str(ROOT / w) if w.startswith("src/") else w for w in shlex.split(command)[1:]]
+def test_the_commands_run_and_print_what_it_shows(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The demo from top to bottom; its report alone is left out, for its time."""
+    (block,) = (found for found in fenced("README.md", README) if found.language == "console")
+    (_install, *commands) = shown_commands(block)
+    assert [command.line.split()[1] for command in commands] == ["run", "texts", "init", "run", "run"]
 
-        assert main(words) == 0, command
-        assert capsys.readouterr().out
+    with a_server() as address:
+        for command in commands:
+            line = command.line.replace("run smoke", "evaluate smoke").replace(SERVED, address)
+            line += " --set steps.eval.combinations=2" if line == "skillmix run evaluate.yaml" else ""
+
+            assert main(shlex.split(line.replace("openai:my-model", "openai:mistral-7b"))[1:]) == 0, line
+            printed = capsys.readouterr()
+            assert all(row in printed.out.splitlines() for row in command.output), line
+            assert printed.out or printed.err
 
 
 def test_the_table_is_that_of_the_example_run(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,38 +158,47 @@ def test_each_value_of_a_result_is_on_the_page(result: Path) -> None:
         assert readme_tool.page(result) != page, path
 
 
-def test_the_headline_states_the_verdict_with_its_numbers(result: Path) -> None:
-    first = json.loads(result.read_text(encoding="utf-8"))["comparisons"][0]
+def test_the_headline_states_each_claim_with_its_numbers_and_its_verdict(result: Path) -> None:
+    document = json.loads(result.read_text(encoding="utf-8"))
 
     text = readme_tool.headline(result)
+
+    for one in document["comparisons"]:
+        (row,) = (line for line in text.splitlines() if f"| {one['title']} " in line)
+        assert (one["claim"] or one["title"])[1:] in row and row.rstrip(" |").endswith(f"| {one['verdict']}")
+        assert f"| {100 * one['value']:.0f}% " in row and f"| {100 * one['against_value']:.0f}% " in row
+        assert signed_with_interval(one["difference"], one["low"], one["high"]) in row
+        assert (one["condition"] or "") in text.replace("\n", " ")
+    assert "All numbers hold for one partition" in text.replace("\n", " ")
+    assert readme_tool.figure(result).startswith(b"<?xml")
+
+
+def test_the_page_states_the_verdict_with_its_numbers(result: Path) -> None:
+    first = json.loads(result.read_text(encoding="utf-8"))["comparisons"][0]
+
+    text = readme_tool.page(result)
 
     assert f"**Supported: {first['claim']}.**" in text
     assert f"in {100 * first['value']:.0f}% of its texts" in text
     assert f"{signed_with_interval(first['difference'], first['low'], first['high'])}, a gain, p < .001" in text
     assert "After 0, 50 composed texts of each new figure" in text and ".21, .26 of the texts (6 partitions)" in text
     assert "All numbers hold for one partition" in text
-    assert readme_tool.figure(result).startswith(b"<?xml")
 
 
-def test_a_gate_that_fails_is_in_the_headline(result: Path) -> None:
+def test_gates_that_fail_are_in_the_headline_and_on_the_page(result: Path) -> None:
     document = json.loads(result.read_text(encoding="utf-8"))
     for gate in document["gates"]:
         gate["holds"] = True
     result.write_text(json.dumps(document), encoding="utf-8")
-    assert "Gates that fail" not in readme_tool.headline(result)
+    assert "preconditions" not in readme_tool.headline(result)
+    assert "Gates that fail" not in readme_tool.page(result)
 
     document["gates"][0] |= {"value": 0.41, "holds": False}
     result.write_text(json.dumps(document), encoding="utf-8")
 
-    assert "**Gates that fail:** m123, train, k = 1: 0.410, at least 0.85." in readme_tool.headline(result)
-
-
-def test_the_python_example_runs(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (example,) = blocks("python")
-
-    exec(example, {})
-
-    assert "| student" in capsys.readouterr().out
+    failed = f"1 of {len(document['gates'])} preconditions on single skills fail, by 0.440 at most."
+    assert failed in readme_tool.headline(result).replace("\n", " ")
+    assert "**Gates that fail:** m123, train, k = 1: 0.410, at least 0.85." in readme_tool.page(result)
 
 
 def test_make_targets_exist() -> None:

@@ -8,6 +8,7 @@ Until the file that the README names exists, both say that the study is not fini
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -27,25 +28,26 @@ START, END = "<!-- headline: written by `make readme` from {0} -->", "<!-- end o
 PENDING = (
     "The study `experiments/composition.yaml` is not finished. `skillmix run quickstart` shows it in small, in minutes."
 )
+NO_REPLICATION = "This is no replication of the paper: nothing is pre-trained."
 SCOPE = (
     "This is no replication of the paper: nothing is pre-trained, and held-out skills share figures or words with "
     "combined ones. New figures are nearest to the categories that the paper holds out, and its gain on those does not "
     "appear here. "
-    "[What the study shows and does not show]({0}laboratory.md#what-the-study-shows-and-does-not-show)."
+    "[What the study shows and does not show](laboratory.md#what-the-study-shows-and-does-not-show)."
 )
+MORE = f"[All numbers, and how they were made]({PAGE.as_posix()})."
 MANY = 3
 """More partitions than these have a table."""
 
 
 def headline(result: Path) -> str:
-    """The part of the README between its two marks: the finding and the figure."""
+    """The part of the README between its two marks: a table of the planned comparisons, with their condition."""
     start = START.format(_named(result))
     if not result.exists():
         return "\n\n".join([start, PENDING, END])
     document = read(result)
-    verdicts = "\n".join(f"- {sentence}" for sentence in findings(document))
-    more = f"{SCOPE.format('docs/')} [All numbers, and how they were made]({PAGE.as_posix()})."
-    return "\n\n".join([start, introduction(document), verdicts, more, _picture(result, FIGURE), END])
+    caveats = " ".join([conditions(document), NO_REPLICATION, *failed_gates(document), MORE])
+    return "\n\n".join([start, _wrapped(summary(document)), claim_table(document), _wrapped(caveats), END])
 
 
 def page(result: Path) -> str:
@@ -54,7 +56,7 @@ def page(result: Path) -> str:
     if not result.exists():
         return "\n\n".join([*start, PENDING]) + "\n"
     document = read(result)
-    parts = [*start, introduction(document), SCOPE.format(""), _picture(result, FIGURE.relative_to("docs"))]
+    parts = [*start, introduction(document), SCOPE, _picture(result, FIGURE.relative_to("docs"))]
     parts += ["## Planned comparisons", ORDER, "\n".join(f"- {sentence}" for sentence in findings(document))]
     if len(document["comparisons"][0]["by_partition"]) > MANY:
         parts += [BY_PARTITION, partition_table(document)]
@@ -83,6 +85,48 @@ def read(result: Path) -> dict[str, Any]:
     """A result file."""
     document: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
     return document
+
+
+def summary(document: Mapping[str, Any]) -> str:
+    """Who was trained on what, for the README."""
+    first = document["comparisons"][0]
+    about = document["students"][first["student"]]
+    return (
+        f"Two language models of {about['weights'] / 1e6:.2f} million weights learn the same {whole(_texts(about))} "
+        f"short texts from scratch; code writes and grades the texts. The requests of {first['student']} name all "
+        f"{min(about['texts'])} to {max(about['texts'])} skills of a text, those of its control "
+        f"{first['against']['student']} name one. A skill is a figure with a word, such as “simile with an owl”. "
+        f"{_units(document)}"
+    )
+
+
+def claim_table(document: Mapping[str, Any]) -> str:
+    """One row for each planned comparison, in the order in which they are tested."""
+    rows = []
+    for one in document["comparisons"]:
+        numbers = signed_with_interval(one["difference"], one["low"], one["high"])
+        claim = one["claim"] or one["title"]
+        p = one["words"].rpartition(", ")[2]
+        sides = [f"{in_percent(one['value'])}%", f"{in_percent(one['against_value'])}%"]
+        rows.append([f"{claim[0].upper()}{claim[1:]}", one["title"], *sides, f"{numbers}, {p}", one["verdict"]])
+    return markdown_table(["claim", "students, skills, k", "first", "second", "difference [95%]", "verdict"], rows)
+
+
+def conditions(document: Mapping[str, Any]) -> str:
+    """What the numbers of the table are, and what the held-out skills have in common with the trained ones."""
+    smallest = f"Shares are of single texts with full marks; a gain below {share(SMALLEST_GAIN)} supports no claim."
+    conditions = [one["condition"] for one in document["comparisons"]]
+    return " ".join([smallest, *(f"Claim {row}: {text}" for row, text in enumerate(conditions, start=1) if text)])
+
+
+def failed_gates(document: Mapping[str, Any]) -> Iterator[str]:
+    """How many scores that the comparisons need are too low, and by how much."""
+    failed = [gate for gate in document["gates"] if not gate["holds"]]
+    if failed:
+        short = max(gate["least"] - gate["value"] for gate in failed)
+        yield (
+            f"{len(failed)} of {len(document['gates'])} preconditions on single skills fail, by {short:.3f} at most."
+        )
 
 
 def introduction(document: Mapping[str, Any]) -> str:
@@ -255,6 +299,10 @@ def digest(result: Path) -> str:
 
 def _picture(result: Path, path: Path) -> str:
     return f"![Full marks against k, from {result.name}]({path.as_posix()})"
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 130, break_long_words=False, break_on_hyphens=False)
 
 
 def _named(result: Path) -> str:

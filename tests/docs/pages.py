@@ -51,7 +51,10 @@ def text_of(page: str) -> str:
 
 
 def blocks(page: str) -> list[Block]:
-    text = text_of(page)
+    return blocks_of(page, text_of(page))
+
+
+def blocks_of(page: str, text: str) -> list[Block]:
     found = []
     for match in _FENCE.finditer(text):
         file = _FILE.search(text[: match.start()])
