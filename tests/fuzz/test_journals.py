@@ -13,7 +13,7 @@ import pytest
 from skillmix.calls import CallProblem, Decoding, GenerateKey, GradeKey, Message, Reply, Request
 from skillmix.catalog.combinations import combination_of
 from skillmix.runs.journal.journal import JournalReader, JournalWriter
-from skillmix.runs.journal.row_writer import Try
+from skillmix.runs.journal.row_writer import Attempt
 from skillmix.runs.journal.schema import VERSION
 from skillmix.runs.reading.lookups import combinations_of, messages_with
 from tests.fuzz.common import ODD_VALUES, cases, command, damaged_bytes, nothing_changes_in, refused
@@ -42,7 +42,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with JournalWriter(folder) as journal:
         journal.add_combinations([COMBINATION])
         for number, request in enumerate([*ASKED, *GRADED]):
-            journal.record_tries([Try(request, Reply("x"), 0.1, None)])
+            journal.record_attempts([Attempt(request, Reply("x"), 0.1, None)])
             journal.record(request, CallProblem("passing", "busy") if number == 1 else Reply(f"Answer: {number}" * 50))
     return folder / "calls.sqlite"
 

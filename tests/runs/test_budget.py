@@ -11,7 +11,7 @@ from skillmix.calls import CallProblem, Decoding, GenerateKey, Message, Model, O
 from skillmix.experiment.costs import Price
 from skillmix.runs.budget import LimitedBudget, Task
 from skillmix.runs.journal.journal import JournalReader, JournalWriter
-from skillmix.runs.journal.row_writer import Try
+from skillmix.runs.journal.row_writer import Attempt
 from skillmix.runs.scheduler import CallCounts, Retries, Scheduler, StopReason
 
 PRICE = Price(input=0.0, output=1e5)
@@ -119,7 +119,7 @@ def test_calls_in_flight_when_a_process_dies_count_as_billed(tmp_path: Path) -> 
         for number in range(3):
             journal.record_sent(task(number).request, WORST)
         # The reply to one call came; then the process died.
-        journal.record_tries([Try(task(0).request, Reply("x"), 0.1, None)])
+        journal.record_attempts([Attempt(task(0).request, Reply("x"), 0.1, None)])
 
     model = Fake(Reply("x", input_tokens=5, output_tokens=10))
     call_counts, spent = run(tmp_path, model)
@@ -174,7 +174,7 @@ def test_an_older_journal_keeps_its_costs_and_its_failures_are_asked_again(tmp_p
         journal.record(task(0).request, Reply("x", cost_usd=0.25))
         journal.record(task(1).request, CallProblem("final", "prompt too long"))
         journal.record(task(2).request, CallProblem("final", "refusal"))
-        journal.record_tries([Try(task(0).request, Reply("x"), 0.1, None)])
+        journal.record_attempts([Attempt(task(0).request, Reply("x"), 0.1, None)])
     connection = sqlite3.connect(tmp_path / "calls.sqlite")
     connection.executescript("ALTER TABLE tries DROP COLUMN cost_usd; DROP TABLE sent; PRAGMA user_version = 1;")
     connection.close()

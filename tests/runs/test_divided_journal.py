@@ -8,7 +8,7 @@ from skillmix.calls import Call, Decoding, GenerateKey, Message, Reply, Request
 from skillmix.catalog.combinations import combination_id
 from skillmix.commands import main as command
 from skillmix.runs.journal.journal import JournalReader, JournalWriter, run_journal
-from skillmix.runs.journal.row_writer import Try
+from skillmix.runs.journal.row_writer import Attempt
 from tests.runs.test_old_runs import unpack
 
 IDS = [combination_id([str(number)], "topic") for number in range(12)]
@@ -20,16 +20,16 @@ def request(combination: str, turn: int = 1) -> Request:
     return Request(key, "m", (Message("user", f"Write {combination}"),), Decoding(), 1)
 
 
-def tried(combination: str, turn: int = 1) -> Try:
+def tried(combination: str, turn: int = 1) -> Attempt:
     reply = Reply(f"about {combination}")
-    return Try(request(combination, turn), reply, 0.1, 0.5, reply)
+    return Attempt(request(combination, turn), reply, 0.1, 0.5, reply)
 
 
 def written(folder: Path) -> None:
     """A divided journal with the first turn of every conversation."""
     for number, file in enumerate(FILES):
         with JournalWriter(folder, file=file) as journal:
-            journal.record_tries([tried(one) for one in IDS[number::3]])
+            journal.record_attempts([tried(one) for one in IDS[number::3]])
 
 
 def calls(folder: Path) -> list[Call]:
@@ -46,7 +46,7 @@ def test_a_writer_finds_the_calls_of_all_files_and_adds_to_the_first(tmp_path: P
         assert journal.rows_by_student() == {"s": len(IDS)}
         assert journal.spent()[0] == len(IDS)
         assert not journal.record(request(IDS[1]), Reply("another"))
-        journal.record_tries([tried(one, 2) for one in IDS])
+        journal.record_attempts([tried(one, 2) for one in IDS])
         assert [
             call.key.turn for call in journal.conversation("s", IDS[1], 0) if isinstance(call.key, GenerateKey)
         ] == [

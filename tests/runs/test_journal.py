@@ -17,7 +17,7 @@ from skillmix.catalog.combinations import combination_of
 from skillmix.errors import UserError
 from skillmix.runs.journal import schema
 from skillmix.runs.journal.journal import JournalReader, JournalWriter
-from skillmix.runs.journal.row_writer import Try
+from skillmix.runs.journal.row_writer import Attempt
 
 DECODING = Decoding()
 
@@ -132,8 +132,8 @@ def test_an_import_with_another_reply_is_refused(tmp_path: Path) -> None:
 
 def test_tries_are_append_only(tmp_path: Path) -> None:
     with JournalWriter(tmp_path) as journal:
-        journal.record_tries([Try(request(), CallProblem("passing", "HTTP 429"), 0.1, None)])
-        journal.record_tries([Try(request(), Reply("hi", "stop"), 0.2, None)])
+        journal.record_attempts([Attempt(request(), CallProblem("passing", "HTTP 429"), 0.1, None)])
+        journal.record_attempts([Attempt(request(), Reply("hi", "stop"), 0.2, None)])
 
     with JournalReader(tmp_path) as journal:
         assert [(outcome, reason) for _, outcome, reason in journal.tries()] == [

@@ -14,7 +14,7 @@ from skillmix.calls import CallProblem, Decoding, GenerateKey, Message, Model, O
 from skillmix.errors import UserError
 from skillmix.runs.budget import LimitedBudget, Task
 from skillmix.runs.journal.journal import JournalWriter
-from skillmix.runs.journal.row_writer import Try
+from skillmix.runs.journal.row_writer import Attempt
 from skillmix.runs.journal.schema import open_for_writing
 from skillmix.runs.scheduler import CallCounts, Scheduler
 
@@ -41,14 +41,14 @@ def rows(folder: Path, table: str) -> list[Any]:
 def test_many_rows_in_one_transaction_are_those_of_one_at_a_time(tmp_path: Path) -> None:
     with JournalWriter(tmp_path / "one") as journal:
         for number in range(COUNT):
-            journal.record_tries([Try(request(number), outcome(number), 0.5, None)])
+            journal.record_attempts([Attempt(request(number), outcome(number), 0.5, None)])
             journal.record(request(number), outcome(number))
     with JournalWriter(tmp_path / "many") as journal:
         journal.record(request(1), CallProblem("passing", "busy"))  # gives way to the reply
         writing = journal.in_thread()
-        tries = [Try(request(n), outcome(n), 0.5, stored=outcome(n)) for n in range(COUNT)]
-        writing.record_tries(tries).result()
-        writing.record_tries([Try(request(5), Reply("late"), 0.5, stored=Reply("late"))]).result()
+        tries = [Attempt(request(n), outcome(n), 0.5, stored=outcome(n)) for n in range(COUNT)]
+        writing.record_attempts(tries).result()
+        writing.record_attempts([Attempt(request(5), Reply("late"), 0.5, stored=Reply("late"))]).result()
         writing.close()
 
     assert rows(tmp_path / "one", "calls") == rows(tmp_path / "many", "calls")
@@ -63,7 +63,7 @@ def test_a_key_is_found_whatever_was_known_of_its_student(tmp_path: Path) -> Non
         assert journal.find(request(1)) is None
         journal.record(request(1), Reply("new"))
         writing = journal.in_thread()
-        writing.record_tries([Try(request(2), Reply("thread"), 0.1, stored=Reply("thread"))]).result()
+        writing.record_attempts([Attempt(request(2), Reply("thread"), 0.1, stored=Reply("thread"))]).result()
         writing.close()
 
         found = [journal.find(request(n)) for n in range(4)]
@@ -80,7 +80,7 @@ def test_keys_of_two_students_in_one_transaction_are_both_found(tmp_path: Path) 
 
         wanted = [request(0), *others, request(1)]
         assert [journal.find(one) for one in wanted] == [None] * 4
-        journal.record_tries([Try(one, Reply("new"), 0.1, stored=Reply("new")) for one in wanted])
+        journal.record_attempts([Attempt(one, Reply("new"), 0.1, stored=Reply("new")) for one in wanted])
 
         assert [journal.find(one) for one in wanted] == [Reply("new")] * 4
         assert journal.find(request(2)) is None
@@ -169,14 +169,14 @@ def test_a_full_disk_is_named_and_keeps_the_rows_that_were_stored(tmp_path: Path
         journal.record(request(0), Reply("kept"))
         pages = journal._rows.connection.execute("PRAGMA page_count").fetchone()[0]
         journal._rows.connection.execute(f"PRAGMA max_page_count = {pages}")
-        tries = [Try(request(n), Reply("x" * 9000), 0.5, stored=Reply("x" * 9000)) for n in range(1, 9)]
+        tries = [Attempt(request(n), Reply("x" * 9000), 0.5, stored=Reply("x" * 9000)) for n in range(1, 9)]
         with pytest.raises(UserError, match="cannot be written: the disk is full"):
-            journal.record_tries(tries)
+            journal.record_attempts(tries)
         with pytest.raises(UserError, match="cannot be written: the disk is full"):
-            journal.record_tries(tries)
+            journal.record_attempts(tries)
         journal._rows.connection.execute("PRAGMA max_page_count = 4294967294")
 
-        journal.record_tries(tries)
+        journal.record_attempts(tries)
 
         assert journal.find(request(0)) == Reply("kept")
         assert journal.find(request(8)) == Reply("x" * 9000)

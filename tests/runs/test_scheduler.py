@@ -14,7 +14,7 @@ from skillmix.errors import UserError
 from skillmix.experiment.costs import Price
 from skillmix.runs.budget import Budget, LimitedBudget, Task
 from skillmix.runs.journal.journal import JournalReader, JournalThread, JournalWriter
-from skillmix.runs.journal.row_writer import Try
+from skillmix.runs.journal.row_writer import Attempt
 from skillmix.runs.scheduler import CallCounts, Retries, Scheduler, StopReason
 
 
@@ -220,19 +220,19 @@ def test_memory_does_not_hold_the_whole_source(tmp_path: Path) -> None:
     assert most_ahead <= 11
 
 
-def cancelled_while_the_journal_is_busy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Try]:
+def cancelled_while_the_journal_is_busy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Attempt]:
     """Cancel a run when its thread has a batch that it has not begun; return the batch."""
-    batches: list[Try] = []
+    batches: list[Attempt] = []
     handed_over = asyncio.Event()
-    record_tries = JournalThread.record_tries
+    record_attempts = JournalThread.record_attempts
 
-    def later(self: JournalThread, tries: Sequence[Try]) -> "Future[None]":
+    def later(self: JournalThread, tries: Sequence[Attempt]) -> "Future[None]":
         self._thread.submit(time.sleep, 0.2)
         batches.extend(tries)
         handed_over.set()
-        return record_tries(self, tries)
+        return record_attempts(self, tries)
 
-    monkeypatch.setattr(JournalThread, "record_tries", later)
+    monkeypatch.setattr(JournalThread, "record_attempts", later)
 
     async def main() -> None:
         with JournalWriter(folder) as journal:
@@ -262,7 +262,7 @@ def test_a_batch_that_the_thread_has_not_begun_outlives_a_cancelled_run(
 def test_a_batch_that_cannot_be_written_is_an_error_of_a_cancelled_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: JournalThread, tries: Sequence[Try]) -> None:
+    def full(self: JournalThread, tries: Sequence[Attempt]) -> None:
         raise UserError("The disk is full.", hint="Make room.")
 
     monkeypatch.setattr(JournalThread, "_write", full)

@@ -10,24 +10,21 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from skillmix.calls import CallKey, CallProblem, GenerateKey, Model, Outcome, Reply, Request
+from skillmix.errors import UserError
 from skillmix.hashing import digest
 from skillmix.render import plural
 from skillmix.runs.budget import Budget, Task
 from skillmix.runs.journal.journal import JournalThread, JournalWriter
-from skillmix.runs.journal.row_writer import Try
-from skillmix.runs.outcomes.settled import Arrival, Settled, of_its_role, unusable
+from skillmix.runs.journal.row_writer import Attempt
 
 if TYPE_CHECKING:
     from skillmix.runs.batches.batched import Batched
-
-if TYPE_CHECKING:
-    pass
 
 TRIES: Final = 12
 FIRST_WAIT: Final = 0.5
@@ -160,7 +157,8 @@ class Scheduler:
         self._has_replied: set[str] = set()
         self._first_calls: dict[str, set[CallKey]] = {}
         self._first_refused: dict[str, int] = {}
-        self._arrived: list[Arrival] = []
+        self._arrived: list[tuple[Task, Outcome, float]] = []
+        """Outcomes that are not in the journal yet, with the seconds that their calls took."""
         self._writing: JournalThread | None = None
         self._batch: Future[None] | None = None
         self._notes_calls = False
@@ -199,7 +197,11 @@ class Scheduler:
             await asyncio.gather(*tasks, return_exceptions=True)
             self._end_writing()
         if self._fatal:
-            raise unusable(*self._fatal)
+            failed, problem = self._fatal
+            raise UserError(
+                f"{failed.request.model} cannot be used: {problem.reason}. {problem.detail}".rstrip(),
+                hint="Check its name, its address and the key in the environment; finished calls are kept.",
+            )
         return self.counts
 
     async def _fill(self, source: Iterator[Task | None], follow: Follow) -> None:
@@ -209,7 +211,10 @@ class Scheduler:
                 if self.counts.stopped:
                     break
                 self.source_rests = True
-                await self._wait_for_change()
+                self._room.clear()
+                with suppress(TimeoutError):  # the source may also wait for work outside the scheduler
+                    async with asyncio.timeout(_ASK_AGAIN_S if self._open else _ASK_AGAIN_S / 10):
+                        await self._room.wait()
                 self.source_rests = False
                 continue
             while (self._open >= self._max_open or self._held) and not self.counts.stopped:
@@ -223,23 +228,13 @@ class Scheduler:
             if index % _IN_A_ROW == 0:
                 await asyncio.sleep(0)
         self.source_rests = True
-        await self._all_over()
+        while self._open > 0:
+            self._room.clear()
+            await self._room.wait()
         for queue in set(self._queues.values()):
             queue.put_nowait((_LAST, next(self._order), None))
         self._is_over = True
         self._arrival.set()
-
-    async def _wait_for_change(self) -> None:
-        """Wait until a call is over, but not for long: the source may also wait for work outside the scheduler."""
-        self._room.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_ASK_AGAIN_S if self._open else _ASK_AGAIN_S / 10):
-                await self._room.wait()
-
-    async def _all_over(self) -> None:
-        while self._open > 0:
-            self._room.clear()
-            await self._room.wait()
 
     def _submit(self, task: Task, follow: Follow) -> None:
         """Queue a task that must be called; follow one whose outcome is in the journal."""
@@ -261,26 +256,17 @@ class Scheduler:
     def stop(self, reason: StopReason) -> None:
         """Start no more calls; wait for calls in flight and journal them, drop calls that wait for a retry."""
         self.counts.stopped = self.counts.stopped or reason
-        self.drop_waiting()
-        for model in self._batched.values():
-            model.leave()
-
-    def drop_waiting(self) -> None:
-        """Drop the calls that no model has taken yet."""
-        self._end_waiting()
+        self._drop_held()
         for queue in set(self._queues.values()):
-            queued = [queue.get_nowait() for _ in range(queue.qsize())]
-            for entry in queued:
+            for entry in [queue.get_nowait() for _ in range(queue.qsize())]:
                 self._forget(entry[-1])
                 if entry[-1] is None:
                     queue.put_nowait(entry)  # without the end of the queue, its model would wait for ever
+        for model in self._batched.values():
+            model.leave()
 
-    def _stop_spending(self) -> None:
-        """Start no call that the budget has not allowed yet; calls that it has allowed are made."""
-        self.counts.stopped = self.counts.stopped or StopReason.BUDGET
-        self._end_waiting()
-
-    def _end_waiting(self) -> None:
+    def _drop_held(self) -> None:
+        """Drop the calls that the budget has not allowed, and those that wait for a retry."""
         self._held.clear()
         for task, timer in self._waiting.values():
             timer.cancel()
@@ -306,15 +292,21 @@ class Scheduler:
         return self._open - sum(model.resting for model in self._batched.values())
 
     def _start_held(self) -> None:
-        """Start the calls that the budget allows; the others wait until calls in flight cost less than reserved."""
-        while self._held and self._budget.reserve(self._held[0]):
+        """Start the calls that the budget allows; the others wait until calls in flight cost less than reserved.
+
+        Later parts of a conversation go first, so that texts are finished early and all models have work.
+        """
+        while self._held and not self.counts.stopped and self._budget.reserve(self._held[0]):
             task = self._held.popleft()
+            key = task.request.key
             self._open += 1
             self.counts.started += 1
-            self._tasks[task.request.key] = task
-            self._queue(task)
+            self._tasks[key] = task
+            is_first = isinstance(key, GenerateKey) and key.turn <= 1
+            self._queues[task.model].put_nowait((_FIRST_TURN if is_first else _LATER, next(self._order), task))
         if self._held and not self._open:
-            self._stop_spending()
+            self.counts.stopped = self.counts.stopped or StopReason.BUDGET
+            self._drop_held()
 
     def _repeat(self, task: Task) -> None:
         """Try again as soon as the budget allows one more call."""
@@ -324,14 +316,6 @@ class Scheduler:
         self._held.appendleft(task)
         self._start_held()
 
-    def _queue(self, task: Task) -> None:
-        """Later parts of a conversation go first, so that texts are finished early and all models have work."""
-        if self.counts.stopped:
-            return self._forget(task)
-        key = task.request.key
-        is_first = isinstance(key, GenerateKey) and key.turn <= 1
-        self._queues[task.model].put_nowait((_FIRST_TURN if is_first else _LATER, next(self._order), task))
-
     async def _serve(self, model: Model, queue: "asyncio.PriorityQueue[_QueueEntry]") -> None:
         async for request, outcome in model.serve(self._requests(queue)):
             seconds = time.monotonic() - self._started.pop(request.key)
@@ -339,7 +323,7 @@ class Scheduler:
                 self.counts.stopped = self.counts.stopped or StopReason.BATCHES
                 self._forget(self._tasks.get(request.key))
             else:
-                self._arrived.append(Arrival(self._tasks[request.key], outcome, seconds))
+                self._arrived.append((self._tasks[request.key], outcome, seconds))
                 self._arrival.set()
 
     async def _settle(self, follow: Follow) -> None:
@@ -348,46 +332,48 @@ class Scheduler:
             await self._arrival.wait()
             await asyncio.sleep(_GATHERING)
             self._arrival.clear()
-            settled = self._settle_arrived()
-            await self._journal_tries([one.tried for one in settled])
-            for one in settled:
-                self._release(one, follow)
+            attempts = self._settle_arrived()
+            await self._journal_attempts(attempts)
+            for attempt in attempts:
+                self._release(attempt, follow)
 
-    def _settle_arrived(self) -> list[Settled]:
+    def _settle_arrived(self) -> list[Attempt]:
         """Decide for each outcome that has arrived what becomes of its call, and how much it cost."""
         arrived, self._arrived = self._arrived, []
-        return [self._settle_one(arrival) for arrival in arrived]
+        return [self._settle_one(*one) for one in arrived]
 
-    def _settle_one(self, arrival: Arrival) -> Settled:
-        task, outcome, seconds = arrival
+    def _settle_one(self, task: Task, outcome: Outcome, seconds: float) -> Attempt:
         self.counts.called += 1
-        outcome = of_its_role(task, outcome)
-        tried = self._tried(task, outcome, seconds)
+        is_vote = not isinstance(task.request.key, GenerateKey)
+        if isinstance(outcome, CallProblem) and outcome.kind == "final" and is_vote:
+            outcome = replace(outcome, kind="failed")  # a grader's refusal is only a missing vote
+        attempt = self._charged(task, outcome, seconds)
         if isinstance(outcome, CallProblem):
             if self._is_fatal(task, outcome):
-                return Settled(task, tried, is_dropped=True)
+                return attempt
             wait = self._wait_before_retry(task, outcome)
             if wait is not None:
-                return Settled(task, tried, wait=wait)
-        return Settled(task, tried._replace(stored=self._budget.settle(task, outcome)))
+                return attempt._replace(wait=wait)
+        return attempt._replace(stored=self._budget.settle(task, outcome))
 
-    def _tried(self, task: Task, outcome: Outcome, seconds: float) -> Try:
+    def _charged(self, task: Task, outcome: Outcome, seconds: float) -> Attempt:
+        """The attempt, and its possible cost if it has no reply."""
         if isinstance(outcome, Reply):
             self._has_replied.add(task.model)
-            return Try(task.request, outcome, seconds)
+            return Attempt(task.request, outcome, seconds)
         cost = self._budget.charge(task, outcome)
         self.counts.cost_usd += cost or 0.0
-        return Try(task.request, outcome, seconds, cost)
+        return Attempt(task.request, outcome, seconds, cost)
 
-    async def _journal_tries(self, tries: list[Try]) -> None:
-        """Write tries; when this returns, they are durable. One transaction for all costs hardly more than for one."""
+    async def _journal_attempts(self, attempts: list[Attempt]) -> None:
+        """Write attempts durably, in one transaction: all of them together cost hardly more than one."""
         # With a limit, each call is noted before it is sent, and the notes would wait for the thread's transactions.
-        if len(tries) <= self._journal.few or self._notes_calls:
-            self._journal.record_tries(tries)
+        if len(attempts) <= self._journal.few or self._notes_calls:
+            self._journal.record_attempts(attempts)
             return
         if self._writing is None:
             self._writing = self._journal.in_thread()
-        self._batch = self._writing.record_tries(tries)
+        self._batch = self._writing.record_attempts(attempts)
         # Cancelling the future would drop a batch that the thread has not begun.
         await asyncio.shield(asyncio.wrap_future(self._batch))
 
@@ -396,12 +382,13 @@ class Scheduler:
         if self._writing is not None:
             self._writing.close()
             self._writing = None
-        tries = [one.tried for one in self._settle_arrived()]
+        attempts = self._settle_arrived()
         for key in list(self._started):
             seconds = time.monotonic() - self._started.pop(key)
             if key in self._tasks and key not in self._kept:
-                tries.append(self._tried(self._tasks[key], CallProblem("passing", "left before its reply"), seconds))
-        self._journal.record_tries(tries)
+                left = CallProblem("passing", "left before its reply")
+                attempts.append(self._charged(self._tasks[key], left, seconds))
+        self._journal.record_attempts(attempts)
         if self._batch is not None:
             self._batch.result()  # a run that was cancelled has not seen whether the thread's last batch is stored
 
@@ -457,16 +444,19 @@ class Scheduler:
             self.say(line)
         return wait
 
-    def _release(self, settled: Settled, follow: Follow) -> None:
+    def _release(self, attempt: Attempt, follow: Follow) -> None:
         """Continue after a call whose outcome is durable."""
-        task = settled.task
-        if settled.is_dropped:
+        key, outcome = attempt.request.key, attempt.stored
+        if attempt.wait is not None:
+            task = self._tasks[key]
+            if self.counts.stopped:  # while the attempt was written
+                self._forget(task)
+            else:
+                timer = asyncio.get_running_loop().call_later(attempt.wait, self._repeat, task)
+                self._waiting[key] = task, timer
             return
-        if settled.wait is not None:
-            self._retry_later(task, settled.wait)
-            return
-        outcome = settled.tried.stored
-        key = task.request.key
+        if outcome is None:
+            return  # the model cannot be used
         self._retries.forget(key)
         self._tasks.pop(key, None)
         if isinstance(outcome, Reply):
@@ -474,20 +464,12 @@ class Scheduler:
             self.counts.cost_usd += outcome.cost_usd or 0.0
         if isinstance(outcome, CallProblem) and outcome.kind != "final":
             self.counts.failed[key] = outcome
-            outcome = None
-        released = [] if outcome is None else list(follow(task.request, outcome))
-        for one in released:
-            self._submit(one, follow)
+        else:
+            for one in list(follow(attempt.request, outcome)):
+                self._submit(one, follow)
         self._open -= 1
         self._start_held()
         self._room.set()
-
-    def _retry_later(self, task: Task, wait: float) -> None:
-        if self.counts.stopped:  # while the try was written
-            self._forget(task)
-            return
-        timer = asyncio.get_running_loop().call_later(wait, self._repeat, task)
-        self._waiting[task.request.key] = task, timer
 
 
 _QueueEntry = tuple[int, int, Task | None]

@@ -32,7 +32,7 @@ def places(shape: str) -> dict[str, tuple[type, str]]:
         "created": (client, "create"),
         "id stored": (Submissions, "note_created"),
         "results read": (client, "results"),
-        "outcomes stored": (JournalWriter, "record_tries"),
+        "outcomes stored": (JournalWriter, "record_attempts"),
     }
 
 

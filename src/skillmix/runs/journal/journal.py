@@ -19,7 +19,7 @@ from skillmix.calls import Call, GenerateKey, Message, Origin, Outcome, Request
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
 from skillmix.runs.journal.locking import held_lock
-from skillmix.runs.journal.row_writer import KnownKeys, RowWriter, Try, json_text, now, where_key
+from skillmix.runs.journal.row_writer import Attempt, KnownKeys, RowWriter, json_text, now, where_key
 from skillmix.runs.journal.rows import (
     CALL_COLUMNS,
     call_of_row,
@@ -116,9 +116,9 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         """Store outcomes in one transaction; return how many were new."""
         return self._rows.put_outcomes(outcomes, origin=origin)
 
-    def record_tries(self, tries: Sequence[Try]) -> None:
+    def record_attempts(self, tries: Sequence[Attempt]) -> None:
         """Store tries, and the outcomes of calls that are over, in one transaction."""
-        self._rows.put_tries(tries)
+        self._rows.put_attempts(tries)
 
     @property
     def submissions(self) -> Submissions:
@@ -233,7 +233,7 @@ class JournalThread:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
         self._rows: RowWriter | None = None
 
-    def record_tries(self, tries: Sequence[Try]) -> "Future[None]":
+    def record_attempts(self, tries: Sequence[Attempt]) -> "Future[None]":
         """Store tries; they are durable when the future has its result."""
         return self._thread.submit(self._write, tries)
 
@@ -242,11 +242,11 @@ class JournalThread:
         self._thread.submit(self._close)
         self._thread.shutdown()
 
-    def _write(self, tries: Sequence[Try]) -> None:
+    def _write(self, tries: Sequence[Attempt]) -> None:
         if self._rows is None:
             self._main.refuse_other_file()
             self._rows = self._main.with_connection(open_for_writing(self._main.path))
-        self._rows.put_tries(tries)
+        self._rows.put_attempts(tries)
 
     def _close(self) -> None:
         if self._rows is not None:

@@ -36,16 +36,18 @@ _SIZES: Final = (128, 64, 32, 16, 8, 4, 2, 1)
 _MOST_KNOWN_MESSAGES: Final = 50_000
 
 
-class Try(NamedTuple):
+class Attempt(NamedTuple):
     """One call that was sent, with its outcome."""
 
     request: Request
     outcome: Outcome
     seconds: float
     cost_usd: float | None = None
-    """The possible cost of a try without a reply."""
+    """The possible cost of an attempt without a reply."""
     stored: Outcome | None = None
-    """The outcome under the call's key; None if the call will be tried again."""
+    """The outcome under the call's key; None if the call has none yet."""
+    wait: float | None = None
+    """Seconds until the call is tried again; None if it is not."""
 
 
 class StoredCall(NamedTuple):
@@ -155,12 +157,12 @@ class RowWriter:
                     self.connection.execute("ROLLBACK")
                 raise
 
-    def put_tries(self, tries: Sequence[Try]) -> None:
+    def put_attempts(self, tries: Sequence[Attempt]) -> None:
         """Store tries, and the outcomes of calls that are over, in one transaction."""
         with self.transaction():
             self._put_noted_combinations()
             at = now()
-            self._insert(_TRIES, [_try_row(one, at) for one in tries])
+            self._insert(_TRIES, [_attempt_row(one, at) for one in tries])
             if self._keys.sent:
                 noted = [one.request.key for one in tries if one.request.key in self._keys.sent]
                 self._keys.sent.difference_update(noted)
@@ -309,7 +311,7 @@ def _statement(table: _Table, rows: int) -> str:
     return f"{table.insert} VALUES {', '.join([row] * rows)}"
 
 
-def _try_row(one: Try, at: str) -> tuple[object, ...]:
+def _attempt_row(one: Attempt, at: str) -> tuple[object, ...]:
     request, outcome = one.request, one.outcome
     what, reason = ("reply", outcome.finish or "") if isinstance(outcome, Reply) else (outcome.kind, outcome.reason)
     return str(request.key), request.content_hash, what, reason, one.seconds, at, one.cost_usd

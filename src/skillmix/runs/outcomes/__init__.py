@@ -1,1 +1,0 @@
-"""Outcomes of calls on their way into the journal."""
