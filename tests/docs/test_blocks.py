@@ -21,7 +21,7 @@ from tools.docs.command_options import commands as all_commands
 from skillmix.checkers import registry
 from skillmix.commands import main, parser_of_all
 from skillmix.experiment.experiment import load_experiment
-from skillmix.runs.batches import pace
+from skillmix.runs.batches import batched
 from tests.checkers.own_catalog import write_catalog
 from tests.docs.pages import PAGES, ROOT, Block, ShownCommand, agrees, blocks, commands, replaced, run_line, text_of
 from tests.models.stub import chat, serving
@@ -217,7 +217,7 @@ def a_server() -> Iterator[str]:
 @contextmanager
 def batch_providers(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """Each model of the page of batches, and the same model at the address of a stub that takes batches."""
-    monkeypatch.setattr(pace, "PACE", FAST)
+    monkeypatch.setattr(batched, "PACE", FAST)
     with (
         serve_batches(StubProvider()) as openai,
         serve_batches(StubProvider(frozenset({"anthropic", "readable"}))) as anthropic,

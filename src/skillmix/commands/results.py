@@ -107,10 +107,10 @@ def status(options: argparse.Namespace) -> int:
     missing = f"{status.missing_bound or ''} {whole(status.missing)} missing".lstrip()
     print(f"calls: {whole(status.done)} done, {missing}, {whole(status.failed)} failed")
     if status.batches:
-        worst = sum(wave.worst_usd for wave in status.batches)
+        worst = sum(part.worst_usd for part in status.batches)
         price = f", at most {worst:.2f} US dollars" if worst else ""
         print(f"in batches: {plural(status.submitted, 'call')}{price}")
-        print("\n".join(f"  {wave.in_words}" for wave in status.batches))
+        print("\n".join(f"  {part.in_words}" for part in status.batches))
     print(f"unreadable gradings: {whole(status.unreadable)}")
     if status.cut_in_thought:
         print(f"replies cut in their thought: {whole(status.cut_in_thought)}; raise max_tokens")

@@ -24,7 +24,7 @@ from skillmix.commands.shared import (
 from skillmix.render import plural, wrapped
 
 if TYPE_CHECKING:
-    from skillmix.runs.batches.pace import BatchWishes
+    from skillmix.runs.batches.step_batches import BatchWishes
     from skillmix.scores.scoring import ScoredRun
     from skillmix.steps.step_kind import RunResult
     from skillmix.training.job_run import ShownConversation
@@ -184,10 +184,10 @@ def _left_early(result: "RunResult") -> int | None:
         return 128 + (result.signal or 0)
     if not result.has_batches:
         return None
-    from skillmix.runs.batches.waves_in_batches import batch_lines
+    from skillmix.runs.batches.step_batches import parts_in_batches
 
-    for line in batch_lines(result.run):
-        print(f"waiting: {line}", file=sys.stderr)
+    for part in parts_in_batches(result.run):
+        print(f"waiting: {part.in_words}", file=sys.stderr)
     print(
         f"batches are under way; all answers are in {result.run.path}: run the same command again to read them and go "
         "on",
@@ -197,7 +197,7 @@ def _left_early(result: "RunResult") -> int | None:
 
 
 def _batch_wishes(options: argparse.Namespace) -> "BatchWishes":
-    from skillmix.runs.batches.pace import WAIT, BatchWishes
+    from skillmix.runs.batches.step_batches import WAIT, BatchWishes
 
     hours = getattr(options, "wait", None)
     wait = 0.0 if getattr(options, "no_wait", False) else WAIT if hours is None else 3600 * hours

@@ -17,8 +17,7 @@ from skillmix.models.joined import JoinedModel
 from skillmix.models.ray import OnRay, RayCluster
 from skillmix.models.specs import Access, ModelOptions, announce_model, open_model, parse_spec, provider_of
 from skillmix.prompts.prompt_set import load_prompts
-from skillmix.runs.batches.pace import WAIT
-from skillmix.runs.batches.with_batches import open_batched, watch
+from skillmix.runs.batches.step_batches import WAIT, open_batched, watch
 from skillmix.runs.budget import Budget, Task
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.journal.ahead import ConversationsAhead

@@ -11,7 +11,7 @@ from skillmix.calls import Call, CallProblem, GenerateKey, GradeKey, is_human
 from skillmix.grading.answers import CUT_IN_THOUGHT
 from skillmix.grading.points import earns_nothing
 from skillmix.render import dollars, one_line, plural
-from skillmix.runs.batches.waves_in_batches import WaveInBatch, waves_in_batches
+from skillmix.runs.batches.step_batches import PartInBatch, parts_in_batches
 from skillmix.runs.journal.ahead import ConversationsAhead
 from skillmix.runs.planned_work import PlannedCalls, planned_calls
 from skillmix.runs.progress import Bound
@@ -39,7 +39,7 @@ class Status:
     failed: int
     unreadable: int
     cost_usd: float
-    batches: tuple[WaveInBatch, ...] = ()
+    batches: tuple[PartInBatch, ...] = ()
     """Calls that are part of batches: neither done nor missing nor failed."""
     unpriced: Mapping[str, int] = field(default_factory=dict)
     """Replies whose cost is not known, by the model; those that other programs made are under `imported`."""
@@ -52,7 +52,7 @@ class Status:
     @property
     def submitted(self) -> int:
         """Calls that are part of batches."""
-        return sum(wave.calls for wave in self.batches)
+        return sum(part.calls for part in self.batches)
 
     def cost_line(self) -> str:
         """The cost so far, and the models whose price is not known.
@@ -88,7 +88,7 @@ class Status:
             return document
         return document | {
             "calls": calls | {"submitted": self.submitted},
-            "batches": [asdict(wave) for wave in self.batches],
+            "batches": [asdict(part) for part in self.batches],
         }
 
 
@@ -118,7 +118,7 @@ def run_status(run: str | Run) -> Status:
         counts.failed,
         unreadable,
         counts.cost_usd,
-        tuple(waves_in_batches(run)),
+        tuple(parts_in_batches(run)),
         dict(counts.unpriced),
         needed.bound,
         cut,

@@ -26,7 +26,7 @@ from skillmix.models.local.model import check_chat_template
 from skillmix.models.servers.keys import servers_of
 from skillmix.models.specs import Access, ModelSpec, parse_spec, provider_of
 from skillmix.prompts.prompt_set import load_prompts
-from skillmix.runs.batches.with_batches import opened_clients, price_of_calls
+from skillmix.runs.batches.step_batches import opened_clients, price_of_calls
 from skillmix.runs.calling import StepContext, opened_models
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.progress import say

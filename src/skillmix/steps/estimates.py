@@ -17,7 +17,7 @@ from skillmix.models.request_fields import additions
 from skillmix.models.specs import short_spec
 from skillmix.prompts.prompt_set import PromptSet, load_prompts
 from skillmix.render import dollars, hours, markdown_table, middle_cut, whole
-from skillmix.runs.batches.with_batches import batch_share, price_of_calls
+from skillmix.runs.batches.step_batches import batch_share, price_of_calls
 from skillmix.runs.conversations import model_name
 from skillmix.runs.reading.past_calls import AskedOf, PastCalls
 from skillmix.runs.students import settings_for

@@ -25,8 +25,7 @@ from skillmix.models.local.resident import MODELS
 from skillmix.models.ray import Placement, ray_cluster
 from skillmix.models.specs import announce_model, parse_spec
 from skillmix.render import duration, listed, name_hint
-from skillmix.runs.batches.pace import USUAL, BatchWishes
-from skillmix.runs.batches.with_batches import forget_batches, hold_submitted
+from skillmix.runs.batches.step_batches import USUAL, BatchWishes, forget_batches, hold_submitted
 from skillmix.runs.budget import LimitedBudget
 from skillmix.runs.calling import StepContext
 from skillmix.runs.finished.manifest import invocation_facts

@@ -6,8 +6,8 @@ from typing import Any
 import yaml
 
 from skillmix.runs import scheduler
-from skillmix.runs.batches import pace
-from skillmix.runs.batches.pace import BatchPace
+from skillmix.runs.batches import batched
+from skillmix.runs.batches.batched import BatchPace
 
 FAST = BatchPace(
     first_look=0.01,
@@ -22,7 +22,7 @@ FAST = BatchPace(
 
 def hurry() -> None:
     """Wait for nothing longer than a test can; for processes of their own."""
-    pace.PACE = FAST
+    batched.PACE = FAST
     scheduler.FIRST_WAIT = 0.001  # type: ignore[misc]
     scheduler.LONGEST_WAIT = 0.01  # type: ignore[misc]
 

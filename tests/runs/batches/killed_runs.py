@@ -16,12 +16,12 @@ import yaml
 
 from skillmix.commands import main as command
 from skillmix.models.batches.clients import FileBatches, InlineBatches
-from skillmix.runs.batches import batched, with_batches
+from skillmix.runs.batches import batched, step_batches
 from skillmix.runs.journal.journal import JournalWriter
 from skillmix.runs.journal.submissions import Submissions
 from tests.runs.batches.experiments import hurry, written
 
-assert batched and with_batches  # imported before the forks
+assert batched and step_batches  # imported before the forks
 
 
 def places(shape: str) -> dict[str, tuple[type, str]]:

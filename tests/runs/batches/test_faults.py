@@ -17,7 +17,7 @@ from skillmix.errors import UserError
 from skillmix.hashing import ranked
 from skillmix.models.batches import dialects
 from skillmix.runs import scheduler
-from skillmix.runs.batches import pace
+from skillmix.runs.batches import batched
 from skillmix.runs.run import open_run
 from skillmix.scores.scoring import scored_run
 from skillmix.scores.status import run_status
@@ -67,7 +67,7 @@ ONCE = [("azure", "upper-case states"), *ONLY_ANTHROPIC]
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "FIRST_WAIT", 0.001)
     monkeypatch.setattr(scheduler, "LONGEST_WAIT", 0.01)
-    monkeypatch.setattr(pace, "PACE", FAST)
+    monkeypatch.setattr(batched, "PACE", FAST)
 
 
 def provider(shape: str, *faults: str, **more: Any) -> StubProvider:
@@ -173,7 +173,7 @@ def test_a_call_that_is_refused_by_itself_fails_alone_and_the_next_run_asks_it_a
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_run_that_does_not_wait_goes_on_wave_by_wave(
+def test_a_run_that_does_not_wait_goes_on_batch_by_batch(
     in_folder: Path, capsys: pytest.CaptureFixture[str], direct: dict[str, DirectRun], shape: str
 ) -> None:
     with serving(provider(shape, "never finishes")) as stub:
@@ -186,7 +186,7 @@ def test_a_run_that_does_not_wait_goes_on_wave_by_wave(
         assert command(run) == IN_BATCHES
         assert len(stub.batches) == 1 and sum(stub.billed.values()) == 0
         status = run_status("run")
-        assert (status.submitted, status.missing, [wave.wave for wave in status.batches]) == (8, 16, ["first turns"])
+        assert (status.submitted, status.missing, [part.part for part in status.batches]) == (8, 16, ["first turns"])
         assert command(["status", "run"]) == 0
         assert "in batches: 8 calls\n  first turns of student s" in capsys.readouterr().out
 
@@ -216,7 +216,7 @@ def test_a_run_with_calls_in_batches_can_be_read_by_every_command(
 
 def run_status_of_gradings() -> int:
     try:
-        return sum(wave.calls for wave in run_status("run").batches if wave.wave == "gradings")
+        return sum(part.calls for part in run_status("run").batches if part.part == "gradings")
     except UserError:  # not there yet
         return 0
 

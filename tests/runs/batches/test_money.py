@@ -116,7 +116,7 @@ def test_the_budget_holds_the_worst_case_of_all_that_is_submitted_over_all_runs(
 
         assert ended == [IN_BATCHES] * 3
         submitted = sum(len(batch.calls) for batch in stub.batches.values())
-        held = sum(wave.worst_usd for wave in run_status("run").batches)
+        held = sum(part.worst_usd for part in run_status("run").batches)
         assert 0 < submitted < 8 and len(stub.batches) == 1
         assert 1.0 < held <= 2.0
         capsys.readouterr()
@@ -155,7 +155,7 @@ def test_a_batch_that_is_gone_is_charged_once(in_folder: Path) -> None:
         path = written(in_folder, stub.address, budget={"max_usd": 2.0})
         run = ["run", str(path), "--json", "--no-wait", "--prices", str(prices)]
         assert command(run) == IN_BATCHES
-        held = sum(wave.worst_usd for wave in run_status("run").batches)
+        held = sum(part.worst_usd for part in run_status("run").batches)
         stub.batches.clear()
         stub.faults |= {"hides batches"}
 

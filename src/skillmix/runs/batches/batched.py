@@ -15,7 +15,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from skillmix.calls import CallKey, CallProblem, Limits, Model, Outcome, Request
 from skillmix.errors import UserError
@@ -24,7 +24,6 @@ from skillmix.models.servers.http import Refused
 from skillmix.models.servers.masking import MASK
 from skillmix.models.servers.pool import Results, results_of
 from skillmix.render import plural
-from skillmix.runs.batches import pace
 from skillmix.runs.budget import Budget, Task
 from skillmix.runs.journal.row_writer import now
 from skillmix.runs.journal.submissions import StoredBatch, Submissions, custom_id
@@ -39,13 +38,29 @@ _LEFT: Final = CallProblem("waiting", "in a batch", is_free=True)
 _LOST: Final = CallProblem("passing", "lost with its batch")
 
 
-class BatchedName(NamedTuple):
-    """The model as tasks name it, and the budget that knows its prices."""
+@dataclass(frozen=True, slots=True)
+class BatchPace:
+    """Seconds, and numbers of looks."""
 
-    name: str
-    budget: Budget
-    direct: Model | None = None
-    """Makes the calls that are in no batch; None if they go into the next one."""
+    first_look: float = 5.0
+    """From the creation of a batch to the first look at it; every further wait is half as long again."""
+    longest_wait: float = 120.0
+    """Between two looks at a batch."""
+    tick: float = 0.05
+    """Between two looks for calls that can go into the next batch."""
+    settled: float = 60.0
+    """From the call that creates a batch until a batch that is not in the provider's list does not exist."""
+    late: float = 600.0
+    """From the end of a batch until results that are missing do not exist."""
+    pause: float = 30.0
+    """After a batch that was refused as a whole, until the next; every further pause is twice as long."""
+    longest_pause: float = 600.0
+    refusals: int = 3
+    """Batches that may be refused in a row for a reason that may pass."""
+
+
+PACE = BatchPace()
+"""The pace of this process; tests put a faster one here."""
 
 
 @dataclass(slots=True)
@@ -73,7 +88,7 @@ class OpenBatch:
 
     def plan_look(self, asked: float | None = None) -> None:
         """Look again after a wait that grows, and not before the provider wants it."""
-        self.wait = min(pace.PACE.longest_wait, self.wait * 1.5 if self.wait else pace.PACE.first_look)
+        self.wait = min(PACE.longest_wait, self.wait * 1.5 if self.wait else PACE.first_look)
         self.next_look = time.monotonic() + max(self.wait, min(asked or 0.0, 600.0))
 
     def has_doubted(self, seconds: float) -> bool:
@@ -90,12 +105,22 @@ class Batched:
     limits: Limits = Limits(may_rest=True)
 
     def __init__(
-        self, asked: BatchedName, client: BatchClient, journal: Submissions, say: Callable[[str], None]
+        self,
+        name: str,
+        client: BatchClient,
+        journal: Submissions,
+        budget: Budget,
+        say: Callable[[str], None],
+        direct: Model | None = None,
     ) -> None:
-        self._asked = asked
+        self._name = name
+        """The model as tasks name it."""
         self._client = client
         self._journal = journal
+        self._budget = budget
         self._say = say
+        self._direct = direct
+        """Makes the calls that are in no batch; None if they go into the next one."""
         self._pending: dict[CallKey, Request] = {}
         self._batches: dict[str, OpenBatch] = {}
         self._tags: dict[CallKey, str] = {}
@@ -118,7 +143,7 @@ class Batched:
         self.look_around: Callable[[], None] = lambda: None
         """Is called again and again, to leave when it is time."""
         for stored in journal.batches():
-            if stored.model == asked.name:
+            if stored.model == name:
                 self._check_place(stored)
                 own = journal.calls(stored.tag)
                 self._batches[stored.tag] = OpenBatch(stored, [call.custom_id for call in own])
@@ -151,7 +176,7 @@ class Batched:
 
     def keeps(self, request: Request) -> bool:
         """Whether a call will be part of a batch, or is."""
-        return self._asked.direct is None or request.key in self._tags
+        return self._direct is None or request.key in self._tags
 
     def leave(self) -> None:
         """Wait for no batch any more; calls that are part of one stay so."""
@@ -168,7 +193,7 @@ class Batched:
 
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
         """Yield every request with its outcome; when this leaves, with a problem that says so."""
-        direct = [] if self._asked.direct is None else [self._call_directly(self._asked.direct)]
+        direct = [self._call_directly(self._direct)] if self._direct else []
         return results_of([self._pull(requests), self._drive(), *direct], self._answers)
 
     async def _pull(self, requests: AsyncIterator[Request]) -> None:
@@ -186,7 +211,7 @@ class Batched:
             batch.waiting[custom_id(batch.stored.tag, str(request.key), request.content_hash)] = request
             if batch.is_over:
                 self._hand_out(batch)
-        elif self._asked.direct is not None:
+        elif self._direct is not None:
             self._to_direct.put_nowait(request)
         else:
             self._pending[request.key] = request
@@ -227,8 +252,8 @@ class Batched:
         if self._is_over and not self.resting:
             return
         looks = [batch.next_look for batch in self._batches.values() if not batch.is_over]
-        wait = min(looks, default=time.monotonic() + pace.PACE.longest_wait) - time.monotonic()
-        wait = min(wait, pace.PACE.tick if self._pending or self._is_leaving else 10 * pace.PACE.tick)
+        wait = min(looks, default=time.monotonic() + PACE.longest_wait) - time.monotonic()
+        wait = min(wait, PACE.tick if self._pending or self._is_leaving else 10 * PACE.tick)
         self._wake.clear()
         try:
             async with asyncio.timeout(max(wait, 0.001)):
@@ -241,7 +266,7 @@ class Batched:
     async def _send(self, requests: list[Request]) -> None:
         """Note a batch, upload it and create it; each step is in the journal before the next."""
         dialect, address = self._client.dialect, self._client.server.address
-        lost = self._journal.lost(self._asked.name)
+        lost = self._journal.lost(self._name)
         if lost >= _MOST_LOST:
             detail = (
                 f"{address} does not show {lost} batches in a row that were sent there. They may be paid for, and "
@@ -260,10 +285,8 @@ class Batched:
             lines.append(line)
         requests = requests[: len(lines)]
         at = now()
-        stored = StoredBatch(
-            tag, self._asked.name, dialect.name, address, len(requests), "written", None, None, None, at, at
-        )
-        self._journal.submit(stored, [(one, self._asked.budget.worst(Task(self._asked.name, one))) for one in requests])
+        stored = StoredBatch(tag, self._name, dialect.name, address, len(requests), "written", None, None, None, at, at)
+        self._journal.submit(stored, [(one, self._budget.worst(Task(self._name, one))) for one in requests])
         file = await self._client.upload(tag, lines)
         if isinstance(file, CallProblem):
             self._refuse(OpenBatch(stored, []), requests, file)
@@ -300,7 +323,7 @@ class Batched:
                 return True
             if self._is_leaving:
                 break
-            await asyncio.sleep(pace.PACE.first_look)
+            await asyncio.sleep(PACE.first_look)
         return False
 
     def _adopt(self, batch: OpenBatch, view: BatchView) -> None:
@@ -338,11 +361,11 @@ class Batched:
         may_shrink = is_about_room and is_alone and batch.stored.requests > 1
         if may_shrink:
             self._most = max(1, min(self._most, batch.stored.requests // 2))
-        if problem.kind == "passing" and self._refused <= pace.PACE.refusals:
+        if problem.kind == "passing" and self._refused <= PACE.refusals:
             for request in requests:
                 self._take(request)
             # A smaller batch can go at once; a run that does not wait would find the same refusal again.
-            self._pause = 0.0 if may_shrink else min(pace.PACE.longest_pause, self._pause * 2 or pace.PACE.pause)
+            self._pause = 0.0 if may_shrink else min(PACE.longest_pause, self._pause * 2 or PACE.pause)
             self._not_before = time.monotonic() + max(self._pause, min(problem.retry_after or 0.0, 600.0))
             calls, why = plural(batch.stored.requests, "call"), f"{problem.reason}: {problem.detail}".removesuffix(": ")
             self._say(f"a batch of {calls} was refused ({why}); another one takes them")
@@ -360,7 +383,7 @@ class Batched:
         self._pending.pop(first.key, None)
         self._pending |= {request.key: request for request in others}
         self._answers.put_nowait((first, problem))
-        self._not_before = time.monotonic() + pace.PACE.longest_pause
+        self._not_before = time.monotonic() + PACE.longest_pause
 
     # Looking
 
@@ -381,7 +404,7 @@ class Batched:
                 self._forget(batch)
                 for request in batch.waiting.values():
                     self._take(request)
-            elif batch.has_doubted(pace.PACE.settled):
+            elif batch.has_doubted(PACE.settled):
                 await self._client.tidy(sought)
                 self._say(
                     f"{self._words(batch)}: the provider does not know it any more; its calls count with their worst "
@@ -464,7 +487,7 @@ class Batched:
         is_empty = view.state == "ended" and view.answered is None and not batch.lines
         paid = batch.stored.requests if is_empty else view.answered or 0
         is_unread = missing > 0 and (unreadable > 0 or len(answered) < paid)
-        if (is_unread or (missing and view.state == "ended")) and not batch.has_doubted(pace.PACE.late):
+        if (is_unread or (missing and view.state == "ended")) and not batch.has_doubted(PACE.late):
             batch.plan_look()
             return
         batch.doubted = None
@@ -502,4 +525,4 @@ class Batched:
 
     def _words(self, batch: OpenBatch) -> str:
         calls = plural(batch.stored.requests, "call")
-        return f"batch {batch.stored.tag} of {calls} ({self._asked.name.replace(':', ' ')})"
+        return f"batch {batch.stored.tag} of {calls} ({self._name.replace(':', ' ')})"

@@ -162,7 +162,7 @@ class RowWriter:
         with self.transaction():
             self._put_noted_combinations()
             at = now()
-            self._insert(_TRIES, [_attempt_row(one, at) for one in tries])
+            self._insert(_TRIES, [_try_row(one, at) for one in tries])
             if self._keys.sent:
                 noted = [one.request.key for one in tries if one.request.key in self._keys.sent]
                 self._keys.sent.difference_update(noted)
@@ -311,7 +311,7 @@ def _statement(table: _Table, rows: int) -> str:
     return f"{table.insert} VALUES {', '.join([row] * rows)}"
 
 
-def _attempt_row(one: Attempt, at: str) -> tuple[object, ...]:
+def _try_row(one: Attempt, at: str) -> tuple[object, ...]:
     request, outcome = one.request, one.outcome
     what, reason = ("reply", outcome.finish or "") if isinstance(outcome, Reply) else (outcome.kind, outcome.reason)
     return str(request.key), request.content_hash, what, reason, one.seconds, at, one.cost_usd

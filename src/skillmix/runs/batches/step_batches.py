@@ -1,9 +1,14 @@
-"""The batches of a step: which models make their calls in batches, what they cost, and when a run leaves them."""
+"""Batches of a run: which models make their calls in batches, what they cost, what is under way, and when a run leaves.
+
+A conversation takes three to five batches in a row: the two turns of the student, the gradings, and further attempts at
+gradings that could not be read.
+"""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from skillmix.calls import Model
 from skillmix.experiment.costs import Price, price_of
@@ -18,7 +23,24 @@ from skillmix.runs.progress import say
 if TYPE_CHECKING:
     from skillmix.models.batches.clients import BatchClient
     from skillmix.runs.batches.batched import Batched
+    from skillmix.runs.run import Run
     from skillmix.runs.scheduler import Scheduler
+
+WAIT: Final = 26 * 3600.0
+"""Seconds without a result after which a run leaves its batches; providers end theirs after 24 hours."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchWishes:
+    """What the user wants of the batches of a run."""
+
+    wait: float = WAIT
+    """Seconds without a result after which the run leaves its batches; 0 leaves them as soon as they are sent."""
+    forgets: bool = False
+    """Whether calls that are part of batches are made again, although they may be paid for."""
+
+
+USUAL: Final = BatchWishes()
 
 
 def batched(settings: Settings, name: str, stored: Sequence[StoredBatch]) -> BatchDialect | None:
@@ -35,17 +57,15 @@ def open_batched(
     stored = journal.batches()
     if not stored and not any(settings.batch for settings in used.values()):
         return {}
-    from skillmix.runs.batches.batched import Batched, BatchedName
+    from skillmix.runs.batches.batched import Batched
 
     made = {}
     for name, settings in used.items():
         dialect = batched(settings, name, stored)
         if dialect is None:
             continue
-        client = _client(settings, dialect)
         direct = None if settings.batch else models[name]
-        asked = BatchedName(name, budget, direct)
-        model = Batched(asked, client, journal, say)
+        model = Batched(name, _client(settings, dialect), journal, budget, say, direct)
         opened.push_async_callback(model.close)
         models[name] = made[name] = model
     return made
@@ -128,3 +148,52 @@ def price_of_calls(settings: Settings, prices: dict[str, Price]) -> Price | None
     price = price_of(spec, prices)
     dialect = dialect_of(spec, settings.batch) if settings.batch else None
     return price if price is None or dialect is None else price.in_batch(dialect.factor)
+
+
+_QUERY = (
+    "SELECT b.tag, b.model, b.dialect, b.state, b.batch, b.seen, b.at, c.stage, c.turn, c.attempt, count(*), "
+    "total(c.cost_usd) FROM calls AS c JOIN batches AS b ON b.tag = c.batch WHERE c.status = 'submitted' "
+    "GROUP BY b.tag, c.stage, c.turn, c.attempt ORDER BY b.at, b.tag, c.stage, c.turn, c.attempt"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PartInBatch:
+    """Calls of one turn, or gradings, that are part of one batch."""
+
+    tag: str
+    model: str
+    """The model as tasks name it, such as `grader:judge`."""
+    dialect: str
+    batch: str | None
+    """The provider's id; None if it is not known."""
+    state: str
+    """The provider's last word for the state of the batch, or how far this side is."""
+    since: str
+    part: str
+    """Which calls of their conversations they are: first turns, second turns or gradings."""
+    calls: int
+    worst_usd: float
+    """The most that these calls can cost, where prices are known."""
+
+    @property
+    def in_words(self) -> str:
+        """A line for the terminal."""
+        calls = plural(self.calls, "call")
+        where = f"{self.dialect} {self.batch}" if self.batch else self.dialect
+        return f"{self.part} of {self.model.replace(':', ' ')}: {calls} in {where}, {self.state}, since {self.since}"
+
+
+def parts_in_batches(run: "Run") -> list[PartInBatch]:
+    """The calls of a run that are in batches, the oldest batch first."""
+    parts = []
+    with run.read() as journal:
+        for tag, model, dialect, state, batch, seen, at, stage, turn, attempt, calls, worst in journal.rows(_QUERY):
+            word = seen or {"written": "not sent yet", "creating": "perhaps created"}.get(state, state)
+            if stage == "generate":
+                part = {1: "first turns", 2: "second turns"}.get(int(turn), f"turns {turn}")
+            else:
+                part = f"gradings, attempt {int(attempt) + 1}" if int(attempt) else "gradings"
+            since = at[:16].replace("T", " ")
+            parts.append(PartInBatch(tag, model, dialect, batch, word, since, part, int(calls), float(worst)))
+    return parts
