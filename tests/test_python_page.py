@@ -67,7 +67,7 @@ def test_every_public_name_is_on_the_page_and_loads() -> None:
     for name in skillmix.__all__:
         assert getattr(skillmix, name) is not None
         assert name.startswith("__") or re.search(rf"\b{name}\b", PAGE), f"docs/python.md does not mention {name}"
-    assert set(skillmix.__all__) <= set(dir(skillmix))
+    assert dir(skillmix) == sorted(skillmix.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = skillmix.nonsense
 

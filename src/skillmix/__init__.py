@@ -98,5 +98,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """All names, so that a notebook completes public names before they are loaded."""
-    return sorted({*globals(), *__all__})
+    """The public names, so that a notebook completes them before they are loaded."""
+    return sorted(__all__)

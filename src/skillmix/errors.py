@@ -1,10 +1,29 @@
-"""Exceptions that commands show to the user without a traceback."""
+"""What users are told besides results: errors, which commands show without a traceback, and the log."""
 
+import logging
+import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 _MOST_FAULTS: Final = 20
 """Faults that one error lists; it counts the others."""
+
+
+class _StandardError(logging.Handler):
+    """Writes each message as a line to standard error; a closed stream stops no run."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(AttributeError, OSError, ValueError):
+            sys.stderr.write(f"{self.format(record)}\n")
+            sys.stderr.flush()
+
+
+LOG: Final = logging.getLogger("skillmix")
+"""Progress and hints are of level INFO; notes on results and what is missing are of level WARNING."""
+LOG.setLevel(logging.INFO)
+LOG.addHandler(_StandardError())
+LOG.propagate = False
 
 
 class UserError(Exception):

@@ -1,13 +1,17 @@
 """Starting files are valid, run, and never overwrite anything."""
 
+import json
 from pathlib import Path
 
+import jsonschema
 import pytest
 import yaml
 
 from skillmix.commands import main
 from skillmix.commands.start import PURPOSES, starter
 from skillmix.experiment.experiment import load_experiment
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
 @pytest.mark.parametrize("purpose", PURPOSES)
@@ -83,3 +87,18 @@ def test_an_unknown_purpose_gets_the_nearest(in_folder: Path, capsys: pytest.Cap
 
     assert stop.value.code == 2
     assert 'Did you mean "evaluate"?' in capsys.readouterr().err
+
+
+def test_the_schema_accepts_the_files_that_ship_and_refuses_an_unknown_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    check = jsonschema.Draft202012Validator(schema)
+    files = [file.read_text(encoding="utf-8") for file in sorted(EXPERIMENTS.glob("*.yaml"))]
+    files = [text for text in files if "matrix:" not in text] + [starter(purpose) for purpose in PURPOSES]
+
+    assert len(files) > 10
+    for text in files:
+        check.validate(yaml.safe_load(text))
+    assert not check.is_valid({"name": "r", "steps": [], "sed": 1})
+    assert not check.is_valid({"name": "r", "steps": [{"name": "e", "stage": "evaluate"}]})
+    assert schema["properties"]["seed"]["description"] == "Seed of the draws and of every call."

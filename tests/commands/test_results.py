@@ -82,6 +82,32 @@ def test_scores_json_has_the_documented_form(capsys: pytest.CaptureFixture[str],
     )
 
 
+def test_a_score_below_a_floor_fails_and_is_named(capsys: pytest.CaptureFixture[str], in_folder: Path) -> None:
+    run(capsys, "import-texts", str(EXAMPLE), "--run", "demo")
+
+    assert run(capsys, "scores", "demo", "--fail-below", "tuned=.9")[0] == 0
+    status, out, err = run(capsys, "scores", "demo", "--json", "--fail-below", "tuned=.9", "--fail-below", "small=.5")
+
+    assert status == 1
+    values = {
+        row["k"]: row["value"] for row in json.loads(out) if row["student"] == "small" and row["metric"] == "full_marks"
+    }
+    assert values[1] > 0.5 > max(values[2], values[3])
+    assert [line.partition(", k = ")[2][:1] for line in err.splitlines() if line.startswith("failed: ")] == ["2", "3"]
+    assert run(capsys, "scores", "demo", "--fail-below", "other=.5")[0] == 2
+    assert run(capsys, "scores", "demo", "--fail-below", "1.5")[0] == 2
+
+
+def test_a_quiet_command_prints_warnings_and_no_hints(capsys: pytest.CaptureFixture[str], in_folder: Path) -> None:
+    assert "next: " in run(capsys, "init", "data")[2]
+    assert run(capsys, "init", "evaluate", "--quiet")[2] == ""
+    run(capsys, "import-texts", str(EXAMPLE), "--run", "demo")
+
+    status, _, err = run(capsys, "scores", "demo", "--quiet", "--fail-below", "1")
+
+    assert status == 1 and "failed: full_marks of small" in err
+
+
 def test_a_run_without_gradings_says_so(capsys: pytest.CaptureFixture[str], in_folder: Path) -> None:
     line = {"skills": ["metaphor"], "topic": "Sewing", "student": "s", "text": "A stitch."}
     (in_folder / "t.jsonl").write_text(json.dumps(line), encoding="utf-8")

@@ -9,7 +9,7 @@ import pytest
 from skillmix.commands import main, parser_of_all
 
 HEAVY = "torch transformers gguf aiohttp jinja2 matplotlib numpy peft pyarrow pydantic rich yaml"
-WITHOUT_JSON = {"completion", "export", "init", "import-inspect", "import-texts", "import-reference", "merge"}
+WITHOUT_JSON = {"completion", "export", "init", "import-inspect", "import-texts", "import-reference", "merge", "schema"}
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:

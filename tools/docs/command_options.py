@@ -41,8 +41,8 @@ def _place(action: argparse.Action) -> str:
 
 
 def _rows(parser: argparse.ArgumentParser) -> Iterator[list[str]]:
-    """Places that need words first, then options in their order, then `--json`."""
-    actions = [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
+    """Places that need words first, then options in their order, then `--json`; not the options of all commands."""
+    actions = [action for action in parser._actions if action.dest not in ("help", "quiet")]
     for action in sorted(actions, key=lambda one: (bool(one.option_strings), "--json" in one.option_strings)):
         if action.option_strings:
             yield [f"`{_named(action)}`", _meaning(action, parser)]

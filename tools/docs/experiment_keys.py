@@ -3,9 +3,7 @@
 The type and the default of a key come from pydantic, its meaning from the docstring below it or from `description`.
 """
 
-import ast
 import inspect
-import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -81,27 +79,13 @@ def _keys(section: type[Section], schema: Mapping[str, Any]) -> Iterator[tuple[s
 
 def meaning_of(section: type[Section], key: str) -> str:
     """What a key means: its own docstring, its description, or the sentence of the section that it holds."""
-    for owner in section.__mro__:
-        if key in inspect.get_annotations(owner):
-            own = _docstrings(owner).get(key) or section.model_fields[key].description
-            held = section.model_fields[key].annotation
-            if own is None and inspect.isclass(held) and issubclass(held, Section):
-                own = in_a_sentence(held)
-            if own is None:
-                raise ValueError(f"{owner.__name__}.{key} has no docstring: write what the key means")
-            return own
-    raise ValueError(f"{section.__name__} has no key {key}")
-
-
-def _docstrings(owner: type) -> dict[str, str]:
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
-    assert isinstance(body, ast.ClassDef)
-    found = {}
-    for field, after in zip(body.body, body.body[1:], strict=False):
-        is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_text:
-            found[field.target.id] = " ".join(str(after.value.value).split())  # type: ignore[attr-defined]
-    return found
+    field = section.model_fields[key]
+    own = field.description
+    if own is None and inspect.isclass(field.annotation) and issubclass(field.annotation, Section):
+        own = in_a_sentence(field.annotation)
+    if own is None:
+        raise ValueError(f"{section.__name__}.{key} has no docstring: write what the key means")
+    return " ".join(own.split())
 
 
 _SECTIONS: Final = {

@@ -6,6 +6,7 @@ Standard output is for data, standard error for everything else. Exit status 0: 
 unreadable items; 2: the user must change something; 128 + n: ended by signal n (130: Ctrl-C).
 """
 
+import logging
 import os
 import signal
 import sys
@@ -19,7 +20,7 @@ from skillmix import __version__
 from skillmix.catalog.own_code import trusting_code
 from skillmix.commands import catalog, dataset, exchange, graders, one_text, results, run, start
 from skillmix.commands.shared import Command, CommandParser
-from skillmix.errors import Interrupted, UserError, visible
+from skillmix.errors import LOG, Interrupted, UserError, visible
 from skillmix.render import wrapped
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         getattr(options, "parser", parser).refuse(unknown)
     if not hasattr(options, "command"):
         parser.ask_for_command()
+    LOG.setLevel(logging.WARNING if options.quiet else logging.INFO)
     command: Command = options.command
     try:
         with ending_like_ctrl_c(), trusting_code(getattr(options, "trust_code", False)):

@@ -18,7 +18,7 @@ from skillmix.commands.shared import (
     positive,
     print_json,
 )
-from skillmix.errors import UserError
+from skillmix.errors import LOG, UserError
 from skillmix.render import are, plural, wrapped
 
 if TYPE_CHECKING:
@@ -216,14 +216,14 @@ def _show_frequencies(counted: "Counted", *, as_json: bool) -> int:
     from skillmix.runs.stopping import signal_of
 
     for key, problem in list(counted.failed.items())[:1]:
-        print(f"failed: {plural(len(counted.failed), 'call')}, such as {key}: {problem.reason}", file=sys.stderr)
+        LOG.warning(f"failed: {plural(len(counted.failed), 'call')}, such as {key}: {problem.reason}")
     stopped = counted.counts.stopped
     number = signal_of(stopped)
     if number is not None:
-        print(f"interrupted; all answers are in {counted.run.path}: run the same command to go on", file=sys.stderr)
+        LOG.warning(f"interrupted; all answers are in {counted.run.path}: run the same command to go on")
         return 128 + number
     if stopped is not None:
-        print(f"stopped: {stopped.value}; raise it and run again to go on", file=sys.stderr)
+        LOG.warning(f"stopped: {stopped.value}; raise it and run again to go on")
     result = counted.result
     if as_json:
         print_json(result.as_json())
@@ -233,10 +233,10 @@ def _show_frequencies(counted: "Counted", *, as_json: bool) -> int:
             print(wrapped(line))
     sys.stdout.flush()
     for reason, count in result.corpus["skipped"].items():
-        print(f"corpus: {count:,} {reason}", file=sys.stderr)
+        LOG.warning(f"corpus: {count:,} {reason}")
     if result.unknown:
-        print(f"unknown: {are(result.unknown, 'answer')} missing or cannot be read", file=sys.stderr)
-    print(f"exclude list: exclude: [file:{counted.run.path / LIST_FILE}]", file=sys.stderr)
+        LOG.warning(f"unknown: {are(result.unknown, 'answer')} missing or cannot be read")
+    LOG.info(f"exclude list: exclude: [file:{counted.run.path / LIST_FILE}]")
     return 0 if counted.is_complete else 1
 
 

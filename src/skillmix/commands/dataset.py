@@ -1,13 +1,12 @@
 """`skillmix dataset`: run the dataset steps of an experiment, or make one data set from runs."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skillmix.commands.run import add_change_options, add_on_option, add_step_option, run
 from skillmix.commands.shared import Commands, add_command, positive, print_json
-from skillmix.errors import UserError
+from skillmix.errors import LOG, UserError
 from skillmix.render import plural
 
 if TYPE_CHECKING:
@@ -131,9 +130,7 @@ def _dataset_of_runs(options: argparse.Namespace) -> int:
         print(written.folder)
         if written.preferences is not None:
             print(written.preferences.file)
-            print(
-                f"{plural(written.preferences.pairs, 'pair')} of texts in {written.preferences.file}", file=sys.stderr
-            )
+            LOG.info(f"{plural(written.preferences.pairs, 'pair')} of texts in {written.preferences.file}")
     return 1 if written.left.undecided or written.left.unfinished else 0
 
 
@@ -168,7 +165,7 @@ def _print_left_out(left: "LeftOut", recipe: str) -> None:
     }
     for why, count in counts.items():
         if count:
-            print(f"{plural(count, 'text')} {why}", file=sys.stderr)
+            LOG.warning(f"{plural(count, 'text')} {why}")
 
 
 def _shares(text: str) -> dict[int, float]:

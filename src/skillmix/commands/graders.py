@@ -9,7 +9,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from skillmix.commands.shared import Commands, above_zero, add_command, add_trust_option, positive, print_json
-from skillmix.errors import UserError
+from skillmix.errors import LOG, UserError
 from skillmix.render import are, name_hint, plural, share, whole, wrapped
 
 if TYPE_CHECKING:
@@ -132,10 +132,10 @@ def _print_task(task: "AnnotationTask", raters: Sequence[str]) -> None:
         short = "" if number == settings.texts else f" instead of {whole(settings.texts)}: the run has no more"
         width = share(width_of(number, agreement=settings.agreement))
         at = f"interval of agreement {width} wide at {share(settings.agreement)}"
-        print(f"{rater} reads {plural(number, 'text')}{short}; {at}", file=sys.stderr)
+        LOG.info(f"{rater} reads {plural(number, 'text')}{short}; {at}")
     if len(task.raters) > 1:
         shared = task.assignment.shared
-        print(f"{plural(shared, 'text')} for everybody, {whole(task.assignment.distinct)} in all", file=sys.stderr)
+        LOG.info(f"{plural(shared, 'text')} for everybody, {whole(task.assignment.distinct)} in all")
 
 
 def _export(task: "AnnotationTask", rater: str, options: argparse.Namespace) -> int:
@@ -150,7 +150,7 @@ def _export(task: "AnnotationTask", rater: str, options: argparse.Namespace) -> 
         f" --{name} {quote(str(getattr(options, name)))}" for name in names if getattr(options, name) is not None
     )
     name = f"skillmix annotate {quote(options.run)}{given} --rater {rater} --import {quote(str(options.export))}"
-    print(f"fill the column vote with 1, 0 or ?, then: {name}", file=sys.stderr)
+    LOG.info(f"fill the column vote with 1, 0 or ?, then: {name}")
     return 0
 
 
@@ -178,7 +178,7 @@ def _serve(task: "AnnotationTask", raters: Sequence[str], options: argparse.Name
         else:
             for rater, address in addresses.items():
                 print(f"{rater}: {address}")
-        print("open the link of each person in a browser of this machine; Ctrl-C ends", file=sys.stderr)
+        LOG.info("open the link of each person in a browser of this machine; Ctrl-C ends")
         sys.stdout.flush()
 
     with ExitStack() as opened:
@@ -194,7 +194,7 @@ def _serve(task: "AnnotationTask", raters: Sequence[str], options: argparse.Name
 def _print_answers(task: "AnnotationTask", stores: "Mapping[str, AnswerStore]") -> None:
     for rater, store in stores.items():
         done = store.answered(task.texts(rater))
-        print(f"{rater}: {whole(sum(done))} of {plural(len(done), 'text')} answered", file=sys.stderr)
+        LOG.info(f"{rater}: {whole(sum(done))} of {plural(len(done), 'text')} answered")
 
 
 def add_calibrate(commands: Commands) -> None:
@@ -265,21 +265,21 @@ def _calibrate(plan: "CalibrationPlan", options: argparse.Namespace) -> int:
     calibration = calibrated(plan, prices=options.prices)
     for key, problem in list(calibration.counts.failed.items())[:1]:
         failed = plural(len(calibration.counts.failed), "call")
-        print(f"failed: {failed}, such as {key}: {problem.reason}", file=sys.stderr)
+        LOG.warning(f"failed: {failed}, such as {key}: {problem.reason}")
     stopped = calibration.counts.stopped
     signal = signal_of(stopped)
     if signal is not None:
-        print(f"interrupted; all answers are in {calibration.run.path}: run the same command to go on", file=sys.stderr)
+        LOG.warning(f"interrupted; all answers are in {calibration.run.path}: run the same command to go on")
         return 128 + signal
     if stopped is not None:
-        print(f"stopped: {stopped.value}; raise it and run again to go on", file=sys.stderr)
+        LOG.warning(f"stopped: {stopped.value}; raise it and run again to go on")
     page = write_card(calibration)
     if options.json:
         print_json(calibration.as_json())
     else:
         print(card_lines(calibration))
     sys.stdout.flush()
-    print(f"card: open {page} in a browser", file=sys.stderr)
+    LOG.info(f"card: open {page} in a browser")
     return 0 if calibration.is_complete else 1
 
 
@@ -296,5 +296,5 @@ def _dry_run(plan: "CalibrationPlan", options: argparse.Namespace) -> int:
             print(f"\n{wrapped(note)}")
     sys.stdout.flush()
     for warning in budget_warnings(estimates, plan.experiment.budget):
-        print(f"warning: {warning}", file=sys.stderr)
+        LOG.warning(f"warning: {warning}")
     return 0

@@ -1,7 +1,6 @@
 """Commands about one combination, named on the command line: `prompts`, `parse-reply` and `grade-text`."""
 
 import argparse
-import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from skillmix.commands.shared import (
     print_json,
     standard_input,
 )
-from skillmix.errors import UserError, errors_of, refuse
+from skillmix.errors import LOG, UserError, errors_of, refuse
 from skillmix.render import grounds, wrapped
 
 if TYPE_CHECKING:
@@ -138,10 +137,9 @@ def _warn_of_unchecked(combinations: "Sequence[Combination]") -> None:
 
     unchecked = {skill for combination in combinations for skill in combination.skills if checker_of(skill) is None}
     if unchecked:
-        print(
+        LOG.warning(
             f"note: code cannot check {len(unchecked)} of these skills, such as {min(unchecked)!r}; the functions of "
-            "skillmix.rewards refuse them. The catalogue verifiable has skills that code can check.",
-            file=sys.stderr,
+            "skillmix.rewards refuse them. The catalogue verifiable has skills that code can check."
         )
 
 
@@ -154,7 +152,7 @@ def _copy(options: argparse.Namespace) -> int:
     if options.json:
         return print_json({"folder": str(options.copy), "files": files})
     print("\n".join(str(options.copy / file) for file in files))
-    print(f"Change the files, then name the folder: prompts: {_as_path(options.copy)}", file=sys.stderr)
+    LOG.info(f"Change the files, then name the folder: prompts: {_as_path(options.copy)}")
     return 0
 
 

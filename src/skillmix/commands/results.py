@@ -23,12 +23,26 @@ from skillmix.commands.shared import (
     print_scores,
     score_rows,
 )
-from skillmix.render import CUT, duration, grounds, one_line, plural, point_line, share, side_by_side, whole, wrapped
+from skillmix.errors import LOG, UserError
+from skillmix.render import (
+    CUT,
+    duration,
+    grounds,
+    name_hint,
+    one_line,
+    plural,
+    point_line,
+    share,
+    side_by_side,
+    whole,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from skillmix.runs.reading.denials import TextUnderGrader
     from skillmix.runs.reading.text_rows import TextRow
     from skillmix.runs.run import Run
+    from skillmix.scores.cells import CellScore
     from skillmix.scores.pairs import BestText, DifferingTexts
 
     DenialWords = Mapping[TextUnderGrader, Mapping[str, str]]
@@ -49,6 +63,14 @@ def add_parsers(commands: Commands) -> None:
     parser.add_argument("--wide", action="store_true", help="print every metric and count, one row for each k")
     parser.add_argument(
         "--sets", action="store_true", help="add rows for reserved and for seen skill sets of train skills"
+    )
+    parser.add_argument(
+        "--fail-below",
+        action="append",
+        default=[],
+        type=_floor,
+        metavar="[STUDENT=]SHARE",
+        help="exit with status 1 if a score of --metric is below this share or unknown; may be repeated",
     )
 
     parser = add_command(commands, "compare", compare)
@@ -122,6 +144,18 @@ def status(options: argparse.Namespace) -> int:
     return 0
 
 
+def _floor(text: str) -> tuple[str, float]:
+    """The student, or "" for all of them, and the least share of `--fail-below`."""
+    student, _, share = text.rpartition("=")
+    try:
+        least = float(share)
+    except ValueError:
+        least = -1.0
+    if not 0 <= least <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share from 0 to 1, nor STUDENT=SHARE")
+    return student, least
+
+
 def scores(options: argparse.Namespace) -> int:
     """Print the score table of a run, or its outcomes where graders name outcomes."""
     from skillmix.runs.run import open_run
@@ -129,6 +163,10 @@ def scores(options: argparse.Namespace) -> int:
 
     run = open_run(options.run)
     if run.has_outcomes:
+        if options.fail_below:
+            raise UserError(
+                "--fail-below needs scores, and the graders of this run name outcomes.", hint="Leave it out."
+            )
         print_outcomes(run, name=options.run, as_json=options.json)
         return 0
     by_sets = options.sets or (not options.json and run.makes_data)
@@ -140,17 +178,37 @@ def scores(options: argparse.Namespace) -> int:
     from skillmix.scores.table import cut_lines, set_table, trained_note
 
     for line in cut_lines(scores):
-        print(f"cut: {line}", file=sys.stderr)
+        LOG.warning(f"cut: {line}")
     if options.json:
-        return print_json(score_rows(scores, by_sets=options.sets))
-    if scores:
+        print_json(score_rows(scores, by_sets=options.sets))
+    elif scores:
         print_first(scored)
         print_scores(scores, run=options.run, metric=options.metric, wide=options.wide)
-    print_result(scored, run=options.run)
-    for part in (set_table(scores), trained_note(scores)):
-        if part:
-            print(f"\n{part if part.startswith('|') else wrapped(part, indent=2)}")
-    return 0
+    if not options.json:
+        print_result(scored, run=options.run)
+        for part in (set_table(scores), trained_note(scores)):
+            if part:
+                print(f"\n{part if part.startswith('|') else wrapped(part, indent=2)}")
+    sys.stdout.flush()
+    return _status_of_floors(scores, options.metric, options.fail_below)
+
+
+def _status_of_floors(scores: "Sequence[CellScore]", metric: str, floors: Sequence[tuple[str, float]]) -> int:
+    """The exit status: 1, after a line for each score that is below a floor or unknown, else 0."""
+    status = 0
+    for student, least in floors:
+        rows = [s for s in scores if s.metric == metric and s.sets == "all" and student in ("", s.student)]
+        if not rows:
+            known = list(dict.fromkeys(score.student for score in scores))
+            raise UserError(
+                f"--fail-below finds no score of {student or 'a student'}.",
+                hint=name_hint(student, known, otherwise=f"Students with scores: {', '.join(known) or 'none'}."),
+            )
+        for row in (row for row in rows if row.value is None or row.value < least):
+            status = 1
+            value = "unknown" if row.value is None else f"{row.value:.3f}, below {least:g}"
+            LOG.warning(f"failed: {metric} of {row.student} by {row.grader}, {row.setting}, k = {row.k}: {value}")
+    return status
 
 
 def compare(options: argparse.Namespace) -> int:

@@ -21,6 +21,7 @@ from skillmix.commands.shared import (
     program,
     score_rows,
 )
+from skillmix.errors import LOG
 from skillmix.render import plural, wrapped
 
 if TYPE_CHECKING:
@@ -149,12 +150,12 @@ def run(options: argparse.Namespace) -> int:
         batches=_batch_wishes(options),
     )
     for line in result.failure_lines():
-        print(f"failed: {line}", file=sys.stderr)
+        LOG.warning(f"failed: {line}")
     left = _left_early(result)
     if left is not None:
         return left
     if result.stopped:
-        print(f"stopped: {result.stopped.value}; raise it and run again to go on", file=sys.stderr)
+        LOG.warning(f"stopped: {result.stopped.value}; raise it and run again to go on")
     scored = ScoredRun([], [], [])
     undecided = 0
     if options.stage == "dataset":
@@ -170,9 +171,9 @@ def run(options: argparse.Namespace) -> int:
     ungraded = result.ungraded(scored.scores)
     if ungraded and result.has_all_texts:
         whose = "its" if ungraded == 1 else "their"
-        print(f"ungraded: {plural(ungraded, 'text')}, as too many of {whose} grades cannot be read", file=sys.stderr)
+        LOG.warning(f"ungraded: {plural(ungraded, 'text')}, as too many of {whose} grades cannot be read")
     if undecided and result.has_all_texts:
-        print(f"undecided: {plural(undecided, 'text')}, as grades cannot be read or have no majority", file=sys.stderr)
+        LOG.warning(f"undecided: {plural(undecided, 'text')}, as grades cannot be read or have no majority")
     _close(options, result, scored)
     return 0 if result.is_complete and not ungraded and not undecided else 1
 
@@ -180,18 +181,17 @@ def run(options: argparse.Namespace) -> int:
 def _left_early(result: "RunResult") -> int | None:
     """The exit status of a run that left calls under way, after a line on how to go on; None if it did not."""
     if result.is_interrupted:
-        print(f"interrupted; all answers are in {result.run.path}: run the same command to go on", file=sys.stderr)
+        LOG.warning(f"interrupted; all answers are in {result.run.path}: run the same command to go on")
         return 128 + (result.signal or 0)
     if not result.has_batches:
         return None
     from skillmix.runs.batches.step_batches import parts_in_batches
 
     for part in parts_in_batches(result.run):
-        print(f"waiting: {part.in_words}", file=sys.stderr)
-    print(
+        LOG.warning(f"waiting: {part.in_words}")
+    LOG.info(
         f"batches are under way; all answers are in {result.run.path}: run the same command again to read them and go "
-        "on",
-        file=sys.stderr,
+        "on"
     )
     return IN_BATCHES
 
@@ -220,9 +220,9 @@ def _close(options: argparse.Namespace, result: "RunResult", scored: "ScoredRun"
 
     sys.stdout.flush()
     for line in cut_lines(scored.scores):
-        print(f"cut: {line}", file=sys.stderr)
+        LOG.warning(f"cut: {line}")
     for line in result.waiting_lines():
-        print(f"missing: {line}", file=sys.stderr)
+        LOG.warning(f"missing: {line}")
     cost = cost_line(
         called=result.called,
         found=_found(result),
@@ -230,13 +230,13 @@ def _close(options: argparse.Namespace, result: "RunResult", scored: "ScoredRun"
         cpu_seconds=sum(os.times()[:4]),
         cost_usd=result.cost_usd,
     )
-    print(f"{cost}; all in {result.run.path}", file=sys.stderr)
+    LOG.info(f"{cost}; all in {result.run.path}")
     for page in result.reports:
-        print(f"report: open {page} in a browser", file=sys.stderr)
+        LOG.info(f"report: open {page} in a browser")
     if not options.json:
         ended = Ended(result.run, options.experiment, options.set, scored, has_report=bool(result.reports))
         for line in command_lines(next_commands(ended, program=program())):
-            print(line, file=sys.stderr)
+            LOG.info(line)
 
 
 def _found(result: "RunResult") -> int:
@@ -276,7 +276,7 @@ def dry_run(options: argparse.Namespace) -> int:
     sys.stdout.flush()
     lacking = lacks_here(experiment, calls_here=getattr(options, "on", None) is None)
     for warning in (*budget_warnings(estimates, experiment.budget), *lacking):
-        print(f"warning: {warning}", file=sys.stderr)
+        LOG.warning(f"warning: {warning}")
     return 0
 
 

@@ -13,7 +13,7 @@ from shlex import quote
 from shutil import which
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
-from skillmix.errors import UserError, visible
+from skillmix.errors import LOG, UserError, visible
 from skillmix.render import did_you_mean, name_hint
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ def add_command(commands: Commands, name: str, run: Command, *, has_json: bool =
     about = getdoc(run) or ""
     parser: argparse.ArgumentParser = commands.add_parser(name, help=about.partition("\n")[0], description=about)
     parser.set_defaults(command=run, parser=parser)
+    parser.add_argument("--quiet", action="store_true", help="print only warnings and errors on standard error")
     if has_json:
         parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -189,7 +190,7 @@ def standard_input() -> str:
     """Read standard input to its end, as text."""
     try:
         if sys.stdin.isatty():
-            print("reading standard input; end it with Ctrl-D", file=sys.stderr)
+            LOG.info("reading standard input; end it with Ctrl-D")
         raw = sys.stdin.buffer.read(_LONGEST_INPUT + 1)
     except (AttributeError, ValueError):
         raise UserError("Standard input is closed.", hint="Give the text to read on standard input.") from None
@@ -262,7 +263,7 @@ def print_outcomes(run: "Run", *, name: str, as_json: bool) -> "list[OutcomeScor
 def print_notes(notes: Iterable[str]) -> None:
     """Print notes on a result to standard error."""
     for note in notes:
-        print(f"note: {note}", file=sys.stderr)
+        LOG.warning(f"note: {note}")
 
 
 def print_json(value: object) -> int:

@@ -1,16 +1,15 @@
-"""Commands to begin with: `init` writes an experiment file, `completion` a shell script, `models` lists models."""
+"""Commands to begin with: `init`, `schema` and `completion` write what an editor or a shell needs; `models` lists."""
 
 import argparse
 import json
 import re
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
 from typing import Final
 
 from skillmix.commands.shared import Commands, add_command, print_json, program
-from skillmix.errors import UserError
+from skillmix.errors import LOG, UserError
 from skillmix.render import wrapped
 
 PURPOSES: Final = {
@@ -22,12 +21,13 @@ _MODEL: Final = re.compile(r'(?<=\{model: ")[^"]+(?=")')
 
 
 def add_parsers(commands: Commands) -> None:
-    """Add the command `init`."""
+    """Add the commands `init`, `schema` and `completion`."""
     parser = add_command(commands, "init", init, has_json=False)
     about = "; ".join(f"{name}: {words}" for name, words in PURPOSES.items())
     parser.add_argument("purpose", choices=tuple(PURPOSES), metavar="|".join(PURPOSES), help=about)
     parser.add_argument("--model", metavar="SPEC", help="the model, such as openai:NAME@http://localhost:8000/v1")
     parser.add_argument("--output", type=Path, metavar="FILE", help="default: PURPOSE.yaml; never overwritten")
+    add_command(commands, "schema", schema, has_json=False)
     shells = add_command(commands, "completion", completion, has_json=False)
     shells.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that the script is for")
 
@@ -83,8 +83,15 @@ def init(options: argparse.Namespace) -> int:
     except FileExistsError:
         raise UserError(f"{file} exists, and init overwrites nothing.", hint="Choose another file: --output.") from None
     print(file)
-    print(f"next: read the file, then: {program()} run {shown} --dry-run", file=sys.stderr)
+    LOG.info(f"next: read the file, then: {program()} run {shown} --dry-run")
     return 0
+
+
+def schema(_: argparse.Namespace) -> int:
+    """Print the JSON Schema of an experiment file, with which editors complete and check its keys."""
+    from skillmix.experiment.experiment import Experiment
+
+    return print_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **Experiment.model_json_schema()})
 
 
 def starter(purpose: str, *, model: str | None = None) -> str:

@@ -146,7 +146,12 @@ class StudentSettings(AskedModel):
     timeout: Seconds = 600
     tuned_from: Name | None = None
     """The student that this one was tuned from; for a model without a `skillmix.json` of its own."""
-    trained_on: Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)] = []
+    trained_on: Annotated[
+        list[str],
+        BeforeValidator(
+            lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]
+        ),
+    ] = []
     """Folders of the data sets that the student was tuned on, or their `skillmix.json`."""
     lineage: str | None = None
     """Folder with the `skillmix.json` of the student's model, or that file."""

@@ -98,7 +98,7 @@ def keys_in(counts: object) -> list[str]:
 class Section(BaseModel):
     """A part of an experiment file: frozen, without unknown keys, without infinite numbers."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     left_out_if_unset: ClassVar[tuple[str, ...]] = ()
     """Keys that newer versions added: without a value, stored experiments keep the form that they had before."""

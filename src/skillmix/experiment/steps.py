@@ -75,7 +75,7 @@ Raters = Annotated[
         Annotated[str, checked_by(lambda spec: spec == HUMAN_RATER or scripted_rater(spec))],
     ],
     AfterValidator(_named),
-    BeforeValidator(_by_name),
+    BeforeValidator(_by_name, json_schema_input_type=dict[Name, str] | list[Name]),
 ]
 """Who reads, each a person (`human`) or simulated (`scripted:rater?…`); a list of names means people."""
 

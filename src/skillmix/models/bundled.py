@@ -19,7 +19,7 @@ from shutil import copyfileobj, rmtree
 from typing import Final
 from zipfile import BadZipFile, ZipFile
 
-from skillmix.errors import UserError
+from skillmix.errors import LOG, UserError
 from skillmix.models.lineage_files import LINEAGE_FILE
 
 Say = Callable[[str], None]
@@ -103,7 +103,7 @@ def bundled_model(name: str, *, say: Say | None = None) -> Path:
         raise UserError(f"No model named {name!r} is bundled.", hint=f"Bundled models: {', '.join(SOURCES)}.")
     folder = _folder(name)
     if not _is_ready(folder):
-        _make_once(source, folder, say=say or _write_to_stderr)
+        _make_once(source, folder, say=say or LOG.info)
     return folder
 
 
@@ -260,8 +260,3 @@ def _make_folder(folder: Path) -> None:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()
-
-
-def _write_to_stderr(message: str) -> None:
-    sys.stderr.write(f"{message}\n")
-    sys.stderr.flush()

@@ -7,8 +7,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from logging import INFO
 from typing import TYPE_CHECKING, Final, Literal
 
+from skillmix.errors import LOG
 from skillmix.render import dollars, duration, percent, plural, whole
 from skillmix.runs.scheduler import CallCounts
 
@@ -115,10 +117,8 @@ class Work:
 
 
 def say(line: str) -> None:
-    """Write one line to standard error; a closed stream stops no run."""
-    with suppress(AttributeError, OSError, ValueError):
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
+    """Write one line to standard error, unless the command is quiet."""
+    LOG.info(line)
 
 
 class RunProgress:
@@ -250,7 +250,7 @@ class RunProgress:
     def _new_bar(self) -> "Live | None":
         """A bar at the bottom of the terminal, below everything written to standard error; None for a file."""
         try:
-            if not self._steps or sys.stderr is None or not sys.stderr.isatty():
+            if not (self._steps and LOG.isEnabledFor(INFO) and sys.stderr is not None and sys.stderr.isatty()):
                 return None
         except ValueError:  # closed
             return None
