@@ -15,7 +15,7 @@ from skillmix.errors import faults_error
 from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep
 from skillmix.files import fault_words, known_keys, read_shared_yaml
 from skillmix.models.checkpoints import base_and_adapters, parameters_in
-from skillmix.models.shapes import shape_of
+from skillmix.models.shapes import CopiedShape, shape_of
 from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 
 _CHARACTERS_PER_TOKEN: Final = 3
@@ -180,7 +180,7 @@ def parameters_of(model: str) -> float | None:
     spec = parse_spec(model)
     shape = shape_of(spec)
     if shape is not None:
-        return shape.weights
+        return parameters_of(shape.spec) if isinstance(shape, CopiedShape) else shape.weights
     path = Path(base_and_adapters(spec)[0]).expanduser()
     folder = path if spec.provider == "local" and path.is_dir() else None
     if folder is not None and (parameters := parameters_in(folder)):

@@ -1,4 +1,4 @@
-"""`new:SHAPE`: the sizes of a model that a train step makes from nothing."""
+"""`new:SHAPE` and `new:MODEL`: the sizes of a model that a train step makes from random weights."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Final
 
 from skillmix.errors import UserError
 from skillmix.hashing import digest
-from skillmix.models.specs import ModelSpec, parse_spec
+from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 
 _NAMED: Final = {"tiny": "96x2x4", "small": "160x3x5", "base": "256x5x8"}
 """About 0.27, 1 and 4 million weights with 500 words."""
@@ -43,15 +43,32 @@ class ModelShape:
         return digest("new model", self.width, self.layers, self.heads, self.inner).hex()
 
 
-def shape_of(spec: ModelSpec | str) -> ModelShape | None:
+@dataclass(frozen=True, slots=True)
+class CopiedShape:
+    """The architecture and the tokenizer of another model, without its weights."""
+
+    spec: str
+    """The other model, such as `bundled:smollm2-135m`."""
+
+
+def shape_of(spec: ModelSpec | str) -> ModelShape | CopiedShape | None:
     """The shape that a spec names; None for a spec of another provider.
 
     >>> shape_of("new:tiny"), shape_of("local:models/a")
     (ModelShape(width=96, layers=2, heads=4), None)
+    >>> shape_of("new:local:models/a")
+    CopiedShape(spec='local:models/a')
     """
     parsed = parse_spec(spec) if isinstance(spec, str) else spec
     if parsed.provider != "new":
         return None
+    if ":" in parsed.name:
+        if not provider_of(parsed.name).has_checkpoint:
+            raise UserError(
+                f"{str(parsed)!r} copies the shape of a model that is not on this machine.",
+                hint="Name a local model: new:local:PATH or new:bundled:NAME.",
+            )
+        return CopiedShape(parsed.name)
     match = _EXPLICIT.fullmatch(_NAMED.get(parsed.name, parsed.name))
     sizes = [int(size) for size in match.groups()] if match else []
     is_possible = bool(sizes) and all(0 < size <= most for size, most in zip(sizes, _LARGEST, strict=True))
@@ -60,7 +77,7 @@ def shape_of(spec: ModelSpec | str) -> ModelShape | None:
         raise UserError(
             f"{str(parsed)!r} is not a shape of a new model.",
             hint=f"Write {named}, or new:WIDTHxLAYERSxHEADS, at most {'x'.join(map(str, _LARGEST))}; the width is a "
-            "multiple of 8 times the heads.",
+            "multiple of 8 times the heads. new:local:PATH has the shape and the tokenizer of another model.",
         )
     return ModelShape(*sizes)
 

@@ -428,7 +428,7 @@ class _ExampleEntry(BaseModel):
 
     topic: str
     skills: Annotated[list[_ExampleSkill], Field(min_length=1)]
-    answers: Annotated[list[str], Field(min_length=2, max_length=2)]
+    answers: Annotated[list[str], Field(min_length=1, max_length=2)]
 
 
 def _examples(path: Path) -> tuple[WorkedExample, ...]:
@@ -442,13 +442,13 @@ def _examples(path: Path) -> tuple[WorkedExample, ...]:
             f"{_location(fault['loc'])}: {fault_words(fault, keys=known_keys(shape, fault['loc']))}"
             for fault in error.errors()
         ]
-        hint = "Each entry has a topic, skills with a name, a definition and an example each, and two answers."
+        hint = "Each entry has a topic, skills with a name, a definition and an example each, and one or two answers."
         raise faults_error(str(path), faults, hint=hint) from None
     return tuple(
         WorkedExample(
             skills=tuple(Skill(s.name, "", s.definition, s.example) for s in entry.skills),
             topic=entry.topic,
-            answers=(entry.answers[0], entry.answers[1]),
+            answers=(entry.answers[0], entry.answers[-1]),
         )
         for entry in entries
     )

@@ -26,7 +26,7 @@ from skillmix.models.lineage_files import (
     read_dataset_file,
     read_model_file,
 )
-from skillmix.models.shapes import shape_of
+from skillmix.models.shapes import CopiedShape, shape_of
 from skillmix.models.specs import parse_spec, provider_of
 from skillmix.render import name_hint
 from skillmix.runs.folder_replacement import write_whole
@@ -68,7 +68,7 @@ class Job:
     folder: Path
     base: str
     checkpoint: Checkpoint | None
-    """The weights to begin with; None for a base without weights, `new:SHAPE`."""
+    """The weights to begin with; None for a base without weights, `new:SHAPE` or `new:MODEL`."""
     sources: list[TrainingSource]
     model_folder: Path
     """Folder of the trained model."""
@@ -98,6 +98,8 @@ class Job:
             return self.checkpoint.weights_hash()
         shape = shape_of(self.base)
         assert shape is not None
+        if isinstance(shape, CopiedShape):
+            return digest("new model like", checkpoint_of(parse_spec(shape.spec)).weights_hash()).hex()
         return shape.hash()
 
     def lineage(self, *, steps: int) -> ModelFile:

@@ -7,14 +7,15 @@ from typing import Any, Final
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import load_experiment
 from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep, weights_format
 from skillmix.models.bf16_trial import require_bf16
+from skillmix.models.checkpoints import checkpoint_of
 from skillmix.models.local.loading import load_for_training, read_tokenizer, training_device
-from skillmix.models.shapes import ModelShape, shape_of
+from skillmix.models.shapes import CopiedShape, ModelShape, shape_of
 from skillmix.models.specs import parse_spec, require_packages
 from skillmix.render import plural
 from skillmix.runs.folder_replacement import MODEL, remove_checkpoints, replacing
@@ -72,8 +73,9 @@ _SPREAD: Final = 0.02
 
 
 def base_tokenizer(base: str, conversations: Sequence[Conversation]) -> tuple[Any, list[int]]:
-    """The tokenizer of a train step's base, and the tokens that end a text; a new model learns it from the data."""
-    checkpoint = checkpoint_in(base)
+    """The tokenizer of a train step's base, and the tokens that end a text; a new shape learns it from the data."""
+    shape = shape_of(base)
+    checkpoint = checkpoint_of(parse_spec(shape.spec)) if isinstance(shape, CopiedShape) else checkpoint_in(base)
     if checkpoint is not None:
         return read_tokenizer(checkpoint)
     tokenizer = word_tokenizer([text for talk in conversations for turn in talk.turns for text in turn])
@@ -112,22 +114,27 @@ def word_tokenizer(texts: Sequence[str]) -> Any:
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def new_model(shape: ModelShape, tokenizer: Any, *, seed: int) -> Any:
-    """A Llama with random weights, which are the same on every machine."""
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=shape.width,
-        intermediate_size=shape.inner,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.heads,
-        max_position_embeddings=_LONGEST,
-        tie_word_embeddings=True,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
+def new_model(shape: ModelShape | CopiedShape, tokenizer: Any, *, seed: int) -> Any:
+    """A model with random weights, which are the same on every machine: a Llama, or one shaped like another model."""
     with torch.random.fork_rng(devices=[]):
-        model = LlamaForCausalLM(config)
+        if isinstance(shape, CopiedShape):
+            folder = checkpoint_of(parse_spec(shape.spec)).base
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
+        else:
+            config = LlamaConfig(
+                vocab_size=len(tokenizer),
+                hidden_size=shape.width,
+                intermediate_size=shape.inner,
+                num_hidden_layers=shape.layers,
+                num_attention_heads=shape.heads,
+                num_key_value_heads=shape.heads,
+                max_position_embeddings=_LONGEST,
+                tie_word_embeddings=True,
+                bos_token_id=tokenizer.bos_token_id,
+                eos_token_id=tokenizer.eos_token_id,
+            )
+            model = LlamaForCausalLM(config)
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         if parameter.ndim > 1:
