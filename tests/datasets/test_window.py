@@ -419,9 +419,9 @@ def test_a_failed_call_beyond_the_last_text_does_not_keep_a_step_from_being_fini
     needed: set[tuple[str, int]] = set()
     learn = DatasetWriting._close
 
-    def closing_k(self: DatasetWriting, of_k: Any) -> None:
-        needed.update(window._key_of(of_k.window[place]) for place in range(len(of_k.window.accepted)))
-        learn(self, of_k)
+    def closing_k(self: DatasetWriting, own: Window) -> None:
+        needed.update(window._key_of(own[place]) for place in range(len(own.accepted)))
+        learn(self, own)
 
     with monkeypatch.context() as patch:
         patch.setattr(DatasetWriting, "_close", closing_k)

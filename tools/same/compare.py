@@ -23,6 +23,8 @@ SUBSTITUTIONS: Final = tuple(
         # The port of a stub provider, and the tag and the moments of a batch.
         (r"\b127\.0\.0\.1:\d+", "STUB"),
         (r"\bskx[0-9a-f]{16}\b", "TAG"),
+        # The name that earlier versions gave to the part of its conversations that a call in a batch is.
+        (r'"wave": ', '"part": '),
         (r"(since|\"since\":) \"?\d{4}-\d\d-\d\d \d\d:\d\d", r"\1 TIME"),
         (UUID.pattern, "UUID"),
         (r'("evaluation_id": "[^"]*/)\d{10}"', r'\1TIME"'),

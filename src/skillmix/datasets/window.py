@@ -10,8 +10,8 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from math import ceil, sqrt
@@ -43,8 +43,8 @@ _TRIES_FOR_A_FLOOR: Final = 100
 _SEARCH: Final = 20_000
 """Consecutive candidates without a useful one after which the search ends."""
 _BEGUN_AT_ONCE: Final = 512
-_DECIDED_AT_ONCE: Final = 5000
-"""Conversations whose calls and replies are in memory together."""
+_DECIDED_AT_ONCE: Final = 32
+"""Conversations that are decided before the event loop gets a turn."""
 _DECIDE_EVERY_S: Final = 0.1
 _MOST_EXAMPLES: Final = 5
 
@@ -71,6 +71,16 @@ class Target:
     ceiling: int | None = None
     skills: tuple[str, ...] = ()
     """All skills of the candidates; the floor applies to each."""
+
+
+class Decided(NamedTuple):
+    """What the graders and filters say about one conversation."""
+
+    kind: str
+    """As `kind_of` says; `waiting` if calls are missing that the next run makes."""
+    kept: KeptText | None = None
+    shows: str | None = None
+    """Why the text must be left out for what it shows; None if it may stay."""
 
 
 class Candidates:
@@ -100,7 +110,8 @@ class Candidates:
 class Window:
     """Chooses the conversations of one k to begin, and which of their texts to take; it knows only what is decided."""
 
-    def __init__(self, candidates: Candidates, target: Target, *, has_margin: bool = False) -> None:
+    def __init__(self, candidates: Candidates, target: Target, *, k: int = 1, has_margin: bool = False) -> None:
+        self.k = k
         self.target = target
         self.begun = array("q")
         """The candidates to begin, by their index in the draw."""
@@ -108,6 +119,15 @@ class Window:
         """For each decided conversation, 1 if its text passes the filters."""
         self.taken = array("q")
         """The places of the taken texts among the begun conversations."""
+        self.given = 0
+        """How many of the begun conversations were given to the models."""
+        self.undecided: dict[int, Decided] = {}
+        """What is known of conversations by place; each waits until all earlier ones are decided."""
+        self.texts: dict[int, int] = {}
+        """The numbers of the accepted texts, by place."""
+        self.full_marks = 0
+        self.is_called = False
+        """Whether a conversation was not in the journal."""
         self._candidates = candidates
         self._has_margin = has_margin
         """Begin some more than the yield calls for, so that few rounds are needed for the last texts."""
@@ -142,6 +162,14 @@ class Window:
     def surely_needed(self) -> int:
         """How many of the begun conversations are needed however the undecided ones end."""
         return min(len(self.begun), len(self.accepted) + self.missing)
+
+    @property
+    def more(self) -> int:
+        """About how many more conversations are needed; the most that may be written before a text is taken."""
+        if self.missing <= 0:
+            return 0
+        room = self.target.most - len(self.accepted)
+        return min(room, ceil(self.missing * len(self.accepted) / len(self.taken))) if self.taken else room
 
     @property
     def below_floor(self) -> dict[str, int]:
@@ -235,33 +263,6 @@ class Window:
         return any(s not in self._given_up and self._counts[s] < target.floor for s in skills)
 
 
-class Decided(NamedTuple):
-    """What the graders and filters say about one conversation."""
-
-    kind: str
-    """As `kind_of` says; `waiting` if calls are missing that the next run makes."""
-    kept: KeptText | None = None
-    shows: str | None = None
-    """Why the text must be left out for what it shows; None if it may stay."""
-
-
-@dataclass
-class _OfK:
-    """The conversations of one k."""
-
-    k: int
-    window: Window
-    given: int = 0
-    """How many of the begun conversations were given to the models."""
-    decided: dict[int, Decided] = field(default_factory=dict)
-    """By place; each waits until all earlier ones are decided."""
-    texts: dict[int, int] = field(default_factory=dict)
-    """The numbers of the accepted texts, by place."""
-    full_marks: int = 0
-    is_called: bool = False
-    """Whether a conversation was not in the journal."""
-
-
 class DatasetWriting:
     """Writes the conversations of one dataset step, and takes texts from them."""
 
@@ -279,30 +280,26 @@ class DatasetWriting:
         self._examples: list[CopyFound] = []
         self.is_broken = False
         """Whether calls failed without which texts cannot be chosen."""
-        self.calls = Calls(step.name, (student_name(str(step.writer)),), tuple(step.graders))
         self._writer = student_name(str(step.writer))
+        self.calls = Calls(step.name, (self._writer,), tuple(step.graders))
         self._writers = writers
         self._context = context
         limits = context.experiment.budget
         self._is_limited = limits.max_calls is not None or limits.max_usd is not None
-        self._ks: list[_OfK] = []
+        self._windows: list[Window] = []
         self._texts = TextsSoFar(plan.removals)
-        self._taken_before = 0
-        """How many texts of smaller k are taken."""
         self._started = time.monotonic()
         self._scheduler: Scheduler | None = None
         self._calls_open: dict[ConversationKey, int] = {}
         self._failures_seen = 0
         self._passing: set[ConversationKey] = set()
         """Conversations with a call that failed and that the next run makes again."""
-        self._places: dict[ConversationKey, tuple[_OfK, int]] = {}
+        self._places: dict[ConversationKey, tuple[Window, int]] = {}
         """Conversations that were given to the models and have no decision."""
         self._ended: list[ConversationKey] = []
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="decisions")
-        self._deciding: Future[list[tuple[ConversationKey, Decided]]] | None = None
-        self._decided_at = 0.0
-        self._opened: OpenDecisions | None = None
-        self._learned_at = self._learning_s = 0.0
+        self._next_look = 0.0
+        self._opened = ExitStack()
+        self._decisions: OpenDecisions | None = None
         self._ahead = ConversationsAhead(context.run.journal)
 
     @property
@@ -332,35 +329,30 @@ class DatasetWriting:
 
     async def run(self) -> None:
         """Write until the targets are met, the limit is reached or the run must stop."""
-        context, used = self._context, self.calls.models(self._context.experiment)
+        context, step = self._context, self.step
+        used = self.calls.models(context.experiment)
         is_free = all(provider_of(str(settings.asked)).is_free for settings in used.values())
         for k in self.plan.recipe.ks:
-            step, skills = self.step, self._draw(k).side.skills
-            floor, ceiling = step.per_skill.floor, step.per_skill.ceiling
-            target = Target(step.target_of(k), step.max_conversations(k), floor, ceiling, skills)
+            skills, per_skill = self._draw(k).side.skills, step.per_skill
+            target = Target(step.target_of(k), step.max_conversations(k), per_skill.floor, per_skill.ceiling, skills)
             has_margin = is_free and not self._is_limited
-            self._ks.append(_OfK(k, Window(self._candidates(k), target, has_margin=has_margin)))
-        try:
+            self._windows.append(Window(self._candidates(k), target, k=k, has_margin=has_margin))
+        with self._opened:
             if len(passes(used)) > 1:
                 await self._write_in_rounds()
             else:
                 conversations = conversations_of(self.calls, context)
                 turns = FirstTurns(conversations, context.journal, self.counts)
-                waits = any(settings.batch for settings in used.values())
-                tasks = self._tasks(turns, waits_for_all=waits)
+                tasks = self._tasks(turns, waits_for_all=any(settings.batch for settings in used.values()))
 
                 def follow(request: Request, outcome: Outcome) -> list[Task]:
                     released = list(conversations.follow(request, outcome))
                     self._note_over(request.key, len(released))
                     return released
 
-                async with watched(context.progress, self.step.name, self.counts):
+                async with watched(context.progress, step.name, self.counts):
                     await serve(used, tasks, follow, context, self.counts, partial(setattr, self, "_scheduler"))
             self._end()
-        finally:
-            if self._opened is not None:
-                self._thread.submit(self._opened.__exit__).result()
-            self._thread.shutdown()
 
     def _tasks(self, turns: FirstTurns, *, waits_for_all: bool) -> Iterator[Task | None]:
         """The first turns of the conversations in the windows; None while nothing can begin until a call is over.
@@ -370,61 +362,58 @@ class DatasetWriting:
         while True:
             in_flight = self._scheduler.in_flight if self._scheduler else 0
             if (given := self._give()) is not None:
-                of_k, candidates = given
+                window, candidates = given
                 whole = dict.fromkeys(map(_key_of, candidates))
-                for task in turns.of(self._cells(of_k.k, candidates)):
+                for task in turns.of(self._cells(window.k, candidates)):
                     key = task.request.key.combination, task.request.key.generation
                     del whole[key]
                     self._calls_open[key] = 1
-                    of_k.is_called = of_k.is_called or self._context.journal.find(task.request) is None
+                    window.is_called = window.is_called or self._context.journal.find(task.request) is None
                     if task.request.subject is not None:
                         self._context.journal.note_combinations((task.request.subject.combination,))
                     yield task
                 self._ended += whole  # the journal has all their calls
-                continue
-            self._poll()
-            is_soon = time.monotonic() - self._learned_at < 10 * self._learning_s
-            if in_flight and (waits_for_all or is_soon):
+            elif in_flight and (waits_for_all or time.monotonic() < self._next_look):
                 yield None
-            elif not self._learn():
-                if not in_flight and self._deciding is None and not self._ended:
-                    return
-                yield None
+            else:
+                self._decide_some()
+                if self._ended or not self._learn():
+                    if not in_flight and not self._ended:
+                        return
+                    yield None
 
     async def _write_in_rounds(self) -> None:
         """Write with several local models, of which each is loaded for all conversations that can begin."""
         while not self.counts.stopped:
-            parts: list[tuple[_OfK, list[Candidate]]] = []
-            while (part := self._give()) is not None:
-                parts.append(part)
+            parts = list(iter(self._give, None))
             if parts:
                 called = self.counts.called
-                cells = [cell for of_k, candidates in parts for cell in self._cells(of_k.k, candidates)]
+                cells = [cell for window, candidates in parts for cell in self._cells(window.k, candidates)]
                 await make_calls(self.calls, cells, self._context, self.counts)
-                for of_k, _ in parts:
-                    of_k.is_called = of_k.is_called or self.counts.called > called
+                for window, _ in parts:
+                    window.is_called = window.is_called or self.counts.called > called
                 self._ended = list(self._places)
-                self._decide_ended()
+                while self._decide_some():
+                    pass
             elif not self._learn():
                 return
 
-    def _give(self) -> tuple[_OfK, list[Candidate]] | None:
+    def _give(self) -> tuple[Window, list[Candidate]] | None:
         """Some conversations to begin now, of the first k that has any.
 
         While the journal has them, only those that are surely needed begin: it may have all others that count. Then
         every conversation of the window is written, even if the target is met meanwhile, so that the journal does not
         depend on timing.
         """
-        until = len(self.yields) + 1 if self._is_limited else len(self._ks)
-        for of_k in self._ks[:until]:
-            window = of_k.window
-            end = len(window.begun) if of_k.is_called else window.surely_needed
-            if of_k.given < end:
-                places = range(of_k.given, min(end, of_k.given + _BEGUN_AT_ONCE))
+        until = len(self.yields) + 1 if self._is_limited else len(self._windows)
+        for window in self._windows[:until]:
+            end = len(window.begun) if window.is_called else window.surely_needed
+            if window.given < end:
+                places = range(window.given, min(end, window.given + _BEGUN_AT_ONCE))
                 candidates = [window[place] for place in places]
-                self._places |= {_key_of(c): (of_k, p) for c, p in zip(candidates, places, strict=True)}
-                of_k.given = places.stop
-                return of_k, candidates
+                self._places |= {_key_of(c): (window, p) for c, p in zip(candidates, places, strict=True)}
+                window.given = places.stop
+                return window, candidates
         return None
 
     def _note_over(self, call: CallKey, released: int) -> None:
@@ -435,39 +424,29 @@ class DatasetWriting:
             del self._calls_open[key]
             self._ended.append(key)
 
-    def _poll(self, *, waits: bool = False) -> None:
-        """Take over what the thread has decided, and give it the conversations that have ended since."""
+    def _decide_some(self) -> bool:
+        """Decide conversations that have ended; False if there are none."""
         for key, problem in islice(self.counts.failed.items(), self._failures_seen, None):
             self._failures_seen += 1
             if problem.kind == "passing":
                 self._passing.add((key.combination, key.generation))
             if (key.combination, key.generation) in self._calls_open:
                 self._note_over(key, 0)
-        if self._deciding is not None and (waits or self._deciding.done()):
-            for conversation, decided in self._deciding.result():
-                of_k, place = self._places.pop(conversation)
-                is_waiting = conversation in self._passing or decided.kind == "unfinished"
-                of_k.decided[place] = Decided("waiting") if is_waiting else decided
-            self._deciding = None
-        if self._deciding is None and self._ended and (waits or time.monotonic() - self._decided_at > _DECIDE_EVERY_S):
-            part, self._ended = self._ended[:_DECIDED_AT_ONCE], self._ended[_DECIDED_AT_ONCE:]
-            self._deciding = self._thread.submit(self._decide, part)
-            self._decided_at = time.monotonic()
-
-    def _decide_ended(self) -> None:
-        """Wait for the decisions on all conversations that have ended."""
-        self._poll(waits=True)
-        while self._deciding is not None:
-            self._poll(waits=True)
+        some, self._ended = self._ended[:_DECIDED_AT_ONCE], self._ended[_DECIDED_AT_ONCE:]
+        for conversation, decided in self._decide(some) if some else ():
+            window, place = self._places.pop(conversation)
+            is_waiting = conversation in self._passing or decided.kind == "unfinished"
+            window.undecided[place] = Decided("waiting") if is_waiting else decided
+        return bool(some)
 
     def _decide(self, keys: Sequence[ConversationKey]) -> list[tuple[ConversationKey, Decided]]:
-        """Read conversations and decide them, in the thread: graders' replies, checkers and what texts show."""
-        if self._opened is None:
+        """Read conversations, and let graders' replies, checkers and what texts show decide them."""
+        if self._decisions is None:
             rules = decision_rules(self._context.run, graders=self.step.graders, rules=self.step.rules)
-            self._opened = OpenDecisions(rules)
+            self._decisions = self._opened.enter_context(OpenDecisions(rules))
         found = dict.fromkeys(keys, Decided("unfinished"))
-        graders = tuple(self._opened.names)
-        for one in self._opened.of(self._writer, keys):
+        graders = tuple(self._decisions.names)
+        for one in self._decisions.of(self._writer, keys):
             kind = kind_of(one)
             kept = kept_text(one, self._writers, graders) if kind == "full" else None
             last = one.conversation.turns[-1].outcome
@@ -479,19 +458,18 @@ class DatasetWriting:
 
     def _learn(self) -> bool:
         """Choose texts in draw order as far as conversations are decided; return False if nothing is new."""
-        if len(self.yields) == len(self._ks):
+        if len(self.yields) == len(self._windows):
             return False
-        of_k = self._ks[len(self.yields)]
-        window, start = of_k.window, time.monotonic()
+        window, start = self._windows[len(self.yields)], time.monotonic()
         known = len(window.accepted)
         new: list[Decided] = []
-        while (one := of_k.decided.get(known + len(new))) is not None and one.kind != "waiting":
+        while (one := window.undecided.get(known + len(new))) is not None and one.kind != "waiting":
             new.append(one)
         added = iter(self._texts.add([one.kept for one in new if one.kept is not None]))
         for place, one in enumerate(new, start=known):
-            del of_k.decided[place]
+            del window.undecided[place]
             self._kinds[one.kind] += 1
-            of_k.full_marks += one.kind == "full"
+            window.full_marks += one.kind == "full"
             text = next(added) if one.kept is not None else None
             if isinstance(text, CopyFound):
                 self._removed[text.why] += 1
@@ -499,70 +477,70 @@ class DatasetWriting:
             elif one.shows is not None:
                 self._shown[one.shows] += 1
             elif text is not None:
-                of_k.texts[place] = text
+                window.texts[place] = text
             quarters = 4 * len(window.taken) // window.target.kept
-            window.decide(is_accepted=place in of_k.texts)
+            window.decide(is_accepted=place in window.texts)
             if window.is_over:
                 break
             if 4 * len(window.taken) // window.target.kept > quarters:
-                self._tell(of_k)
+                self._tell(window)
         if self._ahead.untried:  # an earlier version began them without counting them
             self._ahead.note_tried(
                 (self._writer, *_key_of(window[place])) for place in range(known, len(window.accepted))
             )
         if window.is_over:
-            self._close(of_k)
-        elif new:
-            self._expect(of_k)
-        self._learned_at = time.monotonic()
-        self._learning_s = self._learned_at - start
+            self._close(window)
+        if new or window.is_over:
+            self._expect(window)
+        end = time.monotonic()
+        self._next_look = end + max(_DECIDE_EVERY_S, 10 * (end - start))
         return bool(new) or window.is_over
 
     def _end(self) -> None:
         """Take what is there if the budget is spent; otherwise an open k lacks calls."""
-        self._decide_ended()
-        while self._learn():
+        while self._decide_some() or self._learn():
             pass
-        if self.counts.stopped is StopReason.BUDGET and len(self.yields) < len(self._ks):
-            of_k = self._ks[len(self.yields)]
-            self._ended = [key for key, (own, _) in self._places.items() if own is of_k]
-            self._decide_ended()
-            for place in [place for place, one in of_k.decided.items() if one.kind == "waiting"]:
-                of_k.decided[place] = Decided("unfinished")
-            of_k.window.end_at(of_k.given)
+        is_spent = self.counts.stopped is StopReason.BUDGET
+        if is_spent and len(self.yields) < len(self._windows):
+            window = self._windows[len(self.yields)]
+            self._ended = [key for key, (own, _) in self._places.items() if own is window]
+            while self._decide_some():
+                pass
+            window.undecided |= {
+                place: Decided("unfinished") for place, one in window.undecided.items() if one.kind == "waiting"
+            }
+            window.end_at(window.given)
             self._learn()
-        self.is_broken = len(self.yields) < len(self._ks) and self.counts.stopped is not StopReason.BUDGET
+        self.is_broken = len(self.yields) < len(self._windows) and not is_spent
         unneeded = {
-            _key_of(of_k.window[place])
-            for of_k in self._ks[: len(self.yields)]
-            for place in range(len(of_k.window.accepted), of_k.given)
+            _key_of(window[place])
+            for window in self._windows[: len(self.yields)]
+            for place in range(len(window.accepted), window.given)
         }
         failed = self.counts.failed.items()
         self.counts.failed = {k: problem for k, problem in failed if (k.combination, k.generation) not in unneeded}
 
-    def _close(self, of_k: _OfK) -> None:
+    def _close(self, window: Window) -> None:
         """Take the texts of a k that is over; everything is counted up to the last conversation that was needed."""
-        window = of_k.window
+        target = window.target
         if window.missing > 0:
             window.give_up_floors()
-        taken = [of_k.texts[place] for place in window.taken]
-        self._texts.keep_only([*range(self._taken_before), *taken])
-        self._taken_before += len(taken)
+        taken_before = sum(y.taken for y in self.yields)
+        self._texts.keep_only([*range(taken_before), *(window.texts[place] for place in window.taken)])
         self.yields.append(
             SamplingYield(
-                k=of_k.k,
-                target=window.target.kept,
+                k=window.k,
+                target=target.kept,
                 written=len(window.accepted),
-                full_marks=of_k.full_marks,
-                taken=len(taken),
+                full_marks=window.full_marks,
+                taken=len(window.taken),
                 below_floor=window.below_floor,
-                floor=window.target.floor,
-                ceiling=window.target.ceiling,
+                floor=target.floor,
+                ceiling=target.ceiling,
                 least=self.step.least,
             )
         )
-        self._expect(of_k)
-        self._tell(of_k)
+        self._tell(window)
 
     def _candidates(self, k: int) -> Candidates:
         bars, rule = self.plan.bars, self.plan.shown_rule
@@ -585,41 +563,33 @@ class DatasetWriting:
                 graders=tuple(self.step.graders),
                 setting="train",
                 k=k,
-                combinations=by_generation[number],
+                combinations=combinations,
                 generations=1,
                 first=number,
             )
-            for number in sorted(by_generation)
+            for number, combinations in sorted(by_generation.items())
         ]
 
-    def _expect(self, of_k: _OfK) -> None:
+    def _expect(self, window: Window) -> None:
         """Estimate the total number of calls from the yield so far; a later k gives only a lower bound."""
-        later = self._ks[self._ks.index(of_k) + 1 :]
-        conversations = sum(len(one.window.accepted) for one in self._ks) + self._more(of_k.window)
-        conversations += sum(one.window.target.kept for one in later)
+        later = self._windows[self._windows.index(window) + 1 :]
+        conversations = sum(len(one.accepted) for one in self._windows) + window.more
+        conversations += sum(one.target.kept for one in later)
         calls = conversations * calls_a_conversation(self._context.experiment, self._writer, self.step.graders)
-        bound: Bound = "about" if of_k.window.taken or of_k.window.missing <= 0 else "at most"
+        bound: Bound = "about" if window.taken or window.missing <= 0 else "at most"
         self._context.progress.expect(self.step.name, calls, bound="at least" if later else bound)
 
-    def _more(self, window: Window) -> int:
-        """About how many more conversations a k takes; the most that it may take before a text is taken."""
-        if window.missing <= 0:
-            return 0
-        room = window.target.most - len(window.accepted)
-        return min(room, ceil(window.missing * len(window.accepted) / len(window.taken))) if window.taken else room
-
-    def _tell(self, of_k: _OfK) -> None:
+    def _tell(self, window: Window) -> None:
         """Print the progress, the yield, and what is expected to be left."""
-        window, known = of_k.window, len(of_k.window.accepted)
+        known, taken = len(window.accepted), len(window.taken)
         rate = sum(window.accepted) / known if known else 0.0
-        message = f"{self.step.name}, k = {of_k.k}: {len(window.taken)} of {window.target.kept} kept, yield {rate:.3f}"
-        if not window.is_over and window.taken:
-            more = self._more(window)
-            message += f", about {more} more conversations"
+        message = f"{self.step.name}, k = {window.k}: {taken} of {window.target.kept} kept, yield {rate:.3f}"
+        if not window.is_over and taken:
+            message += f", about {window.more} more conversations"
             if self.counts.called:
-                share = more / sum(len(one.window.accepted) for one in self._ks)
-                seconds = (time.monotonic() - self._started) * share
-                message += f", {self.counts.cost_usd * share:.2f} US dollars, about {duration(seconds)} left"
+                share = window.more / sum(len(one.accepted) for one in self._windows)
+                left = duration((time.monotonic() - self._started) * share)
+                message += f", {self.counts.cost_usd * share:.2f} US dollars, about {left} left"
         say(message)
 
 
