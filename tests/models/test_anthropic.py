@@ -7,7 +7,7 @@ from aiohttp import web
 
 from skillmix.calls import CallProblem, Decoding, Outcome, Reply
 from skillmix.errors import UserError
-from skillmix.models.servers.anthropic import AnthropicModel
+from skillmix.models.servers.protocols import AnthropicModel
 from skillmix.models.specs import Access, ModelOptions, ModelSpec
 from tests.models.stub import Handler, Stub, ask, request, serving
 

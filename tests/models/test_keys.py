@@ -11,9 +11,8 @@ from aiohttp import web
 from skillmix.calls import CallProblem, Outcome
 from skillmix.commands import main as command
 from skillmix.errors import UserError
-from skillmix.models.servers.anthropic import AnthropicModel
 from skillmix.models.servers.keys import server_of
-from skillmix.models.servers.openai import OpenAIModel
+from skillmix.models.servers.protocols import AnthropicModel, OpenAIModel
 from skillmix.models.specs import Access, ModelOptions, ModelSpec, parse_spec
 from skillmix.steps.run import run_experiment
 from tests.hostile.replies import ANSWER, grades
@@ -227,7 +226,7 @@ def test_a_student_and_a_grader_elsewhere_each_see_their_own_key_alone(
             await runner.setup()
             await web.TCPSite(runner, "127.0.0.1", 0).start()
             specs[who] = f"openai:{who}@http://127.0.0.1:{runner.addresses[0][1]}/v1"
-        path = experiment(in_folder, model=specs["student"], key="TOGETHER_API_KEY")
+        path = experiment(in_folder, model=specs["student"], key="VLLM_KEY")
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
         document["graders"]["g"] = {"model": specs["grader"], "key": "GRADER_KEY", "rounds": 1}
         path.write_text(yaml.safe_dump(document), encoding="utf-8")
@@ -239,11 +238,11 @@ def test_a_student_and_a_grader_elsewhere_each_see_their_own_key_alone(
 
     assert asyncio.run(main()) == 0
     assert seen == {
-        "student": {"Bearer sk-together_api_key-0123456789"},
+        "student": {"Bearer sk-vllm_key-0123456789"},
         "grader": {"Bearer sk-grader_key-0123456789"},
     }
     said = capsys.readouterr()
-    assert "TOGETHER_API_KEY is sent to http://127.0.0.1" in said.err
+    assert "VLLM_KEY is sent to http://127.0.0.1" in said.err
     files = [path for path in (in_folder / "runs").rglob("*") if path.is_file()]
     assert not any(b"0123456789" in path.read_bytes() for path in files)
     assert "0123456789" not in said.out + said.err

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from skillmix.calls import CallProblem, Decoding, Outcome, Reply
 from skillmix.errors import UserError
-from skillmix.models.servers.openai import OpenAIModel
+from skillmix.models.servers.protocols import OpenAIModel
 from skillmix.models.specs import Access, ModelOptions, ModelSpec
 from tests.models.stub import Handler, Stub, ask, chat, error, request, serving
 

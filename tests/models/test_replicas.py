@@ -15,7 +15,7 @@ from skillmix.calls import CallKey, CallProblem, GenerateKey, GradeKey, Outcome,
 from skillmix.errors import UserError
 from skillmix.models.servers import replicas as module
 from skillmix.models.servers.keys import servers_of
-from skillmix.models.servers.openai import OpenAIModel
+from skillmix.models.servers.protocols import OpenAIModel
 from skillmix.models.servers.replicas import Listed, Replicas
 from skillmix.models.specs import Access, ModelOptions, ModelSpec, parse_spec
 from skillmix.runs.scheduler import Retries

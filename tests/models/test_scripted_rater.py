@@ -4,8 +4,7 @@ import pytest
 
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
-from skillmix.models.scripted import code
-from skillmix.models.scripted_rater import scripted_rater
+from skillmix.models.scripted import code, scripted_rater
 
 NAMES = ("metaphor", "topic", "sense")
 
@@ -45,9 +44,9 @@ def test_two_raters_with_one_spec_err_apart_and_each_always_in_the_same_way() ->
         ("openai:gpt-4o", "is not a rater"),
         ("scripted:rater?sensitive=1", "no rate 'sensitive'"),
         ("scripted:rater?sensitivty=1", 'Did you mean "sensitivity"?'),
-        ("scripted:rater?unsure=2", "unsure=2 is not a rate"),
-        ("scripted:rater?unsure=nan", "unsure=nan is not a rate"),
-        ("scripted:rater?unsure=", "unsure= is not a rate"),
+        ("scripted:rater?unsure=2", "unsure is 2, which is not from 0 to 1"),
+        ("scripted:rater?unsure=nan", "unsure is nan, which is not from 0 to 1"),
+        ("scripted:rater?unsure=", "unsure is '', which is not a number"),
     ],
 )
 def test_a_faulty_spec_is_an_error_with_a_hint(spec: str, fault: str) -> None:

@@ -5,8 +5,7 @@ import pytest
 from skillmix.errors import UserError
 from skillmix.models.local.model import LocalModel
 from skillmix.models.scripted import ScriptedModel
-from skillmix.models.servers.anthropic import AnthropicModel
-from skillmix.models.servers.openai import OpenAIModel
+from skillmix.models.servers.protocols import AnthropicModel, OpenAIModel
 from skillmix.models.specs import PROVIDERS, open_model, parse_spec, provider_of
 
 
@@ -33,7 +32,7 @@ def test_only_a_provider_with_a_server_takes_an_address() -> None:
     for name, provider in PROVIDERS.items():
         if provider.needs_name:
             address = "http://127.0.0.1:9/v1"
-            assert (parse_spec(f"{name}:m@{address}").address == address) == (provider.address is not None)
+            assert (parse_spec(f"{name}:m@{address}").address == address) == provider.is_served
 
 
 def test_what_has_a_checkpoint_runs_in_this_process_and_is_free() -> None:

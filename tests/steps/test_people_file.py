@@ -14,7 +14,7 @@ import pytest
 
 import skillmix
 from skillmix.commands import main
-from skillmix.models.scripted_rater import scripted_rater
+from skillmix.models.scripted import scripted_rater
 from skillmix.runs.graders.human_votes import HumanAnswer
 from skillmix.runs.graders.rater_journal import stored_answers
 from skillmix.runs.run import open_run

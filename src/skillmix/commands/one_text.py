@@ -460,7 +460,7 @@ async def _outcome_of(request: "Request") -> "Outcome":
 
     outcome: Outcome = CallProblem("passing", "not called", may_move=True)
     try:
-        if request.messages[0].role == "system" and provider_of(spec).has_checkpoint:
+        if request.messages[0].role == "system" and provider_of(spec).is_engine:
             await check_chat_template(spec, request.messages[0].content, None)
         while isinstance(outcome, CallProblem) and outcome.may_move:
             async for _, answer in model.serve(only()):

@@ -122,7 +122,7 @@ def _id_of(spec: ModelSpec | None) -> str | None:
     if spec.provider == "inspect":
         prefix, _, rest = spec.name.partition("/")
         model = spec.name if prefix in _HOSTS else rest if prefix in _ENGINES else None
-    elif provider_of(spec).address is not None:
+    elif provider_of(spec).key is not None:
         model = f"{spec.provider}/{spec.name}"
     return model if model is not None and is_model_id(model) else None
 
@@ -135,9 +135,9 @@ def _described(model: str, spec: ModelSpec | None) -> PublicModel:
     # A folder or an address may be private, so records do not name it.
     shown = spec.provider if provider.has_checkpoint else f"{spec.provider}:{spec.name}"
     if provider.has_checkpoint or prefix in _ENGINES:
-        engine = "transformers" if prefix in (None, "hf") else prefix
+        engine = "transformers" if prefix == "hf" or provider.is_engine else prefix or spec.provider
         return PublicModel(model, shown, engine=engine, deployment="self_deployed")
-    if (provider.address is not None and spec.address is None) or prefix in _HOSTS:
+    if (provider.key is not None and spec.address is None) or prefix in _HOSTS:
         return PublicModel(model, shown, platform=prefix or spec.provider, deployment="externally_managed")
     return PublicModel(model, shown)
 

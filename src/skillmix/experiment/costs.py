@@ -182,7 +182,7 @@ def parameters_of(model: str) -> float | None:
     if shape is not None:
         return parameters_of(shape.spec) if isinstance(shape, CopiedShape) else shape.weights
     path = Path(base_and_adapters(spec)[0]).expanduser()
-    folder = path if spec.provider == "local" and path.is_dir() else None
+    folder = path if spec.provider != "bundled" and path.is_dir() else None
     if folder is not None and (parameters := parameters_in(folder)):
         return parameters
     sizes = _SIZE.findall(base_and_adapters(spec)[0].rsplit("/", 1)[-1])

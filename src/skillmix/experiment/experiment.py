@@ -109,7 +109,7 @@ class AskedModel(Section):
         return key
 
     def _check_access(self, asked: str | None) -> None:
-        is_served = asked is not None and provider_of(asked).address is not None
+        is_served = asked is not None and provider_of(asked).is_served
         if not is_served and (self.key is not None or self.insecure):
             raise ValueError("key and insecure apply only to models that are called over the network")
         if self.batch and asked is None:
@@ -124,7 +124,7 @@ class AskedModel(Section):
             raise ValueError("rules: alone is code: it reads no system text and no extra fields")
         if self.system is not None and asked is not None and shape_of(asked) is not None:
             raise ValueError(f"system: {asked} has no system turns")
-        if asked is not None and provider_of(asked).has_checkpoint:
+        if asked is not None and provider_of(asked).is_engine:
             faults = list(template_option_faults(self.extra))
             if faults:
                 raise ValueError(f"extra: {'; '.join(faults)}")

@@ -43,7 +43,7 @@ from skillmix.experiment.step_base import (
 )
 from skillmix.experiment.train_step import TrainStep
 from skillmix.files import refusing_values, with_nearest
-from skillmix.models.scripted_rater import scripted_rater
+from skillmix.models.scripted import scripted_rater
 
 HUMAN_RATER: Final = "human"
 """A rater that is a person."""

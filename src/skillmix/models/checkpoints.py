@@ -132,7 +132,7 @@ def base_and_adapters(spec: ModelSpec) -> tuple[str, tuple[str, ...]]:
     ('smollm2-135m', ('adapter',))
     """
     parts = spec.name.split("+")
-    if spec.provider == "local":
+    if spec.provider != "bundled":
         base, *adapters = _folder_names(parts)
         return base, tuple(adapters)
     return parts[0], tuple(_folder_names(parts[1:]))
@@ -141,7 +141,7 @@ def base_and_adapters(spec: ModelSpec) -> tuple[str, tuple[str, ...]]:
 def named_folders(spec: ModelSpec) -> tuple[Path, ...]:
     """The folders that a local or bundled spec names, the base first; a bundled base has no folder of its own."""
     base, adapters = base_and_adapters(spec)
-    names = (base, *adapters) if spec.provider == "local" else adapters
+    names = (base, *adapters) if spec.provider != "bundled" else adapters
     return tuple(Path(name).expanduser() for name in names)
 
 

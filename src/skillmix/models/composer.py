@@ -15,7 +15,7 @@ from skillmix.catalog.catalog import Catalog, Frames, Grammar, with_article
 from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError
 from skillmix.hashing import digest
-from skillmix.models.specs import ModelSpec
+from skillmix.models.specs import ModelOptions, ModelSpec
 from skillmix.prompts.rubric import sentence_limit
 
 DEFAULT_CATALOG: Final = "figures"
@@ -168,7 +168,7 @@ class ComposerModel:
 
     limits: Limits = Limits()
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, options: ModelOptions | None = None) -> None:
         self._catalog = spec.name or DEFAULT_CATALOG
         self._composer = Composer(load_catalog(self._catalog))
 
@@ -199,8 +199,3 @@ class ComposerModel:
         has_form = any("Answer:" in message.content for message in request.messages)
         reply = f"Answer: {text}\n\nExplanation: the clauses show the skills." if has_form else text
         return Reply(reply, finish="stop", input_tokens=words, output_tokens=len(reply.split()))
-
-
-def check_composer(spec: ModelSpec) -> None:
-    """Refuse a catalogue that does not exist or has no grammar."""
-    Composer(load_catalog(spec.name or DEFAULT_CATALOG))

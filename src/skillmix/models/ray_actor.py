@@ -23,7 +23,7 @@ from skillmix.models.installed import InstalledProvider
 from skillmix.models.local.importing import import_lean
 from skillmix.models.local.resident import MODELS
 from skillmix.models.servers.pool import CONCURRENCY
-from skillmix.models.specs import Access, ModelOptions, ModelSpec, open_model
+from skillmix.models.specs import Access, ModelOptions, ModelSpec, open_model, provider_of
 
 VERSIONS: Final = (__version__, ".".join(platform.python_version_tuple()[:2]))
 """skillmix and Python; they must be equal on all machines."""
@@ -184,7 +184,7 @@ class ModelActor:
         spec = asked.spec
         if asked.folders:
             places = [str(await asyncio.to_thread(folder.place)) for folder in asked.folders]
-            spec = ModelSpec("local", "+".join(places))
+            spec = ModelSpec("local" if provider_of(spec).is_engine else spec.provider, "+".join(places))
         model = open_model(spec, options) if asked.provider is None else asked.provider.open(spec, options)
         self._served[number] = ServedModel(model, str(spec), lines)
         return model.limits.in_flight or CONCURRENCY

@@ -9,9 +9,10 @@ are known; the model then finds skills and topic in the wording of the shipped p
 """
 
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import parse_qsl
 
 from skillmix.calls import CallProblem, Limits, Outcome, Reply, Request, Subject
@@ -19,7 +20,7 @@ from skillmix.catalog.catalog import RESERVED_NAMES, fold_name
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
 from skillmix.hashing import digest
-from skillmix.models.specs import ModelSpec
+from skillmix.models.specs import ModelOptions, ModelSpec
 from skillmix.prompts.rubric import OUTCOMES, TextOutcome, sentence_limit
 from skillmix.render import did_you_mean, name_hint
 
@@ -90,7 +91,7 @@ class ScriptedModel:
 
     limits: Limits = Limits()
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, options: ModelOptions | None = None) -> None:
         self._kind, self._rates = _script(spec)
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
@@ -256,11 +257,6 @@ class Chance:
         return int.from_bytes(digest("chance", self._seed, purpose, size=6)) / 2**48
 
 
-def check_script(spec: ModelSpec) -> None:
-    """Refuse a spec with a script or a rate that does not exist."""
-    _script(spec)
-
-
 def _script(spec: ModelSpec) -> tuple[Kind, Rates]:
     kind, _, query = spec.name.partition("?")
     if kind not in KINDS:
@@ -276,33 +272,27 @@ def _script(spec: ModelSpec) -> tuple[Kind, Rates]:
 
 
 def _rates(query: str) -> Rates:
-    known = [field.name for field in fields(Rates)]
-    try:
-        given = parse_qsl(query, keep_blank_values=True, max_num_fields=len(known))
-    except ValueError:
-        raise UserError(f"A scripted model takes at most {len(known)} rates.", hint=_rates_hint(known, ())) from None
-    faults = []
-    rates: dict[str, float] = {}
-    for name, value in given:
-        fault = _rate_fault(name, value, known)
-        if fault is not None:
-            faults.append(fault)
-        elif name in rates:
-            faults.append(f"the rate {name!r} is given twice")
-        else:
-            rates[name] = float(value)
-    if faults:
-        hint = _rates_hint(known, [name for name, _ in given if name not in known])
-        raise UserError(f"The rates {query!r} of a scripted model: {'; '.join(faults)}.", hint=hint)
-    checked = Rates(**rates)
+    checked = Rates(**_numbers(query, Rates, "a scripted model"))
     if checked.complies is not None and checked.complies + checked.evades > 1:
         raise UserError("complies and evades add up to more than 1.", hint="The rest of the texts are refusals.")
     return checked
 
 
-def _rates_hint(known: Sequence[str], unknown: Sequence[str]) -> str:
-    questions = filter(None, (did_you_mean(name, known) for name in unknown))
-    return " ".join([*questions, f"Write skill=0.8&topic=0.9; the rates are {', '.join(sorted(known))}."])
+def _numbers(query: str, kind: type[Any], what: str) -> dict[str, float]:
+    """The rates behind the ? of a spec; an error with all faults."""
+    known = [field.name for field in fields(kind)]
+    hint = f"Write {known[0]}=0.8&{known[1]}=0.9; the rates are {', '.join(sorted(known))}."
+    try:
+        given = parse_qsl(query, keep_blank_values=True, max_num_fields=len(known))
+    except ValueError:
+        raise UserError(f"{what.capitalize()} takes at most {len(known)} rates.", hint=hint) from None
+    names = [name for name, _ in given]
+    faults = [fault for name, value in given if (fault := _rate_fault(name, value, known))]
+    faults += [f"the rate {name!r} is given twice" for name, count in Counter(names).items() if count > 1]
+    if faults:
+        questions = filter(None, (did_you_mean(name, known) for name in names if name not in known))
+        raise UserError(f"The rates {query!r} of {what}: {'; '.join(faults)}.", hint=" ".join([*questions, hint]))
+    return {name: float(value) for name, value in given}
 
 
 def _rate_fault(name: str, value: str, known: Sequence[str]) -> str | None:
@@ -313,3 +303,40 @@ def _rate_fault(name: str, value: str, known: Sequence[str]) -> str | None:
     except ValueError:
         return f"{name} is {value!r}, which is not a number"
     return None if 0 <= rate <= 1 else f"{name} is {value}, which is not from 0 to 1"
+
+
+_PREFIX: Final = "scripted:rater"
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedRater:
+    """A simulated person for tests and demonstrations: it reads scripted texts, and errs at known rates.
+
+    `scripted:rater?sensitivity=0.9&specificity=0.95` sees a criterion that a text meets with the probability .9, and
+    denies one that it does not meet with the probability .95. `unsure` is the share of criteria about which it is
+    unsure. The answers depend only on the rater's name, the text and the criterion.
+    """
+
+    sensitivity: float = 1.0
+    specificity: float = 1.0
+    unsure: float = 0.0
+
+    def votes(self, rater: str, combination: Combination, text: str, names: Sequence[str]) -> dict[str, int | None]:
+        """The votes of a rater of this name on the first criteria of a scripted text, in the order of the rubric."""
+        met = shown_criteria(combination, text)[: len(names)]
+        chance = Chance(f"rater {rater} {combination.id} {text}")
+        votes: dict[str, int | None] = {}
+        for name, is_met in zip(names, met, strict=True):
+            is_unsure = chance.falls(f"unsure {name}", self.unsure)
+            is_right = chance.falls(f"right {name}", self.sensitivity if is_met else self.specificity)
+            votes[name] = None if is_unsure else int(is_met == is_right)
+        return votes
+
+
+def scripted_rater(spec: str) -> ScriptedRater:
+    """The simulated person that a spec describes; faults are errors."""
+    head, _, query = spec.partition("?")
+    if head != _PREFIX:
+        hint = name_hint(head, ["human", _PREFIX], otherwise=f"Write human, or {_PREFIX}?sensitivity=0.9.")
+        raise UserError(f"{spec!r} is not a rater.", hint=hint)
+    return ScriptedRater(**_numbers(query, ScriptedRater, "a scripted rater"))

@@ -80,8 +80,3 @@ def shape_of(spec: ModelSpec | str) -> ModelShape | CopiedShape | None:
             "multiple of 8 times the heads. new:local:PATH has the shape and the tokenizer of another model.",
         )
     return ModelShape(*sizes)
-
-
-def check_shape(spec: ModelSpec) -> None:
-    """Refuse a spec that names no shape."""
-    shape_of(spec)

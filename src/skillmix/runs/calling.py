@@ -15,6 +15,7 @@ from skillmix.experiment.plan import PlannedCell, Settings, settings_by_model
 from skillmix.experiment.step_base import Step
 from skillmix.models.joined import JoinedModel
 from skillmix.models.ray import OnRay, RayCluster
+from skillmix.models.servers.managed import stop_servers
 from skillmix.models.specs import Access, ModelOptions, announce_model, open_model, parse_spec, provider_of
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.batches.step_batches import WAIT, open_batched, watch
@@ -233,6 +234,8 @@ async def opened_models(
     in_process: dict[_Loaded, Model] = {}
     for name, settings in used.items():
         spec = parse_spec(str(settings.asked))
+        if provider_of(spec).is_engine:
+            stop_servers()  # one of them may hold the memory of the GPU
         model = in_process.get(_loaded(settings))
         if model is None:
             access = Access(settings.key, settings.insecure)

@@ -94,10 +94,10 @@ def _kind(step: Step, experiment: Experiment) -> str:
 
 
 def first_model_here(step: Step, experiment: Experiment) -> ModelSpec | None:
-    """The first model that a step loads into this process; None if the model is not trained yet."""
+    """The first model that a step loads by the engine of this package; None if the model is not trained yet."""
     for name in dict.fromkeys(step.student_names):
         if name in experiment.students:
             spec = parse_spec(experiment.students[name].model)
-            if provider_of(spec).is_in_process:
+            if provider_of(spec).is_engine:
                 return spec
     return None

@@ -64,13 +64,13 @@ def model_folder(run: Run, step: str) -> Path:
 def with_trained(experiment: Experiment, run: Run) -> Experiment:
     """The experiment with the students that train steps have made, each as it is and as the experiment joins it."""
     steps = {n: s.removeprefix(JOINED) if s.startswith(JOINED) else n for n, s in made_students(experiment).items()}
-    trained = {
-        name: settings_for(experiment, name).model_copy(
-            update={**_NO_DECLARATION, "model": f"local:{model_folder(run, step)}"}
-        )
-        for name, step in steps.items()
-        if (model_folder(run, step) / LINEAGE_FILE).is_file()
-    }
+    trained = {}
+    for name, step in steps.items():
+        if (model_folder(run, step) / LINEAGE_FILE).is_file():
+            settings = settings_for(experiment, name)
+            engine = "vllm" if settings.model.startswith("vllm:") else "local"
+            own = {**_NO_DECLARATION, "model": f"{engine}:{model_folder(run, step)}"}
+            trained[name] = settings.model_copy(update=own)
     return experiment.model_copy(update={"students": {**trained, **experiment.students}}) if trained else experiment
 
 

@@ -151,7 +151,8 @@ def _checkpoint_here(asked: str | None) -> Checkpoint | None:
 def _require_asking(asked: str | None, *, needs_template: bool) -> None:
     checkpoint = _checkpoint_here(asked)
     if checkpoint is not None:
-        require_serving(checkpoint, name=str(asked))
+        if provider_of(str(asked)).is_engine:
+            require_serving(checkpoint, name=str(asked))
         if needs_template and lacks_chat_template(checkpoint.tokenizer):
             raise UserError(
                 f"The tokenizer of {asked} has no chat template.",
@@ -279,7 +280,7 @@ async def check_chat_templates(experiment: Experiment, steps: Sequence[Step]) ->
     used: list[Settings] = [*students, *graders]
     for settings in used:
         asked = settings.asked
-        if asked is not None and settings.additions and provider_of(asked).has_checkpoint:
+        if asked is not None and settings.additions and provider_of(asked).is_engine:
             await check_chat_template(parse_spec(asked), settings.system, settings.extra_json)
 
 
@@ -289,7 +290,7 @@ def require_access(settings: Settings) -> None:
     provider = provider_of(spec)
     if provider.has_checkpoint and not would_download(spec):
         checkpoint_of(spec)
-    elif provider.address is not None:
+    elif provider.is_served:
         servers_of(spec, Access(settings.key, settings.insecure))
 
 

@@ -99,7 +99,7 @@ async def _probe(plan: CalibrationPlan) -> None:
     asked = plan.settings.asked
     if asked is None:
         return
-    if plan.settings.additions and provider_of(asked).has_checkpoint:
+    if plan.settings.additions and provider_of(asked).is_engine:
         await check_chat_template(parse_spec(asked), plan.settings.system, plan.settings.extra_json)
     await probe_settings(settings_by_model(plan.experiment, [], [plan.grader]))
 

@@ -23,6 +23,7 @@ from skillmix.experiment.plan import Settings, graded_cells, settings_by_model
 from skillmix.experiment.step_base import Step
 from skillmix.models.local.resident import MODELS
 from skillmix.models.ray import Placement, ray_cluster
+from skillmix.models.servers.managed import keeping_servers
 from skillmix.models.specs import announce_model, parse_spec
 from skillmix.render import duration, listed, name_hint
 from skillmix.runs.batches.step_batches import USUAL, BatchWishes, forget_batches, hold_submitted
@@ -212,6 +213,7 @@ def run_experiment(
 
 
 @MODELS.keeping()
+@keeping_servers()
 def run_checked(
     experiment: Experiment,
     *,

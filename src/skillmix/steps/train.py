@@ -17,7 +17,8 @@ from skillmix.files import json_object
 from skillmix.models.lineage_files import LINEAGE_FILE, read_model_file
 from skillmix.models.local.importing import before_torch
 from skillmix.models.local.resident import MODELS, free_device_memory
-from skillmix.models.specs import LOCAL_PACKAGES
+from skillmix.models.providers import LOCAL_PACKAGES
+from skillmix.models.servers.managed import stop_servers
 from skillmix.runs.calling import StepContext
 from skillmix.runs.folder_replacement import MODEL, require_replaceable, write_whole
 from skillmix.runs.progress import NO_PROGRESS, Bound, RunProgress, Work
@@ -162,6 +163,7 @@ def train_step(
     before_torch()
     from skillmix.training.job_run import run_training
 
+    stop_servers()
     MODELS.make_room()
     try:
         run_training(job, lessons, progress)

@@ -16,7 +16,7 @@ from skillmix.catalog.catalog import Skill
 from skillmix.errors import UserError
 from skillmix.experiment.steps import AnnotateStep
 from skillmix.hashing import ranked
-from skillmix.models.scripted_rater import scripted_rater
+from skillmix.models.scripted import scripted_rater
 from skillmix.render import name_hint, plural, whole
 from skillmix.runs.graders.human_votes import LONGEST_COMMENT, HumanAnswer, is_duration, is_vote
 from skillmix.runs.graders.rater_journal import Answers, RaterJournal, latest_answer, stored_answers

@@ -11,7 +11,7 @@ from skillmix.experiment.experiment import experiment_of
 from skillmix.models.batches.clients import FileBatches, LineResult, identifier, open_batches
 from skillmix.models.batches.dialects import DIALECTS, batch_fault, dialect_of
 from skillmix.models.servers.keys import Server
-from skillmix.models.servers.openai import ChatServer
+from skillmix.models.servers.protocols import ChatServer
 from skillmix.models.specs import ModelOptions, parse_spec
 from skillmix.runs.journal.submissions import custom_id
 

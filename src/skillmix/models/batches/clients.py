@@ -16,11 +16,10 @@ from urllib.parse import quote
 
 from skillmix.calls import CallProblem, Outcome, Request, is_count
 from skillmix.models.batches.dialects import BatchDialect, BatchState
-from skillmix.models.servers.anthropic import AnthropicModel
 from skillmix.models.servers.http import NamedFile, Refused, fatal_in_probe
 from skillmix.models.servers.keys import server_of
 from skillmix.models.servers.masking import MASK
-from skillmix.models.servers.openai import ChatServer
+from skillmix.models.servers.protocols import AnthropicModel, ChatServer
 from skillmix.models.specs import ModelOptions, ModelSpec
 
 _FOUND_BY: Final = "skillmix"

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
-from skillmix.models.specs import ModelSpec
+from skillmix.models.specs import ModelSpec, provider_of
 
 BatchState = Literal["under way", "ended", "ended early", "failed"]
 """What a provider's state means.
@@ -25,8 +25,6 @@ class BatchDialect:
     """One provider's form of batches."""
 
     name: str
-    provider: str
-    """The provider of specs that can use it."""
     shape: Shape
     most_requests: int
     most_bytes: int
@@ -78,10 +76,9 @@ _MESSAGE_STATES: Final[Mapping[str, BatchState]] = MappingProxyType(
 DIALECTS: Final[dict[str, BatchDialect]] = {
     dialect.name: dialect
     for dialect in (
-        BatchDialect("openai", "openai", "files", 50_000, 190_000_000, _FILE_STATES),
+        BatchDialect("openai", "files", 50_000, 190_000_000, _FILE_STATES),
         BatchDialect(
             "azure",
-            "openai",
             "files",
             100_000,
             190_000_000,
@@ -92,12 +89,10 @@ DIALECTS: Final[dict[str, BatchDialect]] = {
             key_header="api-key",
             unready_files=frozenset({"pending", "running", "notrunning"}),
         ),
-        BatchDialect(
-            "anthropic", "anthropic", "inline", 100_000, 240_000_000, _MESSAGE_STATES, batches="/messages/batches"
-        ),
+        BatchDialect("anthropic", "inline", 100_000, 240_000_000, _MESSAGE_STATES, batches="/messages/batches"),
     )
 }
-"""The dialects by name; the first of a provider is its own."""
+"""The dialects by name; a provider lists those that it has."""
 
 
 def dialect_of(spec: ModelSpec, choice: bool | str) -> BatchDialect | None:
@@ -106,7 +101,7 @@ def dialect_of(spec: ModelSpec, choice: bool | str) -> BatchDialect | None:
     >>> dialect_of(ModelSpec("openai", "my-deployment", "https://me.openai.azure.com/openai/v1"), True).name
     'azure'
     """
-    own = [dialect for dialect in DIALECTS.values() if dialect.provider == spec.provider]
+    own = [DIALECTS[name] for name in provider_of(spec).batches]
     if isinstance(choice, str):
         return next((dialect for dialect in own if dialect.name == choice), None)
     host = urlsplit(spec.address or "").hostname or ""
@@ -122,7 +117,7 @@ def batch_fault(spec: ModelSpec, choice: bool | str) -> str | None:
     if isinstance(choice, str) and choice not in DIALECTS:
         return f"batch is true, false or one of {known}, and not {choice!r}"
     if dialect_of(spec, choice) is None:
-        own = [dialect.name for dialect in DIALECTS.values() if dialect.provider == spec.provider]
+        own = provider_of(spec).batches
         return (
             f"batch: {choice} is not for {spec.provider}: models, which have {' and '.join(own)}"
             if own

@@ -122,9 +122,10 @@ class Endpoint:
         *,
         take: Callable[[bytes], bool] | None = None,
     ) -> bytes | CallProblem | Refused:
-        url = f"{self._server.address}{path}"
+        url = f"{self._server.address}{path}{self._server.query}"
         try:
-            async with self._opened().request(method, url, allow_redirects=False, **content) as response:
+            proxy = self._server.proxy
+            async with self._opened().request(method, url, allow_redirects=False, proxy=proxy, **content) as response:
                 is_good = response.status in good
                 raw, is_complete = await _read(response, max_bytes, take if is_good else None)
                 if not is_good:

@@ -1,4 +1,4 @@
-"""Decide which key goes to which address.
+"""Decide which key goes to which address, and through which proxy.
 
 A provider's own key goes to that provider alone; any other key goes only where an experiment file sends it.
 """
@@ -7,14 +7,15 @@ import os
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from skillmix.errors import UserError
+from skillmix.models.providers import PROVIDERS, Provider
 from skillmix.models.servers.masking import MASK
-from skillmix.models.specs import PROVIDERS, Access, ModelSpec, provider_of
+from skillmix.models.specs import Access, ModelSpec, address_fault, provider_of
 
-_ADDRESSES: Final = {name: provider.address for name, provider in PROVIDERS.items() if provider.address}
-_KEY_OWNERS: Final = {provider.key: name for name, provider in PROVIDERS.items() if provider.key}
+_KEY_OWNERS: Final = {provider.key: provider for provider in PROVIDERS.values() if provider.key}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,10 @@ class Server:
     """The environment variable that holds the key; None if no key is sent."""
     is_own: bool
     """Whether the server belongs to the provider itself."""
+    query: str = ""
+    """What follows every path, as in `?api-version=2024-10-21`."""
+    proxy: str | None = None
+    """The proxy that calls go through."""
 
 
 def server_of(spec: ModelSpec, access: Access) -> Server:
@@ -37,46 +42,76 @@ def server_of(spec: ModelSpec, access: Access) -> Server:
 
 def servers_of(spec: ModelSpec, access: Access) -> tuple[Server, ...]:
     """The servers of a model, each with the key for its address; an error if a key may not go to one of them."""
-    addresses = spec.addresses or (_ADDRESSES[spec.provider],)
-    return tuple(_server_at(address, spec, access) for address in addresses)
+    return tuple(_server_at(address, spec, access) for address in spec.addresses or (_own_address(spec),))
+
+
+def _own_address(spec: ModelSpec) -> str:
+    provider = provider_of(spec)
+    variable, address = provider.address_variable, provider.own_address
+    fault = address_fault(address, provider) if address and variable else None
+    if address is None or fault:
+        raise UserError(
+            f"{variable}: {fault}" if fault else f"{spec} has no address, and {variable} is not set.",
+            hint=f"export {variable}=https://NAME.openai.azure.com, or write {spec}@https://NAME.openai.azure.com.",
+        )
+    return address.rstrip("/")
 
 
 def _server_at(address: str, spec: ModelSpec, access: Access) -> Server:
-    is_own = _owner(address) == spec.provider
+    is_own = _is_own(provider_of(spec), address)
     variable = access.key or (provider_of(spec).key if is_own else None)
-    if variable is None:
-        return Server(address, None, None, is_own)
-    _refuse_other_owner(variable, address)
-    _refuse_plain_http(variable, address, access)
-    secret = _key_from_environment(variable)
-    MASK.add(secret)
-    return Server(address, secret, variable, is_own)
+    place, query = _azure_place(address, spec.name) if spec.provider == "azure" else (address, "")
+    secret = None
+    if variable is not None:
+        _refuse_other_owner(variable, address)
+        if urlsplit(address).scheme == "http" and not is_loopback(address) and not access.insecure:
+            raise UserError(
+                f"{variable} is not sent to {address}: anyone on the network could read it.",
+                hint="Use https, or set `insecure: true` for this model if you trust the network.",
+            )
+        secret = _key_from_environment(variable)
+        MASK.add(secret)
+    return Server(place, secret, variable, is_own, query, _proxy_for(address) if access.proxy else None)
 
 
-def _owner(address: str) -> str | None:
-    """The provider that an address belongs to."""
+def _azure_place(address: str, deployment: str) -> tuple[str, str]:
+    """The address and the query of a deployment: a version in the address chooses Azure's older form of paths."""
     parts = urlsplit(address)
-    for provider, own in _ADDRESSES.items():
-        if parts.scheme == "https" and parts.hostname == urlsplit(own).hostname and parts.port in (None, 443):
-            return provider
-    return None
+    place = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+    if not parts.query:
+        return (place if parts.path.strip("/") else f"{place}/openai/v1"), ""
+    place = place if parts.path.strip("/") else f"{place}/openai"
+    return f"{place}/deployments/{quote(deployment, safe='')}", f"?{parts.query}"
+
+
+def _is_own(provider: Provider, address: str) -> bool:
+    """Whether an address is on the provider's own server."""
+    parts, own = urlsplit(address), urlsplit(provider.own_address or "")
+    return parts.scheme == own.scheme == "https" and parts.hostname == own.hostname and parts.port in (None, 443)
 
 
 def _refuse_other_owner(variable: str, address: str) -> None:
     owner = _KEY_OWNERS.get(variable)
-    if owner is not None and _owner(address) != owner:
+    if owner is not None and not _is_own(owner, address):
         raise UserError(
-            f"{variable} is not sent to {address}: it goes to {_ADDRESSES[owner]} only.",
+            f"{variable} is not sent to {address}: it goes to {owner.address or f'${owner.address_variable}'} only.",
             hint="Put the key for this address into another variable, and name that variable with `key:`.",
         )
 
 
-def _refuse_plain_http(variable: str, address: str, access: Access) -> None:
-    if urlsplit(address).scheme == "http" and not is_loopback(address) and not access.insecure:
+def _proxy_for(address: str) -> str | None:
+    """The proxy that the environment names for an address; None if `NO_PROXY` excepts the address."""
+    parts = urlsplit(address)
+    if is_loopback(address) or proxy_bypass(parts.hostname or ""):
+        return None
+    proxy = getproxies().get(parts.scheme)
+    if proxy is None:
         raise UserError(
-            f"{variable} is not sent to {address}: anyone on the network could read it.",
-            hint="Use https, or set `insecure: true` for this model if you trust the network.",
+            f"proxy: true, and the environment names no proxy for {address}.",
+            hint=f"export {parts.scheme.upper()}_PROXY=http://HOST:PORT, or leave proxy out.",
         )
+    MASK.add(unquote(urlsplit(proxy).password or ""))
+    return proxy
 
 
 def is_loopback(address: str) -> bool:

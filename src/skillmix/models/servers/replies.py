@@ -7,7 +7,7 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from skillmix.calls import CallProblem, is_count
+from skillmix.calls import CallProblem, Reply, is_count
 from skillmix.grading.answers import OPENING
 from skillmix.models.servers.masking import MASK
 
@@ -97,6 +97,10 @@ class ServerAnswer:
     tokens: Tokens
     model: object = None
     """The model that made it, as the server names it."""
+
+    def reply(self, *, not_sent: tuple[str, ...]) -> Reply:
+        """The reply to a request, without the parameters that the server does not take."""
+        return Reply(self.text, self.finish, self.tokens[0], self.tokens[1], not_sent=not_sent)
 
 
 def chat_answer(raw: bytes, *, max_tokens: int | None = None) -> ServerAnswer | CallProblem:

@@ -1,18 +1,19 @@
-"""Chat endpoints that are compatible with OpenAI's, with the quirks of many servers."""
+"""Chat endpoints: those compatible with OpenAI's, with the quirks of many servers, and Anthropic's messages."""
 
 import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Final
+from urllib.parse import quote
 
-from skillmix.calls import CallProblem, Limits, Outcome, Reply, Request
+from skillmix.calls import CallProblem, Limits, Outcome, Request
 from skillmix.models.servers.http import Endpoint, Refused, fatal_in_probe
-from skillmix.models.servers.keys import Server, servers_of
+from skillmix.models.servers.keys import Server, server_of, servers_of
 from skillmix.models.servers.masking import MASK
 from skillmix.models.servers.pool import CONCURRENCY, Pool
 from skillmix.models.servers.replicas import Replicas
-from skillmix.models.servers.replies import ListedModel, NamesInReplies, chat_answer, listed_models
-from skillmix.models.specs import ModelOptions, ModelSpec
+from skillmix.models.servers.replies import ListedModel, NamesInReplies, anthropic_answer, chat_answer, listed_models
+from skillmix.models.specs import ModelOptions, ModelSpec, provider_of
 
 _MAY_BE_LEFT_OUT: Final = ("seed", "temperature", "top_p")
 _COMPLAINT: Final = re.compile(
@@ -20,6 +21,9 @@ _COMPLAINT: Final = re.compile(
     re.IGNORECASE,
 )
 _NAMES_SHOWN: Final = 8
+VERSION: Final = "2023-06-01"
+_DEFAULT_LIMIT: Final = 1024
+"""The endpoint requires a limit."""
 
 
 class OpenAIModel:
@@ -27,7 +31,9 @@ class OpenAIModel:
 
     def __init__(self, spec: ModelSpec, options: ModelOptions) -> None:
         places = servers_of(spec, options.access)
-        servers = [ChatServer(place, spec.name, options.timeout, say=options.say) for place in places]
+        provider = provider_of(spec)
+        quirks = {"key_header": provider.key_header, "seed_field": provider.seed_field}
+        servers = [ChatServer(place, spec.name, options.timeout, say=options.say, **quirks) for place in places]
         self._servers = servers
         most = options.concurrency or CONCURRENCY * len(servers)
         self.limits = Limits(in_flight=most)
@@ -66,6 +72,7 @@ class ChatServer:
         timeout: float,
         *,
         key_header: str | None = None,
+        seed_field: str | None = "seed",
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         headers = {"Authorization": f"Bearer {server.secret}"} if server.secret else {}
@@ -75,8 +82,8 @@ class ChatServer:
         self._name = name
         self.endpoint = Endpoint(server, headers=headers, timeout=timeout)
         self._names = NamesInReplies(name, server.address, say)
-        self._limit_name = "max_tokens"
-        self._left_out: set[str] = set()
+        self._sent_as = {"seed": seed_field or "seed", "max_tokens": "max_tokens"}
+        self._left_out = set() if seed_field else {"seed"}
 
     async def listed(self) -> ListedModel | CallProblem | None:
         """The model in the server's list of models, or why it cannot be used; None if the server has no list."""
@@ -84,7 +91,9 @@ class ChatServer:
         if isinstance(listed, CallProblem):
             return None if listed.reason == "HTTP 404" else fatal_in_probe(listed)
         models = listed_models(listed) if isinstance(listed, bytes) else []
-        found = [model for model in models if model.name in (self._name, f"{self._name}:latest")]
+        found = [
+            model for model in models if model.name in (self._name, f"{self._name}:latest", f"models/{self._name}")
+        ]
         if found or not models:
             return found[0] if found else None
         shown = ", ".join(MASK.line(model.name, longest=80) for model in models[:_NAMES_SHOWN])
@@ -108,14 +117,9 @@ class ChatServer:
 
     def body(self, request: Request) -> dict[str, object]:
         """The body of a request, without the parameters that the server refuses."""
-        parameters = {
-            "temperature": request.decoding.temperature,
-            "top_p": request.decoding.top_p,
-            "seed": request.seed,
-            self._limit_name: request.decoding.max_tokens,
-        }
         messages = [{"role": m.role, "content": m.content} for m in request.messages]
-        used = {name: value for name, value in parameters.items() if value is not None and name not in self._left_out}
+        wanted = _parameters(request)
+        used = {self._sent_as.get(name, name): wanted[name] for name in wanted if name not in self._left_out}
         return {**request.decoding.extra_fields(), "model": self._name, "messages": messages, **used}
 
     def refusal(self, request: Request, status: int, raw: bytes) -> CallProblem:
@@ -124,9 +128,7 @@ class ChatServer:
         if isinstance(result, CallProblem):
             return result
         # Parameters count that are left out by now: another call of the same batch may have the same problem.
-        decoding = request.decoding
-        wanted = {"seed": request.seed, "temperature": decoding.temperature, "top_p": decoding.top_p, "max_tokens": 0}
-        if self._leave_out(result.message, {name: value for name, value in wanted.items() if value is not None}):
+        if self._leave_out(result.message, {**_parameters(request), "max_tokens": 0}):
             return replace(result.problem, kind="passing")
         return result.problem
 
@@ -136,10 +138,11 @@ class ChatServer:
         The parameter may already be left out of later calls: this call was sent before, and is sent again too.
         """
         if "max_completion_tokens" in message and "max_tokens" in body:
-            self._limit_name = "max_completion_tokens"
+            self._sent_as["max_tokens"] = "max_completion_tokens"
             return True
         for name in _MAY_BE_LEFT_OUT:
-            if name in body and re.search(rf"\b{name}\b", message) and _COMPLAINT.search(message):
+            sent = self._sent_as.get(name, name)
+            if {name, sent} & body.keys() and re.search(rf"\b{sent}\b", message) and _COMPLAINT.search(message):
                 self._left_out.add(name)
                 return True
         return False
@@ -151,11 +154,79 @@ class ChatServer:
             return answer
         self.endpoint.note_good_reply()
         self._names.check(answer.model)
-        requested = {"temperature": request.decoding.temperature, "top_p": request.decoding.top_p, "seed": request.seed}
-        return Reply(
-            text=answer.text,
-            finish=answer.finish,
-            input_tokens=answer.tokens[0],
-            output_tokens=answer.tokens[1],
-            not_sent=tuple(name for name in sorted(self._left_out) if requested.get(name) is not None),
-        )
+        return answer.reply(not_sent=tuple(sorted(self._left_out & _parameters(request).keys())))
+
+
+def _parameters(request: Request) -> dict[str, object]:
+    """The parameters of a call that some servers refuse, and its limit, by name."""
+    decoding = request.decoding
+    given = {"temperature": decoding.temperature, "top_p": decoding.top_p, "seed": request.seed}
+    return {name: value for name, value in {**given, "max_tokens": decoding.max_tokens}.items() if value is not None}
+
+
+class AnthropicModel:
+    """A chat model behind `/messages`."""
+
+    def __init__(self, spec: ModelSpec, options: ModelOptions) -> None:
+        server = server_of(spec, options.access)
+        self.address = server.address
+        self._name = spec.name
+        self._is_own = server.is_own
+        self._names = NamesInReplies(spec.name, server.address, options.say)
+        key = {"x-api-key": server.secret} if server.secret else {}
+        self.endpoint = Endpoint(server, headers={**key, "anthropic-version": VERSION}, timeout=options.timeout)
+        self.limits = Limits(in_flight=options.concurrency or CONCURRENCY)
+        """The calls in flight."""
+        self._pool = Pool(self.answer, limit=options.concurrency or CONCURRENCY)
+
+    def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
+        """Answer requests, many at once."""
+        return self._pool.serve(requests)
+
+    async def probe(self) -> CallProblem | None:
+        """Ask for the model's description, which a compatible server need not have."""
+        description = await self.endpoint.get(f"/models/{quote(self._name, safe='')}")
+        if not isinstance(description, CallProblem) or (description.reason == "HTTP 404" and not self._is_own):
+            return None
+        return fatal_in_probe(description)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.endpoint.close()
+
+    async def answer(self, request: Request) -> Outcome:
+        """Make one call; the endpoint takes no seed, and the reply says so."""
+        limit = request.decoding.max_tokens or _DEFAULT_LIMIT
+        result = await self.endpoint.post("/messages", self.body(request), max_tokens=limit)
+        if isinstance(result, CallProblem):
+            return result
+        if isinstance(result, Refused):
+            return result.problem
+        return self.outcome(request, result)
+
+    def body(self, request: Request) -> dict[str, object]:
+        """The body of a request."""
+        decoding = request.decoding
+        system = "\n\n".join(m.content for m in request.messages if m.role == "system")
+        optional = {"temperature": decoding.temperature, "top_p": decoding.top_p, "system": system or None}
+        return {
+            **decoding.extra_fields(),
+            "model": self._name,
+            "max_tokens": decoding.max_tokens or _DEFAULT_LIMIT,
+            "messages": [{"role": m.role, "content": m.content} for m in request.messages if m.role != "system"],
+            **{name: value for name, value in optional.items() if value is not None},
+        }
+
+    def refusal(self, request: Request, status: int, raw: bytes) -> CallProblem:
+        """The problem of one call in a batch."""
+        result = self.endpoint.failure(status, raw)
+        return result if isinstance(result, CallProblem) else result.problem
+
+    def outcome(self, request: Request, raw: bytes) -> Outcome:
+        """Read the reply to a request."""
+        answer = anthropic_answer(raw, max_tokens=request.decoding.max_tokens)
+        if isinstance(answer, CallProblem):
+            return answer
+        self.endpoint.note_good_reply()
+        self._names.check(answer.model)
+        return answer.reply(not_sent=() if request.seed is None else ("seed",))

@@ -1,0 +1,62 @@
+"""What runs outside this process for a server that skillmix starts; it imports nothing of skillmix.
+
+`guard COMMAND …` runs a server until its standard input closes, which the end of skillmix does, however it ends.
+`xllamacpp --model FILE …` is a llama.cpp server from the package xllamacpp, which has no command of its own.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+GRACE = 10.0
+"""Seconds that a server gets to end by itself."""
+
+
+def guard(command: list[str]) -> int:
+    """Run a command, in the process group that this process leads; end the whole group when the input closes."""
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is for the server; this process ends with it
+
+    def end() -> None:
+        sys.stdin.buffer.read()
+        os.killpg(0, signal.SIGTERM)
+        time.sleep(GRACE)
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=end, daemon=True).start()
+    server.wait()
+    os.killpg(0, signal.SIGKILL)  # what the server has started ends with it
+    return 1
+
+
+def xllamacpp(arguments: list[str]) -> int:
+    """Serve a GGUF file with the options of `llama-server` that skillmix uses."""
+    import xllamacpp as llama
+
+    parser = argparse.ArgumentParser()
+    for name, kind in {"model": str, "host": str, "lora": str, "port": int, "parallel": int, "ctx-size": int}.items():
+        parser.add_argument(f"--{name}", type=kind)
+    for name in ("top-p", "min-p", "repeat-penalty"):
+        parser.add_argument(f"--{name}", type=float)
+    parser.add_argument("--top-k", type=int)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    given = parser.parse_args(arguments)
+    params = llama.CommonParams()
+    params.model.path, params.hostnames, params.port = given.model, [given.host], given.port
+    params.n_parallel, params.n_ctx, params.cpuparams.n_threads = given.parallel, given.ctx_size, given.threads
+    params.sampling.top_k, params.sampling.top_p, params.sampling.min_p = given.top_k, given.top_p, given.min_p
+    params.sampling.penalty_repeat = given.repeat_penalty
+    if given.lora:
+        params.lora_adapters = [llama.CommonAdapterLoraInfo(given.lora, 1.0)]
+    server = llama.Server(params)
+    print(f"xllamacpp listens at {server.listening_address}", flush=True)  # noqa: T201  # the log of the server
+    threading.Event().wait()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit({"guard": guard, "xllamacpp": xllamacpp}[sys.argv[1]](sys.argv[2:]))
