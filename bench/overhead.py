@@ -191,7 +191,7 @@ def main() -> None:
         experiment = experiment.model_copy(update={"steps": [s for s in experiment.steps if s.name in options.steps]})
     PacedModel.most_slots = options.slots
     for name in ("local", "bundled"):
-        cast(dict[str, specs.Provider], specs.PROVIDERS)[name] = replace(specs.PROVIDERS[name], open=PacedModel)
+        cast(dict[str, specs.Provider], specs.PROVIDERS)[name] = replace(specs.PROVIDERS[name], model=PacedModel)
     specs._provider.cache_clear()
     import skillmix.training.job_run
 

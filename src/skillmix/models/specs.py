@@ -15,7 +15,8 @@ from urllib.parse import parse_qsl, urlsplit
 from skillmix.calls import Model
 from skillmix.errors import UserError
 from skillmix.models.installed import InstalledProvider, installed_providers
-from skillmix.models.providers import PROVIDERS, Provider
+from skillmix.models.providers import PROVIDERS as PROVIDERS
+from skillmix.models.providers import Provider as Provider
 from skillmix.render import name_hint
 
 
