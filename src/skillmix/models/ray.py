@@ -1,7 +1,8 @@
 """A model whose calls are made on a Ray cluster: actors open it on the nodes, and `OnRay` shares the calls out.
 
-Journal, budget and scheduler stay in the process of the command, the driver. Calls in flight on an actor that is lost
-come back as problems that may pass, so that the scheduler counts their worst case and repeats them.
+Ray places the actors and restarts those that are lost. Journal, budget and scheduler stay in the process of the
+command, the driver. Calls in flight on a lost actor come back as problems that may pass, so that the scheduler counts
+their worst case and repeats them.
 """
 
 import asyncio
@@ -12,11 +13,9 @@ import signal
 import socket
 import sys
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from itertools import count
@@ -29,22 +28,22 @@ from skillmix.errors import UserError, visible
 from skillmix.models.checkpoints import checkpoint_of, content_hash_of
 from skillmix.models.installed import installed_providers
 from skillmix.models.local.gpu_share import GPU_SHARE
-from skillmix.models.ray_actor import VERSIONS, FileFacts, FolderFacts, ModelActor, OpenOrder, Taken
+from skillmix.models.ray_actor import VERSIONS, FileFacts, FolderFacts, ModelActor, OpenOrder, RestartedError, Taken
 from skillmix.models.specs import ModelOptions, ModelSpec, open_model, provider_of
 from skillmix.render import plural
 
 _LOOK_S: Final = 1.0
-"""Seconds between two looks for nodes that lack workers."""
+"""Seconds between two looks for new nodes, and for a worker that was lost."""
 _PATIENCE_S: Final = 300.0
 """Seconds that a run waits for a worker if it has none."""
 _MOST_LOST: Final = 5
-"""Workers of a node that may be lost without an outcome in between before the node gets no more."""
+"""Times in a row that a worker may be lost without an outcome in between before it is given up."""
 _REACH_S: Final = 20.0
 _END_S: Final = 5.0
 _LOCAL_ROOM: Final = 3072
 """Calls at a worker with a local model: they fill its slots, and a slot that becomes free finds a call that waits."""
 _MANY: Final = 4096
-"""Calls in flight of a model without a limit, before the number of workers is known."""
+"""Calls in flight of a model without a limit: the number of workers is not known when they begin."""
 _PART: Final = 32 << 20
 """Bytes of a file that are sent together."""
 _PARTS_OF_MODELS: Final = (".json", ".safetensors", ".jinja", ".txt", ".model")
@@ -53,7 +52,7 @@ _LISTENER: Final = "listen_error_messages"
 
 
 class LostWorkerError(Exception):
-    """A worker that does not answer any more; the message says why."""
+    """A worker that does not answer now; the message says why."""
 
 
 class Placement(NamedTuple):
@@ -67,21 +66,22 @@ class Placement(NamedTuple):
         """GPUs of a worker: a local model writes on one GPU at most."""
         return min(1.0, self.gpus or 1.0)
 
-    def workers(self, nodes: Sequence[Mapping[str, Any]], *, is_local: bool) -> Counter[str]:
-        """How many workers each node has, by its id.
+    def workers(self, nodes: Sequence[Mapping[str, Any]], *, is_local: bool) -> int:
+        """How many workers a cluster has.
 
         Local models have one for each GPU, or share of one, and one for each node of a cluster without GPUs. Other
         models have one for each node with CPUs. With `cpus`, a node has as many as fit.
         """
-        gpus = {n["NodeID"]: int(n["Resources"].get("GPU", 0) + 1e-6) for n in nodes} if is_local else {}
-        cpus = {n["NodeID"]: float(n["Resources"].get("CPU", 0)) for n in nodes}
-        if self.uses_gpus(nodes, is_local=is_local):
-            wanted = {node: number * int(1 / self.share + 1e-6) for node, number in gpus.items()}
-        else:
-            wanted = {node: 1 if is_local or not self.cpus else sys.maxsize for node, number in cpus.items() if number}
-        if self.cpus:
-            wanted = {node: min(number, int(cpus[node] // self.cpus)) for node, number in wanted.items()}
-        return Counter({node: number for node, number in wanted.items() if number})
+        uses_gpus, total = self.uses_gpus(nodes, is_local=is_local), 0
+        for node in nodes:
+            cpus, gpus = float(node["Resources"].get("CPU", 0)), int(node["Resources"].get("GPU", 0) + 1e-6)
+            most = 1 if cpus else 0
+            if uses_gpus:
+                most = gpus * int(1 / self.share + 1e-6)
+            elif cpus and self.cpus and not is_local:
+                most = sys.maxsize
+            total += min(most, int(cpus // self.cpus)) if self.cpus else most
+        return total
 
     def uses_gpus(self, nodes: Sequence[Mapping[str, Any]], *, is_local: bool) -> bool:
         """Whether workers use GPUs: those with local models do if a node has one, unless SKILLMIX_DEVICE forbids it."""
@@ -90,25 +90,31 @@ class Placement(NamedTuple):
 
 
 class Worker:
-    """An actor on a node of the cluster."""
+    """An actor of the cluster, which Ray restarts if it is lost."""
 
-    def __init__(self, name: str, node: str, actor: Any) -> None:
-        self.name = name
-        self.node = node
+    def __init__(self, number: int, actor: Any) -> None:
+        self.number = number
         self.actor = actor
+        self.host = ""
+        """The machine that it was last seen on."""
+
+    def __str__(self) -> str:
+        return f"worker {self.number} ({self.host})" if self.host else f"worker {self.number}"
 
     async def ask(self, method: str, *arguments: object) -> Any:
         """Call a method of the actor; an error if it fails there, and another one if the actor is lost."""
-        from ray.exceptions import ActorDiedError, RayError, RayTaskError
+        from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
 
         try:
             return await getattr(self.actor, method).remote(*arguments)
         except RayTaskError as error:
             cause = error.cause
+            if isinstance(cause, RestartedError):
+                raise LostWorkerError("it was restarted") from None
             if isinstance(cause, UserError):
-                raise UserError(f"{self.name}: {cause.message}", hint=cause.hint) from None
-            raise UserError(f"{self.name} failed: {_last_line(error)}.", hint="See the log files of Ray.") from None
-        except ActorDiedError as error:
+                raise UserError(f"{self}: {cause.message}", hint=cause.hint) from None
+            raise UserError(f"{self} failed: {_last_line(error)}.", hint="See the log files of Ray.") from None
+        except (ActorUnavailableError, ActorDiedError) as error:
             why = _last_line(error) if "creation task" in str(error) else "its process or its machine has ended"
             raise LostWorkerError(why) from None
         except RayError as error:  # also an answer that was lost on its way: what the worker does now is not known
@@ -127,9 +133,8 @@ class RayCluster:
         self._placement = placement
         self._is_local = False
         self._workers: list[Worker] = []
-        self._names = count(1)
-        self._lost: Counter[str] = Counter()
-        """By node, workers that were lost since the last outcome."""
+        self._given_up: list[Worker] = []
+        self._started = count(1)
 
     def use(self, *, is_local: bool) -> None:
         """Say whether the next models are local ones; workers of the other kind end."""
@@ -138,42 +143,47 @@ class RayCluster:
         self._is_local = is_local
 
     async def workers(self) -> list[Worker]:
-        """All workers; those that nodes lack are started."""
-        nodes = {node["NodeID"]: node for node in await self.alive_nodes()}
-        wanted = self._placement.workers(list(nodes.values()), is_local=self._is_local)
-        present = Counter(worker.node for worker in self._workers)
-        usable = [node for node in sorted(wanted) if self._lost[node] < _MOST_LOST]
-        if nodes and not self._workers and not usable:
-            raise self._no_place(has_lost=bool(wanted))
-        is_first = not self._workers and not self._lost
-        for node in usable:
-            for _ in range(wanted[node] - present[node]):
-                name = f"worker {next(self._names)} ({visible(str(nodes[node]['NodeManagerAddress']))})"
-                uses_gpus = self._placement.uses_gpus(list(nodes.values()), is_local=self._is_local)
-                self._workers.append(self._start(name, node, uses_gpus=uses_gpus))
-        if is_first:
+        """All workers; there are more when the cluster has grown."""
+        nodes = await self._alive_nodes()
+        wanted = self._placement.workers(nodes, is_local=self._is_local)
+        if nodes and not wanted and not self._workers:
+            amount = f"{self._placement.cpus:g} CPUs" if self._placement.cpus else "CPU"
+            raise UserError(
+                f"No node of the cluster has the {amount} of a worker.",
+                hint="Lower workers.cpus, or start Ray with more (ray start --num-cpus, --num-gpus).",
+            )
+        is_first = not self._workers
+        while len(self._workers) + len(self._given_up) < wanted:
+            uses_gpus = self._placement.uses_gpus(nodes, is_local=self._is_local)
+            self._workers.append(self._start(uses_gpus=uses_gpus))
+        if is_first and self._workers:
             self.say(f"{plural(len(self._workers), 'worker')} on Ray")
         return list(self._workers)
 
-    def note_outcome(self, worker: Worker) -> None:
-        """Note that a worker answers calls: if it is lost later, the node is not the reason."""
-        self._lost.pop(worker.node, None)
+    def has(self, worker: Worker) -> bool:
+        """Whether a worker is not given up."""
+        return worker in self._workers
 
-    def forget(self, worker: Worker, why: str, *, gives_up: bool = False) -> None:
-        """Drop a worker; a node with many losses in a row, or that is given up, gets no more."""
-        if worker not in self._workers:
+    def give_up(self, worker: Worker, why: str) -> None:
+        """End a worker for good."""
+        if not self.has(worker):
             return
+        self.say(f"{worker} gets no more calls: {why.rstrip('.')}")
         self._workers.remove(worker)
+        self._given_up.append(worker)
         self._kill(worker)
-        self._lost[worker.node] += _MOST_LOST if gives_up else 1
-        if self._lost[worker.node] >= _MOST_LOST:
-            self.say(f"the node of {worker.name} gets no more workers: {why.rstrip('.')}")
+        if not self._workers:
+            raise UserError(
+                f"All workers of the cluster were lost {_MOST_LOST} times in a row.",
+                hint="Look at the memory of the nodes and at the log files of Ray. Finished calls are kept.",
+            )
 
     def end_workers(self) -> None:
         """End all workers, so that their memory and their share of the nodes are free."""
         for worker in self._workers:
             self._kill(worker)
         self._workers.clear()
+        self._given_up.clear()
 
     def close(self) -> None:
         """End all workers, and a cluster that was started here."""
@@ -185,19 +195,7 @@ class RayCluster:
         if ray is not None and ray.is_initialized():
             ray.shutdown()
 
-    def _no_place(self, *, has_lost: bool) -> UserError:
-        if has_lost:
-            return UserError(
-                f"{_MOST_LOST} workers in a row were lost on each node of the cluster.",
-                hint="Look at the memory of the nodes and at the log files of Ray. Finished calls are kept.",
-            )
-        amount = f"{self._placement.cpus:g} CPUs" if self._placement.cpus else "CPU"
-        return UserError(
-            f"No node of the cluster has the {amount} of a worker.",
-            hint="Lower workers.cpus, or start Ray with more (ray start --num-cpus, --num-gpus).",
-        )
-
-    async def alive_nodes(self) -> list[Mapping[str, Any]]:
+    async def _alive_nodes(self) -> list[Mapping[str, Any]]:
         """The nodes that live, none if the head does not answer; the cluster is joined first."""
         import ray
 
@@ -208,24 +206,23 @@ class RayCluster:
         except (ray.exceptions.RayError, OSError, RuntimeError):  # the head is busy or away; it is asked again
             return []
 
-    def _start(self, name: str, node: str, *, uses_gpus: bool) -> Worker:
+    def _start(self, *, uses_gpus: bool) -> Worker:
         import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         cpus, share = self._placement.cpus, self._placement.share
         threads = str(int(cpus)) if cpus and cpus >= 1 else os.environ.get("OMP_NUM_THREADS", "")
         environment = {"SKILLMIX_DEVICE": "cuda", GPU_SHARE: str(share)} if uses_gpus else {"SKILLMIX_DEVICE": "cpu"}
         if threads and not uses_gpus:
             environment["OMP_NUM_THREADS"] = threads
-        # Ray must not restart an actor by itself: it would come without its models, and its calls would be lost.
+        # Ray must not repeat a call of an actor by itself: after a restart the actor has no models.
         options: dict[str, Any] = {
             "num_cpus": cpus or 0,
             "num_gpus": share if uses_gpus else 0,
-            "max_restarts": 0,
+            "max_restarts": -1,
             "max_task_retries": 0,
-            "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
+            "scheduling_strategy": "SPREAD",
         }
-        return Worker(name, node, ray.remote(ModelActor).options(**options).remote(environment))
+        return Worker(next(self._started), ray.remote(ModelActor).options(**options).remote(environment))
 
     def _kill(self, worker: Worker) -> None:
         import ray
@@ -252,12 +249,14 @@ class _Link:
 
     worker: Worker
     room: int = 0
-    """Calls that it may have; 0 until it has opened the model."""
-    slots: int = 0
-    """The conversations that a local model works on at once; 0 until it is loaded."""
+    """Calls that it may have; 0 while it has not opened the model."""
     in_flight: dict[CallKey, Request] = field(default_factory=dict)
     unsent: list[Request] = field(default_factory=list)
     """Those of them that go with the next message."""
+    is_reached: bool = False
+    """Whether the worker has answered since it was last lost."""
+    losses: int = 0
+    """How often it was lost since its last outcome."""
 
 
 class OnRay:
@@ -272,19 +271,14 @@ class OnRay:
         # `concurrency` counts for all workers together; that of a local model is the number of its slots on one device.
         self._most = options.concurrency if options.concurrency and not self._is_local else inf
         self._number = next(cluster.numbers)
-        self._order = b""
-        self._folders: tuple[FolderFacts, ...] = ()
-        self._links: dict[str, _Link] = {}
+        self._links: dict[int, _Link] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_fed = False
 
     @property
     def limits(self) -> Limits:
-        """The calls that all workers together work on at once, as far as they know."""
-        known = sum(link.slots for link in self._links.values())
-        return Limits(
-            in_process=self._is_local, in_flight=known if self._is_local else self._options.concurrency or _MANY
-        )
+        """The calls that all workers together have in flight, if a limit is set."""
+        return Limits(in_process=self._is_local, in_flight=self._options.concurrency or _MANY)
 
     async def probe(self) -> CallProblem | None:
         """What the model itself says, in this process."""
@@ -309,7 +303,7 @@ class OnRay:
             return
         self._results: asyncio.Queue[tuple[Request, Outcome] | BaseException | None] = asyncio.Queue()
         self._has_room = asyncio.Event()
-        self._sending: dict[str, asyncio.Lock] = {}
+        self._sending = asyncio.Lock()
         self._folders, self._order = await asyncio.to_thread(_order_of, self._spec, self._options)
         self._begin(self._watch())
         self._begin(self._feed(first, requests))
@@ -341,8 +335,8 @@ class OnRay:
         last = time.monotonic()
         while True:
             for worker in await self._cluster.workers():
-                if worker.name not in self._links:
-                    link = self._links[worker.name] = _Link(worker)
+                if worker.number not in self._links:
+                    link = self._links[worker.number] = _Link(worker)
                     self._begin(self._work(link))
             if any(link.room for link in self._links.values()):
                 last = time.monotonic()
@@ -354,73 +348,72 @@ class OnRay:
             await asyncio.sleep(_LOOK_S)
 
     async def _feed(self, request: Request | None, requests: AsyncIterator[Request]) -> None:
-        """Give each request to a worker; the next one is pulled when a worker has room."""
+        """Give each request to the worker with the fewest calls; the next one is pulled when a worker has room."""
         while request is not None:
-            link = await self._chosen(request)
+            link = await self._free_link()
             if not link.unsent:
                 self._begin(self._send(link))  # with all that are pulled until the event loop comes to it
             link.unsent.append(request if self._is_installed else request.without_subject())
             link.in_flight[request.key] = request
-            await self._chosen(request)
+            await self._free_link()
             request = await anext(requests, None)
         self._is_fed = True
         self._end_if_over()
 
-    async def _chosen(self, request: Request) -> _Link:
-        """The worker for a request: that of its conversation, unless another one has clearly less to do."""
+    async def _free_link(self) -> _Link:
         while True:
-            links = [link for link in self._links.values() if link.room]
-            free = [link for link in links if len(link.in_flight) < link.room]
-            if free and sum(len(link.in_flight) for link in links) < self._most:
-                break
+            links = [link for link in self._links.values() if len(link.in_flight) < link.room]
+            if links and sum(len(link.in_flight) for link in self._links.values()) < self._most:
+                return min(links, key=lambda link: len(link.in_flight))
             self._has_room.clear()
             await self._has_room.wait()
-        least = min(free, key=lambda link: len(link.in_flight))
-        key = request.key
-        home = blake2b(f"{key.student}/{key.combination}/{key.generation}".encode(), digest_size=8).digest()
-        preferred = links[int.from_bytes(home) % len(links)]
-        fewest = len(least.in_flight)
-        is_crowded = len(preferred.in_flight) > fewest + max(2, fewest // 4) or preferred not in free
-        return least if is_crowded else preferred
 
     async def _send(self, link: _Link) -> None:
         group, link.unsent = link.unsent, []
-        # Ray's own pickler is several times as slow.
-        data = pickle.dumps(group, pickle.HIGHEST_PROTOCOL)
+        if not group:  # the worker was lost meanwhile
+            return
         try:
-            await link.worker.ask("add", self._number, data)
+            # Ray's own pickler is several times as slow.
+            await link.worker.ask("add", self._number, pickle.dumps(group, pickle.HIGHEST_PROTOCOL))
         except LostWorkerError as lost:
-            self._lose(link, str(lost))
+            if any(request.key in link.in_flight for request in group):
+                self._repeat(link, group, f"a message to {link.worker} is lost ({lost})")
 
     async def _work(self, link: _Link) -> None:
-        """Open the model on a worker, and take its outcomes until the worker is lost."""
-        try:
-            await self._open(link)
-            self._has_room.set()
-            while True:
-                taken: Taken = pickle.loads(await link.worker.ask("take", self._number))
-                if link.worker.name not in self._links:
-                    return  # lost meanwhile, and its calls are repeated
-                self._take(link, taken)
-        except LostWorkerError as lost:
-            self._lose(link, str(lost))
-        except UserError as error:
-            # A machine that joins a working run without a key, for instance, stops nobody else.
-            if link.room or not any(other.room for other in self._links.values()):
-                raise
-            del self._links[link.worker.name]
-            self._cluster.forget(link.worker, error.message, gives_up=True)
+        """Open the model on a worker and take its outcomes, again whenever Ray has restarted the worker."""
+        while self._cluster.has(link.worker):
+            try:
+                await self._open(link)
+                while True:
+                    self._has_room.set()
+                    self._take(link, pickle.loads(await link.worker.ask("take", self._number)))
+            except LostWorkerError as lost:
+                link.room = 0
+                link.unsent.clear()
+                if link.is_reached:
+                    link.losses += 1
+                    self._repeat(link, list(link.in_flight.values()), f"{link.worker} is lost ({lost})")
+                link.is_reached = False
+                if link.losses >= _MOST_LOST:
+                    self._cluster.give_up(link.worker, str(lost))
+            except UserError as error:
+                # A machine that joins a working run without a key, for instance, stops nobody else.
+                if link.room or not any(other.room for other in self._links.values()):
+                    raise
+                self._cluster.give_up(link.worker, error.message)
+            await asyncio.sleep(_LOOK_S)
 
     async def _open(self, link: _Link) -> None:
         worker = link.worker
-        versions = await worker.ask("versions")
+        versions, worker.host = await worker.ask("facts")
+        link.is_reached = True
         if versions != VERSIONS:
             raise UserError(
-                f"{worker.name} has skillmix {versions[0]} with Python {versions[1]}, and this machine has "
+                f"{worker} has skillmix {versions[0]} with Python {versions[1]}, and this machine has "
                 f"{VERSIONS[0]} with Python {VERSIONS[1]}.",
                 hint="Install the same versions on all machines.",
             )
-        async with self._sending.setdefault(worker.node, asyncio.Lock()):
+        async with self._sending:
             for folder in self._folders:
                 if await worker.ask("lacks", folder):
                     await self._send_folder(worker, folder)
@@ -429,7 +422,7 @@ class OnRay:
 
     async def _send_folder(self, worker: Worker, folder: FolderFacts) -> None:
         """Send the files of a folder to the machine of a worker, which keeps them in its cache."""
-        self._cluster.say(f"{folder.path} is sent to the machine of {worker.name}")
+        self._cluster.say(f"{folder.path} is sent to the machine of {worker}")
         for facts in folder.files:
             with (Path(folder.path) / facts.name).open("rb") as file:
                 data = await asyncio.to_thread(file.read, _PART)
@@ -441,31 +434,26 @@ class OnRay:
 
     def _take(self, link: _Link, taken: Taken) -> None:
         for line in taken.lines:
-            self._cluster.say(f"{link.worker.name}: {line}")
+            self._cluster.say(f"{link.worker}: {line}")
         for key, outcome in taken.outcomes:
-            self._results.put_nowait((link.in_flight.pop(key), outcome))
-        if taken.outcomes:
-            self._cluster.note_outcome(link.worker)
-        link.slots = taken.in_flight or 0
+            request = link.in_flight.pop(key, None)
+            if request is not None:  # else the message that brought it seemed to be lost, and the call is repeated
+                self._results.put_nowait((request, outcome))
+                link.losses = 0
         if taken.error is not None:
-            raise UserError(f"{link.worker.name}: {taken.error.message}", hint=taken.error.hint)
-        self._has_room.set()
+            raise UserError(f"{link.worker}: {taken.error.message}", hint=taken.error.hint)
         self._end_if_over()
 
-    def _lose(self, link: _Link, why: str) -> None:
-        """Let the calls in flight on a lost worker be repeated, and forget it: nothing that it sends is taken."""
-        if self._links.pop(link.worker.name, None) is None:
-            return
-        calls = list(link.in_flight.values())
-        repeated = f"; {plural(len(calls), 'call')} in flight to {self._spec} will be made again" if calls else ""
-        self._cluster.say(f"{link.worker.name} is lost ({why}){repeated}")
-        self._cluster.repeated += len(calls)
-        self._cluster.forget(link.worker, why)
-        problem = CallProblem("passing", "lost worker", f"{link.worker.name}: {why}")
-        for request in calls:
+    def _repeat(self, link: _Link, calls: Sequence[Request], why: str) -> None:
+        """Let calls in flight be made again, of which it is not known whether they are answered."""
+        known = [request for call in calls if (request := link.in_flight.pop(call.key, None)) is not None]
+        repeated = f"; {plural(len(known), 'call')} in flight to {self._spec} will be made again" if known else ""
+        self._cluster.say(why + repeated)
+        self._cluster.repeated += len(known)
+        problem = CallProblem("passing", "lost worker", why)
+        for request in known:
             self._results.put_nowait((request, problem))
         self._has_room.set()
-        self._end_if_over()
 
     def _end_if_over(self) -> None:
         if self._is_fed and not any(link.in_flight for link in self._links.values()):

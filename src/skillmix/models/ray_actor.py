@@ -109,8 +109,6 @@ class Taken(NamedTuple):
     """What an actor tells the driver about a model."""
 
     outcomes: list[tuple[CallKey, Outcome]]
-    in_flight: int | None
-    """The limit of the model, if it is known."""
     lines: list[str]
     """Lines for the user."""
     error: UserError | None
@@ -149,7 +147,7 @@ class ServedModel:
         await self.news.wait()
         await asyncio.sleep(_GATHERING)
         self.news.clear()
-        taken = Taken(self.outcomes, self.model.limits.in_flight, self.lines[:], self.error)
+        taken = Taken(self.outcomes, self.lines[:], self.error)
         self.outcomes = []
         self.lines.clear()
         return taken
@@ -159,6 +157,10 @@ class ServedModel:
         self.serving.cancel()
         await asyncio.gather(self.serving, return_exceptions=True)
         await self.model.close()
+
+
+class RestartedError(Exception):
+    """The actor was restarted and has no model of this number."""
 
 
 class ModelActor:
@@ -171,12 +173,13 @@ class ModelActor:
         _UNTIL_THE_END.enter_context(MODELS.keeping())
         self._served: dict[int, ServedModel] = {}
 
-    async def versions(self) -> tuple[str, str]:
-        """The versions of skillmix and Python on this machine."""
-        return VERSIONS
+    async def facts(self) -> tuple[tuple[str, str], str]:
+        """The versions of skillmix and Python on this machine, and its name."""
+        return VERSIONS, visible(platform.node())
 
     async def begin(self, number: int, order: bytes) -> int:
-        """Open a model; the calls that it has in flight at once."""
+        """Open a model, anew if the driver has lost its answers; the calls that it has in flight at once."""
+        await self.end(number)
         asked: OpenOrder = pickle.loads(order)
         concurrency, timeout, access = asked.options
         lines: list[str] = []
@@ -191,12 +194,18 @@ class ModelActor:
 
     async def add(self, number: int, group: bytes) -> None:
         """Let a model answer requests."""
+        served = self._open_model(number)
         for request in pickle.loads(group):
-            self._served[number].requests.put_nowait(request)
+            served.requests.put_nowait(request)
 
     async def take(self, number: int) -> bytes:
         """The outcomes of a model since the last call, as soon as there are some."""
-        return pickle.dumps(await self._served[number].take(), pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps(await self._open_model(number).take(), pickle.HIGHEST_PROTOCOL)
+
+    def _open_model(self, number: int) -> ServedModel:
+        if number not in self._served:
+            raise RestartedError
+        return self._served[number]
 
     async def end(self, number: int) -> None:
         """Close a model."""
