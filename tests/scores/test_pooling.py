@@ -15,7 +15,6 @@ from skillmix.scores.statistics.differences import (
     largest,
     more_to_exclude,
     more_to_find,
-    pooled,
     shared_combinations,
     smallest,
 )
@@ -57,7 +56,7 @@ def test_seeds_crossed_with_combinations_follow_the_two_way_mean_squares() -> No
     )
     error = np.sqrt(sum_ / table.size)
 
-    result = pooled({"p": seeds_of(table.tolist())})
+    result = gain({"p": seeds_of(table.tolist())})
 
     assert result.mean == pytest.approx(grand)
     assert (result.low, result.high) == pytest.approx(stats.t.interval(0.95, degrees, grand, error))
@@ -70,7 +69,7 @@ def test_seeds_that_agree_by_chance_do_not_shrink_the_interval() -> None:
     row = RNG.choice([0.0, 1.0], size=40)
     table = [row, np.roll(row, 1), np.roll(row, 2)]  # the means of the seeds are equal
 
-    result = pooled({"p": seeds_of([list(r) for r in table])})
+    result = gain({"p": seeds_of([list(r) for r in table])})
 
     assert result.components is not None
     assert result.components.unit == 0
@@ -79,7 +78,7 @@ def test_seeds_that_agree_by_chance_do_not_shrink_the_interval() -> None:
 
 
 def test_equal_differences_have_a_symmetric_interval() -> None:
-    result = pooled({"p": seeds_of([[0.0] * 100, [0.0] * 100, [0.0] * 100])})
+    result = gain({"p": seeds_of([[0.0] * 100, [0.0] * 100, [0.0] * 100])})
 
     assert (result.mean, result.p, result.combinations) == (0.0, 1.0, 100)
     low, high = ends(result)
@@ -91,7 +90,7 @@ def test_seeds_with_few_shared_combinations_are_nested() -> None:
     groups = [RNG.choice([0.0, 1.0], size=50) + shift for shift in (0.0, 0.6)]
     apart = {seed: by_id(group.tolist(), start=100 * seed) for seed, group in enumerate(groups)}
 
-    result = pooled({"p": apart})
+    result = gain({"p": apart})
 
     means = [group.mean() for group in groups]
     assert result.combinations == 100
@@ -109,9 +108,9 @@ def test_combinations_that_not_all_seeds_have_are_left_out() -> None:
     first, second = [1.0, 0.0, 1.0, 0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 0.0, 0.0, 1.0]
     longer = by_id([*first, 1.0, 1.0])
 
-    result = pooled({"p": {0: longer, 1: by_id(second)}})
+    result = gain({"p": {0: longer, 1: by_id(second)}})
 
-    assert result == pooled({"p": {0: by_id(first), 1: by_id(second)}})
+    assert result == gain({"p": {0: by_id(first), 1: by_id(second)}})
     assert result.combinations == 6
 
 
@@ -122,7 +121,7 @@ def test_partitions_are_the_unit() -> None:
         "r": {0: by_id([1.0, 1.0, 1.0, 0.0], start=20)},
     }
 
-    result = pooled(nested)
+    result = gain(nested)
 
     assert (result.mean, result.values, result.combinations) == (0.5, (0.25, 0.5, 0.75), 10)
     assert result.components is not None
@@ -132,13 +131,13 @@ def test_partitions_are_the_unit() -> None:
 def test_partitions_with_the_same_combinations_are_crossed_with_them_as_seeds_are() -> None:
     rows = RNG.choice([0.0, 1.0], size=(3, 40)) + np.linspace(-1, 1, 40)
     others = rows[0] + RNG.choice([0.0, 0.2], size=40)
-    of_seeds = pooled({"p": seeds_of([(rows[0] + others) / 2, rows[1], rows[2]])})
+    of_seeds = gain({"p": seeds_of([(rows[0] + others) / 2, rows[1], rows[2]])})
 
-    of_partitions = pooled(
+    of_partitions = gain(
         {"p": {0: by_id(rows[0]), 1: by_id(others)}, "q": {0: by_id(rows[1])}, "r": {5: by_id(rows[2])}}
     )
 
-    assert of_partitions == of_seeds
+    assert of_partitions == replace(of_seeds, seeds=4, partitions=3, unit="partitions")
     assert of_partitions.combinations == 40
 
 
@@ -150,7 +149,7 @@ def test_partitions_that_differ_have_the_interval_of_their_means() -> None:
         for number, mean in enumerate(means)
     }
 
-    result = pooled(nested)
+    result = gain(nested)
 
     low, high = stats.t.interval(0.95, 2, 0.4, np.std(means, ddof=1) / np.sqrt(3))
     assert ends(result) == pytest.approx((max(low, -1.0), min(high, 1.0)), abs=1e-3)
@@ -158,8 +157,8 @@ def test_partitions_that_differ_have_the_interval_of_their_means() -> None:
 
 def test_partitions_with_equal_means_are_not_certain() -> None:
     rows = {"p": [1.0, 0.0] * 10, "q": [0.0, 1.0] * 10, "r": [1.0, 0.0] * 10}
-    two = pooled({name: {0: by_id(rows[name], start=20 * n)} for n, name in enumerate("pq")})
-    three = pooled({name: {0: by_id(row, start=20 * n)} for n, (name, row) in enumerate(rows.items())})
+    two = gain({name: {0: by_id(rows[name], start=20 * n)} for n, name in enumerate("pq")})
+    three = gain({name: {0: by_id(row, start=20 * n)} for n, (name, row) in enumerate(rows.items())})
 
     assert (two.mean, two.low, two.high) == (0.5, None, None)
     low, high = ends(three)
@@ -168,7 +167,7 @@ def test_partitions_with_equal_means_are_not_certain() -> None:
 
 def test_pooling_needs_combinations_everywhere() -> None:
     with pytest.raises(ValueError, match="at least one combination"):
-        pooled({"a": {0: by_id([1.0])}, "b": {}})
+        gain({"a": {0: by_id([1.0])}, "b": {}})
 
 
 def test_one_seed_is_tested_over_its_combinations() -> None:
@@ -247,7 +246,7 @@ def test_needs_of_several_k_are_joined() -> None:
 
 
 def test_shared_combinations_without_any_difference_are_constant() -> None:
-    result = pooled({"p": {0: by_id([0.0] * 12) | {"only here": 1.0}, 1: by_id([0.0] * 12)}})
+    result = gain({"p": {0: by_id([0.0] * 12) | {"only here": 1.0}, 1: by_id([0.0] * 12)}})
 
     low, high = ends(result)
     assert (result.mean, result.p, low) == (0.0, 1.0, -high)

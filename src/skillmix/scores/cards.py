@@ -10,7 +10,7 @@ from skillmix.checkers.registry import checker_of
 from skillmix.errors import UserError
 from skillmix.experiment.steps import CODE
 from skillmix.grading.answers import Rules, names_skill
-from skillmix.grading.points import Ballot, Points, StudentText, earns_nothing
+from skillmix.grading.points import Ballot, Points, earns_nothing
 from skillmix.render import (
     TOO_FEW,
     markdown_table,
@@ -28,7 +28,7 @@ from skillmix.runs.graders.rater_journal import rater_model, raters_of
 from skillmix.runs.graders.run_grader import PERSON
 from skillmix.runs.reading.call_totals import call_totals
 from skillmix.runs.reading.text_facts import TextFactsReader
-from skillmix.runs.run import Run, RunGrader, opened
+from skillmix.runs.run import Run, opened
 from skillmix.runs.texts import texts_with_ballots
 from skillmix.scores.grader_card import (
     GraderCard,
@@ -108,8 +108,10 @@ def _counts(ballot: Ballot, rules: Rules) -> bool:
 
 
 def _graded_run(run: Run, items: Sequence[TextUnderGraders]) -> GradedRun:
-    simulated = simulated_raters(run)
     names = sorted({grader for item in items for grader in item.points}, key=lambda name: (is_human(name), name))
+    # The specs of simulated people who answered, by the name of the grader.
+    models = {human_grader(rater): rater_model(run.journal, rater) for rater in raters_of(run.journal)}
+    simulated = {grader: model for grader, model in models.items() if model not in (None, PERSON)}
     # What the calls to each grader cost; None if the cost of some call is unknown.
     costs: dict[str, float | None] = {}
     if run.has_journal:
@@ -119,8 +121,32 @@ def _graded_run(run: Run, items: Sequence[TextUnderGraders]) -> GradedRun:
                     before = costs.get(total.name, 0.0)
                     is_known = before is not None and total.cost_usd is not None
                     costs[total.name] = (before or 0.0) + (total.cost_usd or 0.0) if is_known else None
-    graders = {name: _grader_of_run(run, _known_rater(run.grader(name), simulated), items, costs) for name in names}
+    graders = {}
+    for name in names:
+        grader = run.grader(name)
+        model, is_free = simulated.get(name, grader.model), grader.is_code_alone
+        facts = GraderFacts(
+            model=None if model in (PERSON, "imported", "unknown") else model,
+            cost_usd=0.0 if is_free else costs.get(name),
+            texts=sum(name in item.points if is_free else bool(item.votes.get(name)) for item in items),
+        )
+        graders[name] = GraderOfRun(_identity(run, name, model), facts, grader.has_code, is_free)
     return GradedRun(run.name, tuple(items), graders)
+
+
+_WITHOUT_EFFECT: Final = ("concurrency", "timeout", "attempts", "key", "price")
+"""Settings of a grader that change no grade."""
+
+
+def _identity(run: Run, name: str, model: str) -> Hashable:
+    """What must be equal for two runs to share the card of a grader."""
+    catalog, prompts = run.document.get("catalog_hash"), run.document.get("prompts_hash")
+    if is_human(name):
+        return name, model, catalog
+    settings = run.known_experiment.graders.get(name)
+    stored = settings.model_dump(mode="json") if settings else {"model": model}
+    kept = tuple(sorted((key, str(value)) for key, value in stored.items() if key not in _WITHOUT_EFFECT))
+    return name, kept, str(catalog), str(prompts)
 
 
 class _Items:
@@ -144,25 +170,30 @@ class _Items:
     def item(self, decided: Sequence[tuple[Ballot, Points]]) -> TextUnderGraders:
         """One text with the points that graders gave it."""
         text = decided[0][0].text
-        facts = self._facts.facts(text)
+        facts, skills = self._facts.facts(text), text.combination.skills
         points = [(ballot.grader, points) for ballot, points in decided]
         votes = [
             (ballot.grader, tuple(reading.points if reading is not None else None for reading in ballot.readings))
             for ballot, _ in decided
             if not self._run.grader(ballot.grader).is_code_alone
         ]
+        # Code decides whatever graders say: the length, named skills, and all criteria if the text earns nothing.
+        by_code = {i for i, skill in enumerate(skills) if names_skill(text.answer.text, skill, self._rules.name_rule)}
+        by_code |= {len(skills) + 2}
+        if earns_nothing(text.answer, self._rules):
+            by_code = set(range(len(skills) + 3))
         return TextUnderGraders(
             run=self._run.name,
             student=text.student,
             combination=self._once(text.combination.id),
             generation=text.generation,
-            skills=self._once(text.combination.skills),
+            skills=self._once(skills),
             words=facts.words,
             points=self._points.setdefault(tuple(points), dict(points)),
             votes=self._votes.setdefault(tuple(votes), dict(votes)),
             settings=self._once(facts.settings),
             student_model=self._models.get(text.student),
-            by_code=self._once(_decided_by_code(text, self._rules)),
+            by_code=self._once(frozenset(by_code)),
         )
 
     def _once(self, part: _Part) -> _Part:
@@ -170,132 +201,62 @@ class _Items:
         return known
 
 
-def _decided_by_code(text: StudentText, rules: Rules) -> frozenset[int]:
-    """The criteria that code decides whatever graders say: the length, named skills, and all if the text is empty."""
-    skills = text.combination.skills
-    if earns_nothing(text.answer, rules):
-        return frozenset(range(len(skills) + 3))
-    named = {i for i, skill in enumerate(skills) if names_skill(text.answer.text, skill, rules.name_rule)}
-    return frozenset({*named, len(skills) + 2})
-
-
-def _known_rater(grader: RunGrader, simulated: Mapping[str, str]) -> RunGrader:
-    """The grader, with the spec of its script if it is a simulated person."""
-    return replace(grader, model=simulated[grader.name]) if grader.name in simulated else grader
-
-
-def simulated_raters(run: Run) -> dict[str, str]:
-    """The specs of simulated people who answered, by the name of the grader."""
-    models = {human_grader(rater): rater_model(run.journal, rater) for rater in raters_of(run.journal)}
-    return {grader: model for grader, model in models.items() if model not in (None, PERSON)}
-
-
-def _grader_of_run(
-    run: Run, grader: RunGrader, items: Sequence[TextUnderGraders], costs: Mapping[str, float | None]
-) -> GraderOfRun:
-    name = grader.name
-    asked = sum(bool(item.votes.get(name)) for item in items)
-    is_free = grader.is_code_alone
-    facts = GraderFacts(
-        model=None if grader.model in (PERSON, "imported", "unknown") else grader.model,
-        cost_usd=0.0 if is_free else costs.get(name),
-        texts=sum(name in item.points for item in items) if is_free else asked,
-    )
-    return GraderOfRun(_identity(run, grader), facts, grader.has_code, grader.is_code_alone)
-
-
-_WITHOUT_EFFECT: Final = ("concurrency", "timeout", "attempts", "key", "price")
-"""Settings of a grader that change no grade."""
-
-
-def _identity(run: Run, grader: RunGrader) -> Hashable:
-    """What must be equal for two runs to share the card of a grader."""
-    catalog, prompts = run.document.get("catalog_hash"), run.document.get("prompts_hash")
-    if is_human(grader.name):
-        return grader.name, grader.model, catalog
-    settings = run.known_experiment.graders.get(grader.name)
-    stored = settings.model_dump(mode="json") if settings else {"model": grader.model}
-    kept = tuple(sorted((key, str(value)) for key, value in stored.items() if key not in _WITHOUT_EFFECT))
-    return grader.name, kept, str(catalog), str(prompts)
-
-
 def cards_of(runs: Sequence[GradedRun], *, truth: str | None = None) -> list[GraderCard]:
     """The cards of the graders of some runs; a grader that is not the same in all of them has several cards."""
-    _require_truth(runs, truth)
+    known = list(dict.fromkeys(name for run in runs for name in run.graders))
+    are_known = truth in (None, *known) or (truth == CODE and _code_names(runs))
+    if not are_known and not (truth == PEOPLE and any(map(is_human, known))):
+        listed = f"Graders here: {', '.join(known)}." if known else "Nobody has graded a text yet."
+        hint = "Nobody has annotated a text yet."
+        hint = hint if truth == PEOPLE else name_hint(str(truth), known, otherwise=listed)
+        raise UserError(f"There is no grader {truth!r} to compare the others with.", hint=hint)
     sharing: dict[tuple[str, Hashable], list[GradedRun]] = defaultdict(list)
     for run in runs:
         for name, grader in run.graders.items():
             sharing[name, grader.identity].append(run)
-    cards = [_card(name, own, truth) for (name, _), own in sharing.items()]
-    return [card for card in cards if card is not None]
-
-
-def _require_truth(runs: Sequence[GradedRun], truth: str | None) -> None:
-    known = list(dict.fromkeys(name for run in runs for name in run.graders))
-    if truth is None or truth in known or (truth == CODE and _code_names(runs)):
-        return
-    if truth == PEOPLE and any(map(is_human, known)):
-        return
-    listed = f"Graders here: {', '.join(known)}." if known else "Nobody has graded a text yet."
-    hint = "Nobody has annotated a text yet." if truth == PEOPLE else name_hint(truth, known, otherwise=listed)
-    raise UserError(f"There is no grader {truth!r} to compare the others with.", hint=hint)
+    cards = []
+    for (name, _), own in sharing.items():
+        # The grader that this one is compared with: people, else code, else the first other grader; None if alone.
+        code = [other for other in _code_names(own) if other != name]
+        others = [other for run in own for other in run.graders if other != name]
+        chosen = next(iter([*code, *others]), None)
+        if truth is not None:
+            chosen = (code[0] if code else name) if truth == CODE and truth not in own[0].graders else truth
+        elif people_in(item for run in own for item in run.items):
+            chosen = PEOPLE
+        # People have no card unless a grader was named as the truth, and the truth itself has none.
+        if chosen != name and not (truth in (None, PEOPLE) and is_human(name)):
+            cards.append(_card(name, own, chosen, truth))
+    return cards
 
 
 def _code_names(runs: Iterable[GradedRun]) -> list[str]:
     return sorted({name for run in runs for name, grader in run.graders.items() if grader.is_code_alone})
 
 
-def _card(name: str, runs: Sequence[GradedRun], truth: str | None) -> GraderCard | None:
-    """The card of a grader over runs; None for the truth itself, and for a person unless a truth was asked for.
-
-    Scores are not corrected towards another model unless that was asked for.
-    """
-    if truth in (None, PEOPLE) and is_human(name):
-        return None
+def _card(name: str, runs: Sequence[GradedRun], truth: str | None, wanted: str | None) -> GraderCard:
+    """The card of a grader over runs; scores are not corrected towards another model unless that was asked for."""
     items = [item for run in runs for item in run.items]
-    chosen = truth_of(name, runs, truth)
-    if chosen == name:
-        return None
-    if chosen == PEOPLE:
+    code = _code_names(runs)
+    if truth == PEOPLE:
         items = with_people(items)
     own = [run.graders[name] for run in runs]
-    if chosen is not None and own[0].has_code and chosen in _code_names(runs):
-        items = [_without_checked(item) for item in items]
-    # The facts on one grader in several runs.
-    facts = [grader.facts for grader in own]
-    costs = [fact.cost_usd for fact in facts]
+    if own[0].has_code and truth in code:
+        # The skills that code decides under both graders are left out.
+        checked = {skill for item in items for skill in item.skills if checker_of(skill) is not None}
+        items = [replace(i, by_code=i.by_code | {n for n, s in enumerate(i.skills) if s in checked}) for i in items]
+    costs = [grader.facts.cost_usd for grader in own]
     known = [cost for cost in costs if cost is not None]
-    texts = sum(fact.texts or 0 for fact in facts)
-    together = GraderFacts(facts[0].model, sum(known) if len(known) == len(costs) else None, texts)
-    card = grader_card(items, name, chosen, together)
-    card = replace(card, simulated=_simulated(name, chosen, runs))
-    is_only_another = truth is None and chosen != PEOPLE and chosen not in _code_names(runs)
-    return replace(card, corrected=()) if is_only_another else card
-
-
-def _simulated(name: str, truth: str | None, runs: Sequence[GradedRun]) -> tuple[str, ...]:
-    """The simulated raters of a card: those behind its truth, and the grader if it is one."""
+    cost = sum(known) if len(known) == len(costs) else None
+    card = grader_card(
+        items, name, truth, GraderFacts(own[0].facts.model, cost, sum(grader.facts.texts or 0 for grader in own))
+    )
+    # The simulated raters behind the truth, and the grader itself if it is one.
     raters = {other: grader for run in runs for other, grader in run.graders.items() if is_human(other)}
-    wanted = {name, *(raters if truth == PEOPLE else [truth])}
-    return tuple(sorted(rater for rater in raters if rater in wanted and raters[rater].facts.model is not None))
-
-
-def truth_of(name: str, runs: Sequence[GradedRun], wanted: str | None) -> str | None:
-    """The grader that another one is compared with: people, else code, else the first other grader; None if alone."""
-    code = [other for other in _code_names(runs) if other != name]
-    if wanted is not None:
-        return (code[0] if code else name) if wanted == CODE and wanted not in runs[0].graders else wanted
-    items = [item for run in runs for item in run.items]
-    if people_in(items):
-        return PEOPLE
-    others = [other for run in runs for other in run.graders if other != name]
-    return next(iter([*code, *others]), None)
-
-
-def _without_checked(item: TextUnderGraders) -> TextUnderGraders:
-    """The text without the skills that code decides under both graders."""
-    checked = {index for index, skill in enumerate(item.skills) if checker_of(skill) is not None}
-    return replace(item, by_code=item.by_code | checked)
+    behind = {name, *(raters if truth == PEOPLE else [truth])}
+    simulated = sorted(r for r, grader in raters.items() if r in behind and grader.facts.model is not None)
+    is_only_another = wanted is None and truth != PEOPLE and truth not in code
+    return replace(card, simulated=tuple(simulated), corrected=() if is_only_another else card.corrected)
 
 
 NOTE: Final = (
@@ -312,7 +273,16 @@ CORRECTED_NOTE: Final = (
 
 def card_text(card: GraderCard, *, wide: bool = False) -> str:
     """A card for a terminal of 100 columns; `wide` adds alpha and a table by skill."""
-    parts = [wrapped(card_title(card), indent=2), wrapped(_facts(card), indent=2)]
+    stability, cost = card.stability, card.facts.cost_per_text
+    facts = [f"model: {card.facts.model or 'unknown'}"]
+    if stability.pairs:
+        facts.append(
+            f"flips between rounds: {_interval(stability.flips)} of {plural(stability.pairs, 'pair')} of votes"
+        )
+    if stability.rounds:
+        facts.append(f"unreadable: {_interval(stability.unreadable)} of {plural(stability.rounds, 'round')}")
+    facts.append(f"cost of a text: {'unknown' if cost is None else f'{cost:.4f} US dollars'}")
+    parts = [wrapped(card_title(card), indent=2), wrapped("; ".join(facts), indent=2)]
     if card.by_kind:
         parts.append(_agreement_table("criterion", card.by_kind, wide=wide))
     if card.by_skill and wide:
@@ -322,89 +292,51 @@ def card_text(card: GraderCard, *, wide: bool = False) -> str:
             [row.by, row.group, whole(row.units), _signed(row.excess), _interval(row.agreement)]
             for row in card.bias.rows
         ]
-        bias_table = markdown_table(["by", "group", "n", "grader − truth", "agreement"], rows, right=frozenset({2}))
-        parts += [bias_table, wrapped(family_sentence(card), indent=2)]
+        parts.append(markdown_table(["by", "group", "n", "grader − truth", "agreement"], rows, right=frozenset({2})))
+    own = card.bias.favours_own_family
+    if card.bias.rows and own.value is not None and own.low is not None and own.high is not None:
+        verdict = "within noise" if own.low <= 0 <= own.high else "it favours them"
+        verdict = "it is harder on them" if own.high < 0 else verdict
+        parts.append(wrapped(f"Students of its own family against others: {_signed(own)}, {verdict}.", indent=2))
     if card.corrected:
         parts.append(_corrected_table(card))
-    return "\n\n".join(part for part in parts if part)
+    return "\n\n".join(parts)
 
 
 def card_title(card: GraderCard) -> str:
-    """The grader, the truth, and how many texts have a label."""
+    """The grader, the truth, how many texts have a label, and which raters are simulated."""
     runs = f" ({', '.join(card.runs)})" if len(card.runs) > 1 else ""
     if card.truth is None:
         return f"{card.grader}{runs}: nobody else graded its {plural(card.texts, 'text')}, so there is no truth"
+    truth = "the majority of people" if card.truth == PEOPLE else card.truth
+    simulated = f"; simulated, no people: {', '.join(card.simulated)}" if card.simulated else ""
     return (
-        f"{card.grader}{runs} against {truth_in_words(card.truth)}: {whole(card.labelled)} of "
-        f"{plural(card.texts, 'text')} {'has' if card.labelled == 1 else 'have'} a label{simulated_in_words(card)}"
+        f"{card.grader}{runs} against {truth}: {whole(card.labelled)} of {plural(card.texts, 'text')} "
+        f"{'has' if card.labelled == 1 else 'have'} a label{simulated}"
     )
 
 
-def simulated_in_words(card: GraderCard) -> str:
-    """Which raters of a card are simulated, to follow a heading; empty if all are people."""
-    return f"; simulated, no people: {', '.join(card.simulated)}" if card.simulated else ""
-
-
-def truth_in_words(truth: str) -> str:
-    """The name of the truth, for a heading.
-
-    >>> truth_in_words("people"), truth_in_words("rules")
-    ('the majority of people', 'rules')
-    """
-    return "the majority of people" if truth == PEOPLE else truth
-
-
-def _facts(card: GraderCard) -> str:
-    stability, facts = card.stability, card.facts
-    cost = facts.cost_per_text
-    parts = [f"model: {facts.model or 'unknown'}"]
-    if stability.pairs:
-        parts.append(
-            f"flips between rounds: {_interval(stability.flips)} of {plural(stability.pairs, 'pair')} of votes"
-        )
-    if stability.rounds:
-        parts.append(f"unreadable: {_interval(stability.unreadable)} of {plural(stability.rounds, 'round')}")
-    parts.append(f"cost of a text: {'unknown' if cost is None else f'{cost:.4f} US dollars'}")
-    return "; ".join(parts)
-
-
-def family_sentence(card: GraderCard) -> str:
-    """Whether the grader favours students of its own family; empty if that is unknown."""
-    difference = card.bias.favours_own_family
-    if difference.value is None or difference.low is None or difference.high is None:
-        return ""
-    within = difference.low <= 0 <= difference.high
-    verdict = "within noise" if within else ("it favours them" if difference.value > 0 else "it is harder on them")
-    return f"Students of its own family against others: {_signed(difference)}, {verdict}."
-
-
 def _agreement_table(name: str, rows: Sequence[TruthAgreement], *, wide: bool) -> str:
-    header = [
-        name,
-        "n",
-        "agreement",
-        "sensitivity",
-        "specificity",
-        "kappa",
-        *(["alpha", "truth gives"] if wide else []),
+    measures = ["agreement", "sensitivity", "specificity", "kappa", *(["alpha", "earned"] if wide else [])]
+    header = [name, "n", *("truth gives" if measure == "earned" else measure for measure in measures)]
+    lines = [
+        [row.criterion, whole(row.units), *(_interval(getattr(row, measure)) for measure in measures)] for row in rows
     ]
-    lines = []
-    for row in rows:
-        measures = [row.agreement, row.sensitivity, row.specificity, row.kappa]
-        measures += [row.alpha, row.earned] if wide else []
-        lines.append([row.criterion, whole(row.units), *map(_interval, measures)])
     return panels(header, lines, names=2, right=frozenset({1}))
 
 
 def _corrected_table(card: GraderCard) -> str:
     several = len({score.run for score in card.corrected}) > 1
     header = [*(["run"] if several else []), "student", "setting", "k", "texts", "labels", "raw", "corrected", "by"]
-    rows = []
-    for score in card.corrected:
-        first = [*([score.run] if several else []), score.student, score.setting, str(score.k)]
-        last = "cannot be corrected" if score.problem else str(score.method)
-        counts = [whole(score.texts), whole(score.labelled)]
-        rows.append([*first, *counts, _interval(score.raw), _interval(score.corrected), last])
+    rows = [
+        [
+            *([score.run] if several else []),
+            *(score.student, score.setting, str(score.k), whole(score.texts), whole(score.labelled)),
+            *(_interval(score.raw), _interval(score.corrected)),
+            "cannot be corrected" if score.problem else str(score.method),
+        ]
+        for score in card.corrected
+    ]
     problems = dict.fromkeys(score.problem for score in card.corrected if score.problem)
     why = [wrapped(f"Cannot be corrected: {problem}.", indent=2) for problem in problems]
     start = 4 if several else 3
@@ -413,16 +345,14 @@ def _corrected_table(card: GraderCard) -> str:
 
 
 def _interval(measure: Measure) -> str:
-    return _bare(share(measure.value), share_with_interval(*measure))
+    # Without the remark on too few combinations, which means something else than an unknown interval here.
+    with_interval = share_with_interval(*measure)
+    return share(measure.value) if with_interval.endswith(TOO_FEW) else with_interval
 
 
 def _signed(measure: Measure) -> str:
-    return _bare(signed(measure.value), signed_with_interval(*measure))
-
-
-def _bare(value: str, with_interval: str) -> str:
-    """Without the remark on too few combinations, which means something else than an unknown interval here."""
-    return value if with_interval.endswith(TOO_FEW) else with_interval
+    with_interval = signed_with_interval(*measure)
+    return signed(measure.value) if with_interval.endswith(TOO_FEW) else with_interval
 
 
 def short_table(cards: Iterable[GraderCard]) -> str:

@@ -29,17 +29,18 @@ from skillmix.scores.graders import KINDS, Kind, kind_of
 from skillmix.scores.statistics.against_truth import (
     UNKNOWN,
     Corrected,
-    Decisions,
+    GraderDecision,
     KindErrors,
     LabelledPool,
     Measure,
-    Units,
     corrected_by_criteria,
     corrected_by_error_rates,
     corrected_by_labels,
+    counts_of,
     difference_of_excess,
     rates_of,
     truth_measures,
+    wilson_measure,
 )
 from skillmix.scores.statistics.intervals import Counts, effective_counts
 
@@ -105,33 +106,25 @@ def people_in(items: Iterable[TextUnderGraders]) -> list[str]:
 
 
 def with_people(items: Sequence[TextUnderGraders]) -> list[TextUnderGraders]:
-    """The same texts with the majority of people as one more grader, `people`."""
-    return [replace(item, points={**item.points, **_majority(item)}) for item in items]
-
-
-def _majority(item: TextUnderGraders) -> dict[str, Points]:
-    rated = [points for grader, points in item.points.items() if is_human(grader)]
-    return {PEOPLE: tuple(map(_more_than_half, zip(*rated, strict=True)))} if rated else {}
-
-
-def _more_than_half(points: Sequence[bool | None]) -> bool | None:
-    """The answer of more than half of the people; None for a tie, and where too many are unsure."""
-    for answer in (True, False):
-        if 2 * points.count(answer) > len(points):
-            return answer
-    return None
+    """The same texts with the majority of people as one more grader, `people`: the answer of more than half of them."""
+    found = []
+    for item in items:
+        rated = [points for grader, points in item.points.items() if is_human(grader)]
+        majority = tuple(
+            next((answer for answer in (True, False) if 2 * answers.count(answer) > len(answers)), None)
+            for answers in zip(*rated, strict=True)
+        )
+        found.append(replace(item, points={**item.points, **({PEOPLE: majority} if rated else {})}))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
-    """One decision of a grader, and the truth where it is known."""
+class Unit(GraderDecision):
+    """A decision on a criterion or on full marks, with its text."""
 
     item: TextUnderGraders
     index: int | None
     """The number of the criterion; None for full marks."""
-    given: bool
-    earned: bool | None
-    weight: float
 
     @property
     def kind(self) -> Kind | None:
@@ -142,17 +135,6 @@ class Unit:
     def skill(self) -> str | None:
         """The skill; None for other criteria."""
         return self.item.skills[self.index] if self.index is not None and self.index < self.item.k else None
-
-
-def as_units(units: Iterable[Unit]) -> Units:
-    """Units in the form of the statistics; texts of one combination are one cluster."""
-    found = list(units)
-    return Units(
-        [unit.given for unit in found],
-        [unit.earned for unit in found],
-        [unit.item.combination for unit in found],
-        [unit.weight for unit in found],
-    )
 
 
 def of_labelled_groups(units: Sequence[Unit]) -> list[Unit]:
@@ -166,15 +148,35 @@ def of_labelled_groups(units: Sequence[Unit]) -> list[Unit]:
 
 
 def criterion_units(items: Sequence[TextUnderGraders], grader: str, truth: str | None) -> list[Unit]:
-    """Every skill, topic and sense that the grader decided and code did not.
+    """Every skill, topic and sense that the grader decided and code did not."""
+    return [
+        unit
+        for item, label, weight in _labelled(items, truth)
+        for unit in _open_units(item, item.points.get(grader, ()), label, weight)
+    ]
 
-    A criterion that the truth leaves open in a text with a label is left out: it was asked for and stays unknown.
+
+def round_units(items: Sequence[TextUnderGraders], grader: str, truth: str | None) -> dict[int, list[Unit]]:
+    """The criteria as each round of the grader voted on them, by number of the round."""
+    units: dict[int, list[Unit]] = defaultdict(list)
+    for item, label, weight in _labelled(items, truth):
+        for number, vote in enumerate(item.votes.get(grader, ())):
+            # Half a point in one round alone would not earn the point.
+            points = tuple(None if value is None else value > 0.5 for value in vote or ())
+            for unit in _open_units(item, points, label, weight):
+                units[number].append(unit)
+    return dict(sorted(units.items()))
+
+
+def full_marks_units(items: Sequence[TextUnderGraders], grader: str, truth: str | None) -> list[Unit]:
+    """Full marks of every text that the grader decided, unless code alone denies them.
+
+    A text whose full marks the truth leaves open has no label.
     """
     return [
-        Unit(item, index, given, earned, weight)
+        Unit(given, item.full_marks(truth) if label else None, item.combination, weight, item, None)
         for item, label, weight in _labelled(items, truth)
-        for index, given in _open_criteria(item, item.points.get(grader, ()))
-        if (earned := label[index] if label else None) is not None or not label
+        if (given := item.full_marks(grader)) is not None and not item.is_denied_by_code
     ]
 
 
@@ -184,45 +186,18 @@ def _labelled(items: Sequence[TextUnderGraders], truth: str | None) -> Iterator[
         yield item, item.points[truth] if truth is not None and item.decides(truth) else (), weight
 
 
-def _open_criteria(item: TextUnderGraders, points: Points) -> Iterator[tuple[int, bool]]:
-    """Number and point of every skill, topic and sense that is decided, and not by code."""
-    for index, given in enumerate(points[:-1]):
-        if given is not None and index not in item.by_code:
-            yield index, given
+def _open_units(item: TextUnderGraders, points: Points, label: Points, weight: float) -> Iterator[Unit]:
+    """Every skill, topic and sense that is decided, and not by code.
 
-
-def full_marks_units(items: Sequence[TextUnderGraders], grader: str, truth: str | None) -> list[Unit]:
-    """Full marks of every text that the grader decided, unless code alone denies them.
-
-    A text whose full marks the truth leaves open has no label.
+    A criterion that the truth leaves open in a text with a label is left out: it was asked for and stays unknown.
     """
-    units = []
-    for item, label, weight in _labelled(items, truth):
-        given = item.full_marks(grader)
-        if given is not None and not item.is_denied_by_code:
-            units.append(Unit(item, None, given, item.full_marks(truth) if label else None, weight))
-    return units
+    for index, given in enumerate(points[:-1]):
+        earned = label[index] if label else None
+        if given is not None and index not in item.by_code and (earned is not None or not label):
+            yield Unit(given, earned, item.combination, weight, item, index)
 
 
-def round_units(items: Sequence[TextUnderGraders], grader: str, truth: str | None) -> dict[int, list[Unit]]:
-    """The criteria as each round of the grader voted on them, by number of the round."""
-    units: dict[int, list[Unit]] = defaultdict(list)
-    for item, label, weight in _labelled(items, truth):
-        for number, vote in enumerate(item.votes.get(grader, ())):
-            points = tuple(None if value is None else value > _HALF for value in vote or ())
-            for index, given in _open_criteria(item, points):
-                if not label or label[index] is not None:
-                    earned = label[index] if label else None
-                    units[number].append(Unit(item, index, given, earned, weight))
-    return dict(sorted(units.items()))
-
-
-_HALF = 0.5
-"""Half a point in one round alone would not earn the point."""
-
-
-def grouped(units: Iterable[Unit], key: Callable[[Unit], Hashable]) -> Mapping[Hashable, list[Unit]]:
-    """Units by a property."""
+def _grouped(units: Iterable[Unit], key: Callable[[Unit], Hashable]) -> Mapping[Hashable, list[Unit]]:
     groups: dict[Hashable, list[Unit]] = defaultdict(list)
     for unit in units:
         groups[key(unit)].append(unit)
@@ -308,55 +283,35 @@ class GraderBias:
 
 def grader_bias(units: Sequence[Unit], rounds: Mapping[int, Sequence[Unit]], model: str | None) -> GraderBias:
     """The bias of a grader over its criteria; `rounds` has the same criteria as each round voted on them."""
-    own, others = _families(units, family_of(model))
+    groups: list[tuple[BiasBy, str, Sequence[Unit]]] = [("all", "all", units)]
+    by_student = _grouped(units, lambda unit: unit.item.student)
+    groups += [("student", str(name), by_student[name]) for name in sorted(by_student, key=str)]
+    by_family = _grouped(units, lambda unit: family_of(unit.item.student_model))
+    family = family_of(model)
+    own = by_family.get(family, []) if family else []
+    others = [unit for unit in units if family_of(unit.item.student_model) not in (None, family)] if family else []
+    if own and others:
+        groups += [("family", OWN_FAMILY, own), ("family", OTHER_FAMILIES, others)]
+    lengths = sorted({id(unit.item): unit.item.words for unit in units}.values())
+    if lengths and lengths[0] != lengths[-1]:
+        # The short, the medium and the long third of the texts.
+        cuts = [-1, lengths[(len(lengths) - 1) // 3], lengths[2 * (len(lengths) - 1) // 3], lengths[-1]]
+        for name, (above, most) in zip(THIRDS, pairwise(cuts), strict=True):
+            third = [unit for unit in units if above < unit.item.words <= most]
+            if third:
+                shortest, longest = min(u.item.words for u in third), max(u.item.words for u in third)
+                groups.append(("length", f"{name}, {shortest} to {longest} words", third))
     # A row for each position of the skill in the prompt; none if every prompt has one skill.
     skills = [unit for unit in units if unit.kind == "skill" and unit.item.k > 1]
-    most = max((unit.item.k for unit in skills), default=0)
-    by_position = [
-        _row("position", f"skill {index + 1}", [unit for unit in skills if unit.index == index])
-        for index in range(most)
-    ]
-    rows = [
-        _row("all", "all", units),
-        *(_row("student", str(name), group) for name, group in sorted(grouped(units, _student).items(), key=str)),
-        *([_row("family", OWN_FAMILY, own), _row("family", OTHER_FAMILIES, others)] if own and others else []),
-        *(_row("length", name, group) for name, group in _by_length(units)),
-        *by_position,
-        *([_row("round", f"round {number + 1}", own) for number, own in rounds.items()] if len(rounds) > 1 else []),
-    ]
-    known = tuple(row for row in rows if row.units)
-    return GraderBias(known, difference_of_excess(as_units(own), as_units(others)) if own and others else UNKNOWN)
-
-
-def _student(unit: Unit) -> str:
-    return unit.item.student
-
-
-def _row(by: BiasBy, group: str, units: Iterable[Unit]) -> BiasRow:
-    found = list(units)
-    measures = truth_measures(as_units(found))
-    labelled = sum(unit.earned is not None for unit in found)
-    return BiasRow(by, group, labelled, measures.excess, measures.agreement)
-
-
-def _families(units: Sequence[Unit], family: str | None) -> tuple[list[Unit], list[Unit]]:
-    """Units on students of a family, and on students of other known families."""
-    known = [(unit, family_of(unit.item.student_model)) for unit in units]
-    own = [unit for unit, name in known if family is not None and name == family]
-    return own, [unit for unit, name in known if family is not None and name not in (None, family)]
-
-
-def _by_length(units: Sequence[Unit]) -> Iterator[tuple[str, list[Unit]]]:
-    """Units of the short, the medium and the long third of the texts."""
-    lengths = sorted({id(unit.item): unit.item.words for unit in units}.values())
-    if not lengths or lengths[0] == lengths[-1]:
-        return
-    cuts = [-1, lengths[(len(lengths) - 1) // 3], lengths[2 * (len(lengths) - 1) // 3], lengths[-1]]
-    for name, (above, most) in zip(THIRDS, pairwise(cuts), strict=True):
-        own = [unit for unit in units if above < unit.item.words <= most]
-        if own:
-            shortest, longest = min(u.item.words for u in own), max(u.item.words for u in own)
-            yield f"{name}, {shortest} to {longest} words", own
+    for index in range(max((unit.item.k for unit in skills), default=0)):
+        groups.append(("position", f"skill {index + 1}", [unit for unit in skills if unit.index == index]))
+    if len(rounds) > 1:
+        groups += [("round", f"round {number + 1}", of_round) for number, of_round in rounds.items()]
+    rows = []
+    for by, group, found in groups:
+        labelled, measures = sum(unit.earned is not None for unit in found), truth_measures(found)
+        rows += [BiasRow(by, group, labelled, measures.excess, measures.agreement)] if labelled else []
+    return GraderBias(tuple(rows), difference_of_excess(own, others) if own and others else UNKNOWN)
 
 
 FEWEST_LABELS: Final = 10
@@ -394,77 +349,52 @@ def corrected_scores(items: Sequence[TextUnderGraders], grader: str, truth: str 
             cells[item.run, item.student, setting, item.k].append(item)
     units = full_marks_units(decided, grader, truth)
     by_item = {id(unit.item): unit for unit in units}
-    pools: dict[int, list[Unit]] = defaultdict(list)
-    for unit in of_labelled_groups(units):
-        pools[unit.item.k].append(unit)
-    criteria = _Criteria.of(criterion_units(decided, grader, truth))
+    pools = _grouped(of_labelled_groups(units), lambda unit: unit.item.k)
+    criteria = _Criteria(criterion_units(decided, grader, truth))
     scores = []
     for key, own in sorted(cells.items()):
+        raw = _counts([item.full_marks(grader) is True for item in own], own)
         open_units = [by_item[id(item)] for item in own if id(item) in by_item]
-        scores.append(_score(key, own, open_units, pools[key[3]], grader, criteria))
+        labelled = sum(unit.earned is not None for unit in open_units)
+        method, corrected = _correct(own, open_units, pools.get(key[3], []), criteria)
+        scores.append(
+            CorrectedScore(
+                *key, len(own), labelled, wilson_measure(raw), corrected.share, method, problem=corrected.problem
+            )
+        )
     return scores
 
 
-@dataclass(frozen=True, slots=True)
 class _Criteria:
     """The grader's decisions on the criteria of each text, and how it errs on each kind of criterion."""
 
-    decisions: Mapping[int, Decisions]
-    """By the identity of the text, the number of points given and denied for each kind."""
-    rates: Mapping[int, tuple[KindErrors, ...]]
-    """By k, the error rates of each kind."""
-
-    @classmethod
-    def of(cls, units: Sequence[Unit]) -> "_Criteria":
-        decisions: dict[int, list[list[int]]] = defaultdict(lambda: [[0, 0] for _ in KINDS])
+    def __init__(self, units: Sequence[Unit]) -> None:
+        self._decisions: dict[int, list[list[int]]] = defaultdict(lambda: [[0, 0] for _ in KINDS])
+        """By the identity of the text, the number of points given and denied for each kind."""
         labelled: dict[tuple[int, str | None, bool], list[Unit]] = defaultdict(list)
         for unit in units:
-            decisions[id(unit.item)][KINDS.index(unit.kind)][not unit.given] += 1
+            self._decisions[id(unit.item)][KINDS.index(unit.kind)][not unit.given] += 1
             if unit.earned is not None:
                 labelled[unit.item.k, unit.kind, unit.earned].append(unit)
-        rates = {
-            k: tuple(KindErrors(*(_given(labelled[k, kind, earned]) for earned in (True, False))) for kind in KINDS)
+
+        def given(own: Sequence[Unit]) -> Counts:
+            return counts_of([unit.given for unit in own], own, weighted=True)
+
+        self._errors = {
+            k: [KindErrors(given(labelled[k, kind, True]), given(labelled[k, kind, False])) for kind in KINDS]
             for k in {unit.item.k for unit in units}
         }
-        return cls({text: tuple((g, d) for g, d in found) for text, found in decisions.items()}, rates)
+        """By k, the error rates of each kind."""
 
     def correct(self, is_open: Counts, items: Sequence[TextUnderGraders]) -> Corrected | None:
         """The corrected share of texts that code leaves open; None if some kind of criterion lacks labels."""
-        texts = [self.decisions.get(id(item), ((0, 0),) * len(KINDS)) for item in items]
-        rates = self.rates.get(items[0].k, ())
-        used = [kind for kind in range(len(rates)) if any(text[kind] != (0, 0) for text in texts)]
-        if not used or not all(rates[kind].is_known for kind in used):
+        texts = [self._decisions[id(item)] for item in items]
+        errors = self._errors.get(items[0].k, [])
+        used = [kind for kind in range(len(errors)) if any(any(text[kind]) for text in texts)]
+        if not used or not all(errors[kind].is_known for kind in used):
             return None
-        chosen = [tuple(text[kind] for kind in used) for text in texts]
-        return corrected_by_criteria(is_open, chosen, [i.combination for i in items], [rates[kind] for kind in used])
-
-
-def _given(units: Sequence[Unit]) -> Counts:
-    return effective_counts(
-        [unit.given for unit in units], [unit.item.combination for unit in units], [unit.weight for unit in units]
-    )
-
-
-def _score(
-    key: tuple[str, str, str, int],
-    items: Sequence[TextUnderGraders],
-    own: Sequence[Unit],
-    pool: Sequence[Unit],
-    grader: str,
-    criteria: _Criteria,
-) -> CorrectedScore:
-    raw = _counts([item.full_marks(grader) is True for item in items], items)
-    labelled = sum(unit.earned is not None for unit in own)
-    method, corrected = _correct(items, own, pool, criteria)
-    return CorrectedScore(
-        *key,
-        texts=len(items),
-        labelled=labelled,
-        raw=Measure(raw.share, *raw.wilson),
-        corrected=corrected.share,
-        method=method,
-        problem=corrected.problem,
-    )
+        chosen = [tuple((text[kind][0], text[kind][1]) for kind in used) for text in texts]
+        return corrected_by_criteria(is_open, chosen, [i.combination for i in items], [errors[kind] for kind in used])
 
 
 def _correct(
@@ -472,37 +402,23 @@ def _correct(
 ) -> tuple[Method | None, Corrected]:
     if all(unit.earned is not None for unit in own):
         earned = {id(unit.item) for unit in own if unit.earned}
-        counts = _counts([id(item) in earned for item in items], items)
-        return "truth", Corrected(Measure(counts.share, *counts.wilson))
+        return "truth", Corrected(wilson_measure(_counts([id(item) in earned for item in items], items)))
     left_open = {id(unit.item) for unit in own}
     is_open = _counts([id(item) in left_open for item in items], items)
-    if _has_enough_labels(own):
-        return "own labels", corrected_by_labels(is_open, rates_of(as_units(own)))
+    outcomes = [[unit.earned is not None for unit in own if unit.given == given] for given in (True, False)]
+    if all(sum(has_label) >= min(FEWEST_LABELS, len(has_label)) for has_label in outcomes):
+        return "own labels", corrected_by_labels(is_open, rates_of(own))
     if not pool:
         return None, Corrected(UNKNOWN, NO_LABELS)
     by_criteria = criteria.correct(is_open, [unit.item for unit in own])
     if by_criteria is not None:
         return (None if by_criteria.problem else "criteria"), by_criteria
-    corrected = corrected_by_error_rates(is_open, rates_of(as_units(own)).given, _pool(own, pool))
-    return (None if corrected.problem else "error rates"), corrected
-
-
-def _has_enough_labels(units: Sequence[Unit]) -> bool:
-    """Whether each outcome of the grader has ten labels, or a label for each of its texts."""
-    for given in (True, False):
-        same = [unit for unit in units if unit.given == given]
-        labelled = sum(unit.earned is not None for unit in same)
-        if labelled < min(FEWEST_LABELS, len(same)):
-            return False
-    return True
-
-
-def _pool(own: Sequence[Unit], pool: Sequence[Unit]) -> LabelledPool:
     here = {id(unit) for unit in own}
     others = [unit for unit in pool if id(unit) not in here]
-    rates = rates_of(as_units(pool))
-    own_share = 1 - len(others) / len(pool)
-    return LabelledPool(rates_of(as_units(others)).given, own_share, rates.if_given, rates.if_denied)
+    rates = rates_of(pool)
+    labelled = LabelledPool(rates_of(others).given, 1 - len(others) / len(pool), rates.if_given, rates.if_denied)
+    corrected = corrected_by_error_rates(is_open, rates_of(own).given, labelled)
+    return (None if corrected.problem else "error rates"), corrected
 
 
 def _counts(values: Sequence[bool], items: Sequence[TextUnderGraders]) -> Counts:
@@ -593,45 +509,34 @@ def grader_card(
         own = [item for item in own if item.decides(truth)]
     criteria = of_labelled_groups(criterion_units(own, grader, truth))
     rounds = {n: of_labelled_groups(units) for n, units in round_units(own, grader, truth).items()}
-    known = facts or GraderFacts()
-    by_skill = grouped((unit for unit in criteria if unit.skill is not None), lambda unit: unit.skill)
+    facts = facts or GraderFacts()
+    by_kind = _grouped(criteria, lambda unit: unit.kind)
+    by_skill = _grouped((unit for unit in criteria if unit.skill is not None), lambda unit: unit.skill)
+    full_marks = of_labelled_groups(full_marks_units(own, grader, truth))
     return GraderCard(
         grader=grader,
         truth=truth,
         runs=tuple(dict.fromkeys(item.run for item in items if grader in item.points)),
-        facts=known,
+        facts=facts,
         texts=len(own),
         labelled=sum(item.decides(truth) for item in own),
-        by_kind=_known(
-            *(_agreement(kind, [unit for unit in criteria if unit.kind == kind]) for kind in KINDS),
-            _agreement("full marks", of_labelled_groups(full_marks_units(own, grader, truth))),
-        ),
-        by_skill=_known(*(_agreement(str(skill), by_skill[skill]) for skill in sorted(by_skill, key=str))),
-        bias=grader_bias(criteria, rounds, known.model),
+        by_kind=_agreements([*((kind, by_kind.get(kind, [])) for kind in KINDS), ("full marks", full_marks)]),
+        by_skill=_agreements([(str(skill), by_skill[skill]) for skill in sorted(by_skill, key=str)]),
+        bias=grader_bias(criteria, rounds, facts.model),
         stability=round_stability(items, grader),
         corrected=tuple(corrected_scores(items, grader, truth)),
     )
 
 
-def _known(*rows: TruthAgreement) -> tuple[TruthAgreement, ...]:
-    return tuple(row for row in rows if row.units)
-
-
-def _agreement(criterion: str, units: Sequence[Unit]) -> TruthAgreement:
-    found = as_units(units)
-    measures = truth_measures(found)
-    labelled = sum(unit.earned is not None for unit in units)
-    return TruthAgreement(
-        criterion=criterion,
-        units=labelled,
-        graded=len(units) if rates_of(found).is_known else labelled,
-        earned=measures.earned,
-        agreement=measures.agreement,
-        sensitivity=measures.sensitivity,
-        specificity=measures.specificity,
-        kappa=measures.kappa,
-        alpha=measures.alpha,
-    )
+def _agreements(groups: Iterable[tuple[str, Sequence[Unit]]]) -> tuple[TruthAgreement, ...]:
+    """The agreement in each group of units with a label, by the name of the criterion."""
+    rows = []
+    for criterion, units in groups:
+        labelled = sum(unit.earned is not None for unit in units)
+        if labelled:
+            graded = len(units) if rates_of(units).is_known else labelled
+            rows.append(TruthAgreement(criterion, labelled, graded, *truth_measures(units)[:6]))
+    return tuple(rows)
 
 
 def round_stability(items: Sequence[TextUnderGraders], grader: str) -> RoundStability:
@@ -643,16 +548,7 @@ def round_stability(items: Sequence[TextUnderGraders], grader: str) -> RoundStab
         for item in voted
         for index in range(item.k + 2)
         if index not in item.by_code
-        for first, second in combinations(_values(item, grader, index), 2)
+        for first, second in combinations([v[index] for v in item.votes[grader] if v and v[index] is not None], 2)
     ]
-    return RoundStability(len(unreadable), _share(unreadable), len(flips), _share(flips))
-
-
-def _values(item: TextUnderGraders, grader: str, index: int) -> list[float]:
-    votes = [vote[index] for vote in item.votes[grader] if vote is not None]
-    return [value for value in votes if value is not None]
-
-
-def _share(values: Sequence[tuple[bool, str]]) -> Measure:
-    counts = effective_counts([value for value, _ in values], [cluster for _, cluster in values])
-    return Measure(counts.share, *counts.wilson) if counts.size else UNKNOWN
+    shares = [effective_counts([value for value, _ in own], [c for _, c in own]) for own in (unreadable, flips)]
+    return RoundStability(len(unreadable), wilson_measure(shares[0]), len(flips), wilson_measure(shares[1]))

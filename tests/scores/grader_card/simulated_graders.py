@@ -13,7 +13,6 @@ import numpy as np
 from skillmix.calls import PEOPLE
 from skillmix.scores.grader_card import (
     TextUnderGraders,
-    as_units,
     corrected_scores,
     criterion_units,
     full_marks_units,
@@ -97,7 +96,7 @@ def every_text_has_a_label(world: World, n: int, generator: np.random.Generator)
         item(i, {"judge": point(g), "labels": point(t)})
         for i, (t, g) in enumerate(zip(earned.tolist(), given.tolist(), strict=True))
     ]
-    measures = truth_measures(as_units(full_marks_units(items, "judge", "labels")))
+    measures = truth_measures(full_marks_units(items, "judge", "labels"))
     for name, value in values_of(world).items():
         yield name, getattr(measures, name), value
 
@@ -118,7 +117,7 @@ def _rated_sample(first: World, second: World, n: int, generator: np.random.Gene
     students = {"first": first, "second": second}
     items = _rated_run(students, max(300, n), n, generator)
     rated = {student: _as_rated(world, error) for student, world in students.items()}
-    measures = truth_measures(as_units(full_marks_units(items, "judge", PEOPLE)))
+    measures = truth_measures(full_marks_units(items, "judge", PEOPLE))
     for name, value in values_of(_mixture(list(rated.values()))).items():
         yield name, getattr(measures, name), value
     for score in corrected_scores(items, "judge", PEOPLE):
@@ -205,7 +204,7 @@ def criteria_of_a_text_share_its_errors(world: World, n: int, generator: np.rand
         for c in range(n // 2)
         for g in range(2)
     ]
-    measures = truth_measures(as_units(criterion_units(items, "judge", "labels")))
+    measures = truth_measures(criterion_units(items, "judge", "labels"))
     for name, value in values_of(world).items():
         yield f"clustered {name}", getattr(measures, name), value
 

@@ -10,7 +10,7 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from skillmix.scores.grader_card import as_units, full_marks_units
+from skillmix.scores.grader_card import full_marks_units
 from skillmix.scores.statistics.against_truth import truth_measures
 from tests.scores.grader_card.simulated_graders import (
     ERRORS,
@@ -69,8 +69,8 @@ def test_a_sample_with_more_texts_of_one_outcome_biases_plain_shares_and_not_the
         for i in range(4000)
     ]
 
-    measures = truth_measures(as_units(full_marks_units(items, "judge", "human:a")))
-    plain = truth_measures(as_units(full_marks_units([items[i] for i in sorted(chosen)], "judge", "human:a")))
+    measures = truth_measures(full_marks_units(items, "judge", "human:a"))
+    plain = truth_measures(full_marks_units([items[i] for i in sorted(chosen)], "judge", "human:a"))
 
     for name, value in (("sensitivity", 0.8), ("specificity", 0.95), ("earned", 0.3)):
         low, high = getattr(measures, name)[1:]

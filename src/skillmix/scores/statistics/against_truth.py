@@ -21,14 +21,15 @@ these, the share with full marks is estimated in one of three ways:
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmix.scores.statistics.intervals import SEED, Counts, Floats, Interval, effective_counts
+from skillmix.scores.statistics.intervals import SEED, Counts, Floats, effective_counts
 
 DRAWS: Final = 4000
+_Value = TypeVar("_Value")
 
 
 class Measure(NamedTuple):
@@ -42,17 +43,39 @@ class Measure(NamedTuple):
 UNKNOWN: Final = Measure(None)
 
 
-class Units(NamedTuple):
-    """Decisions of a grader on criteria or texts, in parallel lists."""
+@dataclass(frozen=True, slots=True)
+class GraderDecision:
+    """One decision of a grader on a criterion or a text, and the truth where it is known."""
 
-    given: Sequence[bool]
+    given: bool
     """Whether the grader gives the point."""
-    earned: Sequence[bool | None]
+    earned: bool | None
     """Whether the truth does; None without a label."""
-    clusters: Sequence[Hashable]
-    """Units of one cluster are not independent."""
-    weights: Sequence[float]
-    """How many units of the whole set each labelled unit stands for."""
+    cluster: Hashable
+    """Decisions of one cluster are not independent."""
+    weight: float
+    """How many decisions of the whole set a labelled one stands for."""
+
+
+class TruthMeasures(NamedTuple, Generic[_Value]):
+    """Every measure of a grader against the truth: estimates with intervals, or draws."""
+
+    earned: _Value
+    """The share of points that the truth gives."""
+    agreement: _Value
+    sensitivity: _Value
+    """How often the grader gives a point that is earned."""
+    specificity: _Value
+    """How often the grader denies a point that is not earned."""
+    kappa: _Value
+    """Cohen's kappa."""
+    alpha: _Value
+    """Krippendorff's alpha of two raters."""
+    excess: _Value
+    """How much more often the grader gives the point than the truth."""
+
+
+NO_MEASURES: Final = TruthMeasures(*[UNKNOWN] * 7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,81 +96,47 @@ class TruthRates:
         has_labels = (self.if_given.size > 0 or not needs_given) and (self.if_denied.size > 0 or not needs_denied)
         return self.given.size > 0 and has_labels
 
-    def point(self) -> "TruthShares":
-        """The estimates."""
-        return TruthShares(*(np.array([counts.share]) for counts in (self.given, self.if_given, self.if_denied)))
+    def point(self, correction: float = 1.0) -> TruthMeasures[Floats]:
+        """The estimates; the correction of alpha is for a finite sample."""
+        shares = (np.array([counts.share]) for counts in (self.given, self.if_given, self.if_denied))
+        return _measures_of(*shares, correction=correction)
 
-    def draws(self, generator: np.random.Generator, number: int = DRAWS) -> "TruthShares":
+    def draws(self, generator: np.random.Generator) -> TruthMeasures[Floats]:
         """Draws from the Jeffreys posteriors."""
-        return TruthShares(*(beta_draws(c, generator, number) for c in (self.given, self.if_given, self.if_denied)))
+        return _measures_of(*(beta_draws(c, generator) for c in (self.given, self.if_given, self.if_denied)))
 
 
-def beta_draws(counts: Counts, generator: np.random.Generator, number: int = DRAWS) -> Floats:
+def beta_draws(counts: Counts, generator: np.random.Generator) -> Floats:
     """Draws of a share from its Jeffreys posterior.
 
     A draw may be rejected and made again, so that the last bit of a count could change all later draws. Counts are
     rounded, so that machines which round differently draw the same numbers.
     """
     earned, size = round(counts.share * counts.size, _DIGITS), round(counts.size, _DIGITS)
-    drawn: Floats = generator.beta(earned + 0.5, size - earned + 0.5, size=number)
+    drawn: Floats = generator.beta(earned + 0.5, size - earned + 0.5, size=DRAWS)
     return drawn
 
 
 _DIGITS: Final = 6
 
 
-class TruthShares(NamedTuple):
-    """Values of the three shares, and the measures that follow from them."""
-
-    given: Floats
-    if_given: Floats
-    if_denied: Floats
-
-    @property
-    def hits(self) -> Floats:
-        """The share of units for which both give the point."""
-        return self.given * self.if_given
-
-    @property
-    def misses(self) -> Floats:
-        """The share of units for which only the truth gives the point."""
-        return (1 - self.given) * self.if_denied
-
-    @property
-    def earned(self) -> Floats:
-        """The share of units for which the truth gives the point."""
-        return self.hits + self.misses
-
-    @property
-    def agreement(self) -> Floats:
-        """The share of units on which both agree."""
-        return self.hits + (1 - self.given) * (1 - self.if_denied)
-
-    @property
-    def sensitivity(self) -> Floats:
-        """How often the grader gives a point that is earned; nan if none is."""
-        return _ratio(self.hits, self.earned)
-
-    @property
-    def specificity(self) -> Floats:
-        """How often the grader denies a point that is not earned; nan if every one is."""
-        return _ratio((1 - self.given) * (1 - self.if_denied), 1 - self.earned)
-
-    @property
-    def excess(self) -> Floats:
-        """How much more often the grader gives the point than the truth."""
-        return self.given - self.earned
-
-    @property
-    def kappa(self) -> Floats:
-        """Cohen's kappa; nan if chance agreement is total."""
-        chance = self.given * self.earned + (1 - self.given) * (1 - self.earned)
-        return _ratio(self.agreement - chance, 1 - chance)
-
-    def alpha(self, correction: float = 1.0) -> Floats:
-        """Krippendorff's alpha of two raters; nan if nothing varies. The correction is for a finite sample."""
-        mean = (self.given + self.earned) / 2
-        return 1 - _ratio((1 - self.agreement) * correction, 2 * mean * (1 - mean))
+def _measures_of(
+    given: Floats, if_given: Floats, if_denied: Floats, *, correction: float = 1.0
+) -> TruthMeasures[Floats]:
+    """The measures that follow from the three shares; nan where nothing can tell."""
+    hits, both_deny = given * if_given, (1 - given) * (1 - if_denied)
+    earned, agreement = hits + (1 - given) * if_denied, hits + both_deny
+    chance = given * earned + (1 - given) * (1 - earned)
+    mean = (given + earned) / 2
+    return TruthMeasures(
+        earned,
+        agreement,
+        _ratio(hits, earned),
+        _ratio(both_deny, 1 - earned),
+        _ratio(agreement - chance, 1 - chance),
+        1 - _ratio((1 - agreement) * correction, 2 * mean * (1 - mean)),
+        given - earned,
+    )
 
 
 def _ratio(top: Floats, bottom: Floats) -> Floats:
@@ -155,101 +144,45 @@ def _ratio(top: Floats, bottom: Floats) -> Floats:
     return ratio
 
 
-class TruthMeasures(NamedTuple):
-    """Every measure of a grader against the truth."""
-
-    earned: Measure
-    agreement: Measure
-    sensitivity: Measure
-    specificity: Measure
-    kappa: Measure
-    alpha: Measure
-    excess: Measure
+def counts_of(values: Sequence[bool], decisions: Sequence[GraderDecision], *, weighted: bool = False) -> Counts:
+    """The share of true values of some decisions, and the effective number of decisions."""
+    weights = [decision.weight for decision in decisions] if weighted else None
+    return effective_counts(values, [decision.cluster for decision in decisions], weights)
 
 
-NO_MEASURES: Final = TruthMeasures(*[UNKNOWN] * 7)
-
-
-def rates_of(units: Units) -> TruthRates:
-    """The three shares of some units."""
-    given = effective_counts(units.given, units.clusters)
-    labelled = _labelled(units)
+def rates_of(decisions: Sequence[GraderDecision]) -> TruthRates:
+    """The three shares of some decisions; if all have a label, each stands for itself alone."""
+    is_sample = any(decision.earned is None for decision in decisions)
+    labelled = ([d for d in decisions if d.earned is not None and d.given == given] for given in (True, False))
     return TruthRates(
-        given,
-        *(
-            _counts([(label.earned, label) for label in labelled if label.given == outcome])
-            for outcome in (True, False)
-        ),
+        counts_of([decision.given for decision in decisions], decisions),
+        *(counts_of([bool(decision.earned) for decision in own], own, weighted=is_sample) for own in labelled),
     )
 
 
-def only_labelled(units: Units) -> Units:
-    """The units with a label, each standing for itself.
-
-    If the grader denies a point somewhere and no such unit has a label, the labels say nothing about all units, but
-    they still show how the two agree on the labelled ones.
-    """
-    rows = [row[:3] for row in zip(*units, strict=True) if row[1] is not None]
-    given, earned, clusters = zip(*rows, strict=True) if rows else ((), (), ())
-    return Units(given, earned, clusters, (1.0,) * len(rows))
-
-
-class _Label(NamedTuple):
-    given: bool
-    earned: bool
-    cluster: Hashable
-    weight: float
-
-
-def _labelled(units: Units) -> list[_Label]:
-    """The units with a label; if all have one, each stands for itself alone."""
-    rows = zip(*units, strict=True)
-    labels = [_Label(given, earned, cluster, weight) for given, earned, cluster, weight in rows if earned is not None]
-    return labels if len(labels) < len(units.given) else [label._replace(weight=1.0) for label in labels]
-
-
-def _counts(values: Sequence[tuple[bool, _Label]]) -> Counts:
-    labels = [label for _, label in values]
-    return effective_counts(
-        [value for value, _ in values],
-        [label.cluster for label in labels],
-        [label.weight for label in labels],
-    )
-
-
-def truth_measures(units: Units) -> TruthMeasures:
-    """Every measure of some units; unknown where no unit with a label can tell."""
-    rates, labelled = rates_of(units), _labelled(units)
-    if not rates.is_known:
-        return NO_MEASURES if len(labelled) in (0, len(units.given)) else truth_measures(only_labelled(units))
+def truth_measures(decisions: Sequence[GraderDecision]) -> TruthMeasures[Measure]:
+    """Every measure of some decisions; unknown where no decision with a label can tell."""
+    rates, labelled = rates_of(decisions), [decision for decision in decisions if decision.earned is not None]
     n = len(labelled)
-    point, draws = rates.point(), rates.draws(np.random.default_rng(SEED))
-    by_draws = {name: measure(getattr(point, name), getattr(draws, name)) for name in _BY_DRAWS}
-    alpha = measure(point.alpha((2 * n - 1) / (2 * n)), draws.alpha())
-    if n < len(units.given):
-        shares = {name: measure(getattr(point, name), getattr(draws, name)) for name in _SHARES}
-    else:
-        shares = _wilson_measures(labelled)
-    return TruthMeasures(**shares, **by_draws, alpha=alpha)
+    if not rates.is_known:
+        # The labels say nothing about all decisions, but they still show how the two agree on the labelled ones.
+        return NO_MEASURES if n in (0, len(decisions)) else truth_measures(labelled)
+    point, draws = rates.point((2 * n - 1) / (2 * n)), rates.draws(np.random.default_rng(SEED))
+    measures = TruthMeasures(*map(measure, point, draws))
+    if n < len(decisions):
+        return measures
+    earned, missed = ([decision for decision in labelled if decision.earned == is_] for is_ in (True, False))
+    return measures._replace(
+        earned=wilson_measure(counts_of([bool(decision.earned) for decision in labelled], labelled)),
+        agreement=wilson_measure(counts_of([decision.given == decision.earned for decision in labelled], labelled)),
+        sensitivity=wilson_measure(counts_of([decision.given for decision in earned], earned)),
+        specificity=wilson_measure(counts_of([not decision.given for decision in missed], missed)),
+    )
 
 
-_SHARES: Final = ("earned", "agreement", "sensitivity", "specificity")
-_BY_DRAWS: Final = ("kappa", "excess")
-
-
-def _wilson_measures(labelled: Sequence[_Label]) -> dict[str, Measure]:
-    """The shares of fully labelled units with their Wilson intervals."""
-
-    def share(values: Sequence[tuple[bool, _Label]]) -> Measure:
-        counts = _counts(values)
-        return Measure(counts.share, *counts.wilson) if counts.size else UNKNOWN
-
-    return {
-        "earned": share([(label.earned, label) for label in labelled]),
-        "agreement": share([(label.given == label.earned, label) for label in labelled]),
-        "sensitivity": share([(label.given, label) for label in labelled if label.earned]),
-        "specificity": share([(not label.given, label) for label in labelled if not label.earned]),
-    }
+def wilson_measure(counts: Counts) -> Measure:
+    """A share with its Wilson interval; unknown if nothing is counted."""
+    return Measure(counts.share, *counts.wilson) if counts.size else UNKNOWN
 
 
 def measure(point: Floats, draws: Floats) -> Measure:
@@ -258,19 +191,13 @@ def measure(point: Floats, draws: Floats) -> Measure:
     known = draws[np.isfinite(draws)]
     if not np.isfinite(value) or not len(known):
         return UNKNOWN
-    low, high = interval_of(known)
+    low, high = map(float, np.quantile(known, [0.025, 0.975]))
     return Measure(value, min(low, value), max(high, value))
 
 
-def interval_of(draws: Floats) -> Interval:
-    """The middle 95 % of draws."""
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return Interval(float(low), float(high))
-
-
-def difference_of_excess(first: Units, second: Units) -> Measure:
-    """How much more generous the grader is on the first units than on the second, compared with the truth."""
-    both = [rates_of(units) for units in (first, second)]
+def difference_of_excess(first: Sequence[GraderDecision], second: Sequence[GraderDecision]) -> Measure:
+    """How much more generous the grader is in the first decisions than in the second, compared with the truth."""
+    both = [rates_of(first), rates_of(second)]
     if not all(rates.is_known for rates in both):
         return UNKNOWN
     generator = np.random.default_rng(SEED)
@@ -300,10 +227,6 @@ class LabelledPool:
     if_given: Counts
     if_denied: Counts
 
-    def shares(self, given: Floats, others: Floats, if_given: Floats, if_denied: Floats) -> TruthShares:
-        """The three shares of the whole pool, from those of its parts."""
-        return TruthShares(self.own_share * given + (1 - self.own_share) * others, if_given, if_denied)
-
     @property
     def is_known(self) -> bool:
         """Whether texts of both outcomes have labels."""
@@ -324,19 +247,21 @@ def corrected_by_error_rates(is_open: Counts, given: Counts, pool: LabelledPool)
     if not pool.is_known:
         return Corrected(UNKNOWN, "texts of one outcome have no label")
     generator = np.random.default_rng(SEED)
-    drawn = beta_draws(given, generator)
-    shares = pool.shares(
-        drawn, *(beta_draws(counts, generator) for counts in (pool.others, pool.if_given, pool.if_denied))
-    )
     counts = (given, pool.others, pool.if_given, pool.if_denied)
-    point = [np.array([c.share]) for c in counts]
-    estimate = _rogan_gladen(point[0], pool.shares(*point))
+
+    def shares(given: Floats, others: Floats, if_given: Floats, if_denied: Floats) -> TruthMeasures[Floats]:
+        return _measures_of(pool.own_share * given + (1 - pool.own_share) * others, if_given, if_denied)
+
+    drawn = [beta_draws(one, generator) for one in counts]
+    of_pool = shares(*drawn)
+    point = [np.array([one.share]) for one in counts]
+    estimate = _rogan_gladen(point[0], shares(*point))
     # Whether sensitivity + specificity is above 1 in all but 2.5 % of the draws.
-    index = shares.sensitivity + shares.specificity - 1
+    index = of_pool.sensitivity + of_pool.specificity - 1
     is_informative = bool(np.quantile(index[np.isfinite(index)], 0.025) > 0)
     if not is_informative or not np.isfinite(estimate[0]):
         return Corrected(UNKNOWN, NOT_BETTER)
-    open_draws, found = _open_draws(is_open, generator), _rogan_gladen(drawn, shares)
+    open_draws, found = _open_draws(is_open, generator), _rogan_gladen(drawn[0], of_pool)
     possible = (found >= 0) & (found <= 1)
     if float(np.mean(possible)) < _LEAST_POSSIBLE:
         return Corrected(UNKNOWN, OUTSIDE)
@@ -363,12 +288,12 @@ class KindErrors(NamedTuple):
         return self.if_earned.size > 0 and self.if_missed.size > 0
 
 
-Decisions = tuple[tuple[int, int], ...]
+GivenAndDenied = tuple[tuple[int, int], ...]
 """By kind of criterion, how many criteria of a text the grader gives and denies."""
 
 
 def corrected_by_criteria(
-    is_open: Counts, texts: Sequence[Decisions], clusters: Sequence[Hashable], rates: Sequence[KindErrors]
+    is_open: Counts, texts: Sequence[GivenAndDenied], clusters: Sequence[Hashable], rates: Sequence[KindErrors]
 ) -> Corrected:
     """The share of full marks from the decisions on each text's criteria and the error rates of their kinds."""
     generator = np.random.default_rng(SEED)
@@ -400,7 +325,7 @@ def _product(patterns: NDArray[np.int64], hits: Floats, false_alarms: Floats) ->
     return found
 
 
-def _rogan_gladen(given: Floats, shares: TruthShares) -> Floats:
+def _rogan_gladen(given: Floats, shares: TruthMeasures[Floats]) -> Floats:
     index = shares.sensitivity + shares.specificity - 1
     estimate: Floats = np.divide(
         given + shares.specificity - 1, index, out=np.full_like(given, np.nan), where=np.abs(index) > 0

@@ -26,7 +26,6 @@ from skillmix.scores.statistics.intervals import (
     ROUNDING,
     SEED,
     Floats,
-    Interval,
     bootstrap_means,
     constant_interval,
     percentile_interval,
@@ -67,12 +66,6 @@ class Components:
     units: int
     combinations: int
 
-    def expected(self, units: int, combinations: int) -> "Uncertainty":
-        """The uncertainty to expect of the mean over that many units and combinations."""
-        within = np.asarray(self.rest / combinations)
-        crossed = np.asarray(units * self.combination / combinations)
-        return uncertainty(self.unit + within, within, crossed, units, combinations)
-
 
 class Uncertainty(NamedTuple):
     """The variance of a mean and its degrees of freedom."""
@@ -110,23 +103,6 @@ def uncertainty(between: Floats, within: Floats, crossed: Floats, units: int, co
     return Uncertainty(total / units, np.maximum(1.0, total**2 / np.maximum(spread, ROUNDING**2)))
 
 
-@dataclass(frozen=True, slots=True)
-class PooledMean:
-    """A mean with its interval and the p-value of a mean of 0."""
-
-    mean: float
-    low: float | None
-    """None, as is `high`, if two seeds or partitions differ, or if there are too few combinations."""
-    high: float | None
-    p: float
-    combinations: int
-    """How many combinations count."""
-    values: tuple[float, ...]
-    """The mean of each seed or partition."""
-    components: Components | None = None
-    """The parts of the variance; None if nothing varies."""
-
-
 class TableMoments(NamedTuple):
     """The mean of a table of units and combinations, and the variances that `uncertainty` takes."""
 
@@ -134,30 +110,6 @@ class TableMoments(NamedTuple):
     between: Floats
     within: Floats
     crossed: Floats
-
-
-def pooled(nested: Nested) -> PooledMean:
-    """The mean over partitions or, within one partition, over several seeds."""
-    if not nested or not all(seeds and all(seeds.values()) for seeds in nested.values()):
-        raise ValueError("every partition and seed needs at least one combination")
-    every = [value for seeds in nested.values() for by_id in seeds.values() for value in by_id.values()]
-    by_seed = next(iter(nested.values()))
-    if max(every) - min(every) < ROUNDING:
-        return _constant(every[0], _distinct(nested), len(nested) if len(nested) > 1 else len(by_seed))
-    units = list(by_seed.values())
-    if len(nested) > 1:
-        units = [_mean_of_seeds(list(seeds.values())) for seeds in nested.values()]
-        if len(shared_combinations(units)) < 2:
-            return _over_partitions(nested)
-    if len(units) < 2:
-        raise ValueError("one seed alone is not pooled")
-    return _over_units(units, _distinct(nested))
-
-
-def _mean_of_seeds(seeds: Sequence[Differences]) -> Differences:
-    """The mean over the seeds of a partition, on the combinations that all of them have."""
-    shared = set.intersection(*(set(by_id) for by_id in seeds))
-    return {c: float(np.mean([by_id[c] for by_id in seeds])) for c in shared}
 
 
 def crossed_moments(tables: Floats) -> TableMoments:
@@ -174,84 +126,15 @@ def crossed_moments(tables: Floats) -> TableMoments:
     return TableMoments(mean, between, rest / combinations, (by_combination - rest) / combinations)
 
 
-def nested_moments(groups: Sequence[Floats]) -> TableMoments:
-    """The moments of units that each have combinations of their own."""
-    means = np.array([group.mean() for group in groups])
-    variances = [group.var(ddof=1) for group in groups if len(group) > 1]
-    variance = float(np.mean(variances)) if variances else 0.0
-    within = float(np.mean([variance / len(group) for group in groups]))
-    return TableMoments(means.mean(), means.var(ddof=1), np.asarray(within), np.asarray(0.0))
-
-
-def _over_units(units: Sequence[Differences], distinct: int) -> PooledMean:
-    shared = shared_combinations(units)
-    if len(shared) >= 2:
-        table = np.array([[by_id[c] for c in shared] for by_id in units], dtype=np.float64)
-        if float(np.ptp(table)) < ROUNDING:
-            return _constant(float(table[0, 0]), len(shared), len(units))
-        means = tuple(float(value) for value in table.mean(axis=1))
-        return _pooled_mean(crossed_moments(table), means, len(shared), len(shared))
-    groups = [np.array(list(by_id.values()), dtype=np.float64) for by_id in units]
-    means = tuple(_mean(by_id) for by_id in units)
-    return _pooled_mean(nested_moments(groups), means, min(map(len, groups)), distinct)
-
-
-def _over_partitions(nested: Nested) -> PooledMean:
-    """Each partition counts with the mean of its seeds; `within` is the uncertainty of that mean."""
-    means = tuple(float(np.mean([_mean(by_id) for by_id in seeds.values()])) for seeds in nested.values())
-    within = float(np.mean([_variance_within(list(seeds.values())) for seeds in nested.values()]))
-    per_partition = min(len(set().union(*seeds.values())) for seeds in nested.values())
-    values = np.array(means)
-    moments = TableMoments(values.mean(), values.var(ddof=1), np.asarray(within), np.asarray(0.0))
-    return _pooled_mean(moments, means, per_partition, _distinct(nested))
-
-
-def _variance_within(seeds: Sequence[Differences]) -> float:
-    """The variance of a partition's mean, over its seeds if there are several, else over its combinations."""
-    shared = shared_combinations(seeds) if len(seeds) > 1 else []
-    if len(shared) >= 2:
-        table = np.array([[by_id[c] for c in shared] for by_id in seeds], dtype=np.float64)
-        moments = crossed_moments(table)
-        return float(np.maximum(moments.between, moments.within) + np.maximum(0.0, moments.crossed)) / len(seeds)
-    every = [value for by_id in seeds for value in by_id.values()]
-    return float(np.var(every, ddof=1)) / len(every) if len(every) > 1 else 0.0
-
-
-def _pooled_mean(moments: TableMoments, means: tuple[float, ...], per_unit: int, combinations: int) -> PooledMean:
-    between, within, crossed = float(moments.between), float(moments.within), float(moments.crossed)
-    components = Components(
-        unit=max(0.0, between - within),
-        combination=max(0.0, crossed * per_unit / len(means)),
-        rest=within * per_unit,
-        units=len(means),
-        combinations=per_unit,
-    )
-    variance, degrees = uncertainty(moments.between, moments.within, moments.crossed, len(means), per_unit)
-    mean, error = float(moments.mean), sqrt(float(variance))
-    p = two_sided_p(mean / error, float(degrees)) if error > ROUNDING else 1.0
-    if len(means) < FEWEST_UNITS or combinations < FEWEST_COMBINATIONS:
-        return PooledMean(mean, None, None, p, combinations, means, components)
-    half = float(t_quantile((1 + CONFIDENCE) / 2, float(degrees))) * error
-    return PooledMean(mean, max(-1.0, mean - half), min(1.0, mean + half), p, combinations, means, components)
-
-
 def shared_combinations(units: Sequence[Differences]) -> list[str]:
     """The combinations that all units have; none if they are less than half of some unit's combinations."""
-    shared = set.intersection(*(set(by_id) for by_id in units))
+    shared = set.intersection(*map(set, units))
     is_enough = len(shared) >= _SHARED_SHARE * max(map(len, units))
     return sorted(shared) if is_enough else []
 
 
-def _constant(value: float, combinations: int, units: int) -> PooledMean:
-    """Nothing varies: Wilson's interval bounds the share of combinations with other differences."""
-    low, high = constant_interval(value, combinations) if combinations >= FEWEST_COMBINATIONS else (None, None)
-    p = 1.0 if abs(value) < ROUNDING else min(1.0, 2 * 0.5**combinations)
-    return PooledMean(value, low, high, p, combinations, (value,) * units)
-
-
-def _distinct(nested: Nested) -> int:
-    """Combinations of all partitions and seeds; one that several of them have counts once."""
-    return len({combination for seeds in nested.values() for by_id in seeds.values() for combination in by_id})
+def _table(units: Sequence[Differences], combinations: Sequence[str]) -> Floats:
+    return np.array([[by_id[c] for c in combinations] for by_id in units], dtype=np.float64)
 
 
 def _mean(by_id: Differences) -> float:
@@ -312,16 +195,14 @@ def difference_of(differences: Floats) -> Gain:
     """Interval and test of the mean of at least one paired difference, for one training."""
     generator = np.random.default_rng(SEED)
     n = len(differences)
-    low, high = _difference_interval(differences, generator) if n >= FEWEST_COMBINATIONS else (None, None)
-    p = permutation_p(differences, generator)
-    return Gain(float(differences.mean()), low, high, p, n, 1, 1, "combinations", tuple(map(float, differences)))
-
-
-def _difference_interval(differences: Floats, generator: np.random.Generator) -> Interval:
-    if float(np.ptp(differences)) < ROUNDING:
+    interval: tuple[float | None, float | None] = (None, None)
+    if n >= FEWEST_COMBINATIONS and float(np.ptp(differences)) < ROUNDING:
         # Nothing varies, so a bootstrap interval would have no width; bound the share of other differences instead.
-        return constant_interval(float(differences[0]), len(differences))
-    return percentile_interval(bootstrap_means(differences, RESAMPLES, generator), len(differences))
+        interval = constant_interval(float(differences[0]), n)
+    elif n >= FEWEST_COMBINATIONS:
+        interval = percentile_interval(bootstrap_means(differences, RESAMPLES, generator), n)
+    p = permutation_p(differences, generator)
+    return Gain(float(differences.mean()), *interval, p, n, 1, 1, "combinations", tuple(map(float, differences)))
 
 
 def permutation_p(differences: Floats, generator: np.random.Generator) -> float:
@@ -332,20 +213,15 @@ def permutation_p(differences: Floats, generator: np.random.Generator) -> float:
         return 1.0
     positive = int((differences > 0).sum())
     if np.allclose(sizes, sizes[0]) and len(sizes) <= _MAX_PAIRS_OF_EXACT_TEST:
-        return _sign_test_p(positive, len(sizes))
+        # The exact binomial test with probability one half, which is McNemar's exact test.
+        tail: int = sum(comb(len(sizes), i) for i in range(max(positive, len(sizes) - positive), len(sizes) + 1))
+        return min(1.0, float(Fraction(2 * tail, 2 ** len(sizes))))
     observed = abs(float(differences.sum()))
     levels, counts = np.unique(sizes, return_counts=True)
     # The sum of n random signs of one size is size * (2 * Binomial(n, 1/2) - n).
     flipped = (2 * generator.binomial(counts, 0.5, size=(RESAMPLES, len(counts))) - counts) @ levels
     extreme = int((np.abs(flipped) >= observed - 1e-9).sum())
     return (extreme + 1) / (RESAMPLES + 1)
-
-
-def _sign_test_p(positive: int, n: int) -> float:
-    """The exact binomial test with probability one half, which is McNemar's exact test."""
-    extreme = max(positive, n - positive)
-    tail: int = sum(comb(n, i) for i in range(extreme, n + 1))
-    return min(1.0, float(Fraction(2 * tail, 2**n)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -388,29 +264,92 @@ def units_needed(spread: float, distance: float, *, fewest: int, power: float = 
 
 
 def gain(nested: Nested) -> Gain:
-    """The mean difference, tested over the combinations of one run or over the seeds and partitions of several."""
-    runs = [by_id for seeds in nested.values() for by_id in seeds.values()]
-    if len(runs) == 1:
-        return difference_of(np.array([runs[0][combination] for combination in sorted(runs[0])], dtype=np.float64))
-    overall = pooled(nested)
-    return Gain(
-        mean=overall.mean,
-        low=overall.low,
-        high=overall.high,
-        p=overall.p,
-        combinations=overall.combinations,
-        seeds=len(runs),
-        partitions=len(nested),
-        unit="partitions" if len(nested) > 1 else "seeds",
-        values=overall.values,
-        components=overall.components,
+    """The mean difference, tested over the combinations of one training or over the seeds and partitions of several."""
+    if not nested or not all(seeds and all(seeds.values()) for seeds in nested.values()):
+        raise ValueError("every partition and seed needs at least one combination")
+    trainings = [by_id for seeds in nested.values() for by_id in seeds.values()]
+    if len(trainings) == 1:
+        return difference_of(_table(trainings, sorted(trainings[0]))[0])
+    of_partitions = [list(seeds.values()) for seeds in nested.values()]
+    units = trainings
+    if len(nested) > 1:
+        # The mean over the seeds of each partition, on the combinations that all of them have.
+        units = [
+            {c: float(np.mean([by_id[c] for by_id in seeds])) for c in set.intersection(*map(set, seeds))}
+            for seeds in of_partitions
+        ]
+    every = [value for by_id in trainings for value in by_id.values()]
+    distinct = len({combination for by_id in trainings for combination in by_id})
+    shared = shared_combinations(units)
+    table = _table(units, shared)
+    if max(every) - min(every) < ROUNDING:
+        return _constant(nested, every[0], distinct)
+    if len(shared) >= 2:
+        if float(np.ptp(table)) < ROUNDING:
+            return _constant(nested, float(table[0, 0]), len(shared))
+        means = tuple(map(float, table.mean(axis=1)))
+        return _pooled(nested, crossed_moments(table), means, len(shared), len(shared))
+    if len(nested) > 1:
+        # Each partition counts with the mean of its seeds; `within` is the uncertainty of that mean.
+        means = tuple(float(np.mean([_mean(by_id) for by_id in seeds])) for seeds in of_partitions)
+        within = float(np.mean([_variance_within(seeds) for seeds in of_partitions]))
+        per_unit = min(len(set().union(*seeds)) for seeds in of_partitions)
+    else:
+        means = tuple(_mean(by_id) for by_id in units)
+        variances = [np.var(list(by_id.values()), ddof=1) for by_id in units if len(by_id) > 1]
+        variance = float(np.mean(variances)) if variances else 0.0
+        within = float(np.mean([variance / len(by_id) for by_id in units]))
+        per_unit = min(map(len, units))
+    values = np.array(means)
+    moments = TableMoments(values.mean(), values.var(ddof=1), np.asarray(within), np.asarray(0.0))
+    return _pooled(nested, moments, means, per_unit, distinct)
+
+
+def _variance_within(seeds: Sequence[Differences]) -> float:
+    """The variance of a partition's mean, over its seeds if there are several, else over its combinations."""
+    shared = shared_combinations(seeds) if len(seeds) > 1 else []
+    if len(shared) >= 2:
+        moments = crossed_moments(_table(seeds, shared))
+        return float(np.maximum(moments.between, moments.within) + np.maximum(0.0, moments.crossed)) / len(seeds)
+    every = [value for by_id in seeds for value in by_id.values()]
+    return float(np.var(every, ddof=1)) / len(every) if len(every) > 1 else 0.0
+
+
+def _constant(nested: Nested, value: float, combinations: int) -> Gain:
+    """Nothing varies: Wilson's interval bounds the share of combinations with other differences."""
+    low, high = constant_interval(value, combinations) if combinations >= FEWEST_COMBINATIONS else (None, None)
+    p = 1.0 if abs(value) < ROUNDING else min(1.0, 2 * 0.5**combinations)
+    seeds = sum(map(len, nested.values()))
+    values = (value,) * (len(nested) if len(nested) > 1 else seeds)
+    return Gain(value, low, high, p, combinations, seeds, len(nested), _unit(nested), values)
+
+
+def _pooled(nested: Nested, moments: TableMoments, means: tuple[float, ...], per_unit: int, combinations: int) -> Gain:
+    between, within, crossed = float(moments.between), float(moments.within), float(moments.crossed)
+    components = Components(
+        unit=max(0.0, between - within),
+        combination=max(0.0, crossed * per_unit / len(means)),
+        rest=within * per_unit,
+        units=len(means),
+        combinations=per_unit,
     )
+    variance, degrees = uncertainty(moments.between, moments.within, moments.crossed, len(means), per_unit)
+    mean, error = float(moments.mean), sqrt(float(variance))
+    p = two_sided_p(mean / error, float(degrees)) if error > ROUNDING else 1.0
+    low = high = None
+    if len(means) >= FEWEST_UNITS and combinations >= FEWEST_COMBINATIONS:
+        half = float(t_quantile((1 + CONFIDENCE) / 2, float(degrees))) * error
+        low, high = max(-1.0, mean - half), min(1.0, mean + half)
+    seeds = sum(map(len, nested.values()))
+    return Gain(mean, low, high, p, combinations, seeds, len(nested), _unit(nested), means, components)
+
+
+def _unit(nested: Nested) -> Unit:
+    return "partitions" if len(nested) > 1 else "seeds"
 
 
 _MOST_UNITS: Final = 200
 _MOST_COMBINATIONS: Final = 1_000_000
-_FEWEST_COMBINATIONS: Final = 6
-"""As for `combinations_needed`: five pairs cannot reach p = .05."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,54 +376,39 @@ def more_to_find(observed: Gain, *, level: float) -> MoreData:
 
 def more_to_exclude(observed: Gain, margin: float) -> MoreData:
     """What brings the upper end of the interval below a margin with 80 % probability, if the mean is as observed."""
-    room = margin - observed.mean
+    room, n = margin - observed.mean, len(observed.values)
     if room <= 0:
         return MoreData()
-    if max(observed.values) - min(observed.values) < ROUNDING and observed.components is None:
-        # Combinations until Wilson's bound on the share of other differences is below the room.
-        needed = observed.combinations
-        while wilson_interval(0.0, needed).high * (1 - observed.mean) >= room:
-            needed = ceil(needed * 1.02) + 1
-        more_of_equal = max(1, needed - observed.combinations)
-        return MoreData(combinations=more_of_equal)
     if observed.components is not None:
         return _more_of_either(observed, observed.components, room, 1 - CONFIDENCE)
-    return _more_combinations(observed, room, 1 - CONFIDENCE)
+    if max(observed.values) - min(observed.values) < ROUNDING:
+        # Combinations until Wilson's bound on the share of other differences is below the room.
+        enough = observed.combinations
+        while wilson_interval(0.0, enough).high * (1 - observed.mean) >= room:
+            enough = ceil(enough * 1.02) + 1
+        return MoreData(combinations=max(1, enough - observed.combinations))
+    spread = float(np.std(observed.values, ddof=1)) if n > 1 else 0.0
+    if spread < ROUNDING or room < ROUNDING:
+        return MoreData()
+    return MoreData(combinations=max(1, units_needed(spread, room, fewest=_FEWEST_PAIRS, level=1 - CONFIDENCE) - n))
 
 
 def smallest(needs: Iterable[MoreData]) -> MoreData:
     """The least of each kind, for a claim that any of several differences would decide."""
-    known = list(needs)
-    return _combined(known, lambda numbers: min((n for n in numbers if n is not None), default=None))
+    return _combined(list(needs), lambda numbers: min((n for n in numbers if n is not None), default=None))
 
 
 def largest(needs: Iterable[MoreData]) -> MoreData:
     """The most of each kind, for a claim that all of several differences have to decide."""
-    known = list(needs)
-    return _combined(known, _largest_number)
+    return _combined(list(needs), lambda numbers: max((n for n in numbers if n is not None), default=None), every=True)
 
 
-def _largest_number(numbers: Sequence[int | None]) -> int | None:
-    known = [n for n in numbers if n is not None]
-    return max(known) if known and len(known) == len(numbers) else None
-
-
-def _combined(needs: list[MoreData], choose: Callable[[Sequence[int | None]], int | None]) -> MoreData:
-    return MoreData(
-        combinations=choose([n.combinations for n in needs]),
-        seeds=choose([n.seeds for n in needs]),
-        partitions=choose([n.partitions for n in needs]),
-    )
-
-
-def _more_combinations(observed: Gain, distance: float, level: float) -> MoreData:
-    """Combinations of one run."""
-    n = len(observed.values)
-    spread = float(np.std(observed.values, ddof=1)) if n > 1 else 0.0
-    if spread < ROUNDING or distance < ROUNDING:
-        return MoreData()
-    needed = units_needed(spread, distance, fewest=_FEWEST_COMBINATIONS, level=level)
-    return MoreData(combinations=max(1, needed - n))
+def _combined(
+    needs: Sequence[MoreData], choose: Callable[[Sequence[int | None]], int | None], *, every: bool = False
+) -> MoreData:
+    """One number of each kind; with `every`, only of the kinds that help every need."""
+    kinds = ([getattr(need, kind) for need in needs] for kind in ("combinations", "seeds", "partitions"))
+    return MoreData(*(None if every and None in numbers else choose(numbers) for numbers in kinds))
 
 
 def _more_of_either(observed: Gain, parts: Components, distance: float, level: float) -> MoreData:
@@ -493,7 +417,9 @@ def _more_of_either(observed: Gain, parts: Components, distance: float, level: f
         return MoreData()
 
     def is_enough(units: int, combinations: int) -> bool:
-        variance, degrees = parts.expected(units, combinations)
+        within, crossed = parts.rest / combinations, units * parts.combination / combinations
+        expected = np.asarray(parts.unit + within), np.asarray(within), np.asarray(crossed)
+        variance, degrees = uncertainty(*expected, units, combinations)
         t = t_quantile(1 - level / 2, float(degrees)) + t_quantile(POWER, float(degrees))
         return bool(t * sqrt(float(variance)) <= distance)
 
