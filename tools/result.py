@@ -37,7 +37,7 @@ from skillmix.models.lineage_files import LINEAGE_FILE, read_dataset_file, read_
 from skillmix.runs.run import Run, open_run
 from skillmix.scores.cells import Cell
 from skillmix.scores.compare import Cells
-from skillmix.scores.contrasts import JudgedContrast, judged_contrasts
+from skillmix.scores.findings import JudgedContrast, judged_contrasts
 from skillmix.scores.scoring import comparable_in, scored_cells
 from skillmix.scores.statistics.intervals import CONFIDENCE, mean_interval, t_quantile, wilson_interval
 

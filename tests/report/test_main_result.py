@@ -7,8 +7,7 @@ import pytest
 from skillmix.experiment.steps import Contrast
 from skillmix.report.records import Report, RunFacts, by_key
 from skillmix.scores.cells import Cell
-from skillmix.scores.contrasts import judge_planned
-from skillmix.scores.findings import findings
+from skillmix.scores.findings import findings, judge_planned
 from skillmix.scores.wording import MainResult
 from tests.report.test_findings import WHO, cell, contender, lineage
 

@@ -12,7 +12,8 @@ from skillmix.grading.answers import AnswerStatus
 from skillmix.models.lineage import Lineage
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.compare import ComparableStudent
-from skillmix.scores.contrasts import JudgedContrast, contrast_result, judge_planned
+from skillmix.scores.findings import JudgedContrast, judge_planned
+from skillmix.scores.wording import contrast_result
 
 WORLDS = 80
 FINE: AnswerStatus = "fine"

@@ -23,8 +23,7 @@ from skillmix.runs.progress import say
 from skillmix.runs.run import Run, open_run
 from skillmix.scores.cards import cards_of
 from skillmix.scores.compare import before_and_after
-from skillmix.scores.contrasts import judged_contrasts
-from skillmix.scores.findings import findings
+from skillmix.scores.findings import findings, judged_contrasts
 from skillmix.scores.graders import grader_agreement, round_agreement
 
 

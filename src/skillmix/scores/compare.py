@@ -4,7 +4,7 @@ One function decides the verdict, and everything that is shown asks it. All sett
 one grader share complete combinations are one family of tests.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Final, Literal
@@ -23,7 +23,6 @@ from skillmix.scores.statistics.differences import Gain, gain, holm
 from skillmix.scores.statistics.intervals import (
     FEWEST_COMBINATIONS,
     ROUNDING,
-    Cluster,
     Paired,
     ShareDifference,
     share_difference,
@@ -106,17 +105,16 @@ def judged(gains: Mapping[Place, Gain]) -> dict[Place, Judged]:
     Holm's correction counts the differences that can reach p = .05. Whether one can depends on how many combinations
     differ, and not on which student they favour, so leaving out the others keeps the level.
     """
-    counted = [place for place, found in gains.items() if _can_be_found(found)]
+    counted = [
+        place
+        for place, found in gains.items()
+        if sum(abs(v) > ROUNDING for v in found.values) >= (_FEWEST_DIFFERING if found.unit == "combinations" else 1)
+    ]
     corrected = dict(zip(counted, holm([gains[place].p for place in counted]), strict=True))
     return {
         (setting, k): Judged(setting, k, found, corrected.get((setting, k), found.p), len(counted))
         for (setting, k), found in gains.items()
     }
-
-
-def _can_be_found(found: Gain) -> bool:
-    differing = sum(abs(value) > ROUNDING for value in found.values)
-    return differing >= (_FEWEST_DIFFERING if found.unit == "combinations" else 1)
 
 
 def explained(
@@ -137,19 +135,6 @@ def explained(
         else one
         for place, one in family.items()
     }
-
-
-def explanations(second: str, rows: "Iterable[Judged | PairRow]") -> list[str]:
-    """A sentence for each student of single skills that gains as well where the second student does not surpass it."""
-    places: dict[str, list[str]] = {}
-    for row in rows:
-        if row.explained_by:
-            places.setdefault(row.explained_by, []).append(f"{row.setting}, k = {row.k}")
-    return [
-        f"{practice}, with as many texts and steps of single skills, gains as well, and {second} is not found to do "
-        f"better: practice on single skills explains this gain ({'; '.join(where)})."
-        for practice, where in places.items()
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,15 +194,15 @@ def compare_cells(
     """
     rows: dict[CellKey, PairRow] = {}
     for grader in dict.fromkeys(key.grader for key in cells if (key.run, key.student) == (run, second)):
-        values = paired_values(run, (first, second), grader, cells, metric)
-        family = family_of([("", 0, values)])
+
+        def family(one: str, other: str, grader: str = grader) -> dict[Place, Judged]:
+            return family_of([("", 0, paired_values(run, (one, other), grader, cells, metric))])
+
+        own = family(first, second)
         if practice is not None:
-            pairs = (first, practice), (practice, second)
-            others = [family_of([("", 0, paired_values(run, pair, grader, cells, metric))]) for pair in pairs]
-            family = explained(family, practice, *others)
-        rows |= {
-            CellKey(run, second, grader, *place): _row(grader, one, values[place]) for place, one in family.items()
-        }
+            own = explained(own, practice, family(first, practice), family(practice, second))
+        values = paired_values(run, (first, second), grader, cells, metric)
+        rows |= {CellKey(run, second, grader, *place): _row(grader, j, values[place]) for place, j in own.items()}
     return [rows[key] for key in cells if key in rows]
 
 
@@ -242,23 +227,20 @@ def family_of(repeats: Iterable[tuple[str, int, Values]]) -> dict[Place, Judged]
 
     A repeat is a partition, a seed and the values of its two students.
     """
-    lists: dict[Place, dict[str, dict[int, dict[str, list[float]]]]] = {}
+    places: dict[Place, dict[str, dict[int, dict[str, list[float]]]]] = {}
     for partition, seed, values in repeats:
         for place, by_id in values.items():
-            training = lists.setdefault(place, {}).setdefault(partition, {}).setdefault(seed, {})
+            training = places.setdefault(place, {}).setdefault(partition, {}).setdefault(seed, {})
             for combination, (before, after) in by_id.items():
                 training.setdefault(combination, []).append(after - before)
-    return judged(
-        {
-            place: gain(
-                {
-                    partition: {seed: {c: fmean(d) for c, d in by_id.items()} for seed, by_id in seeds.items()}
-                    for partition, seeds in partitions.items()
-                }
-            )
-            for place, partitions in lists.items()
+    gains = {}
+    for place, partitions in places.items():
+        means = {
+            partition: {seed: {c: fmean(differences) for c, differences in own.items()} for seed, own in seeds.items()}
+            for partition, seeds in partitions.items()
         }
-    )
+        gains[place] = gain(means)
+    return judged(gains)
 
 
 def _row(grader: str, one: Judged, values: Mapping[str, tuple[float, float]]) -> PairRow:
@@ -349,36 +331,28 @@ def format_effect(cells: Sequence[tuple[Cell, Cell]], found: float) -> FormatEff
     `found` is 0 unless a difference is found. Format explains it if the share of texts with a valid format differs in
     the same direction, outside noise, and full marks among these texts differ within noise.
     """
-    valid = [pair for first, second in cells for pair in _paired(first, second, by_format=False)]
-    formats = [pair for first, second in cells for pair in _paired(first, second, by_format=True)]
-    first = _valid_texts([p.first for p in valid], [p.first for p in formats])
-    second = _valid_texts([p.second for p in valid], [p.second for p in formats])
+    valid, formats = list[Paired](), list[Paired]()
+    for pair in cells:
+        for paired, (before, after) in (
+            (valid, [cell.valid_clusters(FULL_MARKS) for cell in pair]),
+            (formats, [cell.format_clusters() for cell in pair]),
+        ):
+            paired += [Paired(before[c], after[c]) for c in sorted(before.keys() & after.keys())]
+    first, second = (
+        ValidTexts(
+            valid=sum(getattr(p, side).texts for p in valid),
+            combinations=sum(getattr(p, side).texts > 0 for p in valid),
+            written=sum(getattr(p, side).texts for p in formats),
+        )
+        for side in ("first", "second")
+    )
     has_enough = not first.are_too_few and not second.are_too_few
     among_valid = share_difference(valid) if has_enough else None
-    role = _role(found, share_difference(formats), among_valid) if found else None
+    role: Role | None = None
+    of_format = share_difference(formats) if found else None
+    if of_format is not None and not of_format.is_within_noise and (of_format.value > 0) == (found > 0):
+        role = "hides skill" if among_valid is None else "explains" if among_valid.is_within_noise else None
     return FormatEffect(first, second, among_valid, role)
-
-
-def _role(found: float, formats: ShareDifference | None, among_valid: ShareDifference | None) -> Role | None:
-    if formats is None or formats.is_within_noise or (formats.value > 0) != (found > 0):
-        return None
-    if among_valid is None:
-        return "hides skill"
-    return "explains" if among_valid.is_within_noise else None
-
-
-def _paired(first: Cell, second: Cell, *, by_format: bool) -> list[Paired]:
-    """The texts of both students on the combinations that both have."""
-    before, after = (c.format_clusters() if by_format else c.valid_clusters(FULL_MARKS) for c in (first, second))
-    return [Paired(before[c], after[c]) for c in sorted(before.keys() & after.keys())]
-
-
-def _valid_texts(valid: Sequence[Cluster], formats: Sequence[Cluster]) -> ValidTexts:
-    return ValidTexts(
-        valid=sum(cluster.texts for cluster in valid),
-        combinations=sum(cluster.texts > 0 for cluster in valid),
-        written=sum(cluster.texts for cluster in formats),
-    )
 
 
 Cells = Mapping[CellKey, Cell]
@@ -472,10 +446,12 @@ def practice_of(second: ComparableStudent, family: Sequence[ComparableStudent]) 
     equal = [
         c
         for c in family
-        if (c.asks_one or c.k == (1,)) and are_close(c.rows, second.rows) and are_close(c.steps, second.steps)
+        if second.is_composed
+        and (c.asks_one or c.k == (1,))
+        and are_close(c.rows, second.rows)
+        and are_close(c.steps, second.steps)
     ]
-    best = max(equal, key=lambda c: (c.asks_one, c.seed == second.seed, c.rows or 0, c.steps or 0), default=None)
-    return best if second.is_composed else None
+    return max(equal, key=lambda c: (c.asks_one, c.seed == second.seed, c.rows or 0, c.steps or 0), default=None)
 
 
 def practice_between(students: Sequence[ComparableStudent], first: str, second: str) -> str | None:
@@ -490,9 +466,7 @@ def practice_between(students: Sequence[ComparableStudent], first: str, second: 
 
 def are_close(number: int | None, other: int | None) -> bool:
     """Whether two numbers of conversations or steps count as equal; unknown numbers do not."""
-    if number is None or other is None:
-        return False
-    return abs(number - other) <= EQUAL * max(number, other)
+    return number is not None and other is not None and abs(number - other) <= EQUAL * max(number, other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -519,21 +493,15 @@ def before_and_after(students: Sequence[ComparableStudent], cells: Cells) -> lis
     for family in families(students).values():
         base = base_of(family)
         for tuned in family:
-            if base is not None and tuned.lineage is not None:
-                changes |= {
-                    CellKey(c.run, c.student, c.row.grader, c.row.setting, c.row.k): c
-                    for c in _changes(base, tuned, practice_of(tuned, family), cells)
-                }
+            if base is None or tuned.lineage is None:
+                continue
+            both, practice = (base.student, tuned.student), practice_of(tuned, family)
+            for row in compare_cells(tuned.run, *both, cells, practice=practice.student if practice else None):
+                where = row.grader, row.setting, row.k
+                effect = effect_between(both, (tuned.run,), where, cells, row.found)
+                change = Change(tuned.run, tuned.student, base.student, tuned.k, row, effect)
+                changes[CellKey(tuned.run, tuned.student, *where)] = change
     return [changes[key] for key in cells if key in changes]
-
-
-def _changes(
-    base: ComparableStudent, tuned: ComparableStudent, practice: ComparableStudent | None, cells: Cells
-) -> Iterator[Change]:
-    both = base.student, tuned.student
-    for row in compare_cells(tuned.run, *both, cells, practice=practice.student if practice else None):
-        effect = effect_between(both, (tuned.run,), (row.grader, row.setting, row.k), cells, row.found)
-        yield Change(tuned.run, tuned.student, base.student, tuned.k, row, effect)
 
 
 def student_specs(experiment: Experiment) -> dict[str, str]:
@@ -547,28 +515,33 @@ def comparable_students(
 ) -> list[ComparableStudent]:
     """The students of a run, ready for comparison; without a lineage, a student is a base. None is joined by code."""
     specs = student_specs(experiment)
+    graders = _graders(run, experiment)
     comparable = []
     for student in students:
-        if specs and settings_for(experiment, student).joined:
-            continue
+        prompts = decoding = ""
+        if specs:
+            settings = settings_for(experiment, student)
+            if settings.joined:
+                continue
+            prompts = settings.prompts or experiment.prompts
+            decoding = f"temperature {settings.temperature}, top_p {settings.top_p}, {settings.max_tokens} tokens"
+            decoding = ", ".join(filter(None, [decoding, settings.additions]))
         lineage = lineages.get(student)
         variant = experiment.variants.get(student)
         seeds = (lineage.seed if lineage else None, variant.seed if variant else None, experiment.seed)
         partition = (lineage and lineage.partition) or (variant and variant.partition) or experiment.partition
-        prompts, decoding = _prompts_and_decoding(experiment, student) if specs else ("", "")
-        spec = specs.get(student, student)
         comparable.append(
             ComparableStudent(
                 run=run.name,
                 student=student,
-                spec=spec,
+                spec=specs.get(student, student),
                 prompts=prompts,
                 lineage=lineage,
                 partition=partition or "default",
                 seed=next(seed for seed in seeds if seed is not None),
                 decoding=decoding,
                 catalog=run.fact("catalog_hash") or run.fact("catalog") or "",
-                graders=_graders(run, experiment),
+                graders=graders,
                 family=variant.family if variant else None,
             )
         )
@@ -579,25 +552,11 @@ def _graders(run: Run, experiment: Experiment) -> dict[str, str]:
     """A hash of each grader's settings, the prompts and the scoring rules; speed and waiting times decide no points."""
     if run.is_imported:
         return {}
-    rules = [
-        experiment.rules,
-        experiment.answer.model_dump(mode="json"),
-        run.fact("prompts_hash")
-        or (
-            load_prompts(experiment.prompts).content_hash()
-            if experiment.prompts in shipped_prompt_sets()
-            else experiment.prompts
-        ),
-    ]
+    prompts = run.fact("prompts_hash") or experiment.prompts
+    if prompts in shipped_prompt_sets():
+        prompts = load_prompts(prompts).content_hash()
+    rules = [experiment.rules, experiment.answer.model_dump(mode="json"), prompts]
     return {
         name: short_id("grader", settings.model_dump(mode="json", exclude={"concurrency", "timeout"}), rules)
         for name, settings in experiment.graders.items()
     }
-
-
-def _prompts_and_decoding(experiment: Experiment, student: str) -> tuple[str, str]:
-    """A student's prompt set, and its sampling settings in words."""
-    settings = settings_for(experiment, student)
-    decoding = f"temperature {settings.temperature}, top_p {settings.top_p}, {settings.max_tokens} tokens"
-    decoding = ", ".join(filter(None, [decoding, settings.additions]))
-    return settings.prompts or experiment.prompts, decoding

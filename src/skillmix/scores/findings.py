@@ -1,18 +1,30 @@
-"""The study's claims: which students each compares, at which settings and k, and the verdict on each.
+"""What the runs show: the study's claims, the comparisons that an experiment plans, and the verdict on each.
 
-Lineage decides who is compared. Students of one run that differ only in their training seed repeat one comparison, as
-do students of several runs that share everything but run, seed and partition. Each partition of a run counts as a run.
+A claim says which students it compares, at which settings and k. Lineage decides who is compared. Students of one run
+that differ only in their training seed repeat one comparison, as do students of several runs that share everything but
+run, seed and partition. Each partition of a run counts as a run.
+
+The comparisons that an experiment plans before any score is seen form one family: each is tested at .05, and one is
+found only if all before it are found (a fixed sequence), so its p-value is the largest up to it. There, the score of a
+combination is the share of its texts with full marks, which is one try.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, groupby
-from statistics import fmean
+from math import sqrt
+from statistics import fmean, stdev, variance
 from typing import Any, Final, Literal, TypeVar
 
 from skillmix.catalog.catalog import SETTINGS
 from skillmix.experiment.step_base import label_parts
-from skillmix.grading.points import FULL_MARKS
+from skillmix.experiment.steps import Contrast, ReportStep
+from skillmix.grading.points import FULL_MARKS, text_score
+from skillmix.prompts.rubric import rubric_of
+from skillmix.render import one_line, signed_with_interval
+from skillmix.runs.run import Run
+from skillmix.runs.texts import texts_with_ballots
 from skillmix.scores.cells import CellKey
 from skillmix.scores.compare import (
     EQUAL,
@@ -30,15 +42,30 @@ from skillmix.scores.compare import (
     paired_values,
     practice_of,
 )
-from skillmix.scores.statistics.differences import Gain, MoreData, largest, more_to_exclude, more_to_find, smallest
-from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS, ROUNDING
+from skillmix.scores.statistics.differences import (
+    Gain,
+    MoreData,
+    gain,
+    largest,
+    more_to_exclude,
+    more_to_find,
+    smallest,
+)
+from skillmix.scores.statistics.intervals import (
+    CONFIDENCE,
+    FEWEST_COMBINATIONS,
+    ROUNDING,
+    constant_interval,
+    t_quantile,
+    two_sided_p,
+)
 
 _Finding = TypeVar("_Finding", bound=Any)
 _UNDER = " under "
 """Between the name of a run, which has no blanks, and a partition."""
 
 
-def apart(students: Sequence[ComparableStudent], cells: Cells) -> tuple[list[ComparableStudent], Cells]:
+def _apart(students: Sequence[ComparableStudent], cells: Cells) -> tuple[list[ComparableStudent], Cells]:
     """Students and cells with a run for each partition that steps of a run name, and settings without partitions."""
     places: dict[tuple[str, str], dict[str | None, None]] = {}
     own = {}
@@ -59,7 +86,7 @@ def _joined(run: str, partition: str | None) -> str:
     return f"{run}{_UNDER}{partition}" if partition else run
 
 
-def together(finding: _Finding, students: Sequence[ComparableStudent]) -> _Finding:
+def _together(finding: _Finding, students: Sequence[ComparableStudent]) -> _Finding:
     """A finding with the runs that there are; over several partitions, its students have their names in the file."""
     partitions = {run.partition(_UNDER)[2] for run in finding.runs}
     runs, repeated = (
@@ -104,102 +131,76 @@ class Comparison:
     generations: int
 
     @property
-    def first(self) -> ComparableStudent:
-        """The student that is compared with."""
-        return self.pair.first
-
-    @property
-    def second(self) -> ComparableStudent:
-        """The student that the claim is about."""
-        return self.pair.second
-
-    @property
-    def signature(self) -> tuple[object, ...]:
+    def signature(self) -> str:
         """Everything but data, seed and partition that comparisons must share to be pooled."""
-        first, second = self.first, self.second
+        first, second = self.pair.first, self.pair.second
         protocol = (second.catalog, second.prompts, second.decoding, second.graders.get(self.grader), self.generations)
         training = (first.k, second.k, first.recipe, second.recipe, self.pair.is_matched)
         setting, catalog, _ = label_parts(self.setting)
-        return (self.claim, first.base, self.grader, setting, catalog, *protocol, *training)
-
-    @property
-    def data(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Hashes of the data sets of both students."""
-        return self.first.data, self.second.data
+        return str((self.claim, first.base, self.grader, setting, catalog, *protocol, *training))
 
 
-def comparisons_to_pool(students: Sequence[ComparableStudent], cells: Cells) -> Iterator[list[Comparison]]:
+def _comparisons_to_pool(students: Sequence[ComparableStudent], cells: Cells) -> Iterator[Sequence[Comparison]]:
     """Groups of comparisons that repeat each other over runs, seeds and partitions; the planned one is among them.
 
     Without a base and a student tuned on it, the first two students of a run are compared.
     """
-    found = sorted(_comparisons(students, cells), key=lambda c: str(c.signature))
-    for _, same in groupby(found, key=lambda c: c.signature):
-        yield from _by_data(list(same))
+    found = [
+        comparison
+        for family in families(students).values()
+        for claim, choice in _CHOICES.items()
+        for pair in _with_repeats(choice(family), family)
+        for comparison in _comparisons(claim, pair, cells)
+    ]
+    for _, group in groupby(sorted(found, key=lambda c: c.signature), key=lambda c: c.signature):
+        # One group if each partition has one data set of the same size, and else a group for each data set. The data
+        # sets of two partitions cannot be equal, because their train skills differ.
+        same = list(group)
+        by_data: dict[object, list[Comparison]] = defaultdict(list)
+        by_partition: dict[str, set[object]] = defaultdict(set)
+        for comparison in same:
+            data = comparison.pair.first.data, comparison.pair.second.data
+            by_data[data].append(comparison)
+            by_partition[comparison.pair.second.partition].add(data)
+        sizes = [(c.pair.first.rows, c.pair.second.rows) for c in same]
+        has_one_size = all(
+            are_close(rows, other)
+            for size in sizes
+            for rows, other in zip(size, sizes[0], strict=True)
+            if rows and other
+        )
+        is_one = has_one_size and all(len(data) == 1 for data in by_partition.values())
+        yield from [same] if is_one else by_data.values()
     if not any(c.claim == "planned" for c in found):
         firsts: dict[str, StudentPair] = {}
         for one, other in combinations(students, 2):
             if one.run == other.run:
                 firsts.setdefault(one.run, StudentPair(one, other))
-        planned = [
-            comparison
-            for pair in firsts.values()
-            for context in _contexts([pair.first, pair.second], cells)
-            for comparison in _comparison("planned", pair, context, cells)
-        ]
-        for _, same in groupby(sorted(planned, key=_as_planned), key=_as_planned):
-            yield list(same)
+        planned = [comparison for pair in firsts.values() for comparison in _comparisons("planned", pair, cells)]
+        for _, group in groupby(sorted(planned, key=_as_planned), key=_as_planned):
+            yield list(group)
 
 
-def _as_planned(comparison: Comparison) -> tuple[str, str, str, str]:
+def _as_planned(comparison: Comparison) -> str:
     """The comparisons of students without lineage that partitions of one run repeat."""
-    run = comparison.first.run.partition(" under ")[0]
-    first, second = (student.family or student.student for student in (comparison.first, comparison.second))
-    return run, first, second, f"{comparison.grader} {comparison.setting}"
+    first, second = comparison.pair.first, comparison.pair.second
+    names = [student.family or student.student for student in (first, second)]
+    return str((first.run.partition(_UNDER)[0], *names, f"{comparison.grader} {comparison.setting}"))
 
 
-def _by_data(comparisons: list[Comparison]) -> Iterable[list[Comparison]]:
-    """One group if each partition has one data set of the same size, and else a group for each data set.
-
-    The data sets of two partitions cannot be equal, because their train skills differ.
-    """
-    by_partition: dict[str, set[object]] = {}
-    by_data: dict[object, list[Comparison]] = {}
-    for comparison in comparisons:
-        by_partition.setdefault(comparison.second.partition, set()).add(comparison.data)
-        by_data.setdefault(comparison.data, []).append(comparison)
-    sizes = [(c.first.rows, c.second.rows) for c in comparisons]
-    is_one = all(len(data) == 1 for data in by_partition.values()) and all(
-        are_close(rows, other) for size in sizes for rows, other in zip(size, sizes[0], strict=True) if rows and other
-    )
-    return [comparisons] if is_one else list(by_data.values())
-
-
-def _comparisons(students: Sequence[ComparableStudent], cells: Cells) -> Iterator[Comparison]:
-    for family in families(students).values():
-        for claim, choice in _CHOICES.items():
-            for pair in _with_repeats(choice(family), family):
-                for context in _contexts(family, cells):
-                    yield from _comparison(claim, pair, context, cells)
-
-
-def _contexts(students: Sequence[ComparableStudent], cells: Cells) -> list[tuple[str, str]]:
-    """The graders and settings of some students."""
-    names = {(c.run, c.student) for c in students}
-    return sorted({(key.grader, key.setting) for key in cells if (key.run, key.student) in names})
-
-
-def _comparison(claim: Claim, pair: StudentPair, context: tuple[str, str], cells: Cells) -> Iterator[Comparison]:
-    """The comparison in one grader and setting, if the second student has cells that the claim is about."""
-    grader, setting = context
-    if label_parts(setting).setting != _SETTINGS.get(claim, label_parts(setting).setting):
-        return
+def _comparisons(claim: Claim, pair: StudentPair, cells: Cells) -> Iterator[Comparison]:
+    """The comparisons in each grader and setting in which the second student has cells that the claim is about."""
     second = pair.second
-    ks = sorted({key.k for key in cells if key[:4] == (second.run, second.student, grader, setting)})
-    tested = tuple(k for k in ks if _IS_TESTED[claim](k, second))
-    if tested:
-        points = cells[CellKey(second.run, second.student, grader, setting, tested[0])].points
-        yield Comparison(claim, setting, grader, pair, tested, max(map(len, points), default=0))
+    ks: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for key in cells:
+        if (key.run, key.student) == (second.run, second.student) and _IS_TESTED[claim](key.k, second):
+            ks[key.grader, key.setting].append(key.k)
+    for (grader, setting), tested in sorted(ks.items()):
+        name = label_parts(setting).setting
+        if name == _SETTINGS.get(claim, name):
+            points = cells[CellKey(second.run, second.student, grader, setting, min(tested))].points
+            generations = max(map(len, points), default=0)
+            yield Comparison(claim, setting, grader, pair, tuple(sorted(tested)), generations)
 
 
 def _with_repeats(pairs: Iterable[StudentPair], family: Sequence[ComparableStudent]) -> Iterator[StudentPair]:
@@ -207,10 +208,13 @@ def _with_repeats(pairs: Iterable[StudentPair], family: Sequence[ComparableStude
 
     Two tuned students are paired by seed or, where they have no seed in common, in the order of their seeds.
     """
+
+    def training(student: ComparableStudent) -> tuple[object, ...]:
+        return tuple(getattr(student, name) for name in _TRAINING)
+
     for pair in pairs:
-        first, second = _training(pair.first), _training(pair.second)
-        firsts = {c.seed: c for c in family if _training(c) == first}
-        seconds = {c.seed: c for c in family if _training(c) == second}
+        firsts = {c.seed: c for c in family if training(c) == training(pair.first)}
+        seconds = {c.seed: c for c in family if training(c) == training(pair.second)}
         if not pair.first.k:
             twins = [(pair.first, other) for other in seconds.values()]
         elif common := sorted(firsts.keys() & seconds.keys()):
@@ -221,9 +225,8 @@ def _with_repeats(pairs: Iterable[StudentPair], family: Sequence[ComparableStude
             yield StudentPair(one, other, pair.is_matched, None if one.k else practice_of(other, family))
 
 
-def _training(student: ComparableStudent) -> tuple[object, ...]:
-    """What a training is, apart from its seed."""
-    return tuple(getattr(student, name) for name in ("k", "asks_one", "data", "recipe", "partition", "rows", "steps"))
+_TRAINING: Final = ("k", "asks_one", "data", "recipe", "partition", "rows", "steps")
+"""What a training is, apart from its seed."""
 
 
 def _richest(family: Sequence[ComparableStudent], *, is_composed: bool) -> ComparableStudent | None:
@@ -337,10 +340,9 @@ def findings(students: Sequence[ComparableStudent], cells: Cells) -> list[Findin
 
     A comparison has one p-value, whatever claims it belongs to.
     """
-    students, cells = apart(students, cells)
-    families: dict[object, dict[Place, Judged]] = {}
-    compared = [_finding(group, cells, families) for group in comparisons_to_pool(students, cells)]
-    found = [f for f in compared if f is not None]
+    students, cells = _apart(students, cells)
+    known: dict[object, dict[Place, Judged]] = {}
+    found = [f for group in _comparisons_to_pool(students, cells) if (f := _finding(group, cells, known))]
     planned = {(f.runs, f.second, f.grader, f.setting): f.compared for f in found if f.claim == "planned"}
     runs = list(dict.fromkeys(student.run for student in students))
     order = (*CLAIMS, "planned")
@@ -360,7 +362,7 @@ def findings(students: Sequence[ComparableStudent], cells: Cells) -> list[Findin
             runs.index(f.runs[0]),
         ),
     )
-    return [together(f, students) for f in ordered]
+    return [_together(f, students) for f in ordered]
 
 
 def _finding(
@@ -381,6 +383,15 @@ def _finding(
         verdict = "supported" if claim == "control" else "not supported"
     if verdict == "not supported" and _is_not_taught(comparisons, cells):
         verdict = "not taught"
+    # Runs in which a training of an earlier run has the same scores on the same combinations.
+    repeated, trainings = list[str](), list[object]()
+    for c in comparisons:
+        values = paired_values(c.pair.first.run, (c.pair.first.student, c.pair.second.student), grader, cells)
+        own = {place: of for place, of in values.items() if place[0] == c.setting and place[1] in c.ks}
+        training = (c.pair.second.partition, c.pair.second.seed, own)
+        if own and training in trainings:
+            repeated.append(c.pair.second.run)
+        trainings.append(training)
     return Finding(
         claim=claim,
         base=pair.first.base,
@@ -395,8 +406,8 @@ def _finding(
         first_steps=pair.first.steps,
         second_steps=pair.second.steps,
         is_matched=pair.is_matched,
-        runs=tuple(dict.fromkeys(c.first.run for c in comparisons)),
-        repeated=_repeated(comparisons, cells),
+        runs=tuple(dict.fromkeys(c.pair.first.run for c in comparisons)),
+        repeated=tuple(dict.fromkeys(repeated)),
         compared=tuple(compared),
         verdict=verdict,
         more=_more(compared) if verdict == "too little data" else MoreData(),
@@ -407,7 +418,7 @@ def _family(
     comparisons: Sequence[Comparison], cells: Cells, known: dict[object, dict[Place, Judged]]
 ) -> dict[Place, Judged]:
     """The differences between two students in all settings and at all k, over the runs that repeat the comparison."""
-    grader = comparisons[0].grader
+    grader, of = comparisons[0].grader, [c.pair for c in comparisons]
 
     def between(pairs: Sequence[tuple[ComparableStudent, ComparableStudent]]) -> dict[Place, Judged]:
         key = (grader, tuple((first.run, first.student, second.student) for first, second in pairs))
@@ -416,9 +427,9 @@ def _family(
             known[key] = family_of((b.partition, b.seed, v) for (_, b), v in zip(pairs, values, strict=True))
         return known[key]
 
-    family = between([(c.first, c.second) for c in comparisons])
-    controls = [(c.first, c.pair.practice, c.second) for c in comparisons if c.pair.practice]
-    if len(controls) < len(comparisons):
+    family = between([(pair.first, pair.second) for pair in of])
+    controls = [(pair.first, pair.practice, pair.second) for pair in of if pair.practice]
+    if len(controls) < len(of):
         return family
     of_practice, beyond = between([(a, b) for a, b, _ in controls]), between([(b, c) for _, b, c in controls])
     return explained(family, controls[0][1].student, of_practice, beyond)
@@ -430,37 +441,203 @@ def _is_not_taught(comparisons: Sequence[Comparison], cells: Cells) -> bool:
     It has full marks on less than the smallest gain worth claiming, at the largest k or, for the claim about held-out
     skills, at every k of 2 or more that it was trained on.
     """
-    trained = comparisons[0].second.k
+    trained = comparisons[0].pair.second.k
     ks = {"larger k": trained[-1:], "held-out": [k for k in trained if k >= 2]}.get(comparisons[0].claim, ())
-    keys = [[CellKey(c.second.run, c.second.student, c.grader, TRAIN, k) for c in comparisons] for k in ks]
+    keys = [[CellKey(c.pair.second.run, c.pair.second.student, c.grader, TRAIN, k) for c in comparisons] for k in ks]
     scores = [[v for key in own if key in cells for v in cells[key].best(FULL_MARKS).values()] for own in keys]
     return bool(ks) and all(len(own) >= FEWEST_COMBINATIONS and fmean(own) < SMALLEST_GAIN for own in scores)
 
 
-def _repeated(comparisons: Sequence[Comparison], cells: Cells) -> tuple[str, ...]:
-    """Runs in which a training of an earlier run has the same scores on the same combinations."""
-    names = []
-    earlier: list[object] = []
-    for c in comparisons:
-        values = paired_values(c.first.run, (c.first.student, c.second.student), c.grader, cells)
-        own = {place: of for place, of in values.items() if place[0] == c.setting and place[1] in c.ks}
-        training = (c.second.partition, c.second.seed, own)
-        if own and training in earlier:
-            names.append(c.second.run)
-        earlier.append(training)
-    return tuple(dict.fromkeys(names))
-
-
 def _more(compared: Sequence[Judged]) -> MoreData:
     """What would find the gain at some k or, if no gain is worth claiming, exclude one at every k."""
+
+    def at_least(more: MoreData, observed: Gain) -> MoreData:
+        missing = FEWEST_COMBINATIONS - observed.combinations  # for a verdict
+        return replace(more, combinations=max(more.combinations or 0, missing)) if missing > 0 else more
+
     promising = [c.gain for c in compared if c.gain.mean >= SMALLEST_GAIN - ROUNDING]
     if promising:
-        return smallest(_at_least(more_to_find(g, level=LEVEL / max(1, compared[0].tests)), g) for g in promising)
+        return smallest(at_least(more_to_find(g, level=LEVEL / max(1, compared[0].tests)), g) for g in promising)
     undecided = [c.gain for c in compared if not c.excludes_gain]
-    return largest(_at_least(more_to_exclude(g, SMALLEST_GAIN), g) for g in undecided)
+    return largest(at_least(more_to_exclude(g, SMALLEST_GAIN), g) for g in undecided)
 
 
-def _at_least(more: MoreData, observed: Gain) -> MoreData:
-    """The need, and at least enough combinations for a verdict."""
-    missing = FEWEST_COMBINATIONS - observed.combinations
-    return replace(more, combinations=max(more.combinations or 0, missing)) if missing > 0 else more
+_Units = dict[str, dict[int, tuple[CellKey, dict[str, float]]]]
+"""By partition and seed, the cell of a student and the score of each combination."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedContrast:
+    """A planned comparison with its scores, its difference and its verdict."""
+
+    contrast: Contrast
+    grader: str
+    value: float
+    """The mean over partitions of the share of texts with full marks."""
+    against: float
+    judged: Judged
+    by_partition: tuple[tuple[str, float, float], ...]
+    """The partitions with the two scores in each."""
+    keys: tuple[CellKey, CellKey]
+    """The two cells in the first partition."""
+    example: tuple[str, ...] = ()
+    """Lines with a text of each student on one combination; only the first comparison has them, if it is supported."""
+
+    @property
+    def title(self) -> str:
+        """The comparison in words."""
+        plan = self.contrast
+        sides = [(plan.student, plan.setting, plan.k), plan.other]
+        shown = [0] + [i for i in (1, 2) if sides[0][i] != sides[1][i]]
+        names = [" ".join(f"k = {side[i]}" if i == 2 else str(side[i]) for i in shown) for side in sides]
+        rest = [f"k = {plan.k}"] if 2 not in shown else []
+        rest = [*([plan.setting] if 1 not in shown else []), *rest]
+        return f"{names[0]} − {names[1]}" + (f", {', '.join(rest)}" if rest else "")
+
+    @property
+    def verdict(self) -> str:
+        """Supported: a gain; not supported: the interval excludes the smallest gain worth claiming."""
+        if self.judged.is_gain:
+            return "supported"
+        return "not supported" if self.judged.is_loss or self.judged.excludes_gain else "too little data"
+
+    @property
+    def words(self) -> str:
+        """The verdict with its difference, interval and p-value."""
+        found = self.judged.gain
+        return f"{signed_with_interval(found.mean, found.low, found.high)}, {self.judged.words}"
+
+
+def judged_contrasts(runs: Sequence[Run], students: Sequence[ComparableStudent], cells: Cells) -> list[JudgedContrast]:
+    """Judge each comparison that report steps of some runs plan; a supported first one gets an example."""
+    steps = (step for run in runs for step in run.experiment.steps if isinstance(step, ReportStep))
+    contrasts = list({str(contrast): contrast for step in steps for contrast in step.contrasts}.values())
+    found = judge_planned(contrasts, students, cells)
+    if found and found[0].verdict == "supported":
+        found[0] = replace(found[0], example=_example(found[0].keys, runs, cells))
+    return found
+
+
+def judge_planned(
+    contrasts: Sequence[Contrast], students: Sequence[ComparableStudent], cells: Cells
+) -> list[JudgedContrast]:
+    """Judge each planned comparison that has data, under the first grader, in the order of the plan."""
+    if not contrasts or not cells:
+        return []
+    students, own = _apart(students, cells)
+    original = {id(cell): key for key, cell in cells.items()}
+    grader, worst, found = next(iter(cells)).grader, 0.0, list[JudgedContrast]()
+    for plan in contrasts:
+        first = _units((plan.student, plan.setting, plan.k), students, own, grader)
+        second = _units(plan.other, students, own, grader)
+        partitions = [p for p in first if p in second]
+        if not partitions:
+            continue
+        difference = _difference(first, second, partitions, is_paired=plan.is_paired)
+        worst = max(worst, difference.p)
+        scores = [[_mean(units[p]) for p in partitions] for units in (first, second)]
+        keys = [next(iter(units[partitions[0]].values()))[0] for units in (first, second)]
+        found.append(
+            JudgedContrast(
+                contrast=plan,
+                grader=grader,
+                value=fmean(scores[0]),
+                against=fmean(scores[1]),
+                judged=Judged(plan.setting, plan.k, difference, worst, 1),
+                by_partition=tuple(zip(partitions, *scores, strict=True)),
+                keys=(original[id(own[keys[0]])], original[id(own[keys[1]])]),
+            )
+        )
+    return found
+
+
+def _example(keys: tuple[CellKey, CellKey], runs: Sequence[Run], cells: Cells) -> tuple[str, ...]:
+    """The first texts on the first combination where that of the first student alone has full marks; missed points."""
+    tries = [{c.id: p[0] for c, p in zip(cells[key].combinations, cells[key].points, strict=True) if p} for key in keys]
+    for drawn in cells[keys[0]].combinations:
+        points = [own.get(drawn.id) for own in tries]
+        if [p and text_score(p, FULL_MARKS) for p in points] == [1.0, 0.0]:
+            break
+    else:
+        return ()
+    about = f"{' and '.join(drawn.skills)}, on {drawn.topic}"
+    lines = [f"The first combination where only {keys[0].student} has full marks on the first try: {about}."]
+    for key, earned in zip(keys, points, strict=True):
+        run = next(run for run in runs if run.name == key.run)
+        with run.read() as journal:
+            texts = [t.text for t in texts_with_ballots(run, journal, combinations=[drawn.id])]
+        text = min((t for t in texts if t.student == key.student), key=lambda t: t.generation)
+        criteria = rubric_of(drawn.skills, drawn.topic, phrases=run.phrases).criteria
+        missed = ", ".join(c.name for c, point in zip(criteria, earned or (), strict=True) if point is False)
+        lines.append(
+            f"{key.student}: “{one_line(text.answer.text)}” ({f'misses {missed}' if missed else 'full marks'})"
+        )
+    return tuple(lines)
+
+
+def _units(side: tuple[str, str, int], students: Sequence[ComparableStudent], cells: Cells, grader: str) -> _Units:
+    """The shares of texts with full marks of a student, by the name that the file gives it, in one setting at one k."""
+    name, setting, k = side
+    units: _Units = defaultdict(dict)
+    for student in students:
+        key = CellKey(student.run, student.student, grader, setting, k)
+        if name not in (student.family, student.student) or key not in cells:
+            continue
+        # Combinations all of whose texts are graded count.
+        values = zip(cells[key].combinations, cells[key].values(FULL_MARKS), strict=True)
+        scores = {c.id: fmean(v for v in tries if v is not None) for c, tries in values if tries and None not in tries}
+        if scores:
+            units[student.partition].setdefault(student.seed, (key, scores))
+    return units
+
+
+def _mean(seeds: dict[int, tuple[CellKey, dict[str, float]]]) -> float:
+    return fmean(fmean(scores.values()) for _, scores in seeds.values())
+
+
+def _pooled(seeds: dict[int, tuple[CellKey, dict[str, float]]]) -> dict[str, float]:
+    every = [scores for _, scores in seeds.values()]
+    return {c: fmean(scores[c] for scores in every) for c in every[0] if all(c in scores for scores in every)}
+
+
+def _difference(first: _Units, second: _Units, partitions: Sequence[str], *, is_paired: bool) -> Gain:
+    """The first minus the second: on shared combinations if there are any, else between the means of partitions."""
+
+    def minus(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
+        return {c: one[c] - other[c] for c in one if c in other}
+
+    if is_paired:
+        nested = {
+            p: {seed: minus(scores, second[p][seed][1]) for seed, (_, scores) in first[p].items() if seed in second[p]}
+            or {0: minus(_pooled(first[p]), _pooled(second[p]))}
+            for p in partitions
+        }
+        if all(by_id for seeds in nested.values() for by_id in seeds.values()):
+            return gain(nested)
+    if len(partitions) > 1:
+        return _over_partitions([_mean(first[p]) - _mean(second[p]) for p in partitions])
+    return _two_samples(*(list(_pooled(units[partitions[0]]).values()) for units in (first, second)))
+
+
+def _over_partitions(values: Sequence[float]) -> Gain:
+    """The mean over partitions by Student's t; no interval for two."""
+    n, mean = len(values), fmean(values)
+    error = stdev(values) / sqrt(n)
+    half = float(t_quantile((1 + CONFIDENCE) / 2, n - 1)) * error
+    interval = (max(-1.0, mean - half), min(1.0, mean + half)) if error > 0 else constant_interval(mean, n)
+    p = two_sided_p(mean / error, n - 1) if error > 0 else 1.0
+    low, high = interval if n > 2 else (None, None)
+    return Gain(mean, low, high, p, n, n, n, "partitions", tuple(values))
+
+
+def _two_samples(first: Sequence[float], second: Sequence[float]) -> Gain:
+    """Welch's test between the combinations of two settings in one partition."""
+    parts = [(variance(side) / len(side), len(side)) if len(side) > 1 else (0.0, 1) for side in (first, second)]
+    mean, squared = fmean(first) - fmean(second), sum(part for part, _ in parts)
+    n = min(len(first), len(second))
+    if squared == 0 or n < 2:
+        return Gain(mean, None, None, 1.0, n, 1, 1, "combinations", (mean,))
+    degrees = squared**2 / sum(part**2 / (size - 1) for part, size in parts)
+    half = float(t_quantile((1 + CONFIDENCE) / 2, degrees)) * sqrt(squared)
+    p = two_sided_p(mean / sqrt(squared), degrees)
+    return Gain(mean, max(-1.0, mean - half), min(1.0, mean + half), p, n, 1, 1, "combinations", (mean,))

@@ -4,8 +4,10 @@ Any two students can be compared; no lineage is necessary. `compare_students` re
 they differ.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 from skillmix.catalog.combinations import Combination
@@ -16,8 +18,9 @@ from skillmix.runs.run import Run, opened
 from skillmix.runs.students import has_settings, settings_for, student_lineages
 from skillmix.runs.texts import reasons_for, texts_with_ballots, verdict_on
 from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.compare import PairRow, compare_cells, explanations, practice_between
+from skillmix.scores.compare import PairRow, compare_cells, practice_between
 from skillmix.scores.scoring import comparable_in, scored_cells
+from skillmix.scores.wording import explanations
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +176,17 @@ def compare_students(
             f"{first} and {second} share no combination that both have complete under one grader.",
             hint=f"{_complete_of(first, cells, metric)} {_complete_of(second, cells, metric)}",
         )
-    shared = [_shared_cells(run.name, first, second, row, cells) for row in rows]
+    shared = [
+        (cells[CellKey(run.name, first, *where)], cells[CellKey(run.name, second, *where)])
+        for where in ((row.grader, row.setting, row.k) for row in rows)
+    ]
     return StudentComparison(
         run=run.name,
         first=first,
         second=second,
         metric=metric,
         rows=tuple(rows),
-        texts=tuple(_with_texts(run, _differing(shared, metric)[:texts], metric, rules)),
+        texts=tuple(_differing_texts(run, shared, metric, rules, texts)),
         notes=tuple([*explanations(second, rows), *_setting_notes(run, first, second), *_training_notes(run, shared)]),
     )
 
@@ -195,102 +201,58 @@ def _complete_of(student: str, cells: Mapping[CellKey, Cell], metric: str) -> st
     return f"{student} has complete combinations: {', '.join(parts) or 'none'}."
 
 
-@dataclass(frozen=True, slots=True)
-class _SharedCells:
-    """The cells of two students under one grader, in one setting, at one k."""
-
-    first: Cell
-    second: Cell
-
-    def combinations(self, metric: str) -> list[Combination]:
-        """The combinations that both have complete, in draw order."""
-        shared = self.first.best(metric).keys() & self.second.best(metric).keys()
-        return [c for c in self.second.combinations if c.id in shared]
-
-
-def _shared_cells(run: str, first: str, second: str, row: PairRow, cells: Mapping[CellKey, Cell]) -> _SharedCells:
-    both = (cells[CellKey(run, name, row.grader, row.setting, row.k)] for name in (first, second))
-    return _SharedCells(*both)
-
-
-@dataclass(frozen=True, slots=True)
-class _Differing:
-    """A combination on which two cells differ, with the value of each."""
-
-    pair: _SharedCells
-    combination: Combination
-    before: float
-    after: float
-
-
-def _differing(shared: Iterable[_SharedCells], metric: str) -> list[_Differing]:
-    """Every combination on which two cells differ, the largest differences first."""
-    found = []
+def _differing_texts(
+    run: Run, shared: Iterable[tuple[Cell, Cell]], metric: str, rules: str | None, most: int | None
+) -> list[DifferingTexts]:
+    """The combinations on which two cells differ, the largest differences first, with the best texts of both."""
+    differing: list[tuple[float, Combination, list[tuple[CellKey, float]]]] = []
     for pair in shared:
-        before, after = pair.first.best(metric), pair.second.best(metric)
-        for own in pair.combinations(metric):
-            if before[own.id] != after[own.id]:
-                found.append(_Differing(pair, own, before[own.id], after[own.id]))
-    return sorted(found, key=lambda one: -abs(one.after - one.before))
-
-
-def _with_texts(run: Run, differing: Sequence[_Differing], metric: str, rules: str | None) -> list[DifferingTexts]:
-    texts = _TextFinder(run, metric, rules, {one.combination.id for one in differing})
+        best = [cell.best(metric) for cell in pair]
+        for own in pair[1].combinations:
+            values = [by_id.get(own.id) for by_id in best]
+            if None not in values and values[0] != values[1]:
+                sides = [(cell.key, by_id[own.id]) for cell, by_id in zip(pair, best, strict=True)]
+                differing.append((abs(sides[1][1] - sides[0][1]), own, sides))
+    chosen = sorted(differing, key=lambda one: -one[0])[:most]
+    ballots: dict[tuple[str, str, str], list[Ballot]] = defaultdict(list)
+    if chosen:
+        with run.read() as journal:
+            for found in texts_with_ballots(run, journal, combinations={own.id for _, own, _ in chosen}):
+                for ballot in found.ballots:
+                    ballots[ballot.text.student, ballot.grader, ballot.text.combination.id].append(ballot)
     return [
         DifferingTexts(
-            grader=one.pair.second.key.grader,
-            setting=one.pair.second.key.setting,
-            k=one.pair.second.key.k,
-            combination=one.combination.id,
-            skills=one.combination.skills,
-            topic=one.combination.topic,
-            first=texts.best(one.pair.first.key, one.combination.id, one.before),
-            second=texts.best(one.pair.second.key, one.combination.id, one.after),
+            key.grader,
+            key.setting,
+            key.k,
+            own.id,
+            own.skills,
+            own.topic,
+            *(_best_text(run, ballots[k.student, k.grader, own.id], value, metric, rules) for k, value in sides),
         )
-        for one in differing
+        for _, own, sides in chosen
+        for key in [sides[1][0]]
     ]
 
 
-class _TextFinder:
-    """Finds the texts behind the best values of some combinations."""
-
-    def __init__(self, run: Run, metric: str, rules: str | None, combinations: Collection[str]) -> None:
-        self._run = run
-        self._metric = metric
-        self._rules = run.rules(rules)
-        self._ballots: dict[tuple[str, str, str], list[Ballot]] = {}
-        for ballot in _ballots_on(run, combinations):
-            key = ballot.text.student, ballot.grader, ballot.text.combination.id
-            self._ballots.setdefault(key, []).append(ballot)
-
-    def best(self, key: CellKey, combination: str, value: float) -> BestText:
-        """The first text of a combination that has the value of its best text."""
-        for ballot in self._ballots[key.student, key.grader, combination]:
-            points = ballot.points(self._rules, self._run.phrases)
-            if text_score(points, self._metric) == value:
-                names = [criterion.name for criterion in ballot.rubric(self._run.phrases).criteria]
-                verdict = verdict_on(self._run, ballot)
-                quoted = {name: verdict.quote(span) for name, span in verdict.evidence.items()} if verdict else {}
-                return BestText(
-                    student=key.student,
-                    generation=ballot.text.generation,
-                    text=ballot.text.answer.text,
-                    value=value,
-                    points=dict(zip(names, points, strict=True)),
-                    evidence={name: words for name, words in quoted.items() if words},
-                    reasons=reasons_for(self._run, ballot, points, self._rules, verdict),
-                    cut=ballot.text.is_cut,
-                )
-        raise AssertionError(f"no text of {key} has the value {value}")
-
-
-def _ballots_on(run: Run, combinations: Collection[str]) -> Iterator[Ballot]:
-    """The ballots on the texts of some combinations."""
-    if not combinations:
-        return
-    with run.read() as journal:
-        for found in texts_with_ballots(run, journal, combinations=combinations):
-            yield from found.ballots
+def _best_text(run: Run, ballots: Iterable[Ballot], value: float, metric: str, rules: str | None) -> BestText:
+    """The first text of a combination that has the value of its best text."""
+    chosen = run.rules(rules)
+    decided = ((ballot, ballot.points(chosen, run.phrases)) for ballot in ballots)
+    ballot, points = next((b, points) for b, points in decided if text_score(points, metric) == value)
+    names = [criterion.name for criterion in ballot.rubric(run.phrases).criteria]
+    verdict = verdict_on(run, ballot)
+    quoted = {name: verdict.quote(span) for name, span in verdict.evidence.items()} if verdict else {}
+    return BestText(
+        student=ballot.text.student,
+        generation=ballot.text.generation,
+        text=ballot.text.answer.text,
+        value=value,
+        points=dict(zip(names, points, strict=True)),
+        evidence={name: words for name, words in quoted.items() if words},
+        reasons=reasons_for(run, ballot, points, chosen, verdict),
+        cut=ballot.text.is_cut,
+    )
 
 
 def _setting_notes(run: Run, first: str, second: str) -> list[str]:
@@ -313,12 +275,11 @@ def _setting_notes(run: Run, first: str, second: str) -> list[str]:
     return [f"{first} and {second} also differ in {', '.join(different)}."] if different else []
 
 
-def _training_notes(run: Run, shared: Iterable[_SharedCells]) -> list[str]:
+def _training_notes(run: Run, shared: Iterable[tuple[Cell, Cell]]) -> list[str]:
     """A sentence for each student that was trained on combinations of the comparison."""
-    compared: dict[str, set[str]] = {}
-    for pair in shared:
-        for cell in (pair.first, pair.second):
-            compared.setdefault(cell.key.student, set()).update(c.id for c in cell.combinations)
+    compared: dict[str, set[str]] = defaultdict(set)
+    for cell in chain.from_iterable(shared):
+        compared[cell.key.student].update(c.id for c in cell.combinations)
     lineages = student_lineages(run, run.known_experiment, compared, {})
     return [
         f"{student} was trained on {len(ids & lineages[student].combinations)} of the {len(ids)} combinations."

@@ -28,9 +28,8 @@ from skillmix.runs.students import has_settings, run_datasets, student_lineages
 from skillmix.runs.texts import TextGrade, TextTable, text_table
 from skillmix.scores.cells import Cell, CellKey, CellScore, largest_cells
 from skillmix.scores.compare import Change, ComparableStudent, before_and_after, comparable_students
-from skillmix.scores.contrasts import contrast_result, judged_contrasts
-from skillmix.scores.findings import findings
-from skillmix.scores.wording import format_warnings, main_result
+from skillmix.scores.findings import findings, judged_contrasts
+from skillmix.scores.wording import contrast_result, format_warnings, main_result
 
 NOT_IN_FILE: Final = "not-in-file"
 """The setting of texts that no known experiment of the run plans."""

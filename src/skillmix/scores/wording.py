@@ -1,8 +1,9 @@
-"""Results in sentences: each finding, the main result with its evidence, and warnings about format.
+"""Results in sentences: each finding, the main result with its evidence, and what the reader should know beside it.
 
 The main result states the first supported claim, in the order of `CLAIMS`, or else the planned comparison: the richest
 tuned student against its base or, without a lineage, the second student against the first. Neither is chosen by its
-size. A report of one student says how often it earns full marks.
+size. If the experiment plans comparisons, the first of them is the main result instead. A report of one student says
+how often it earns full marks.
 """
 
 from collections import Counter, defaultdict
@@ -15,8 +16,8 @@ from skillmix.grading.points import FULL_MARKS
 from skillmix.models.lineage import short_name
 from skillmix.render import in_percent, plural, points_interval, share, signed_points, signed_with_interval, whole
 from skillmix.scores.cells import WRITTEN, Cell, CellKey
-from skillmix.scores.compare import SMALLEST_GAIN, Judged, explanations
-from skillmix.scores.findings import Claim, Finding
+from skillmix.scores.compare import SMALLEST_GAIN, Judged, PairRow
+from skillmix.scores.findings import Claim, Finding, JudgedContrast
 
 
 def format_warnings(cells: Sequence[Cell]) -> list[str]:
@@ -45,12 +46,10 @@ def format_warnings(cells: Sequence[Cell]) -> list[str]:
 def finding_sentence(finding: Finding) -> str:
     """One or more sentences about a finding, with its numbers and what limits them."""
     best = max(finding.compared, key=lambda c: c.gain.mean)
-    if finding.verdict == "not taught":
-        sentence = (
-            f"{finding.second} earns full marks on less than {share(SMALLEST_GAIN)} of the combinations that are like "
-            f"its training texts, so its training taught too little to ask what lies beyond. {_no_gain(finding)}"
-        )
-    elif finding.verdict == "too little data":
+    ks = _listed([c.k for c in finding.compared])
+    gains = [c for c in finding.compared if c.is_gain]
+    losses = [c for c in finding.compared if c.is_loss]
+    if finding.verdict == "too little data":
         scope = _scope(best)
         scope = f" and {scope.removeprefix('over ')}" if scope.startswith("over ") else f", {scope}"
         unit = best.gain.unit
@@ -60,13 +59,32 @@ def finding_sentence(finding: Finding) -> str:
             f"{_students(finding)} changes full marks by {_estimate(best)} at k = {best.k} ({best.words}) over "
             f"{whole(best.gain.combinations)} combinations{scope}; {need(finding)}.{pair}"
         )
-    else:
+    elif finding.verdict != "not taught" and (finding.verdict == "supported") != (finding.claim == "control"):
+        best = max(gains, key=lambda c: c.gain.mean)
+        verb = "does lift" if finding.claim == "control" else "lifts"
+        found = _listed([c.k for c in gains])
+        where = f"every k tried: {found}." if len(gains) == len(finding.compared) else f"some k: {found} of {ks}."
         sentence = (
-            _gain(finding) if (finding.verdict == "supported") != (finding.claim == "control") else _no_gain(finding)
+            f"{_students(finding)} {verb} full marks by {_estimate(best)} at k = {best.k} ({best.words}), "
+            f"{_scope(best)}; a gain of {share(SMALLEST_GAIN)} or more is found at {where}"
+        )
+    else:
+        shown = max(finding.compared, key=lambda c: c.gain.high or 0.0)
+        change = f"changes full marks by {_estimate(shown)} at k = {shown.k}"
+        if losses:
+            shown = min(losses, key=lambda c: c.gain.mean)
+            change = f"lowers full marks by {_estimate(shown)} at k = {shown.k} ({shown.words})"
+        sentence = (
+            f"{_students(finding)} {change}, {_scope(shown)}, and at no k of {ks} can the gain be "
+            f"{share(SMALLEST_GAIN)} or more."
+        )
+    if finding.verdict == "not taught":
+        sentence = (
+            f"{finding.second} earns full marks on less than {share(SMALLEST_GAIN)} of the combinations that are like "
+            f"its training texts, so its training taught too little to ask what lies beyond. {sentence}"
         )
     remarks = []
     if not all(c.excludes_gain for c in finding.compared):  # else the sentence is about the losses
-        losses = [c for c in finding.compared if c.is_loss]
         remarks += [f"It lowers full marks by {_estimate(c)} at k = {c.k} ({c.words})." for c in losses]
     remarks += limits(finding)
     if finding.repeated:
@@ -75,52 +93,27 @@ def finding_sentence(finding: Finding) -> str:
     return " ".join((sentence, *remarks))
 
 
-def _gain(finding: Finding) -> str:
-    gains = [c for c in finding.compared if c.is_gain]
-    best = max(gains, key=lambda c: c.gain.mean)
-    verb = "does lift" if finding.claim == "control" else "lifts"
-    at_all = len(gains) == len(finding.compared)
-    where = f"every k tried: {_ks(gains)}." if at_all else f"some k: {_ks(gains)} of {_ks(finding.compared)}."
-    return (
-        f"{_students(finding)} {verb} full marks by {_estimate(best)} at k = {best.k} ({best.words}), {_scope(best)}; "
-        f"a gain of {share(SMALLEST_GAIN)} or more is found at {where}"
-    )
-
-
-def _no_gain(finding: Finding) -> str:
-    losses = [c for c in finding.compared if c.is_loss]
-    if losses:
-        worst = min(losses, key=lambda c: c.gain.mean)
-        change = f"lowers full marks by {_estimate(worst)} at k = {worst.k} ({worst.words})"
-        shown = worst
-    else:
-        shown = max(finding.compared, key=lambda c: c.gain.high or 0.0)
-        change = f"changes full marks by {_estimate(shown)} at k = {shown.k}"
-    return (
-        f"{_students(finding)} {change}, {_scope(shown)}, and at no k of {_ks(finding.compared)} can the gain be "
-        f"{share(SMALLEST_GAIN)} or more."
-    )
-
-
 def need(finding: Finding) -> str:
     """What would decide the claim; of seeds and combinations the kind that helps."""
-    more = finding.more
-    several = any(c.gain.unit == "seeds" for c in finding.compared)
-    combinations = _count(more.combinations, "combination") + " at each k" if more.combinations else ""
-    if more.partitions:
-        return f"about {_count(more.partitions, 'partition')} would be needed to decide"
-    if more.seeds and combinations:
-        return f"about {_count(more.seeds, 'seed')}, or about {combinations}, would be needed to decide"
-    if more.seeds:
-        return f"about {_count(more.seeds, 'seed')} would be needed to decide; more combinations alone would not do"
+    partitions, seeds, combinations = (
+        f"about {whole(number)} more {noun}{'s' * (number != 1)}" if number else ""
+        for number, noun in (
+            (finding.more.partitions, "partition"),
+            (finding.more.seeds, "seed"),
+            (finding.more.combinations, "combination"),
+        )
+    )
+    if partitions:
+        return f"{partitions} would be needed to decide"
+    if seeds and combinations:
+        return f"{seeds}, or {combinations} at each k, would be needed to decide"
+    if seeds:
+        return f"{seeds} would be needed to decide; more combinations alone would not do"
     if combinations:
+        several = any(c.gain.unit == "seeds" for c in finding.compared)
         alone = "; more seeds alone would not do" if several else ""
-        return f"about {combinations} would be needed to decide{alone}"
+        return f"{combinations} at each k would be needed to decide{alone}"
     return "the data cannot say how many more would be needed"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{whole(number)} more {noun}" + ("" if number == 1 else "s")
 
 
 def limits(finding: Finding) -> list[str]:
@@ -128,6 +121,19 @@ def limits(finding: Finding) -> list[str]:
     if finding.explained:
         return explanations(finding.second, finding.explained)
     return [_UNMATCHED[finding.claim]] if finding.claim in _UNMATCHED and not finding.is_matched else []
+
+
+def explanations(second: str, rows: Iterable[Judged | PairRow]) -> list[str]:
+    """A sentence for each student of single skills that gains as well where the second student does not surpass it."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        if row.explained_by:
+            places[row.explained_by].append(f"{row.setting}, k = {row.k}")
+    return [
+        f"{practice}, with as many texts and steps of single skills, gains as well, and {second} is not found to do "
+        f"better: practice on single skills explains this gain ({'; '.join(where)})."
+        for practice, where in places.items()
+    ]
 
 
 _NO_PRACTICE: Final = (
@@ -143,15 +149,13 @@ _UNMATCHED: Final[dict[Claim, str]] = {
 
 def _students(finding: Finding) -> str:
     """The second student against the first, with their training data."""
-    first = f"{finding.first}" + (f", {short_name(finding.first_k)}" if finding.first_k else "")
-    rows = f"{_number(finding.second_rows)} conversations against {_number(finding.first_rows)}"
-    steps = f"{_number(finding.second_steps)} steps against {_number(finding.first_steps)}"
-    sizes = f" ({rows}, {steps})" if finding.first_k else ""
-    return f"{finding.second}, tuned on {short_name(finding.second_k)}, against {first}{sizes},"
-
-
-def _number(number: int | None) -> str:
-    return "unknown" if number is None else whole(number)
+    rows, more_rows, steps, more_steps = (
+        "unknown" if number is None else whole(number)
+        for number in (finding.first_rows, finding.second_rows, finding.first_steps, finding.second_steps)
+    )
+    data = f", {short_name(finding.first_k)}" if finding.first_k else ""
+    sizes = f" ({more_rows} conversations against {rows}, {more_steps} steps against {steps})" if data else ""
+    return f"{finding.second}, tuned on {short_name(finding.second_k)}, against {finding.first}{data}{sizes},"
 
 
 def _scope(one: Judged) -> str:
@@ -164,10 +168,6 @@ def _scope(one: Judged) -> str:
 
 def _estimate(one: Judged) -> str:
     return signed_with_interval(one.gain.mean, one.gain.low, one.gain.high)
-
-
-def _ks(compared: Sequence[Judged]) -> str:
-    return ", ".join(str(c.k) for c in compared)
 
 
 CLAIM_TITLES: Final[dict[Claim, str]] = {
@@ -221,11 +221,17 @@ def main_result(cells: Sequence[Cell], findings: Sequence[Finding]) -> MainResul
     planned = [f for f in findings if f.claim == "planned"]
     if supported:
         return _of_finding(cells, supported[0], CLAIM_TITLES[supported[0].claim])
-    if planned:
-        grader, setting = cells[0].key.grader, main_setting(cells)
-        first = next((f for f in planned if (f.grader, f.setting) == (grader, setting)), planned[0])
-        return _of_finding(cells, first, _title(first))
-    return _of_one_student(cells)
+    if not planned:
+        return _of_one_student(cells)
+    place = cells[0].key.grader, main_setting(cells)
+    finding = next((f for f in planned if (f.grader, f.setting) == place), planned[0])
+    shown, first, second = _shown(finding), finding.first, finding.second
+    title = f"{shown.verdict.capitalize()} to tell {second} and {first} apart"
+    if shown.found:
+        title = f"{second} earns full marks {'more' if shown.found > 0 else 'less'} often than {first}"
+    elif shown.verdict == "within noise":
+        title = f"No clear difference was found between {second} and {first}"
+    return _of_finding(cells, finding, title)
 
 
 def main_setting(cells: Sequence[Cell]) -> str | None:
@@ -243,80 +249,62 @@ def _shown(finding: Finding) -> Judged:
     return (found or several or finding.compared)[0]
 
 
-def _title(finding: Finding) -> str:
-    """What the planned comparison found."""
-    shown, first, second = _shown(finding), finding.first, finding.second
-    if shown.found:
-        return f"{second} earns full marks {'more' if shown.found > 0 else 'less'} often than {first}"
-    if shown.verdict == "within noise":
-        return f"No clear difference was found between {second} and {first}"
-    return f"{shown.verdict.capitalize()} to tell {second} and {first} apart"
-
-
 def _of_finding(cells: Sequence[Cell], finding: Finding, headline: str) -> MainResult:
-    shown, run = _shown(finding), finding.runs[0]
-    gain = shown.gain
+    shown, run, (first, second) = _shown(finding), finding.runs[0], (finding.first, finding.second)
+    gain, by_key = shown.gain, {cell.key: cell for cell in cells}
     interval = interval_words(gain.low, gain.high)
     difference = f"a difference of {_points(gain.mean, signed=gain.mean < 0)} ({interval})"
-    keys = [CellKey(run, name, finding.grader, finding.setting, shown.k) for name in (finding.first, finding.second)]
-    by_key = {cell.key: cell for cell in cells}
+    skills = f"with {plural(shown.k, 'skill')} in one text"
+    keys = [CellKey(run, name, finding.grader, finding.setting, shown.k) for name in (second, first)]
     if finding.claim == "control":
         words = (
-            f"{finding.second} differs from {finding.first} by {_points(gain.mean, signed=True)} at most ({interval}), "
+            f"{second} differs from {first} by {_points(gain.mean, signed=True)} at most ({interval}), "
             f"less than {in_percent(SMALLEST_GAIN)} points at every k"
         )
     elif gain.unit != "combinations" or not all(key in by_key for key in keys):
-        words = f"{_skills(shown.k)}, {finding.second} against {finding.first}: {difference}"
+        words = f"{skills}, {second} against {first}: {difference}"
     else:
-        first, second = (by_key[key].best(FULL_MARKS) for key in keys)
-        shared = first.keys() & second.keys()
-        rates = [sum(values[c] for c in shared) / len(shared) for values in (second, first)]
+        best = [by_key[key].best(FULL_MARKS) for key in keys]
+        shared = best[0].keys() & best[1].keys()
+        rates = [in_percent(sum(values[c] for c in shared) / len(shared)) for values in best]
         words = (
-            f"{_skills(shown.k)}, {finding.second} earns full marks on {in_percent(rates[0])} % of combinations and "
-            f"{finding.first} on {in_percent(rates[1])} %, {difference}"
+            f"{skills}, {second} earns full marks on {rates[0]} % of combinations and {first} on {rates[1]} %, "
+            f"{difference}"
         )
-    several = f"{plural(gain.seeds, 'training')}, " if gain.seeds > 1 else ""
-    one = "one training run, " if finding.second_k and not several else ""
-    named = f"run {run}, " if len({key.run for key in by_key}) > 1 and not several else ""
-    found = [c.k for c in finding.compared if c.found and (c.found > 0) == (shown.found > 0)]
-    more = _found_at(found, [c.k for c in finding.compared]) if shown.found else f" {_capital(need(finding))}."
+    trained = "one training run, " if finding.second_k else ""
+    trained = f"{plural(gain.seeds, 'training')}, " if gain.seeds > 1 else trained
+    named = f"run {run}, " if len({key.run for key in by_key}) > 1 and gain.seeds <= 1 else ""
+    more = f" {_capital(need(finding))}."
+    if shown.found:
+        ks = [c.k for c in finding.compared]
+        found = [c.k for c in finding.compared if c.found and (c.found > 0) == (shown.found > 0)]
+        rest = [k for k in ks if k not in found]
+        but = f", but not at k = {_listed(rest)}" if rest else ", which is every k tried"
+        more = f" A difference is found at k = {_listed(found)}{but}." if len(ks) > 1 else ""
     # The rows of a comparison over partitions name their partition.
-    scope = _cell_scope(
-        next(
-            cell
-            for cell in cells
-            if (cell.key.grader, label_parts(cell.key.setting)[:2], cell.key.k)
-            == (finding.grader, label_parts(finding.setting)[:2], shown.k)
-        ),
-        gain.combinations,
-    )
+    where = (finding.grader, label_parts(finding.setting)[:2], shown.k)
+    cell = next(c for c in cells if (c.key.grader, label_parts(c.key.setting)[:2], c.key.k) == where)
+    # How many combinations, seeds or partitions agree with the direction.
+    better, worse = sum(v > 0 for v in gain.values), sum(v < 0 for v in gain.values)
+    neither = len(gain.values) - better - worse
+    label = f"{gain.unit} on which {second} does better; {first} does better on {worse}"
+    signed_interval = interval_words(gain.low, gain.high, signed=True)
     return MainResult(
         headline=headline,
         detail=f"{words}; {shown.words}.",
-        evidence=" ".join([_capital(f"{several}{one}{named}{scope}.{more}"), *limits(finding)]),
+        evidence=" ".join([_capital(f"{trained}{named}{_scope_of(cell, gain.combinations)}.{more}"), *limits(finding)]),
         numbers=(
             ResultNumber(
-                _points(gain.mean, signed=True),
-                interval_words(gain.low, gain.high, signed=True),
-                f"{finding.second} minus {finding.first} in full marks, k = {shown.k}",
+                _points(gain.mean, signed=True), signed_interval, f"{second} minus {first} in full marks, k = {shown.k}"
             ),
-            _gains(finding, shown),
+            ResultNumber(f"{better} of {len(gain.values)}", "", f"{label}, neither on {neither}" if neither else label),
             graded_texts(cells),
         ),
-        students=((run, finding.second), (run, finding.first)),
+        students=((run, second), (run, first)),
         grader=finding.grader,
         setting=finding.setting,
         k=shown.k,
     )
-
-
-def _gains(finding: Finding, shown: Judged) -> ResultNumber:
-    """How many combinations, seeds or partitions agree with the direction."""
-    values, unit = shown.gain.values, shown.gain.unit
-    better, worse = sum(v > 0 for v in values), sum(v < 0 for v in values)
-    rest = len(values) - better - worse
-    label = f"{unit} on which {finding.second} does better; {finding.first} does better on {worse}"
-    return ResultNumber(f"{better} of {len(values)}", "", f"{label}, neither on {rest}" if rest else label)
 
 
 def graded_texts(cells: Iterable[Cell], of: str = "skills and a topic") -> ResultNumber:
@@ -336,21 +324,36 @@ def graded_texts(cells: Iterable[Cell], of: str = "skills and a topic") -> Resul
 
 
 def _of_one_student(cells: Sequence[Cell]) -> MainResult:
-    own = _cells_of_first_student(cells)
-    texts = graded_texts(cells)
+    """How often the first student earns full marks under the first grader, in the main setting if it has that one."""
+    own, texts = list[Cell](), graded_texts(cells)
+    scored = [c for c in cells if c.scores[FULL_MARKS].value is not None and c.key.grader == cells[0].key.grader]
+    for run, student in dict.fromkeys((c.key.run, c.key.student) for c in cells):
+        for setting in (main_setting(cells), *dict.fromkeys(c.key.setting for c in cells)):
+            own = own or [c for c in scored if (c.key.run, c.key.student, c.key.setting) == (run, student, setting)]
     if not own:
         return MainResult("No text is graded yet", "", "Continue the run, then report again.", (texts,))
-    first, last = own[0], own[-1]
-    key, score = first.key, first.scores[FULL_MARKS]
-    headline = (
-        f"{key.student} earns full marks on {_percent(first)} of combinations with {plural(key.k, 'skill')} in one text"
-    )
-    parts = [f"{_percent(c)} with {c.key.k} ({_ends(c) or 'too few'})" for c in own[1:]]
+    own.sort(key=lambda c: c.key.k)
+    scores = [cell.scores[FULL_MARKS] for cell in own]
+    rates = [f"{in_percent(score.value or 0.0)} %" for score in scores]
+    intervals = [interval_words(score.low, score.high) for score in scores]
+    key, last, label = own[0].key, own[-1].key, "have a text with full marks"
+    headline = f"{key.student} earns full marks on {rates[0]} of combinations with {plural(key.k, 'skill')} in one text"
+    details = [f"{rates[0]} with {key.k} ({intervals[0]})"]
+    for cell, score, rate in zip(own[1:], scores[1:], rates[1:], strict=True):
+        details.append(f"{rate} with {cell.key.k} ({points_interval(score.low, score.high) or 'too few'})")
+    numbers = [ResultNumber(rates[0], intervals[0], f"of combinations {label}, k = {key.k}")]
+    if len(own) > 1:
+        headline = f"{headline}, and on {rates[-1]} with {last.k}"
+        numbers.append(ResultNumber(rates[-1], intervals[-1], f"of combinations {label}, k = {last.k}"))
+    else:
+        interval = interval_words(scores[0].one_try_low, scores[0].one_try_high)
+        one_try = f"{in_percent(scores[0].one_try or 0.0)} %"
+        numbers.append(ResultNumber(one_try, interval, f"of single texts have full marks, k = {key.k}"))
     return MainResult(
-        headline=headline if first is last else f"{headline}, and on {_percent(last)} with {last.key.k}",
-        detail=", ".join([f"{_percent(first)} with {key.k} ({interval_words(score.low, score.high)})", *parts]) + ".",
-        evidence=_capital(f"{_cell_scope(first, score.complete)}{' at each k' * (len(own) > 1)}."),
-        numbers=(_score_number(first), _score_number(last) if last is not first else _one_try(first), texts),
+        headline=headline,
+        detail=", ".join(details) + ".",
+        evidence=_capital(f"{_scope_of(own[0], scores[0].complete)}{' at each k' * (len(own) > 1)}."),
+        numbers=(*numbers, texts),
         students=((key.run, key.student),),
         grader=key.grader,
         setting=key.setting,
@@ -358,60 +361,57 @@ def _of_one_student(cells: Sequence[Cell]) -> MainResult:
     )
 
 
-def _cells_of_first_student(cells: Sequence[Cell]) -> list[Cell]:
-    """The scored cells of the first student under the first grader, in the main setting if it has that one."""
-    scored = [c for c in cells if c.scores[FULL_MARKS].value is not None and c.key.grader == cells[0].key.grader]
-    for run, student in dict.fromkeys((c.key.run, c.key.student) for c in cells):
-        for setting in (main_setting(cells), *dict.fromkeys(c.key.setting for c in cells)):
-            own = [c for c in scored if (c.key.run, c.key.student, c.key.setting) == (run, student, setting)]
-            if own:
-                return sorted(own, key=lambda c: c.key.k)
-    return []
-
-
-def _percent(cell: Cell) -> str:
-    return f"{in_percent(cell.scores[FULL_MARKS].value or 0.0)} %"
-
-
-def _ends(cell: Cell) -> str:
-    return points_interval(cell.scores[FULL_MARKS].low, cell.scores[FULL_MARKS].high)
-
-
-def _score_number(cell: Cell) -> ResultNumber:
-    score = cell.scores[FULL_MARKS]
-    label = f"of combinations have a text with full marks, k = {cell.key.k}"
-    return ResultNumber(_percent(cell), interval_words(score.low, score.high), label)
-
-
-def _one_try(cell: Cell) -> ResultNumber:
-    score = cell.scores[FULL_MARKS]
-    label = f"of single texts have full marks, k = {cell.key.k}"
-    return ResultNumber(
-        f"{in_percent(score.one_try or 0.0)} %", interval_words(score.one_try_low, score.one_try_high), label
+def contrast_result(contrasts: Sequence[JudgedContrast], cells: Iterable[Cell]) -> MainResult:
+    """The first screen of an experiment with planned comparisons: the first one, and the verdicts of the others."""
+    first = contrasts[0]
+    plan, found = first.contrast, first.judged.gain
+    name, setting, k = plan.other
+    against = name if plan.is_paired else " ".join([name, *([setting] if setting != plan.setting else [])])
+    skills = plural(plan.k, "skill")
+    claim = plan.claim or f"{plan.student} does better than {against}"
+    headline = {
+        "supported": f"Supported: {claim}",
+        "not supported": f"Not supported: {claim}",
+    }.get(first.verdict, f"Too little data to say whether {claim}")
+    scores = f"{in_percent(first.value)}% of its texts and {against} in {in_percent(first.against)}%"
+    detail = (
+        f"with {skills} in one text, {plan.student} earns full marks in {scores}, a difference of "
+        f"{in_percent(found.mean)} points ({interval_words(found.low, found.high)}); {first.judged.words}."
+    )
+    is_one = found.partitions == 1
+    units = "one partition, so the verdict holds for it alone" if is_one else f"{found.partitions} partitions"
+    condition = [f"Condition: {plan.condition}"] if plan.condition else []
+    others = [f"{c.title}: {c.words}" for c in contrasts[1:]]
+    evidence = [f"Setting {plan.setting}, grader {first.grader}, one try, {units}.", *condition]
+    evidence += [f"Planned next, in this order: {'; '.join(others)}."] if others else []
+    return MainResult(
+        headline=headline,
+        detail=detail,
+        evidence=" ".join(evidence),
+        numbers=(
+            ResultNumber(
+                f"{in_percent(first.value)} %", "", f"of the texts of {plan.student} have full marks, k = {plan.k}"
+            ),
+            ResultNumber(f"{in_percent(first.against)} %", "", f"of the texts of {against}, k = {k}"),
+            graded_texts(cells),
+        ),
+        students=tuple(dict.fromkeys((key.run, key.student) for key in first.keys)),
+        grader=first.grader,
+        setting=first.keys[0].setting,
+        k=plan.k,
+        example=first.example,
     )
 
 
-def _cell_scope(cell: Cell, combinations: int) -> str:
+def _scope_of(cell: Cell, combinations: int) -> str:
     """The cell that a sentence is about."""
     generations = max(map(len, cell.points), default=1)
     best = f"best of {generations} texts on " if generations > 1 else ""
     return f"setting {cell.key.setting}, grader {cell.key.grader}, {best}{plural(combinations, 'combination')}"
 
 
-def _found_at(found: Sequence[int], tried: Sequence[int]) -> str:
-    if not found or len(tried) < 2:
-        return ""
-    rest = [k for k in tried if k not in found]
-    but = f", but not at k = {_listed(rest)}" if rest else ", which is every k tried"
-    return f" A difference is found at k = {_listed(found)}{but}."
-
-
 def _listed(ks: Sequence[int]) -> str:
     return ", ".join(map(str, sorted(ks)))
-
-
-def _skills(k: int) -> str:
-    return f"with {plural(k, 'skill')} in one text"
 
 
 def _points(value: float, *, signed: bool) -> str:
