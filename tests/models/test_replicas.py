@@ -398,7 +398,7 @@ def test_an_address_that_refuses_what_another_one_answers_is_set_aside(
     outcomes, (bad, good), moves, _ = asked_at(loses_its_model, after(0.02), count=300, concurrency=8, say=said.append)
 
     assert are_replies(outcomes) and len(outcomes) == 300
-    assert moves == len(bad.bodies) - 20 <= 8
+    assert moves == len(bad.bodies) - 20 <= 40  # one at a time, until the other address has answered
     assert len(good.bodies) == 280
     (line,) = said
     assert bad.address in line and f"HTTP {status}" in line

@@ -75,8 +75,9 @@ class LimitedBudget:
             self._held.discard(key)
             return True
         worst = self.worst(task) or 0.0
-        if not self._may_spend(worst) or not self._may_call():
+        if not self._may_spend(worst) or (self._max_calls is not None and self.calls >= self._max_calls):
             return False
+        self.calls += 1
         self._reserved[key] = worst
         self._reserved_usd += worst
         return True
@@ -148,9 +149,3 @@ class LimitedBudget:
         if abs(room - self._reserved_usd) > _ROUNDING_USD:
             return self._reserved_usd < room
         return sum(self._reserved.values()) <= room
-
-    def _may_call(self) -> bool:
-        if self._max_calls is not None and self.calls + 1 > self._max_calls:
-            return False
-        self.calls += 1
-        return True

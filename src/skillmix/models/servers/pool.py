@@ -98,14 +98,11 @@ class Pool:
             if request is None:
                 return
             outcome = await self._answer(request)
-            self._adapt(outcome, stream)
+            # A call that another address can take says nothing about the model as a whole.
+            is_overload = isinstance(outcome, CallProblem) and outcome.reason in _OVERLOAD and not outcome.may_move
+            if self._room.note(is_turned_away=is_overload):
+                stream.wake()
             results.put_nowait((request, outcome))
-
-    def _adapt(self, outcome: Outcome, stream: "_SharedStream") -> None:
-        # A call that another address can take says nothing about the model as a whole.
-        is_overload = isinstance(outcome, CallProblem) and outcome.reason in _OVERLOAD and not outcome.may_move
-        if self._room.note(is_turned_away=is_overload):
-            stream.wake()
 
 
 class _SharedStream:

@@ -171,7 +171,10 @@ class Replicas:
         """
         answers = await asyncio.gather(*(_checked(replica.server) for replica in self._replicas))
         found = dict(zip((replica.address for replica in self._replicas), answers, strict=True))
-        return _refused(found) or _out_of_reach(found) or _different(found)
+        if all(isinstance(answer, CallProblem) for answer in found.values()):
+            nobody = CallProblem("fatal", _NO_CONNECTION, f"no address answers: {_named(dict.fromkeys(found, ''))}")
+            return _refused(found) or nobody
+        return _refused(found) or _different(found)
 
     async def close(self) -> None:
         """End the checks."""
@@ -183,7 +186,8 @@ class Replicas:
     async def answer(self, request: Request) -> Outcome:
         """Make one call at one address; the problem says whether another address can take the call at once."""
         if not self._is_started:
-            await self._start()
+            self._starting = self._starting or asyncio.create_task(self._first_checks())
+            await asyncio.shield(self._starting)
         if self._unusable is not None:
             return self._unusable
         replica = self.choose(request.key)
@@ -204,7 +208,9 @@ class Replicas:
 
     def choose(self, key: CallKey) -> Replica:
         """The address for a call: from that of its conversation on, the first one that is not clearly more loaded."""
-        self._check_again()
+        for replica in self._replicas:  # check those whose wait is over
+            if replica.down_until is not None and not replica.is_checking and self._clock() >= replica.down_until:
+                self._begin_check(replica)
         number = len(self._replicas)
         home = int.from_bytes(blake2b(conversation_of(key).encode(), digest_size=8).digest()) % number
         candidates = self._candidates(key)
@@ -228,11 +234,10 @@ class Replicas:
         """The problem of a call that another address may answer, with whether the call can move there."""
         now = self._clock()
         is_refused = problem.kind != "passing"
-        is_down = (
-            replica.note_refusal(problem, now, self._replicas)
-            if is_refused
-            else replica.note_problem(problem, sent_at, now)
-        )
+        if is_refused:
+            is_down = replica.note_refusal(problem, now, self._replicas)
+        else:
+            is_down = replica.note_problem(problem, sent_at, now)
         if is_down:
             self._say_down(replica)
         tried = self._tried.setdefault(key, set())
@@ -254,23 +259,12 @@ class Replicas:
         why = {other.address: other.problem.reason if other.problem else "not checked" for other in self._replicas}
         return replace(problem, detail=f"no address answers: {_named(why)}")
 
-    def _check_again(self) -> None:
-        """Begin to check the addresses whose wait is over."""
-        for replica in self._replicas:
-            if replica.down_until is not None and not replica.is_checking and self._clock() >= replica.down_until:
-                self._begin_check(replica)
-
     def _begin_check(self, replica: Replica) -> asyncio.Task[None]:
         replica.is_checking = True
         task = asyncio.create_task(self._check(replica))
         self._checks.add(task)
         task.add_done_callback(self._checks.discard)
         return task
-
-    async def _start(self) -> None:
-        if self._starting is None:
-            self._starting = asyncio.create_task(self._first_checks())
-        await asyncio.shield(self._starting)
 
     async def _first_checks(self) -> None:
         """Check all addresses; an address that takes long joins later."""
@@ -342,14 +336,6 @@ def _refused(found: Mapping[str, Listed]) -> CallProblem | None:
         if isinstance(problem, CallProblem) and problem.kind == "fatal" and problem.reason != _NO_CONNECTION:
             return _at(address, problem)
     return None
-
-
-def _out_of_reach(found: Mapping[str, Listed]) -> CallProblem | None:
-    """The problem if no server answers."""
-    problems = [problem for problem in found.values() if isinstance(problem, CallProblem)]
-    if len(problems) < len(found):
-        return None
-    return CallProblem("fatal", _NO_CONNECTION, f"no address answers: {_named(dict.fromkeys(found, ''))}")
 
 
 def _different(found: Mapping[str, Listed]) -> CallProblem | None:

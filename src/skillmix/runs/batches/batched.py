@@ -14,6 +14,7 @@ import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -81,8 +82,6 @@ class OpenBatch:
     next_look: float = 0.0
     wait: float = 0.0
     looks: int = 0
-    handed_out: int = 0
-    """Calls of the batch that were given their outcomes."""
     doubted: float | None = None
     """Since when the batch, or a part of its results, is missing at each look."""
 
@@ -226,7 +225,7 @@ class Batched:
 
     async def _drive(self) -> None:
         """Send and look, until the stream of calls is over and none is left."""
-        while not (self._is_over and not self.resting):
+        while True:
             if self._is_leaving:
                 waiting = [request for batch in self._batches.values() for request in batch.waiting.values()]
                 for request in [*self._pending.values(), *waiting]:
@@ -245,21 +244,15 @@ class Batched:
                     await self._send(list(self._pending.values())[: self._most])
                 self._is_busy = False
                 self.look_around()
-            await self._wait()
-
-    async def _wait(self) -> None:
-        """Sleep until a call arrives, a look is due or it is time to see whether calls can be sent."""
-        if self._is_over and not self.resting:
-            return
-        looks = [batch.next_look for batch in self._batches.values() if not batch.is_over]
-        wait = min(looks, default=time.monotonic() + PACE.longest_wait) - time.monotonic()
-        wait = min(wait, PACE.tick if self._pending or self._is_leaving else 10 * PACE.tick)
-        self._wake.clear()
-        try:
-            async with asyncio.timeout(max(wait, 0.001)):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+            if self._is_over and not self.resting:
+                return
+            looks = [batch.next_look for batch in self._batches.values() if not batch.is_over]
+            wait = min(looks, default=time.monotonic() + PACE.longest_wait) - time.monotonic()
+            wait = min(wait, PACE.tick if self._pending or self._is_leaving else 10 * PACE.tick)
+            self._wake.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(wait, 0.001)):
+                    await self._wake.wait()
 
     # Sending
 
@@ -514,14 +507,11 @@ class Batched:
     def _hand_out(self, batch: OpenBatch) -> None:
         """Give every call that waits its outcome."""
         for custom, request in batch.waiting.items():
-            line = batch.lines.get(custom)
+            line = batch.lines.pop(custom, None)
             outcome = batch.without if line is None else self._client.outcome(request, line)
             self._tags.pop(request.key, None)
             self._answers.put_nowait((request, outcome))
-        batch.handed_out += len(batch.waiting)
         batch.waiting.clear()
-        if batch.handed_out >= len(batch.order):
-            self._batches.pop(batch.stored.tag, None)
 
     def _words(self, batch: OpenBatch) -> str:
         calls = plural(batch.stored.requests, "call")
