@@ -12,7 +12,8 @@ from typing import Any, Final
 from skillmix.errors import UserError
 from skillmix.files import json_object
 from skillmix.hashing import digest
-from skillmix.models.bundled import bundled_model, cache_folder
+from skillmix.models.bundled import bundled_model, bundled_models, cache_folder
+from skillmix.models.hub import cached_folder, hub_folder, is_hub_id, is_whole
 from skillmix.models.lineage_files import BaseEntry, extended_chain, read_model_file
 from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 
@@ -69,24 +70,31 @@ class Checkpoint:
         return sum(file.stat().st_size for folder in (self.base, *self.adapters) for file in _weight_files(folder))
 
 
-def checkpoint_of(spec: ModelSpec, *, chain: tuple[Path, ...] = ()) -> Checkpoint:
-    """The folders of a local or bundled model; a bundled model is downloaded if it is not in the cache.
+def checkpoint_of(spec: ModelSpec, *, chain: tuple[Path, ...] = (), fetches: bool = True) -> Checkpoint:
+    """The folders of a local or bundled model; a model that is not in the cache is downloaded.
 
-    `chain` holds the adapters that led here, each naming the next as its base.
+    `chain` holds the adapters that led here, each naming the next as its base. Without `fetches` the folder of an id on
+    the Hub may lack its weights, and a model that the cache lacks is an error.
     """
     base, adapter_names = base_and_adapters(spec)
+    adapters = tuple(_folder_of(name, fetches=fetches) for name in adapter_names)
+    for adapter in adapters:
+        if not (adapter / ADAPTER).is_file():
+            raise UserError(
+                f"There is no adapter in {adapter}.", hint="An adapter is a folder with adapter_config.json."
+            )
     if spec.provider == "bundled":
-        return Checkpoint(bundled_model(base), tuple(_adapter_folder(name) for name in adapter_names))
-    folder = Path(base).expanduser()
-    adapters = tuple(_adapter_folder(name) for name in adapter_names)
+        return Checkpoint(bundled_model(base), adapters)
+    folder = _folder_of(base, fetches=fetches)
     if (folder / "config.json").is_file():
         return Checkpoint(folder, adapters)
     if (folder / ADAPTER).is_file():
-        under = checkpoint_of(_base_spec(folder), chain=extended_chain(chain, folder))
+        under = checkpoint_of(_base_spec(folder), chain=extended_chain(chain, folder), fetches=fetches)
         return Checkpoint(under.base, (*under.adapters, folder, *adapters))
     raise UserError(
         f"There is no checkpoint in {folder}.",
-        hint="PATH in local:PATH is a folder with config.json; ADAPTER in local:PATH+ADAPTER has adapter_config.json.",
+        hint="PATH in local:PATH is a folder with config.json, or ORG/NAME on the Hub; ADAPTER in local:PATH+ADAPTER "
+        "has adapter_config.json.",
     )
 
 
@@ -142,7 +150,7 @@ def named_folders(spec: ModelSpec) -> tuple[Path, ...]:
     """The folders that a local or bundled spec names, the base first; a bundled base has no folder of its own."""
     base, adapters = base_and_adapters(spec)
     names = (base, *adapters) if spec.provider != "bundled" else adapters
-    return tuple(Path(name).expanduser() for name in names)
+    return tuple(cached_folder(name) or Path(name).expanduser() for name in names)
 
 
 def weights_hash(folder: Path) -> str:
@@ -258,11 +266,24 @@ def _base_spec(adapter: Path) -> ModelSpec:
     return spec
 
 
-def _adapter_folder(name: str) -> Path:
-    folder = Path(name).expanduser()
-    if not (folder / ADAPTER).is_file():
-        raise UserError(f"There is no adapter in {folder}.", hint="An adapter is a folder with adapter_config.json.")
+def _folder_of(name: str, *, fetches: bool = True) -> Path:
+    """The folder that a path names, or the one in the cache with the files of an id on the Hub."""
+    if not is_hub_id(name):
+        return Path(name).expanduser()
+    folder = hub_folder(name) if fetches else cached_folder(name)
+    if folder is None:
+        raise UserError(f"{name} is no folder, and not in the cache of the Hub.", hint="A run fetches it.")
     return folder
+
+
+def would_download(spec: ModelSpec) -> bool:
+    """Whether files of a model come from elsewhere: a bundled model or an id on the Hub that is not in the cache."""
+    base, adapters = base_and_adapters(spec)
+    if spec.provider == "bundled" and any(m.spec == f"bundled:{base}" and not m.folder for m in bundled_models()):
+        return True
+    names = adapters if spec.provider == "bundled" else (base, *adapters)
+    folders = [cached_folder(name) for name in names if is_hub_id(name)]
+    return any(folder is None or not is_whole(folder) for folder in folders)
 
 
 def _folder_names(parts: Sequence[str]) -> Iterator[str]:

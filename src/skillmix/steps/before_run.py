@@ -19,12 +19,19 @@ from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, Settings, cells_of, place_of, settings_by_model
 from skillmix.experiment.step_base import JOINED, Step, student_name
 from skillmix.experiment.train_step import CHAT_TEMPLATES, TrainStep
-from skillmix.models.bundled import bundled_models
-from skillmix.models.checkpoints import Checkpoint, checkpoint_of, lacks_chat_template, require_serving
+from skillmix.models.checkpoints import (
+    Checkpoint,
+    base_and_adapters,
+    checkpoint_of,
+    lacks_chat_template,
+    require_serving,
+    would_download,
+)
+from skillmix.models.hub import Kind, hub_folder, is_hub_id, is_pinned, pinned
 from skillmix.models.lineage_files import read_model_file
 from skillmix.models.local.model import check_chat_template
 from skillmix.models.servers.keys import servers_of
-from skillmix.models.specs import Access, ModelSpec, parse_spec, provider_of
+from skillmix.models.specs import Access, asked_model, parse_spec, provider_of
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.batches.step_batches import opened_clients, price_of_calls
 from skillmix.runs.calling import StepContext, opened_models
@@ -98,6 +105,62 @@ def plan_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step],
     yield from _local_model_checks(experiment, steps)
 
 
+def pinned_experiment(experiment: Experiment, run: Run) -> Experiment:
+    """The experiment with a commit behind each id on the Hub: the one that the run has, or the newest for a new id."""
+    known: dict[str, str] = {}
+    if run.experiment_file.exists():
+        stored = run.experiment
+        used: list[Settings] = [*stored.students.values(), *stored.graders.values()]
+        names = [name for one in used for name in hub_ids(one.asked)]
+        names += [name for step in stored.steps if isinstance(step, TrainStep) for name in step.data]
+        known = {name.partition("@")[0]: name for name in names if is_pinned(name)}
+
+    def pin(name: str, kind: Kind) -> str:
+        return (known.get(name) or pinned(name, kind)) if is_hub_id(name) else name
+
+    def with_commits(model: str) -> str:
+        asked = asked_model(model)
+        if asked is None or not hub_ids(asked):
+            return model
+        base, adapters = base_and_adapters(parse_spec(asked))
+        names = "+".join(pin(name, "model") for name in (base, *adapters))
+        return f"{model.removesuffix(asked)}{parse_spec(asked).provider}:{names}"
+
+    steps = [
+        step.model_copy(update={"data": [pin(name, "dataset") for name in step.data]})
+        if isinstance(step, TrainStep)
+        else step
+        for step in experiment.steps
+    ]
+    students = {n: s.model_copy(update={"model": with_commits(s.model)}) for n, s in experiment.students.items()}
+    graders = {n: s.model_copy(update={"model": with_commits(s.model)}) for n, s in experiment.graders.items()}
+    return experiment.model_copy(update={"students": students, "graders": graders, "steps": steps})
+
+
+def hub_ids(asked: str | None) -> list[str]:
+    """The ids on the Hub in a model's spec."""
+    spec = None if asked is None else parse_spec(asked)
+    if spec is None or not provider_of(spec).has_checkpoint:
+        return []
+    base, own_adapters = base_and_adapters(spec)
+    return [name for name in (base, *own_adapters) if is_hub_id(name)]
+
+
+def fetch_from_hub(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> None:
+    """Download models and data sets that the cache lacks, once nothing else in the experiment stands in the way."""
+    settings: list[Settings] = [*experiment.students.values(), *experiment.graders.values()]
+    models = {one.asked: parse_spec(str(one.asked)) for one in settings if hub_ids(one.asked)}
+    data = [name for step in steps if isinstance(step, TrainStep) for name in step.data if is_hub_id(name)]
+    missing = [spec for spec in models.values() if would_download(spec)]
+    if missing or data:
+        refuse(experiment.name, errors_of(plan_checks(experiment, catalog, steps, run)))
+    for spec in missing:
+        say(f"fetching {spec}")
+        checkpoint_of(spec)
+    for name in data:
+        hub_folder(name, "dataset")
+
+
 def student_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> Checks:
     """Checks for students without a model, unless one of these steps trains it, and for those that no step may ask."""
     now = with_trained(experiment, run)
@@ -140,10 +203,11 @@ def _local_model_checks(experiment: Experiment, steps: Sequence[Step]) -> Checks
 
 def _checkpoint_here(asked: str | None) -> Checkpoint | None:
     """The checkpoint of a model whose files are on this machine."""
-    if asked is None or not provider_of(asked).has_checkpoint or would_download(parse_spec(asked)):
+    spec = None if asked is None else parse_spec(asked)
+    if spec is None or not provider_of(spec).has_checkpoint or (spec.provider == "bundled" and would_download(spec)):
         return None
     try:
-        return checkpoint_of(parse_spec(asked))
+        return checkpoint_of(spec, fetches=False)
     except UserError:  # the checks of files name what is missing
         return None
 
@@ -292,12 +356,6 @@ def require_access(settings: Settings) -> None:
         checkpoint_of(spec)
     elif provider.is_served:
         servers_of(spec, Access(settings.key, settings.insecure))
-
-
-def would_download(spec: ModelSpec) -> bool:
-    """Whether a model is a bundled one that is not in the cache yet."""
-    base = str(spec).partition("+")[0]
-    return any(model.spec == base and not model.folder for model in bundled_models())
 
 
 _LONGEST_PROBE: Final = 8.0

@@ -21,6 +21,7 @@ from skillmix.experiment.costs import load_prices
 from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.plan import Settings, graded_cells, settings_by_model
 from skillmix.experiment.step_base import Step
+from skillmix.models.checkpoints import would_download
 from skillmix.models.local.resident import MODELS
 from skillmix.models.ray import Placement, ray_cluster
 from skillmix.models.servers.managed import keeping_servers
@@ -41,13 +42,14 @@ from skillmix.steps.before_run import (
     check_journal,
     check_packages,
     check_plan,
+    fetch_from_hub,
     file_checks,
+    pinned_experiment,
     plan_checks,
     prices_by_model,
     probe_models,
     require_access,
     student_checks,
-    would_download,
 )
 from skillmix.steps.calls import drop_unusable_skips
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
@@ -224,13 +226,15 @@ def run_checked(
 ) -> RunResult:
     """Run the steps of an experiment that is in memory."""
     started = time.monotonic()
-    steps = (wanted or StepFilter()).select(experiment)
     catalog = load_catalog(experiment.catalog, *experiment.other_catalogs)
     run = new_run(experiment.name)
+    experiment = pinned_experiment(experiment, run)
+    steps = (wanted or StepFilter()).select(experiment)
     at_once = _taken_at_once(steps, experiment, catalog, run)
     if at_once is not None:
         return replace(at_once, seconds=time.monotonic() - started)
     check_packages(experiment, steps, run, calls_here=not on_ray)
+    fetch_from_hub(experiment, catalog, steps, run)
     if not on_ray:  # workers have their own models
         _begin_to_load(experiment, steps, run)
     checks = (
@@ -374,11 +378,13 @@ def train_steps(path: Path, *, changes: Sequence[str] = (), only: str | None = N
     """Run only the train steps of an experiment file, also as one of several processes under torchrun."""
     experiment = load_experiment(path, changes=changes)
     run = new_run(experiment.name)
+    experiment = pinned_experiment(experiment, run)
     chosen = chosen_steps(experiment, only)
     if not is_first_rank():
         with RunProgress(()) as progress:
             return [train_step(experiment, step, run, progress) for step in chosen]
     catalog = load_catalog(experiment.catalog, *experiment.other_catalogs)
+    fetch_from_hub(experiment, catalog, chosen, run)
     check_plan(experiment, catalog, chosen, run)
     trained: list[Trained] = []
     with (

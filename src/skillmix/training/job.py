@@ -17,6 +17,7 @@ from skillmix.experiment.steps import DatasetStep
 from skillmix.experiment.train_step import TrainStep
 from skillmix.hashing import digest
 from skillmix.models.checkpoints import Checkpoint, checkpoint_of
+from skillmix.models.hub import cached_folder, hub_folder, is_hub_id
 from skillmix.models.lineage_files import (
     LINEAGE_FILE,
     BaseEntry,
@@ -266,7 +267,7 @@ def check_data(step: TrainStep) -> None:
     for name in step.data:
         if "/" not in name:
             continue
-        path = Path(name).expanduser()
+        path = (cached_folder(name, "dataset") if is_hub_id(name) else None) or Path(name).expanduser()
         if not path.is_file() and not (path / "train.jsonl").is_file():
             raise _no_data(name, path)
         read_dataset_file(path, strict=True)
@@ -287,7 +288,7 @@ def _of_step(name: str, run: Path) -> TrainingSource:
 
 
 def _file_or_folder(name: str) -> TrainingSource:
-    path = Path(name).expanduser()
+    path = hub_folder(name, "dataset") if is_hub_id(name) else Path(name).expanduser()
     if path.is_dir():
         return _of_folder(name, path)
     if not path.is_file():

@@ -47,6 +47,7 @@ _GRACE: Final = 15.0
 """Seconds in which the guard ends a server."""
 _QUIET: Final = 60.0
 """Seconds between two lines about a server that is starting."""
+_LOG_KEPT: Final = 7 * 24 * 3600.0
 _LINES_SHOWN: Final = 15
 _RANKS: Final = (8, 16, 32, 64, 128, 256, 320, 512)
 """The largest ranks of adapters that vLLM can be told."""
@@ -113,7 +114,8 @@ def _launch_of(spec: ModelSpec, concurrency: int) -> _Launch:
         # Decoding settings come from the request alone.
         plain = ("--top-k", "0", "--top-p", "1", "--min-p", "0", "--repeat-penalty", "1")
         lora = [part for adapter in adapters for part in ("--lora", adapter)]
-        return _Launch(spec.provider, (*_program("llamacpp"), "--model", model, *sizes, *plain, *lora), states)
+        command = (*_program("llamacpp"), "--model", model, "--alias", _SERVED, *sizes, *plain, *lora)
+        return _Launch(spec.provider, command, states)
     checkpoint = checkpoint_of(spec)
     if len(checkpoint.adapters) > 1:
         raise UserError(
@@ -151,6 +153,9 @@ class _ManagedServer:
         environment = {k: v for k, v in os.environ.items() if k not in hidden and not k.endswith("_KEY")}
         logs = cache_folder() / "servers"
         logs.mkdir(parents=True, exist_ok=True)
+        for old in logs.glob("*.log"):  # of processes that were killed
+            if time.time() - old.stat().st_mtime > _LOG_KEPT:
+                old.unlink(missing_ok=True)
         with NamedTemporaryFile(prefix=f"{launch.provider}-", suffix=".log", dir=logs, delete=False) as log:
             self.log = Path(log.name)
             self._process = subprocess.Popen(

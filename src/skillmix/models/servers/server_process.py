@@ -38,15 +38,15 @@ def xllamacpp(arguments: list[str]) -> int:
     import xllamacpp as llama
 
     parser = argparse.ArgumentParser()
-    for name, kind in {"model": str, "host": str, "lora": str, "port": int, "parallel": int, "ctx-size": int}.items():
-        parser.add_argument(f"--{name}", type=kind)
-    for name in ("top-p", "min-p", "repeat-penalty"):
-        parser.add_argument(f"--{name}", type=float)
-    parser.add_argument("--top-k", type=int)
+    kinds = {str: "model alias host lora", int: "port parallel ctx-size top-k", float: "top-p min-p repeat-penalty"}
+    for kind, names in kinds.items():
+        for name in names.split():
+            parser.add_argument(f"--{name}", type=kind)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     given = parser.parse_args(arguments)
     params = llama.CommonParams()
     params.model.path, params.hostnames, params.port = given.model, [given.host], given.port
+    params.model_alias = {given.alias}
     params.n_parallel, params.n_ctx, params.cpuparams.n_threads = given.parallel, given.ctx_size, given.threads
     params.sampling.top_k, params.sampling.top_p, params.sampling.min_p = given.top_k, given.top_p, given.min_p
     params.sampling.penalty_repeat = given.repeat_penalty

@@ -1,0 +1,101 @@
+"""Models and data sets on the Hugging Face Hub, by id: `ORG/NAME`, or `ORG/NAME@REVISION` for a branch, tag or commit.
+
+A run pins each id to a commit. What is cached is used without a look at the Hub; `HF_HUB_OFFLINE=1` forbids any. Only
+safetensors, tokenizers and JSON files of models are fetched, and no code.
+"""
+
+import os
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, Literal
+
+from skillmix.errors import UserError
+from skillmix.files import json_object
+
+Kind = Literal["model", "dataset"]
+_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+_FILES: Final[dict[Kind, list[str]]] = {
+    "model": ["*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model"],
+    "dataset": ["train.jsonl", "validation.jsonl", "skillmix.json"],
+}
+_FIRST: Final[dict[Kind, list[str]]] = {
+    "model": ["config.json", "adapter_config.json", "skillmix.json"],
+    "dataset": ["skillmix.json"],
+}
+"""Small files that say what a repository holds; they are fetched when its commit is looked up."""
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether a name can be an id on the Hub, and is no file or folder here.
+
+    >>> is_hub_id("org/name"), is_hub_id("org/name@v1.0"), is_hub_id("./org/name"), is_hub_id("name")
+    (True, True, False, False)
+    """
+    return _ID.fullmatch(name) is not None and not Path(name).exists()
+
+
+def is_pinned(name: str) -> bool:
+    """Whether an id names a commit, which never changes."""
+    return _COMMIT.fullmatch(name.partition("@")[2]) is not None
+
+
+def pinned(name: str, kind: Kind = "model") -> str:
+    """An id with the commit that its revision is at now, or was at when it was last cached."""
+    return name if is_pinned(name) else f"{name.partition('@')[0]}@{_fetched(name, kind, _FIRST[kind]).name}"
+
+
+def cached_folder(name: str, kind: Kind = "model") -> Path | None:
+    """The folder of an id in the user's cache, whole or not; None if the cache does not have it."""
+    if not is_hub_id(name) or find_spec("huggingface_hub") is None:
+        return None
+    try:
+        return _fetched(name, kind, _FIRST[kind], is_offline=True)
+    except UserError:
+        return None
+
+
+def hub_folder(name: str, kind: Kind = "model") -> Path:
+    """The folder of an id with all its files, which are downloaded unless the cache has them."""
+    folder = cached_folder(name, kind) if is_pinned(name) else None
+    return folder if folder is not None and is_whole(folder) else _fetched(name, kind, _FILES[kind])
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a folder has a data set's conversations, or a model's weights and the files that load them."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        parts = json_object(index.read_bytes(), source=str(index), hint="Delete it, so that it is fetched again.")
+        return all((folder / name).is_file() for name in set(parts.get("weight_map", {}).values()))
+    return any(folder.glob("*.safetensors")) or (folder / "train.jsonl").is_file()
+
+
+def _fetched(name: str, kind: Kind, files: list[str], *, is_offline: bool = False) -> Path:
+    if find_spec("huggingface_hub") is None:
+        raise UserError(
+            f"There is no folder {name}, and fetching it from the Hub needs huggingface_hub.",
+            hint="pip install 'skillmix[hub]'",
+        )
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    repository, _, revision = name.partition("@")
+    offline = is_offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+    try:
+        return Path(
+            snapshot_download(
+                repository,
+                repo_type=kind,
+                revision=revision or None,
+                allow_patterns=files,
+                ignore_patterns=["*/*"],
+                local_files_only=offline,
+            )
+        )
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(
+            f"The {kind} {name} cannot be fetched from the Hub: {reason}",
+            hint=f"Check the id, the network and HF_TOKEN; or fetch it elsewhere: hf download {repository}.",
+        ) from None
