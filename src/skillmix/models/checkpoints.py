@@ -12,8 +12,8 @@ from typing import Any, Final
 from skillmix.errors import UserError
 from skillmix.files import json_object
 from skillmix.hashing import digest
-from skillmix.models.bundled import bundled_model, bundled_models, cache_folder
-from skillmix.models.hub import cached_folder, hub_folder, is_hub_id, is_whole
+from skillmix.models.bundled import bundled_model, cache_folder
+from skillmix.models.hub import cached_folder, hub_folder, is_hub_id
 from skillmix.models.lineage_files import BaseEntry, extended_chain, read_model_file
 from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 
@@ -274,16 +274,6 @@ def _folder_of(name: str, *, fetches: bool = True) -> Path:
     if folder is None:
         raise UserError(f"{name} is no folder, and not in the cache of the Hub.", hint="A run fetches it.")
     return folder
-
-
-def would_download(spec: ModelSpec) -> bool:
-    """Whether files of a model come from elsewhere: a bundled model or an id on the Hub that is not in the cache."""
-    base, adapters = base_and_adapters(spec)
-    if spec.provider == "bundled" and any(m.spec == f"bundled:{base}" and not m.folder for m in bundled_models()):
-        return True
-    names = adapters if spec.provider == "bundled" else (base, *adapters)
-    folders = [cached_folder(name) for name in names if is_hub_id(name)]
-    return any(folder is None or not is_whole(folder) for folder in folders)
 
 
 def _folder_names(parts: Sequence[str]) -> Iterator[str]:

@@ -12,17 +12,18 @@ from typing import Final, Literal
 
 from skillmix.errors import UserError
 from skillmix.files import json_object
+from skillmix.models.lineage_files import LINEAGE_FILE
 
 Kind = Literal["model", "dataset"]
 _ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _FILES: Final[dict[Kind, list[str]]] = {
     "model": ["*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model"],
-    "dataset": ["train.jsonl", "validation.jsonl", "skillmix.json"],
+    "dataset": ["train.jsonl", "validation.jsonl", LINEAGE_FILE],
 }
 _FIRST: Final[dict[Kind, list[str]]] = {
-    "model": ["config.json", "adapter_config.json", "skillmix.json"],
-    "dataset": ["skillmix.json"],
+    "model": ["config.json", "adapter_config.json", LINEAGE_FILE],
+    "dataset": [LINEAGE_FILE],
 }
 """Small files that say what a repository holds; they are fetched when its commit is looked up."""
 
@@ -58,8 +59,8 @@ def cached_folder(name: str, kind: Kind = "model") -> Path | None:
 
 def hub_folder(name: str, kind: Kind = "model") -> Path:
     """The folder of an id with all its files, which are downloaded unless the cache has them."""
-    folder = cached_folder(name, kind) if is_pinned(name) else None
-    return folder if folder is not None and is_whole(folder) else _fetched(name, kind, _FILES[kind])
+    is_here = is_pinned(name) and not is_missing(name, kind)
+    return _fetched(name, kind, _FILES[kind], is_offline=is_here)
 
 
 def is_whole(folder: Path) -> bool:
@@ -71,10 +72,16 @@ def is_whole(folder: Path) -> bool:
     return any(folder.glob("*.safetensors")) or (folder / "train.jsonl").is_file()
 
 
+def is_missing(name: str, kind: Kind = "model") -> bool:
+    """Whether files of an id are not in the cache."""
+    folder = cached_folder(name, kind)
+    return folder is None or not is_whole(folder)
+
+
 def _fetched(name: str, kind: Kind, files: list[str], *, is_offline: bool = False) -> Path:
     if find_spec("huggingface_hub") is None:
         raise UserError(
-            f"There is no folder {name}, and fetching it from the Hub needs huggingface_hub.",
+            f"There is no folder {name}, and fetching a {kind} from the Hub needs huggingface_hub.",
             hint="pip install 'skillmix[hub]'",
         )
     from huggingface_hub import snapshot_download
@@ -96,6 +103,6 @@ def _fetched(name: str, kind: Kind, files: list[str], *, is_offline: bool = Fals
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
-            f"The {kind} {name} cannot be fetched from the Hub: {reason}",
+            f"There is no folder {name}, and no {kind} of that id can be fetched from the Hub: {reason}",
             hint=f"Check the id, the network and HF_TOKEN; or fetch it elsewhere: hf download {repository}.",
         ) from None

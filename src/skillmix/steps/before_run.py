@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -19,19 +19,19 @@ from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, Settings, cells_of, place_of, settings_by_model
 from skillmix.experiment.step_base import JOINED, Step, student_name
 from skillmix.experiment.train_step import CHAT_TEMPLATES, TrainStep
+from skillmix.models.bundled import bundled_models
 from skillmix.models.checkpoints import (
     Checkpoint,
     base_and_adapters,
     checkpoint_of,
     lacks_chat_template,
     require_serving,
-    would_download,
 )
-from skillmix.models.hub import Kind, hub_folder, is_hub_id, is_pinned, pinned
+from skillmix.models.hub import Kind, hub_folder, is_hub_id, is_missing, is_pinned, pinned
 from skillmix.models.lineage_files import read_model_file
 from skillmix.models.local.model import check_chat_template
 from skillmix.models.servers.keys import servers_of
-from skillmix.models.specs import Access, asked_model, parse_spec, provider_of
+from skillmix.models.specs import Access, ModelSpec, asked_model, parse_spec, provider_of
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.batches.step_batches import opened_clients, price_of_calls
 from skillmix.runs.calling import StepContext, opened_models
@@ -108,15 +108,19 @@ def plan_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step],
 def pinned_experiment(experiment: Experiment, run: Run) -> Experiment:
     """The experiment with a commit behind each id on the Hub: the one that the run has, or the newest for a new id."""
     known: dict[str, str] = {}
-    if run.experiment_file.exists():
-        stored = run.experiment
+    with suppress(UserError):  # a file of an older version may have keys that are gone; it has no ids
+        stored = run.experiment if run.experiment_file.exists() else experiment
         used: list[Settings] = [*stored.students.values(), *stored.graders.values()]
         names = [name for one in used for name in hub_ids(one.asked)]
         names += [name for step in stored.steps if isinstance(step, TrainStep) for name in step.data]
         known = {name.partition("@")[0]: name for name in names if is_pinned(name)}
 
     def pin(name: str, kind: Kind) -> str:
-        return (known.get(name) or pinned(name, kind)) if is_hub_id(name) else name
+        if not is_hub_id(name):
+            return name
+        with suppress(UserError):  # the checks say why it cannot be had, with all other faults
+            return known.get(name) or pinned(name, kind)
+        return name
 
     def with_commits(model: str) -> str:
         asked = asked_model(model)
@@ -149,16 +153,16 @@ def hub_ids(asked: str | None) -> list[str]:
 def fetch_from_hub(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> None:
     """Download models and data sets that the cache lacks, once nothing else in the experiment stands in the way."""
     settings: list[Settings] = [*experiment.students.values(), *experiment.graders.values()]
-    models = {one.asked: parse_spec(str(one.asked)) for one in settings if hub_ids(one.asked)}
-    data = [name for step in steps if isinstance(step, TrainStep) for name in step.data if is_hub_id(name)]
-    missing = [spec for spec in models.values() if would_download(spec)]
-    if missing or data:
+    wanted: dict[str, Kind] = dict.fromkeys((name for one in settings for name in hub_ids(one.asked)), "model")
+    wanted |= dict.fromkeys(
+        (name for s in steps if isinstance(s, TrainStep) for name in s.data if is_pinned(name)), "dataset"
+    )
+    missing = {name: kind for name, kind in wanted.items() if is_pinned(name) and is_missing(name, kind)}
+    if missing:
         refuse(experiment.name, errors_of(plan_checks(experiment, catalog, steps, run)))
-    for spec in missing:
-        say(f"fetching {spec}")
-        checkpoint_of(spec)
-    for name in data:
-        hub_folder(name, "dataset")
+    for name, kind in missing.items():
+        say(f"fetching the {kind} {name}")
+        hub_folder(name, kind)
 
 
 def student_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> Checks:
@@ -204,7 +208,7 @@ def _local_model_checks(experiment: Experiment, steps: Sequence[Step]) -> Checks
 def _checkpoint_here(asked: str | None) -> Checkpoint | None:
     """The checkpoint of a model whose files are on this machine."""
     spec = None if asked is None else parse_spec(asked)
-    if spec is None or not provider_of(spec).has_checkpoint or (spec.provider == "bundled" and would_download(spec)):
+    if spec is None or not provider_of(spec).has_checkpoint or would_download(spec):
         return None
     try:
         return checkpoint_of(spec, fetches=False)
@@ -353,9 +357,15 @@ def require_access(settings: Settings) -> None:
     spec = parse_spec(str(settings.asked))
     provider = provider_of(spec)
     if provider.has_checkpoint and not would_download(spec):
-        checkpoint_of(spec)
+        checkpoint_of(spec, fetches=False)
     elif provider.is_served:
         servers_of(spec, Access(settings.key, settings.insecure))
+
+
+def would_download(spec: ModelSpec) -> bool:
+    """Whether a model is a bundled one that is not in the cache yet."""
+    base = str(spec).partition("+")[0]
+    return any(model.spec == base and not model.folder for model in bundled_models())
 
 
 _LONGEST_PROBE: Final = 8.0

@@ -21,7 +21,6 @@ from skillmix.experiment.costs import load_prices
 from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.plan import Settings, graded_cells, settings_by_model
 from skillmix.experiment.step_base import Step
-from skillmix.models.checkpoints import would_download
 from skillmix.models.local.resident import MODELS
 from skillmix.models.ray import Placement, ray_cluster
 from skillmix.models.servers.managed import keeping_servers
@@ -50,6 +49,7 @@ from skillmix.steps.before_run import (
     probe_models,
     require_access,
     student_checks,
+    would_download,
 )
 from skillmix.steps.calls import drop_unusable_skips
 from skillmix.steps.estimates import CallEstimate, EstimateBasis

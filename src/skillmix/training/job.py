@@ -231,7 +231,7 @@ def check_base(step: TrainStep, experiment: Experiment, run: Run) -> None:
     if step.base.startswith("step:"):
         return
     base = base_spec(experiment, step, run)
-    checkpoint = checkpoint_in(base)
+    checkpoint = checkpoint_of(parse_spec(base), fetches=False) if shape_of(base) is None else None
     if checkpoint is None:
         _check_new_base(step, base)
     elif not checkpoint.bytes():
