@@ -29,7 +29,7 @@ import yaml
 from torch import nn
 from torch.nn import functional
 
-from skillmix.catalog.files import SHIPPED
+from skillmix.files import SHIPPED
 from skillmix.models.shapes import ModelShape
 
 BATCH, RATE, ADAM_RATE, WARMUP = 48, 0.02, 3e-3, 50

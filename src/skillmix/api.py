@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from skillmix.catalog.catalog import SETTINGS, Catalog, Setting
 from skillmix.catalog.combinations import Combination, Draw, draw_combinations
-from skillmix.catalog.files import with_listed_skills
 from skillmix.checkers.judge import Verdict
 from skillmix.datasets.build import WrittenDataset
 from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
@@ -19,6 +18,7 @@ from skillmix.errors import UserError
 from skillmix.exchange.export import vote_rows
 from skillmix.experiment.experiment import Experiment, experiment_of, load_experiment
 from skillmix.experiment.recipes import ShownMode, plain_recipe, recipe_named
+from skillmix.files import with_listed_skills
 from skillmix.frequencies.counting import FrequencyWanted, count_skills
 from skillmix.frequencies.frequency_file import FrequencyResult
 from skillmix.grading.answers import plain_answer

@@ -2,8 +2,8 @@
 
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from itertools import takewhile
@@ -15,8 +15,6 @@ from skillmix.hashing import digest, seed_of, short_id
 from skillmix.render import shortened
 
 Role = Literal["system", "user", "assistant"]
-_new: Final = object.__new__
-_set: Final = object.__setattr__
 LONGEST_NAME: Final = 100
 """Letters of the name of a run, a step, a student or a grader; files have such names."""
 _NAME = re.compile(r"[._-]*[a-z0-9][a-z0-9._-]*")
@@ -36,19 +34,6 @@ class Message:
     def content_hash(self) -> str:
         """The hash under which a journal stores the message."""
         return content_address(self.role, self.content)
-
-    def __reduce__(self) -> "tuple[Callable[[Role, str, str], Message], tuple[Role, str, str]]":
-        """Pickle with the hash: what goes to another process is stored there, and was checked here."""
-        return _message, (self.role, self.content, self.content_hash)
-
-
-def _message(role: Role, content: str, content_hash: str) -> Message:
-    message = _new(Message)
-    fields = message.__dict__
-    fields["role"] = role
-    fields["content"] = content
-    fields["content_hash"] = content_hash
-    return message
 
 
 def content_address(role: Role, content: str) -> str:
@@ -114,10 +99,6 @@ class GenerateKey:
     generation: int
     turn: int
 
-    def __reduce__(self) -> "tuple[type[GenerateKey], tuple[str, str, int, int]]":
-        """Pickle as a plain tuple: the default of such classes takes three times as long."""
-        return GenerateKey, (self.student, self.combination, self.generation, self.turn)
-
     def __str__(self) -> str:
         return f"generate/{self.student}/{self.combination}/{self.generation}/{self.turn}"
 
@@ -133,11 +114,6 @@ class GradeKey:
     grader: str
     round: int
     attempt: int
-
-    def __reduce__(self) -> "tuple[type[GradeKey], tuple[str, str, int, str, str, int, int]]":
-        """Pickle as a plain tuple."""
-        place = (self.student, self.combination, self.generation, self.text)
-        return GradeKey, (*place, self.grader, self.round, self.attempt)
 
     def __str__(self) -> str:
         return (
@@ -227,32 +203,8 @@ class Reply:
                 object.__setattr__(self, name, None)
 
     def with_cost(self, cost_usd: float) -> "Reply":
-        """The same reply with its cost; unlike `replace`, it does not check the text again."""
-        return _reply(self.text, self.finish, self.input_tokens, self.output_tokens, cost_usd, self.not_sent)
-
-    def __reduce__(self) -> "tuple[Callable[..., Reply], tuple[object, ...]]":
-        """Pickle as a plain tuple: a reply that was checked once is not checked again."""
-        tokens = (self.input_tokens, self.output_tokens)
-        return _reply, (self.text, self.finish, *tokens, self.cost_usd, self.not_sent)
-
-
-def _reply(
-    text: str,
-    finish: str | None,
-    input_tokens: int | None,
-    output_tokens: int | None,
-    cost_usd: float | None,
-    not_sent: tuple[str, ...],
-) -> Reply:
-    reply = _new(Reply)
-    # One line for each field: a loop over their names takes twice as long, and millions of replies come this way.
-    _set(reply, "text", text)
-    _set(reply, "finish", finish)
-    _set(reply, "input_tokens", input_tokens)
-    _set(reply, "output_tokens", output_tokens)
-    _set(reply, "cost_usd", cost_usd)
-    _set(reply, "not_sent", not_sent)
-    return reply
+        """The same reply with its cost."""
+        return replace(self, cost_usd=cost_usd)
 
 
 _CUT: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"})
@@ -396,9 +348,9 @@ def checked_name(name: str, what: str) -> str:
 
 
 HUMAN: Final = "human:"
+"""How the names of graders that are people begin; no experiment file and no import can name such a grader."""
 PEOPLE: Final = "people"
 """The name of the majority of all people who rated a text, as a grader."""
-"""How the names of graders that are people begin; no experiment file and no import can name such a grader."""
 _LONGEST_RATER: Final = 60
 
 

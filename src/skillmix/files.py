@@ -1,9 +1,13 @@
-"""Read files that people and other programs write: YAML and JSON as plain data, and their faults in plain words."""
+"""Read files that people and other programs write: YAML and JSON as plain data, and their faults in plain words.
+
+A name can also mean a file that ships: `SHIPPED` holds the data of the package, `experiment_file` finds an experiment.
+"""
 
 import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from importlib.resources import files
 from itertools import islice
 from math import isfinite
 from pathlib import Path
@@ -12,9 +16,11 @@ from typing import Any, Final, Union, get_args, get_origin
 
 import yaml
 
-from skillmix.errors import UserError, visible
+from skillmix.errors import UserError, faults_error, visible
 from skillmix.render import did_you_mean, name_hint, shortened
 
+SHIPPED: Final = Path(str(files("skillmix"))) / "data"
+"""The folder of the package's own catalogs, prompt sets and other data."""
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -100,6 +106,90 @@ def _not_empty(document: object, path: Path) -> object:
     if document is None:
         raise UserError(f"{path} is empty.", hint="Write what belongs there; files that ship with skillmix show it.")
     return document
+
+
+LIST: Final = "file:"
+"""Before the path of an exclude list, in the place of the name of a skill."""
+_LIST_KEYS: Final = ("catalog", "source", "threshold", "skills")
+_LIST_HINT: Final = "A list is `skills: [a, b]`, or `[a, b]` alone; `skillmix frequency` writes one."
+
+
+def with_listed_skills(names: Iterable[str]) -> list[str]:
+    """The names, with every `file:PATH` replaced by the skills of its list, so that the content decides draws.
+
+    >>> with_listed_skills(["common", "metaphor"])
+    ['common', 'metaphor']
+    """
+    found: list[str] = []
+    for name in names:
+        if not name.startswith(LIST):
+            found.append(name)
+            continue
+        path = Path(name.removeprefix(LIST)).expanduser()
+        if path.is_dir() or not path.name:
+            raise UserError(f"{name!r} does not name a file.", hint=_LIST_HINT)
+        listed = read_yaml(path)
+        faults = []
+        if isinstance(listed, dict):
+            unknown = [key for key in listed if key not in _LIST_KEYS]
+            faults += [with_nearest(f"there is no key {key!r}", str(key), _LIST_KEYS) for key in unknown]
+            faults += [] if "skills" in listed else ["the key 'skills' is missing"]
+            listed = listed.get("skills")
+        if not isinstance(listed, list | None):
+            faults.append("skills is not a list")
+            listed = None
+        skills = listed or []
+        faults += [
+            f"{skill!r} is not the name of a skill" for skill in skills if not (skill and isinstance(skill, str))
+        ]
+        if faults:
+            raise faults_error(str(path), faults, hint=_LIST_HINT)
+        found += [skill for skill in skills if skill not in found]
+    return found
+
+
+def _experiments() -> Path:
+    """The folder of the experiments that ship: in the wheel, or else in the checkout."""
+    return (SHIPPED / "shipped" if (SHIPPED / "shipped").is_dir() else SHIPPED.parents[2]) / "experiments"
+
+
+def shipped_experiments() -> dict[str, Path]:
+    """The files of the experiments that ship, by name."""
+    return {file.stem: file for file in sorted(_experiments().glob("*.yaml"))}
+
+
+def experiment_file(name: Path) -> Path:
+    """The file that a user means: one of their own, or else one that ships: `smoke` or `experiments/smoke.yaml`."""
+    try:
+        is_own = bool(name.suffix) or len(name.parts) != 1 or name.is_file()
+    except OSError:  # the name is too long
+        is_own = False
+    if is_own:
+        return own_or_shipped(name)
+    shipped = shipped_experiments()
+    if name.name in shipped:
+        return shipped[name.name]
+    others = f"Shipped: {', '.join(shipped)}. Or give the path of a file."
+    raise UserError(
+        f"There is no experiment {name.name!r}, and no file of this name.",
+        hint=name_hint(name.name, list(shipped), otherwise=others),
+    )
+
+
+def own_or_shipped(name: str | Path) -> Path:
+    """The path that a name leads to; the user's own file or folder comes before an experiment that ships.
+
+    >>> own_or_shipped("experiments/smoke.yaml").is_file(), own_or_shipped("experiments/unknown.yaml").is_file()
+    (True, False)
+    """
+    path = Path(name).expanduser()
+    try:
+        is_own = path.exists() or ".." in path.parts
+    except (OSError, ValueError):  # the name is too long, for instance
+        is_own = True
+    packed = _experiments().parent / path
+    is_packed = not is_own and len(path.parts) == 2 and path.parts[0] == "experiments" and packed.exists()
+    return packed if is_packed else path
 
 
 def yaml_of(text: str, *, source: str) -> object:

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.catalog.files import document_with_lists, skills_in, with_listed_skills
 from skillmix.errors import UserError
+from skillmix.experiment.document import document_with_lists
 from skillmix.experiment.experiment import experiment_of
+from skillmix.files import with_listed_skills
 
 
 def write(file: Path, content: str) -> str:
@@ -16,9 +17,7 @@ def write(file: Path, content: str) -> str:
 
 @pytest.mark.parametrize("content", ["[metaphor, simile]", "skills: [metaphor, simile]\nthreshold: 0.05\n"])
 def test_a_list_is_read_with_or_without_its_key(tmp_path: Path, content: str) -> None:
-    write(tmp_path / "a.yaml", content)
-
-    assert skills_in(tmp_path / "a.yaml") == ["metaphor", "simile"]
+    assert with_listed_skills([write(tmp_path / "a.yaml", content)]) == ["metaphor", "simile"]
 
 
 def test_an_empty_list_leaves_nothing_out(tmp_path: Path) -> None:
@@ -26,10 +25,10 @@ def test_an_empty_list_leaves_nothing_out(tmp_path: Path) -> None:
 
 
 def test_every_fault_of_a_list_is_reported_at_once(tmp_path: Path) -> None:
-    write(tmp_path / "a.yaml", "skils: 1\nskills: [1, '', good]\n")
+    name = write(tmp_path / "a.yaml", "skils: 1\nskills: [1, '', good]\n")
 
     with pytest.raises(UserError) as error:
-        skills_in(tmp_path / "a.yaml")
+        with_listed_skills([name])
 
     assert "3 faults" in error.value.message
     assert "there is no key 'skils'. Did you mean \"skills\"?" in error.value.message

@@ -257,7 +257,7 @@ def test_the_example_of_the_guide_is_what_the_command_prints(
     in_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guide = (Path(__file__).parents[2] / "docs/catalogs.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    code, *_ = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     (text, command, printed), *_ = re.findall(r'\$ echo "(.+?)" \| skillmix (.+?)\n(.+?)```', guide, re.DOTALL)
     write_catalog(in_folder / "ships", code=code)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{text}\n".encode())))

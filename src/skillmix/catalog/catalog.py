@@ -151,7 +151,12 @@ def cells_by_group(parts: Mapping[str, _Cell], seed: int) -> dict[str, tuple[str
     Figures that use the same words are of one kind. A third of the figures and a quarter of the words of each kind are
     new; every other figure and word keeps train cells.
     """
-    kinds = _kinds(parts)
+    words_of: dict[str, set[str]] = {}
+    for figure, word in parts.values():
+        words_of.setdefault(figure, set()).add(word)
+    kinds: dict[frozenset[str], list[str]] = {}
+    for figure in sorted(words_of):
+        kinds.setdefault(frozenset(words_of[figure]), []).append(figure)
     new_figures: set[str] = set()
     wanted = sum(map(len, kinds.values())) // 3
     for figure in ranked([figure for figures in kinds.values() for figure in figures], "nested figures", seed):
@@ -167,11 +172,10 @@ def cells_by_group(parts: Mapping[str, _Cell], seed: int) -> dict[str, tuple[str
         train |= _half_of_cells(known, [word for word in by_rank[words] if word not in new_words], seed)
     groups: dict[str, list[str]] = {name: [] for name in GROUPS_OF_CELLS}
     for skill, cell in parts.items():
-        new = cell[0] in new_figures, cell[1] in new_words
         composed = "train" if cell in train else "random-cells"
-        groups[
-            {(True, True): "both-new", (True, False): "new-figures", (False, True): "new-words"}.get(new, composed)
-        ].append(skill)
+        with_known_figure = "new-words" if cell[1] in new_words else composed
+        with_new_figure = "both-new" if cell[1] in new_words else "new-figures"
+        groups[with_new_figure if cell[0] in new_figures else with_known_figure].append(skill)
     figures_left = {cell[0] for cell in parts.values()} - new_figures
     words_left = {cell[1] for cell in parts.values()} - new_words
     if not all(groups.values()) or {f for f, _ in train} != figures_left or {w for _, w in train} != words_left:
@@ -180,17 +184,6 @@ def cells_by_group(parts: Mapping[str, _Cell], seed: int) -> dict[str, tuple[str
             hint="At least three figures must share the same words, four or more, and no other figures less than two.",
         )
     return {name: tuple(skills) for name, skills in groups.items()}
-
-
-def _kinds(parts: Mapping[str, _Cell]) -> dict[frozenset[str], list[str]]:
-    """Figures by the set of words that they use."""
-    words: dict[str, set[str]] = {}
-    for figure, word in parts.values():
-        words.setdefault(figure, set()).add(word)
-    kinds: dict[frozenset[str], list[str]] = {}
-    for figure in sorted(words):
-        kinds.setdefault(frozenset(words[figure]), []).append(figure)
-    return kinds
 
 
 def _half_of_cells(figures: list[str], words: list[str], seed: int) -> set[_Cell]:

@@ -5,7 +5,7 @@ evaluations, and a training draw skips it: `training_draw` names the evaluation 
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -105,10 +105,6 @@ class Combination:
         """The number of skills."""
         return len(self.skills)
 
-    def __reduce__(self) -> tuple[type["Combination"], tuple[str, tuple[str, ...], str]]:
-        """Pickle as a plain tuple: hundreds of thousands cross process borders, and the dataclass default is slow."""
-        return Combination, (self.id, self.skills, self.topic)
-
 
 @dataclass(frozen=True, slots=True)
 class Draw:
@@ -156,13 +152,13 @@ def combination_of(skills: tuple[str, ...] | list[str], topic: str) -> Combinati
             f"A combination needs one or more different skills, not {list(skills)}.",
             hint="Name each skill once.",
         )
+    return _combination(skills, topic)
+
+
+def _combination(skills: Sequence[str], topic: str) -> Combination:
+    """A combination; without skills, a plain topic with k = 0."""
     identity = combination_id(skills, topic)
     return Combination(id=identity, skills=tuple(ranked(list(skills), "order", identity)), topic=topic)
-
-
-def plain_combination(topic: str) -> Combination:
-    """A topic without skills, k = 0."""
-    return Combination(id=combination_id((), topic), skills=(), topic=topic)
 
 
 def single_skills(combination: Combination) -> list[Combination]:
@@ -180,12 +176,17 @@ def draw_combinations(draw: Draw, count: int) -> list[Combination]:
 
     Combinations that no text can show are skipped, so declaring one impossible changes only the draws after it.
     """
+    return _first(draw, count, all_combinations(draw), "are possible", "")
+
+
+def _first(draw: Draw, count: int, found: Iterable[Combination], what: str, other: str) -> list[Combination]:
     _check_size(draw, count)
-    drawn = list(islice(all_combinations(draw), count))
+    drawn = list(islice(found, count))
     if len(drawn) < count:
+        besides = " besides those that a student was trained on" if draw.without else ""
         raise UserError(
-            f"Only {len(drawn)} combinations of k = {draw.k} are possible{_besides(draw)}, but {count} were requested.",
-            hint=f"Ask for at most {len(drawn)}.",
+            f"Only {len(drawn)} combinations of k = {draw.k} {what}{besides}, but {count} were requested.",
+            hint=f"Ask for at most {len(drawn)}{other}.",
         )
     return drawn
 
@@ -194,7 +195,7 @@ def all_combinations(draw: Draw) -> Iterator[Combination]:
     """Every combination of a draw that a text can show, in draw order, without those that the draw must skip."""
     _check_size(draw, 0)
     key = draw.key
-    evaluations = [_EvaluationPart(evaluation) for evaluation in draw.evaluations]
+    evaluations = list(map(_begins_with, draw.evaluations))
     subsets, topics = subsets_of(draw.side, draw.k), sorted(draw.side.topics)
     impossible = [group for group in draw.side.impossible if len(group) <= draw.k]
     total = draw.total
@@ -203,29 +204,25 @@ def all_combinations(draw: Draw) -> Iterator[Combination]:
         chosen = subsets.at(rank)
         if any(map(set(chosen).issuperset, impossible)):
             continue
-        if any(evaluation.has(chosen, topics[topic]) for evaluation in evaluations):
+        if any(begins_with(chosen, topics[topic]) for begins_with in evaluations):
             continue
-        combination = combination_of(chosen, topics[topic]) if chosen else plain_combination(topics[topic])
+        combination = _combination(chosen, topics[topic])
         if combination.id not in draw.without:
             yield combination
 
 
-class _EvaluationPart:
-    """The combinations at the start of an evaluation draw, which belong to evaluations."""
+def _begins_with(draw: Draw) -> Callable[[Collection[str], str], bool]:
+    """Whether a combination is among the first of an evaluation draw, which belong to evaluations."""
+    subsets, total, key = subsets_of(draw.side, draw.k), draw.total, draw.key
+    topics = {topic: index for index, topic in enumerate(sorted(draw.side.topics))}
 
-    def __init__(self, draw: Draw) -> None:
-        self._subsets = subsets_of(draw.side, draw.k)
-        self._topics = {topic: index for index, topic in enumerate(sorted(draw.side.topics))}
-        self._total = draw.total
-        self._key = draw.key
-
-    def has(self, skills: Collection[str], topic: str) -> bool:
-        """Whether the draw has a combination early enough."""
-        rank = self._subsets.rank_of(skills) if topic in self._topics else None
+    def begins_with(skills: Collection[str], topic: str) -> bool:
+        rank = subsets.rank_of(skills) if topic in topics else None
         if rank is None:
             return False
-        image = rank * len(self._topics) + self._topics[topic]
-        return unpermuted(image, self._total, self._key) < int(EVALUATION_SHARE * self._total)
+        return unpermuted(rank * len(topics) + topics[topic], total, key) < int(EVALUATION_SHARE * total)
+
+    return begins_with
 
 
 def is_reserved(skills: Sequence[str], share: float) -> bool:
@@ -251,20 +248,13 @@ def draw_reserved(draw: Draw, count: int, share: float) -> list[Combination]:
             f"No skill set of k = {draw.k} is reserved at a share of {share:g}.",
             hint="Ask for k of 2 or more, and for leakage.reserved above 0.",
         )
-    _check_size(draw, count)
-    drawn = list(islice((c for c in all_combinations(draw) if is_reserved(c.skills, share)), count))
-    if len(drawn) < count:
-        raise UserError(
-            f"Only {len(drawn)} combinations of k = {draw.k} have a reserved skill set{_besides(draw)}, "
-            f"but {count} were requested.",
-            hint=f"Ask for at most {len(drawn)}, or for a larger share in leakage.reserved.",
-        )
-    return drawn
+    found = (combination for combination in all_combinations(draw) if is_reserved(combination.skills, share))
+    return _first(draw, count, found, "have a reserved skill set", ", or for a larger share in leakage.reserved")
 
 
 def draw_all(draw: Draw, reserved: float | None = None) -> list[Combination]:
     """All combinations of a draw, or all whose skill sets are reserved at a share."""
-    if draw.total > _MOST_OF_ALL:
+    if draw.total > 100_000:
         raise UserError(
             f"All combinations of k = {draw.k} in setting {draw.setting!r} are {draw.total:,}, too many to ask for.",
             hint="Give their number.",
@@ -275,17 +265,13 @@ def draw_all(draw: Draw, reserved: float | None = None) -> list[Combination]:
     return drawn
 
 
-_MOST_OF_ALL: Final = 100_000
-
-
 def draw_ladder(draw: Draw, count: int) -> list[Combination]:
     """Draw `count` combinations of draw.k skills; the n-th adds one skill to the n-th combination of k - 1.
 
     The rungs of a ladder share topics and skills, so scores along k differ by the added skill only.
     """
     _check_size(draw, count)
-    evaluations = tuple(replace(evaluation, k=1) for evaluation in draw.evaluations)
-    first = replace(draw, k=1, evaluations=evaluations)
+    first = replace(draw, k=1, evaluations=tuple(replace(evaluation, k=1) for evaluation in draw.evaluations))
     chains = first.total
     if count > chains:
         raise UserError(
@@ -313,10 +299,6 @@ def _extended(base: Combination, draw: Draw, *, taken: set[str], index: int) -> 
         f"Only {index} chains of the ladder stay different up to k = {draw.k}.",
         hint=f"Ask for at most {index}, or for a smaller k.",
     )
-
-
-def _besides(draw: Draw) -> str:
-    return " besides those that a student was trained on" if draw.without else ""
 
 
 def _check_size(draw: Draw, count: int) -> None:

@@ -1,12 +1,9 @@
-"""Load a catalog folder, and find what users name: exclude lists and the experiments that ship.
-
-A catalog is three YAML files and optional ones, validated together; its code is read and not run.
-"""
+"""Load a catalog folder: three YAML files and optional ones, validated together; its code is read and not run."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeVar
 
@@ -33,134 +30,8 @@ from skillmix.catalog.catalog import (
 )
 from skillmix.catalog.own_code import own_code_of
 from skillmix.errors import UserError, faults_error
-from skillmix.files import fault_words, known_keys, read_shared_yaml, read_yaml, with_nearest
+from skillmix.files import SHIPPED, fault_words, known_keys, read_shared_yaml, with_nearest
 from skillmix.render import name_hint
-
-PREFIX: Final = "file:"
-_KEYS: Final = ("catalog", "source", "threshold", "skills")
-_HINT: Final = "A list is `skills: [a, b]`, or `[a, b]` alone; `skillmix frequency` writes one."
-
-
-def skills_in(path: Path) -> list[str]:
-    """The skills that an exclude list names."""
-    document = read_yaml(path)
-    faults = []
-    if isinstance(document, dict):
-        unknown = [key for key in document if key not in _KEYS]
-        faults += [with_nearest(f"there is no key {key!r}", str(key), _KEYS) for key in unknown]
-        if "skills" not in document:
-            faults.append("the key 'skills' is missing")
-        document = document.get("skills", [])
-    if document is None:
-        document = []
-    if not isinstance(document, list):
-        faults.append("skills is not a list")
-        document = []
-    faults += [f"{entry!r} is not the name of a skill" for entry in document if not isinstance(entry, str) or not entry]
-    if faults:
-        raise faults_error(str(path), faults, hint=_HINT)
-    return [str(entry) for entry in document]
-
-
-def with_listed_skills(names: Iterable[str]) -> list[str]:
-    """The names, with every `file:PATH` replaced by the skills of its list, so that the content decides draws.
-
-    >>> with_listed_skills(["common", "metaphor"])
-    ['common', 'metaphor']
-    """
-    found: list[str] = []
-    for name in names:
-        if not name.startswith(PREFIX):
-            found.append(name)
-            continue
-        path = Path(name.removeprefix(PREFIX)).expanduser()
-        if path.is_dir() or not path.name:
-            raise UserError(f"{name!r} does not name a file.", hint=_HINT)
-        found += [skill for skill in skills_in(path) if skill not in found]
-    return found
-
-
-def document_with_lists(document: object) -> tuple[object, Sequence[str]]:
-    """An experiment as plain data with every `file:PATH` of its exclude lists replaced, and the faults found."""
-    if not isinstance(document, dict):
-        return document, ()
-    faults: list[str] = []
-    result = _section(document, "exclude", faults)
-    steps = result.get("steps")
-    if isinstance(steps, list):
-        named = [s.get("name") if isinstance(s, dict) else None for s in steps]
-        result["steps"] = [
-            _section(step, f"steps.{name}.exclude", faults) if isinstance(step, dict) else step
-            for step, name in zip(steps, named, strict=True)
-        ]
-    return result, faults
-
-
-def _section(section: dict[object, object], at: str, faults: list[str]) -> dict[object, object]:
-    names = section.get("exclude")
-    if not isinstance(names, list) or not any(isinstance(name, str) and name.startswith(PREFIX) for name in names):
-        return dict(section)
-    found: list[object] = []
-    for name in names:
-        if not isinstance(name, str):
-            found.append(name)  # the check of the section reports it
-            continue
-        try:
-            found += [skill for skill in with_listed_skills([name]) if skill not in found]
-        except UserError as error:
-            faults.append(f"{at}: {error.message} {error.hint or ''}".rstrip())
-    return {**section, "exclude": found}
-
-
-SHIPPED = Path(str(files("skillmix"))) / "data"
-"""The folder of the package's own catalogs and prompt sets."""
-_EXPERIMENTS: Final = "experiments"
-
-
-def _root() -> Path:
-    """The folder with `experiments/`: in the wheel, or else the root of the checkout."""
-    return SHIPPED / "shipped" if (SHIPPED / "shipped").is_dir() else SHIPPED.parents[2]
-
-
-def shipped_experiments() -> dict[str, Path]:
-    """The files of the experiments that ship, by name."""
-    return {file.stem: file for file in sorted((_root() / _EXPERIMENTS).glob("*.yaml"))}
-
-
-def experiment_file(name: Path) -> Path:
-    """The file that a user means: one of their own, or else one that ships: `smoke` or `experiments/smoke.yaml`."""
-    try:
-        is_own = bool(name.suffix) or len(name.parts) != 1 or name.is_file()
-    except OSError:  # the name is too long
-        is_own = False
-    if is_own:
-        return own_or_shipped(name)
-    shipped = shipped_experiments()
-    if name.name in shipped:
-        return shipped[name.name]
-    others = f"Shipped: {', '.join(shipped)}. Or give the path of a file."
-    raise UserError(
-        f"There is no experiment {name.name!r}, and no file of this name.",
-        hint=name_hint(name.name, list(shipped), otherwise=others),
-    )
-
-
-def own_or_shipped(name: str | Path) -> Path:
-    """The path that a name leads to; the user's own file or folder comes before an experiment that ships.
-
-    >>> own_or_shipped("experiments/smoke.yaml").is_file(), own_or_shipped("experiments/unknown.yaml").is_file()
-    (True, False)
-    """
-    path = Path(name).expanduser()
-    try:
-        is_own = path.exists() or ".." in path.parts
-    except (OSError, ValueError):  # the name is too long, for instance
-        is_own = True
-    if is_own:
-        return path
-    packed = _root() / path
-    return packed if len(path.parts) == 2 and path.parts[0] == _EXPERIMENTS and packed.exists() else path
-
 
 _NAME = r"^[^\s;|\x00-\x1f\x7f]([^;|\x00-\x1f\x7f]*[^\s;|\x00-\x1f\x7f])?$"
 Name = Annotated[str, StringConstraints(pattern=_NAME, max_length=500)]
@@ -414,33 +285,39 @@ def _joined(first: Catalog, others: Mapping[str, Catalog]) -> Catalog:
 
 def _build(name: str, folder: Path) -> Catalog:
     faults: list[str] = []
-    has_figures = (folder / "figures.yaml").is_file()
-    figures = _optional(folder / "figures.yaml", FiguresFile, faults) or FiguresFile()
-    faults += _kind_faults(figures)
-    of_figures = _figure_skills(figures)
-    skills: list[Skill] | None = of_figures
-    if not has_figures or (folder / "skills.yaml").is_file():
-        entries = _validated(folder / "skills.yaml", list[SkillEntry], faults)
-        plain = [Skill(**s.model_dump()) for s in entries or []]
-        skills = None if entries is None else [*plain, *of_figures]
-    topics = _validated(folder / "topics.yaml", list[Name], faults)
-    partitions = _validated(folder / "partitions.yaml", PartitionsFile, faults)
-    words = _optional(folder / "vocabulary.yaml", dict[str, VocabularyEntry], faults) or {}
-    templates = _optional(folder / "templates.yaml", dict[str, TemplateEntry], faults) or {}
-    faults += _template_faults(templates, {s.name for s in skills or []})
-    controls = _optional(folder / "controls.yaml", dict[str, str], faults) or {}
-    faults += _control_faults(controls, set(topics or []))
-    grammar = _optional(folder / "grammar.yaml", GrammarFile, faults)
-    if grammar is not None:
-        known = {"figure": list(figures.figures), "topic": topics or []}
-        faults += [*_grammar_gaps(grammar, known), *_frame_faults(grammar)]
-    faults += [
-        with_nearest(f"vocabulary.yaml: there is no topic {name!r}", name, topics or [])
-        for name in words
-        if name not in (topics or [])
+
+    def read(file: str, shape: type[_T], *, is_needed: bool = False) -> _T | None:
+        return _validated(folder / file, shape, faults) if is_needed or (folder / file).is_file() else None
+
+    figures = read("figures.yaml", FiguresFile) or FiguresFile()
+    of_figures = [
+        Skill(filled(e.name, word), e.category, filled(e.definition, word), filled(e.example, word), figure, word)
+        for figure, e in figures.figures.items()
+        for word in figures.words.get(e.kind, ())
     ]
-    faults += _name_faults("figures.yaml" if of_figures else "skills.yaml", [s.name for s in skills or []])
+    has_list = not (folder / "figures.yaml").is_file() or (folder / "skills.yaml").is_file()
+    listed = read("skills.yaml", list[SkillEntry], is_needed=True) if has_list else []
+    skills = None if listed is None else [*(Skill(**entry.model_dump()) for entry in listed), *of_figures]
+    topics = read("topics.yaml", list[Name], is_needed=True)
+    partitions = read("partitions.yaml", PartitionsFile, is_needed=True)
+    words = read("vocabulary.yaml", dict[str, VocabularyEntry]) or {}
+    templates = read("templates.yaml", dict[str, TemplateEntry]) or {}
+    controls = read("controls.yaml", dict[str, str]) or {}
+    grammar = read("grammar.yaml", GrammarFile)
+    names = [skill.name for skill in skills or []]
+    faults += _name_faults("figures.yaml" if of_figures else "skills.yaml", names)
     faults += _name_faults("topics.yaml", topics or [])
+    faults += _figure_faults(figures, grammar, topics or [])
+    faults += _unknown("templates.yaml", "skill", templates, names)
+    faults += [
+        f"templates.yaml, {skill}, slot: the clause has no {{topic}}"
+        for skill, entry in templates.items()
+        if "{topic}" not in entry.slot
+    ]
+    probes = Counter(topic for pair in controls.items() for topic in pair)
+    faults += _unknown("controls.yaml", "topic", probes, topics or [])
+    faults += [f"controls.yaml: the topic {topic!r} is there {n} times" for topic, n in probes.items() if n > 1]
+    faults += _unknown("vocabulary.yaml", "topic", words, topics or [])
     if skills == [] or topics == []:
         faults.append("skills.yaml and topics.yaml must each have an entry")
     elif skills and topics and partitions:
@@ -448,64 +325,41 @@ def _build(name: str, folder: Path) -> Catalog:
     if faults or not skills or not topics or not partitions:
         raise faults_error(f"Catalogue {folder}", faults, hint="Correct the files; nothing was loaded.")
     made = tuple(
-        Figure(name, tuple(entry.patterns), tuple((s.word or "", s.name) for s in skills if s.figure == name))
-        for name, entry in figures.figures.items()
+        Figure(figure, tuple(entry.patterns), tuple((s.word or "", s.name) for s in skills if s.figure == figure))
+        for figure, entry in figures.figures.items()
     )
     remember_figures(name, made)
     return Catalog(
         name=name,
         skills=tuple(skills),
         topics=tuple(topics),
-        partitions=tuple(_partition(n, entry, partitions.topics, skills) for n, entry in partitions.partitions.items()),
+        partitions=tuple(
+            Partition(
+                name=partition,
+                train=_side(entry.train, partitions.topics.train, skills),
+                held_out=_side(entry.held_out, partitions.topics.held_out, skills),
+                groups={g: _side(own, partitions.topics.held_out, skills) for g, own in entry.groups.items()},
+            )
+            for partition, entry in partitions.partitions.items()
+        ),
         default_partition=partitions.default,
         exclude={n: tuple(names) for n, names in partitions.exclude.items()},
         vocabulary={n: (tuple(entry.alone), tuple(entry.together)) for n, entry in words.items()},
         impossible=frozenset(frozenset(names) for names in partitions.impossible),
-        entailed=tuple(EntailedPair(e.skill, e.brings, e.texts, e.with_both, e.source) for e in partitions.entailed),
+        entailed=tuple(EntailedPair(**entry.model_dump()) for entry in partitions.entailed),
         woven=partitions.woven,
-        templates={n: {"fixed": entry.fixed, "slot": entry.slot} for n, entry in templates.items()},
+        templates={n: entry.model_dump() for n, entry in templates.items()},
         controls={control: probe for probe, control in controls.items()},
         figures=made,
         grammar=grammar.grammar() if grammar else None,
-        code=own_code_of(folder, tuple(s.name for s in skills)),
+        code=own_code_of(folder, tuple(names)),
     )
 
 
-def _kind_faults(document: FiguresFile) -> Iterator[str]:
-    for name, entry in document.figures.items():
-        if entry.kind not in document.words:
-            yield with_nearest(f"figures.yaml, {name}: no words of kind {entry.kind!r}", entry.kind, document.words)
-        if "{word}" not in entry.name and "{a word}" not in entry.name:
-            yield f"figures.yaml, {name}, name: has neither {{word}} nor {{a word}}"
-
-
-def _figure_skills(document: FiguresFile) -> list[Skill]:
-    skills = []
-    for figure, entry in document.figures.items():
-        for word in document.words.get(entry.kind, ()):
-            name, definition, example = (filled(part, word) for part in (entry.name, entry.definition, entry.example))
-            skills.append(Skill(name, entry.category, definition, example, figure, word))
-    return skills
-
-
-def _grammar_gaps(grammar: GrammarFile, known: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Figures and topics that the grammar lacks, or that the catalog does not have."""
-    for kind, listed in (("figure", grammar.figures), ("topic", grammar.topics)):
-        for name in listed:
-            if name not in known[kind]:
-                yield with_nearest(f"grammar.yaml: there is no {kind} {name!r}", name, known[kind])
-        yield from (f"grammar.yaml: the {kind} {name!r} is missing" for name in known[kind] if name not in listed)
-
-
-def _frame_faults(grammar: GrammarFile) -> Iterator[str]:
-    for name, entry in grammar.figures.items():
-        frames = entry.frames()
-        if not frames.own:
-            yield f"grammar.yaml, {name}: has no whole clause"
-        for frame in (*frames.own, *frames.before, *frames.after):
-            yield from (f"grammar.yaml, {name}: {fault}" for fault in frame_faults(frame, has_word=True))
-    for frame in grammar.plain:
-        yield from (f"grammar.yaml, plain: {fault}" for fault in frame_faults(frame, has_word=False))
+_WORDS: Final = {
+    "string_pattern_mismatch": "must be one line of text without outer blanks, ';' or '|', and not empty",
+    "missing": "is missing",
+}
 
 
 def _validated(path: Path, shape: type[_T], faults: list[str]) -> _T | None:
@@ -524,14 +378,10 @@ def _validated(path: Path, shape: type[_T], faults: list[str]) -> _T | None:
     return None
 
 
-def _optional(path: Path, shape: type[_T], faults: list[str]) -> _T | None:
-    return _validated(path, shape, faults) if path.is_file() else None
-
-
-_WORDS: Final = {
-    "string_pattern_mismatch": "must be one line of text without outer blanks, ';' or '|', and not empty",
-    "missing": "is missing",
-}
+def _unknown(at: str, kind: str, listed: Iterable[str], known: Collection[str]) -> Iterator[str]:
+    for name in listed:
+        if name not in known:
+            yield with_nearest(f"{at}: there is no {kind} {name!r}", name, sorted(known))
 
 
 def _name_faults(file: str, names: Sequence[str]) -> Iterator[str]:
@@ -547,106 +397,77 @@ def _name_faults(file: str, names: Sequence[str]) -> Iterator[str]:
         first.setdefault(folded, number)
 
 
+def _figure_faults(document: FiguresFile, grammar: GrammarFile | None, topics: Sequence[str]) -> Iterator[str]:
+    for name, figure in document.figures.items():
+        if figure.kind not in document.words:
+            yield with_nearest(f"figures.yaml, {name}: no words of kind {figure.kind!r}", figure.kind, document.words)
+        if "{word}" not in figure.name and "{a word}" not in figure.name:
+            yield f"figures.yaml, {name}, name: has neither {{word}} nor {{a word}}"
+    if grammar is None:
+        return
+    for kind, listed, known in (("figure", grammar.figures, document.figures), ("topic", grammar.topics, topics)):
+        yield from _unknown("grammar.yaml", kind, listed, known)
+        yield from (f"grammar.yaml: the {kind} {name!r} is missing" for name in known if name not in listed)
+    for name, entry in grammar.figures.items():
+        frames = entry.frames()
+        if not frames.own:
+            yield f"grammar.yaml, {name}: has no whole clause"
+        for frame in (*frames.own, *frames.before, *frames.after):
+            yield from (f"grammar.yaml, {name}: {fault}" for fault in frame_faults(frame, has_word=True))
+    for frame in grammar.plain:
+        yield from (f"grammar.yaml, plain: {fault}" for fault in frame_faults(frame, has_word=False))
+
+
 def _partition_faults(document: PartitionsFile, skills: Sequence[Skill], topics: Sequence[str]) -> Iterator[str]:
-    names = {s.name for s in skills}
+    names, categories = {s.name for s in skills}, {s.category for s in skills}
+    shared = document.topics
     if document.default not in document.partitions:
         yield f"partitions.yaml, default: {document.default!r} is not one of {', '.join(document.partitions) or 'none'}"
-    for label, listed in (("train", document.topics.train), ("held-out", document.topics.held_out)):
-        yield from _unknown(f"topics, {label}", "topic", listed, set(topics))
-    yield from _overlap("topics", document.topics.train, document.topics.held_out)
-    lists = {"impossible": [n for group in document.impossible for n in group]}
+    for label, listed in (("train", shared.train), ("held-out", shared.held_out)):
+        yield from _unknown(f"partitions.yaml, topics, {label}", "topic", listed, topics)
+    both_sides: list[tuple[str, Iterable[str], Iterable[str]]] = [("topics", shared.train, shared.held_out)]
     for pair in document.entailed:
         if pair.skill == pair.brings:
             yield f"partitions.yaml: entailed: {pair.skill!r} is paired with itself, so no draw would have it"
         if pair.with_both > pair.texts:
             yield f"partitions.yaml: entailed: {pair.skill!r} has more texts with both skills than texts"
+    lists = {"impossible": [n for group in document.impossible for n in group]}
     lists["entailed"] = [n for entry in document.entailed for n in (entry.skill, entry.brings)]
-    lists |= {f"exclude, {list_name}": listed for list_name, listed in document.exclude.items()}
-    for location, listed in lists.items():
-        yield from _unknown(location, "skill", listed, names)
+    for at, listed in {**lists, **{f"exclude, {name}": own for name, own in document.exclude.items()}}.items():
+        yield from _unknown(f"partitions.yaml, {at}", "skill", listed, names)
     for name, entry in document.partitions.items():
-        yield from _faults_of_groups(name, entry, document.topics, skills, topics)
+        groups = {f"groups, {group}": side for group, side in entry.groups.items()}
+        for label, side in {"train": entry.train, "held-out": entry.held_out, **groups}.items():
+            at = f"partitions.yaml, {name}, {label}"
+            made = _side(side, shared.train if side is entry.train else shared.held_out, skills)
+            ones = side.one if isinstance(side, GroupEntry) else None
+            for place, own in ((at, side), *([(f"{at}, one", ones)] if ones else [])):
+                yield from _unknown(place, "category", own.categories, categories)
+                yield from _unknown(place, "skill", own.skills, names)
+            yield from _unknown(at, "topic", side.topics or [], topics)
+            named = _named(side, skills)
+            if not named:
+                yield f"{at}: no skill is on this side"
+            if not made.topics:
+                yield f"{at}: no topic is on this side"
+            if made.one is not None and not made.one:
+                yield f"{at}, one: no skill is named"
+            twice = sorted((made.one or frozenset()).intersection(named))
+            yield from (f"{at}: {skill!r} is in `one` and beside it" for skill in twice)
+        train, held_out = _side(entry.train, shared.train, skills), _side(entry.held_out, shared.held_out, skills)
+        both_sides += [(name, train.skills, held_out.skills), (name, train.topics, held_out.topics)]
+    for at, one, other in both_sides:
+        yield from (f"partitions.yaml, {at}: {own!r} is on both sides" for own in sorted({*one}.intersection(other)))
 
 
-def _faults_of_groups(
-    name: str, entry: PartitionEntry, shared: TopicSides, skills: Sequence[Skill], topics: Sequence[str]
-) -> Iterator[str]:
-    further = {f"groups, {group}": side for group, side in entry.groups.items()}
-    for label, side in {"train": entry.train, "held-out": entry.held_out, **further}.items():
-        yield from _unknown_skills(f"{name}, {label}", side, skills)
-        yield from _unknown(f"{name}, {label}", "topic", side.topics or [], set(topics))
-        if not _skills_of(side, skills):
-            yield f"partitions.yaml, {name}, {label}: no skill is on this side"
-        if not _topics_of(side, label, shared):
-            yield f"partitions.yaml, {name}, {label}: no topic is on this side"
-        if isinstance(side, GroupEntry) and side.one:
-            yield from _unknown_skills(f"{name}, {label}, one", side.one, skills)
-            if not _skills_of(side.one, skills):
-                yield f"partitions.yaml, {name}, {label}, one: no skill is named"
-            both = {*_skills_of(side.one, skills)}.intersection(_skills_of(side, skills))
-            yield from (
-                f"partitions.yaml, {name}, {label}: {skill!r} is in `one` and beside it" for skill in sorted(both)
-            )
-    train, held_out = (
-        _topics_of(side, at, shared) for side, at in ((entry.train, "train"), (entry.held_out, "held-out"))
-    )
-    yield from _overlap(name, _skills_of(entry.train, skills), _skills_of(entry.held_out, skills))
-    yield from _overlap(name, train, held_out)
+def _named(listed: SkillsEntry, skills: Sequence[Skill]) -> tuple[str, ...]:
+    """The skills that a list names, or whose categories it names."""
+    return tuple(s.name for s in skills if s.category in listed.categories or s.name in listed.skills)
 
 
-def _unknown_skills(at: str, listed: SkillsEntry, skills: Sequence[Skill]) -> Iterator[str]:
-    yield from _unknown(at, "category", listed.categories, {s.category for s in skills})
-    yield from _unknown(at, "skill", listed.skills, {s.name for s in skills})
-
-
-def _template_faults(templates: Mapping[str, TemplateEntry], skills: set[str]) -> Iterator[str]:
-    for name, entry in templates.items():
-        if name not in skills:
-            yield with_nearest(f"templates.yaml: there is no skill {name!r}", name, sorted(skills))
-        if "{topic}" not in entry.slot:
-            yield f"templates.yaml, {name}, slot: the clause has no {{topic}}"
-
-
-def _control_faults(controls: Mapping[str, str], topics: set[str]) -> Iterator[str]:
-    """Names in controls.yaml that are no topic, and topics that are there twice."""
-    listed = [name for pair in controls.items() for name in pair]
-    for name in dict.fromkeys(listed):
-        if name not in topics:
-            yield with_nearest(f"controls.yaml: there is no topic {name!r}", name, sorted(topics))
-        elif listed.count(name) > 1:
-            yield f"controls.yaml: the topic {name!r} is there {listed.count(name)} times"
-
-
-def _unknown(location: str, kind: str, listed: Iterable[str], known: set[str]) -> Iterator[str]:
-    for name in listed:
-        if name not in known:
-            yield with_nearest(f"partitions.yaml, {location}: there is no {kind} {name!r}", name, sorted(known))
-
-
-def _overlap(location: str, train: Iterable[str], held_out: Iterable[str]) -> Iterator[str]:
-    for name in sorted(set(train) & set(held_out)):
-        yield f"partitions.yaml, {location}: {name!r} is on both sides"
-
-
-def _skills_of(side: SkillsEntry, skills: Sequence[Skill]) -> tuple[str, ...]:
-    return tuple(s.name for s in skills if s.category in side.categories or s.name in side.skills)
-
-
-def _topics_of(side: SideEntry, label: str, topics: TopicSides) -> tuple[str, ...]:
-    shared = topics.train if label == "train" else topics.held_out
-    return tuple(side.topics if side.topics is not None else shared)
-
-
-def _partition(name: str, entry: PartitionEntry, topics: TopicSides, skills: Sequence[Skill]) -> Partition:
-    return Partition(
-        name=name,
-        train=Side(_skills_of(entry.train, skills), _topics_of(entry.train, "train", topics)),
-        held_out=Side(_skills_of(entry.held_out, skills), _topics_of(entry.held_out, "held-out", topics)),
-        groups={label: _group(label, group, topics, skills) for label, group in entry.groups.items()},
-    )
-
-
-def _group(name: str, entry: GroupEntry, topics: TopicSides, skills: Sequence[Skill]) -> Side:
-    ones = _skills_of(entry.one, skills) if entry.one else ()
-    one = frozenset(ones) if entry.one else None
-    return Side((*_skills_of(entry, skills), *ones), _topics_of(entry, name, topics), one=one)
+def _side(entry: SideEntry, topics: Sequence[str], skills: Sequence[Skill]) -> Side:
+    """A side with its own topics, or else the shared ones."""
+    own = entry.one if isinstance(entry, GroupEntry) else None
+    ones = _named(own, skills) if own else ()
+    topics = topics if entry.topics is None else entry.topics
+    return Side((*_named(entry, skills), *ones), tuple(topics), one=frozenset(ones) if own else None)

@@ -7,7 +7,7 @@ This module runs nothing. A catalogue carries the text and the hash of its code,
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -34,44 +34,41 @@ class OwnCode:
         return short_id("checkers.py", self.source)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Trust:
-    """What a process trusts, to be handed to a process that it starts."""
+    """What a process trusts; it hands this to a process that it starts."""
 
-    is_given: bool
-    codes: tuple[OwnCode, ...]
+    is_given: bool = False
+    codes: dict[str, OwnCode] = field(default_factory=dict)
+    """The trusted code, by path."""
 
 
-class _Trust:
-    is_given = False
-    codes: Final[dict[str, OwnCode]] = {}
-    """The trusted code of this process, by path."""
+_trusted: Trust = Trust()
 
 
 @contextmanager
 def trusting_code(is_given: bool = True) -> Iterator[None]:
     """Trust the `checkers.py` of catalogues that are loaded inside this block."""
-    before = _Trust.is_given
+    before = _trusted.is_given
     if not before:
-        _Trust.codes.clear()  # at the start and not at the end: what was loaded inside may be used after the block
-    _Trust.is_given = is_given
+        _trusted.codes.clear()  # at the start and not at the end: what was loaded inside may be used after the block
+    _trusted.is_given = is_given
     try:
         yield
     finally:
-        _Trust.is_given = before
+        _trusted.is_given = before
 
 
 def trust_here() -> Trust:
     """What this process trusts."""
-    return Trust(_Trust.is_given, trusted_codes())
+    return _trusted
 
 
 @contextmanager
 def trusting_as(trust: Trust) -> Iterator[None]:
     """Trust what the process that started this one trusts."""
     with trusting_code(trust.is_given):
-        for code in trust.codes:
-            remember_trusted(code)
+        _trusted.codes.update(trust.codes)
         yield
 
 
@@ -82,7 +79,7 @@ def own_code_of(folder: Path, skills: tuple[str, ...]) -> OwnCode | None:
     file = folder / CODE_FILE
     if not file.is_file():
         return None
-    code = OwnCode(str(file.resolve()), read_text(file), skills, _Trust.is_given)
+    code = OwnCode(str(file.resolve()), read_text(file), skills, _trusted.is_given)
     remember_trusted(code)
     return code
 
@@ -90,12 +87,12 @@ def own_code_of(folder: Path, skills: tuple[str, ...]) -> OwnCode | None:
 def remember_trusted(code: OwnCode | None) -> None:
     """Add trusted code to that of this process; a worker process gets it with its catalogue."""
     if code is not None and code.is_trusted:
-        _Trust.codes[code.path] = code
+        _trusted.codes[code.path] = code
 
 
 def trusted_codes() -> tuple[OwnCode, ...]:
     """The trusted code of this process."""
-    return tuple(_Trust.codes.values())
+    return tuple(_trusted.codes.values())
 
 
 def require_trust(code: OwnCode | None) -> None:

@@ -301,7 +301,8 @@ def wanted_draw(
 ) -> "Draw":
     """The draw from a catalog that options describe; `exclude` has names of skills and lists with semicolons."""
     from skillmix.catalog.combinations import Draw, training_draw
-    from skillmix.catalog.files import load_catalog, with_listed_skills
+    from skillmix.catalog.files import load_catalog
+    from skillmix.files import with_listed_skills
 
     catalog = load_catalog(name)
     pools = catalog.pools(partition=partition, exclude=with_listed_skills(listed_names(exclude)))

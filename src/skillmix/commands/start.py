@@ -51,7 +51,7 @@ def completion(options: argparse.Namespace) -> int:
     """
     import shtab
 
-    from skillmix.catalog.files import shipped_experiments
+    from skillmix.files import shipped_experiments
 
     parser: argparse.ArgumentParser = options.whole
     shipped = " ".join(shipped_experiments())
@@ -96,7 +96,7 @@ def schema(_: argparse.Namespace) -> int:
 
 def starter(purpose: str, *, model: str | None = None) -> str:
     """The text of a starting file, with a model in the place of the first student's."""
-    from skillmix.catalog.files import SHIPPED
+    from skillmix.files import SHIPPED
     from skillmix.models.specs import check_spec, uses_code
 
     text = (SHIPPED / "starters" / f"{purpose}.yaml").read_text(encoding="utf-8")

@@ -9,7 +9,6 @@ from typing import Literal
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
-from skillmix.catalog.files import own_or_shipped
 from skillmix.datasets.build import (
     Writers,
     WrittenDataset,
@@ -37,6 +36,7 @@ from skillmix.experiment.plan import place_of
 from skillmix.experiment.recipes import DataRecipe, ShownMode
 from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import DatasetStep
+from skillmix.files import own_or_shipped
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.prompts.rubric import FormatName
 from skillmix.render import name_hint

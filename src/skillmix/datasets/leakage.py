@@ -15,14 +15,14 @@ from typing import Final
 
 from skillmix.catalog.catalog import Catalog, Side, Skill, before_parenthesis
 from skillmix.catalog.combinations import Combination, combination_of, is_reserved
-from skillmix.catalog.files import load_catalog, own_or_shipped, shipped_catalogs
+from skillmix.catalog.files import load_catalog, shipped_catalogs
 from skillmix.datasets.corpus import words_of
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.plan import Around, place_of, step_cells
 from skillmix.experiment.step_base import Step, student_name
 from skillmix.experiment.steps import DatasetStep, EvaluateStep, GenerateStep
-from skillmix.files import LARGE, read_text
+from skillmix.files import LARGE, own_or_shipped, read_text
 from skillmix.models.lineage import Lineage, other_partitions
 from skillmix.models.lineage_files import read_dataset_file
 from skillmix.render import plural

@@ -10,10 +10,9 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from skillmix.calls import Request
-from skillmix.catalog.files import SHIPPED
 from skillmix.errors import faults_error
 from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep
-from skillmix.files import fault_words, known_keys, read_shared_yaml
+from skillmix.files import SHIPPED, fault_words, known_keys, read_shared_yaml
 from skillmix.models.checkpoints import base_and_adapters, parameters_in
 from skillmix.models.shapes import CopiedShape, shape_of
 from skillmix.models.specs import ModelSpec, parse_spec, provider_of

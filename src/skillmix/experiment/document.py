@@ -18,7 +18,7 @@ from pydantic import AfterValidator, JsonValue, TypeAdapter, ValidationError
 
 from skillmix.errors import UserError
 from skillmix.experiment.step_base import JOINED, Name, Section
-from skillmix.files import Fault, fault_words, yaml_of
+from skillmix.files import LIST, Fault, fault_words, with_listed_skills, yaml_of
 from skillmix.render import name_hint
 
 _VARIABLE: Final = re.compile(r"[a-z][a-z0-9_]*+")
@@ -56,6 +56,32 @@ class Variant(Section):
     """The partition."""
     values: dict[str, JsonValue] = {}
     """Values of `matrix`, by name."""
+
+
+def document_with_lists(document: object) -> tuple[object, Sequence[str]]:
+    """An experiment as plain data with every `file:PATH` of its exclude lists replaced, and the faults found."""
+    if not isinstance(document, dict):
+        return document, ()
+    faults: list[str] = []
+
+    def replaced(section: object, at: str) -> object:
+        names = section.get("exclude") if isinstance(section, dict) else None
+        if not isinstance(section, dict) or not isinstance(names, list) or LIST not in str(names):
+            return section
+        found: list[object] = []
+        for name in names:
+            try:  # the check of the section reports what is not text
+                found += [s for s in with_listed_skills([name]) if s not in found] if isinstance(name, str) else [name]
+            except UserError as error:
+                faults.append(f"{at}: {error.message} {error.hint or ''}".rstrip())
+        return {**section, "exclude": found}
+
+    result = replaced(document, "exclude")
+    steps = document.get("steps")
+    if isinstance(result, dict) and isinstance(steps, list):
+        named = [(step, step.get("name") if isinstance(step, dict) else None) for step in steps]
+        result = {**result, "steps": [replaced(step, f"steps.{name}.exclude") for step, name in named]}
+    return result, faults
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,14 +19,23 @@ from pydantic import (
 
 from skillmix.calls import extra_json
 from skillmix.catalog.catalog import Catalog, Partition
-from skillmix.catalog.files import document_with_lists, experiment_file, load_catalog
+from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError, faults_error
-from skillmix.experiment.document import Matrix, Partitions, Seeds, Variant, checked, expanded, with_changes
+from skillmix.experiment.document import (
+    Matrix,
+    Partitions,
+    Seeds,
+    Variant,
+    checked,
+    document_with_lists,
+    expanded,
+    with_changes,
+)
 from skillmix.experiment.recipes import DataFilters, LeakageSettings, with_own_settings
 from skillmix.experiment.step_base import JOINED, DrawingStep, Name, Positive, Seconds, Section, Step, Temperature, TopP
 from skillmix.experiment.steps import CODE, AnyStep, DatasetStep, EvaluateStep, GradeStep, joined_faults, people_faults
 from skillmix.experiment.train_step import untrained_faults
-from skillmix.files import read_yaml, refusing_values, with_nearest
+from skillmix.files import experiment_file, read_yaml, refusing_values, with_nearest
 from skillmix.models.batches.dialects import batch_fault
 from skillmix.models.request_fields import (
     SEED,

@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from skillmix.catalog.files import SHIPPED
 from skillmix.experiment.step_base import ModelRef, OneOf, Positive, Section, Share, Step, StepInput
+from skillmix.files import SHIPPED
 from skillmix.models.shapes import shape_of
 
 FloatType = Literal["float32", "bfloat16"]

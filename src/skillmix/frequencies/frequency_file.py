@@ -13,9 +13,8 @@ from statistics import NormalDist
 from typing import Any, Final
 
 from skillmix.catalog.catalog import fold_name
-from skillmix.catalog.files import with_listed_skills
 from skillmix.errors import UserError
-from skillmix.files import read_text
+from skillmix.files import read_text, with_listed_skills
 from skillmix.frequencies.documents import SampledPassage
 from skillmix.render import markdown_table, name_hint
 from skillmix.runs.folder_replacement import write_whole

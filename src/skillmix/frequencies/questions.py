@@ -14,12 +14,11 @@ from typing import Final
 from skillmix.calls import CallProblem, Decoding, GradeKey, Message, Outcome, Reply, Request, Subject, seed_for
 from skillmix.catalog.catalog import Catalog, Skill
 from skillmix.catalog.combinations import Combination, combination_id
-from skillmix.catalog.files import SHIPPED
 from skillmix.checkers.passage import passage_of
 from skillmix.checkers.registry import checker_of
 from skillmix.errors import UserError, faults_error
 from skillmix.experiment.experiment import GraderSettings
-from skillmix.files import read_text
+from skillmix.files import SHIPPED, read_text
 from skillmix.frequencies.documents import SampledPassage
 from skillmix.grading.reader import SkillPoints, read_skill_points
 from skillmix.hashing import ranked, short_id

@@ -16,9 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapte
 
 from skillmix.catalog.catalog import Catalog, Skill
 from skillmix.catalog.combinations import Combination
-from skillmix.catalog.files import SHIPPED
 from skillmix.errors import UserError, faults_error
-from skillmix.files import fault_words, known_keys, read_shared_yaml, read_text, with_nearest
+from skillmix.files import SHIPPED, fault_words, known_keys, read_shared_yaml, read_text, with_nearest
 from skillmix.hashing import digest, short_id
 from skillmix.prompts.rubric import (
     OUTPUT_FORMATS,

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from skillmix.calls import CallProblem
 from skillmix.catalog.catalog import Catalog
-from skillmix.catalog.files import own_or_shipped
 from skillmix.catalog.own_code import CODE_FILE
 from skillmix.experiment.experiment import Experiment, GraderSettings, StudentSettings
 from skillmix.experiment.plan import PlannedCell, RowKey
 from skillmix.experiment.step_base import Step
+from skillmix.files import own_or_shipped
 from skillmix.hashing import short_id
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.prompts.rubric import OUTCOMES

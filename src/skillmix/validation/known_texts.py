@@ -26,9 +26,8 @@ from pydantic import (
 from skillmix.calls import clean_text
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination, combination_of
-from skillmix.catalog.files import SHIPPED
 from skillmix.errors import UserError, faults_error
-from skillmix.files import fault_words, json_object, read_yaml
+from skillmix.files import SHIPPED, fault_words, json_object, read_yaml
 from skillmix.grading.answers import plain_answer
 from skillmix.grading.points import Points
 from skillmix.hashing import digest, short_id

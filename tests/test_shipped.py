@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.catalog.files import experiment_file, own_or_shipped, shipped_experiments
 from skillmix.commands import main
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import load_experiment
+from skillmix.files import experiment_file, own_or_shipped, shipped_experiments
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 
 def test_a_name_without_a_file_is_an_experiment_that_ships(in_folder: Path) -> None:
