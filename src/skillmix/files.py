@@ -12,7 +12,7 @@ from itertools import islice
 from math import isfinite
 from pathlib import Path
 from types import UnionType
-from typing import Any, Final, Union, get_args, get_origin
+from typing import Any, Final, TypeVar, Union, get_args, get_origin
 
 import yaml
 
@@ -21,6 +21,7 @@ from skillmix.render import did_you_mean, name_hint, shortened
 
 SHIPPED: Final = Path(str(files("skillmix"))) / "data"
 """The folder of the package's own catalogs, prompt sets and other data."""
+_T = TypeVar("_T")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -325,7 +326,7 @@ def fault_words(fault: Fault, *, keys: Sequence[str] = ()) -> str:
     'there is no such key. Did you mean "seed"?'
     """
     kind, ctx = fault["type"], fault.get("ctx") or {}
-    if kind == "extra_forbidden":
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return with_nearest("there is no such key", str(fault["loc"][-1]), keys)
     if kind in _WITH_VALUE:
         return f"{_value(fault)} {_WITH_VALUE[kind]}"
@@ -336,11 +337,27 @@ def fault_words(fault: Fault, *, keys: Sequence[str] = ()) -> str:
     return _SENTENCES.get(kind) or _own_words(str(fault["msg"]))
 
 
+def checked_yaml(path: Path, shape: type[_T], *, hint: str) -> _T:
+    """Read a YAML file of a shape such as `list[Entry]`; one error reports all faults."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(shape).validate_python(read_shared_yaml(path))
+    except ValidationError as error:
+        faults = [
+            # Entries count from 1.
+            f"{'.'.join(str(part + 1) if isinstance(part, int) else part for part in fault['loc']) or 'the file'}: "
+            f"{fault_words(fault, keys=known_keys(shape, fault['loc']))}"
+            for fault in error.errors()
+        ]
+        raise faults_error(str(path), faults, hint=hint) from None
+
+
 def known_keys(shape: Any, location: Sequence[int | str]) -> list[str]:
     """The keys beside the last part of a location, in the file of a shape such as `list[Entry]`; none if unclear."""
     for part in location[:-1]:
         shape = _shape_inside(shape, part)
-    fields: Mapping[str, Any] = getattr(_without_wrappers(shape), "model_fields", {})
+    fields: Mapping[str, Any] = getattr(_without_wrappers(shape), "__pydantic_fields__", {})
     return [field.alias or name for name, field in fields.items()]
 
 
@@ -349,7 +366,7 @@ def _shape_inside(shape: Any, part: int | str) -> Any:
     shape = _without_wrappers(shape)
     if get_origin(shape) in (list, dict):
         return get_args(shape)[-1]
-    fields: Mapping[str, Any] = getattr(shape, "model_fields", {})
+    fields: Mapping[str, Any] = getattr(shape, "__pydantic_fields__", {})
     return next((field.annotation for name, field in fields.items() if part in (name, field.alias)), None)
 
 

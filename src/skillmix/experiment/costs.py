@@ -1,18 +1,18 @@
 """Prices of tokens, upper bounds for the cost of a call, and GPU hours of local models."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter
+from pydantic.dataclasses import dataclass
 
 from skillmix.calls import Request
-from skillmix.errors import faults_error
 from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep
-from skillmix.files import SHIPPED, fault_words, known_keys, read_shared_yaml
+from skillmix.files import SHIPPED, checked_yaml
 from skillmix.models.checkpoints import base_and_adapters, parameters_in
 from skillmix.models.shapes import CopiedShape, shape_of
 from skillmix.models.specs import ModelSpec, parse_spec, provider_of
@@ -24,17 +24,21 @@ _USUAL_CHARACTERS_PER_TOKEN: Final = 4
 _LONGEST_REPLY: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
+Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Day = Annotated[str, BeforeValidator(lambda day: TypeAdapter(date).validate_python(day).isoformat())]
+
+
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
 class Price:
     """US dollars per million tokens."""
 
-    input: float
-    output: float
-    noted: str | None = None
+    input: Dollars
+    output: Dollars
+    noted: Day | None = None
     """The day on which the price was written down, as in 2026-01-31; None if the price file does not say."""
     source: str | None = None
     """Where the price comes from."""
-    batch: float | None = None
+    batch: Annotated[float, Field(ge=0, le=1)] | None = None
     """The price of a call in a batch, as a share of this price; None leaves it to the provider's batches."""
 
     def in_batch(self, usual: float) -> "Price":
@@ -92,39 +96,10 @@ def price_of(spec: ModelSpec, prices: dict[str, Price]) -> Price | None:
     return listed
 
 
-_Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class _Entry(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    input: _Dollars
-    output: _Dollars
-    noted: date | None = None
-    source: str | None = None
-    batch: Annotated[float, Field(ge=0, le=1)] | None = None
-
-
 def load_prices(path: Path | None) -> dict[str, Price]:
     """Read the user's price file, or the one in the package."""
-    file = path or SHIPPED / "prices.yaml"
-    shape = dict[str, _Entry]
-    try:
-        entries = TypeAdapter(shape).validate_python(read_shared_yaml(file))
-    except ValidationError as error:
-        faults = [
-            f"{'.'.join(map(str, e['loc'])) or 'the file'}: {fault_words(e, keys=known_keys(shape, e['loc']))}"
-            for e in error.errors()
-        ]
-        raise faults_error(
-            str(file), faults, hint="A line looks like openai:gpt-4o: {input: 2.5, output: 10.0, noted: 2026-01-31}."
-        ) from None
-    return {
-        spec: Price(
-            entry.input, entry.output, entry.noted.isoformat() if entry.noted else None, entry.source, entry.batch
-        )
-        for spec, entry in entries.items()
-    }
+    hint = "A line looks like openai:gpt-4o: {input: 2.5, output: 10.0, noted: 2026-01-31}."
+    return checked_yaml(path or SHIPPED / "prices.yaml", dict[str, Price], hint=hint)
 
 
 PEAK: Final = 989e12

@@ -10,7 +10,7 @@ checked again, until it is valid or nothing more can be taken out.
 
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any, Final, Generic, TypeVar, get_args, get_origin
 
@@ -355,113 +355,92 @@ class Checked(Generic[_S]):
 
 def checked(document: object, root: type[_S]) -> Checked[_S]:
     """Check a document; the valid part lacks what has faults."""
-    search = _Search(root, document)
     adapter = TypeAdapter(root)
-    rest = document
+    faults: list[str] = []
+    titles: dict[str, type[Section]] = {}
+    taken: set[DocumentPath] = set()
+    section, rest = None, document
     for _ in range(_ROUNDS):
         try:
             section = adapter.validate_python(rest)
+            break
         except ValidationError as error:
-            smaller = search.take(error, rest)
-            if smaller is None:
-                break
-            rest = smaller
-        else:
-            return Checked(section, search.faults, search.hint)
-    return Checked(None, search.faults, search.hint)
-
-
-@dataclass(slots=True)
-class _Search:
-    """Collects the faults of a document round by round."""
-
-    root: type[Section]
-    document: object
-    faults: list[str] = field(default_factory=list)
-    _taken: set[DocumentPath] = field(default_factory=set)
-    _titles: dict[str, type[Section]] = field(default_factory=dict)
-
-    @property
-    def hint(self) -> str:
-        """The keys of each section with a fault, unless there are too many to read."""
-        if len(self._titles) > _MOST_SECTIONS:
-            return "The documentation of experiment files describes the keys of every section."
-        hints = [f"Keys of {title}: {', '.join(section.model_fields)}." for title, section in self._titles.items()]
-        if self.root in self._titles.values():
-            hints.append("Each step has a name, a stage, and the keys of its stage.")
-        return " ".join(hints)
-
-    def take(self, error: ValidationError, rest: object) -> object | None:
-        """Note the faults of one round; the document without them, or None if nothing could be taken out."""
-        faults = error.errors()
-        paths = [_path_in(rest, fault) for fault in faults]
-        for fault, path in zip(faults, paths, strict=True):
-            if not self._follows(fault, path):
-                self._note(fault, path)
+            found = [(fault, _path_in(rest, fault["loc"])) for fault in error.errors()]
+        for fault, path in found:
+            if not _follows(fault, path, taken):
+                title, own = _section_at(fault["loc"], root)
+                titles.setdefault(title, own)
+                at = _location(document, path, fault)
+                if not any(known.startswith(f"{at}: ") for known in faults):  # a union reports a value for each type
+                    faults.append(f"{at}: {fault_words(fault, keys=list(own.model_fields))}")
         smaller = rest
-        for fault, path in sorted(zip(faults, paths, strict=True), key=lambda pair: -len(pair[1])):
-            whole = _whole_value(rest, path)
-            smaller = _without(smaller, whole) if whole else _with_placeholder(smaller, fault)
-            self._taken.add(whole)
-        return None if smaller == rest else smaller
-
-    def _follows(self, fault: Fault, path: DocumentPath) -> bool:
-        """Whether a fault is there only because an earlier round took a part of its section out."""
-        taken = [own for own in self._taken if own[: len(path)] == path and own != path]
-        if fault["type"] == "missing":
-            return (*path, fault["loc"][-1]) in taken
-        is_emptied = bool(taken) and fault["input"] in ({}, [])
-        return fault["type"] == "value_error" and (is_emptied or any(str(own[-1]) in fault["msg"] for own in taken))
-
-    def _note(self, fault: Fault, path: DocumentPath) -> None:
-        title, section = _section_at(fault["loc"], self.root)
-        self._titles.setdefault(title, section)
-        at = self._location(path, fault)
-        words = f"{at}: {fault_words(fault, keys=list(section.model_fields))}"
-        # A union reports one value once for each of its types.
-        if not any(known.startswith(f"{at}: ") for known in self.faults):
-            self.faults.append(words)
-
-    def _location(self, path: DocumentPath, fault: Fault) -> str:
-        """The location as `--set` writes it: a step by its name or its number, other entries by their number."""
-        added = {"missing": fault["loc"][-1:], "union_tag_invalid": ("stage",)}
-        full = (*path, *added.get(fault["type"], ()))
-        parts = []
-        value = self.document
-        for part in full:
-            value = _child(value, part)
-            name = value.get("name") if isinstance(value, Mapping) and isinstance(part, int) else None
-            parts.append(name if isinstance(name, str) and name else str(part + 1) if isinstance(part, int) else part)
-        return ".".join(parts) or "the file"
+        for fault, path in sorted(found, key=lambda pair: -len(pair[1])):
+            # A list of plain values goes as a whole.
+            is_entry = bool(path) and isinstance(path[-1], int) and not isinstance(_value_at(rest, path), Mapping)
+            whole = path[:-1] if is_entry else path
+            taken.add(whole)
+            if whole:
+                smaller = _without(smaller, whole)
+            elif fault["type"] == "missing" and isinstance(smaller, Mapping):
+                key = fault["loc"][-1]
+                smaller = {**smaller, **({key: _PLACEHOLDERS[key]} if key in _PLACEHOLDERS else {})}
+        if smaller == rest:
+            break
+        rest = smaller
+    hints = [f"Keys of {title}: {', '.join(own.model_fields)}." for title, own in titles.items()]
+    if root in titles.values():
+        hints.append("Each step has a name, a stage, and the keys of its stage.")
+    if len(titles) > _MOST_SECTIONS:
+        hints = ["The documentation of experiment files describes the keys of every section."]
+    return Checked(section, faults, " ".join(hints))
 
 
-def _child(value: object, part: str | int) -> object:
-    if isinstance(value, Mapping):
-        return value.get(part)
-    if isinstance(value, Sequence) and isinstance(part, int) and part < len(value):
-        return value[part]
-    return None
+_PLACEHOLDERS: Final[Mapping[str | int, object]] = {"name": "unnamed", "steps": []}
+"""Values for missing keys of the experiment itself, so that the rest can be checked."""
 
 
-def _path_in(document: object, fault: Fault) -> DocumentPath:
+def _follows(fault: Fault, path: DocumentPath, taken: Iterable[DocumentPath]) -> bool:
+    """Whether a fault is there only because an earlier round took a part of its section out."""
+    inside = [own for own in taken if own[: len(path)] == path and own != path]
+    if fault["type"] == "missing":
+        return (*path, fault["loc"][-1]) in inside
+    is_emptied = bool(inside) and fault["input"] in ({}, [])
+    return fault["type"] == "value_error" and (is_emptied or any(str(own[-1]) in fault["msg"] for own in inside))
+
+
+def _location(document: object, path: DocumentPath, fault: Fault) -> str:
+    """The location as `--set` writes it: a step by its name or its number, other entries by their number."""
+    added = {"missing": fault["loc"][-1:], "union_tag_invalid": ("stage",)}.get(fault["type"], ())
+    parts = []
+    value = document
+    for part in (*path, *added):
+        value = _value_at(value, [part])
+        name = value.get("name") if isinstance(value, Mapping) and isinstance(part, int) else None
+        parts.append(name if isinstance(name, str) and name else str(part + 1) if isinstance(part, int) else part)
+    return ".".join(parts) or "the file"
+
+
+def _value_at(value: object, path: Iterable[str | int]) -> object:
+    """The value at a path; None if there is none."""
+    for part in path:
+        if isinstance(value, Mapping):
+            value = value.get(part)
+        elif isinstance(value, Sequence) and isinstance(part, int) and part < len(value):
+            value = value[part]
+        else:
+            return None
+    return value
+
+
+def _path_in(document: object, location: Iterable[str | int]) -> DocumentPath:
     """The path of a fault in the document, without the names that pydantic adds for the members of a union."""
     path: list[str | int] = []
     value = document
-    for part in fault["loc"]:
-        is_there = (isinstance(value, Mapping) and part in value) or (isinstance(value, list) and isinstance(part, int))
-        if is_there:
+    for part in location:
+        if (isinstance(value, Mapping) and part in value) or (isinstance(value, list) and isinstance(part, int)):
             path.append(part)
-            value = _child(value, part)
+            value = _value_at(value, [part])
     return tuple(path)
-
-
-def _whole_value(document: object, path: DocumentPath) -> DocumentPath:
-    """The path of the value to take out: a list of plain values goes as a whole."""
-    value = document
-    for part in path:
-        value = _child(value, part)
-    is_entry = bool(path) and isinstance(path[-1], int) and not isinstance(value, Mapping)
-    return path[:-1] if is_entry else path
 
 
 def _without(document: object, path: DocumentPath) -> object:
@@ -477,21 +456,9 @@ def _without(document: object, path: DocumentPath) -> object:
     return document
 
 
-def _with_placeholder(document: object, fault: Fault) -> object:
-    """The document with a value for a missing key of the experiment itself."""
-    key = fault["loc"][-1] if fault["loc"] else None
-    if fault["type"] != "missing" or key not in _PLACEHOLDERS or not isinstance(document, Mapping):
-        return document
-    return {**document, key: _PLACEHOLDERS[key]}
-
-
-_PLACEHOLDERS: Final[Mapping[str | int | None, object]] = {"name": "unnamed", "steps": []}
-
-
 def _section_at(location: Sequence[int | str], root: type[Section]) -> tuple[str, type[Section]]:
     """The innermost section on the way to a location, after what a reader would call it."""
-    title: str = "an experiment"
-    section = root
+    title, section = "an experiment", root
     parts = list(location)
     while parts:
         name = str(parts.pop(0))
@@ -500,12 +467,15 @@ def _section_at(location: Sequence[int | str], root: type[Section]) -> tuple[str
         is_container = get_origin(annotation) in (list, dict)
         if is_container:
             del parts[:1]  # the index or the key
-        tag = str(parts.pop(0)) if len(choices) > 1 and parts else None
-        choices = [choice for choice in choices if tag in (None, *_stages_of(choice))]
+        tag = str(parts.pop(0)) if len(choices) > 1 and parts else ""
+        if tag:
+            choices = [one for one in choices if tag in get_args(one.model_fields["stage"].annotation)]
         if len(choices) != 1:
             break
-        section = choices[0]
-        title = _one_of(name, tag) if is_container else name
+        section, title = choices[0], name
+        if is_container:
+            kind = f"{tag} {name.removesuffix('s')}".lstrip()
+            title = f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
     return title, section
 
 
@@ -514,13 +484,3 @@ def _sections_in(annotation: Any) -> Iterator[type[Section]]:
         yield annotation
     for part in get_args(annotation):
         yield from _sections_in(part)
-
-
-def _stages_of(section: type[Section]) -> tuple[str, ...]:
-    stage = section.model_fields.get("stage")
-    return get_args(stage.annotation) if stage else ()
-
-
-def _one_of(name: str, stage: str | None) -> str:
-    title = f"{stage or ''} {name.removesuffix('s')}".lstrip()
-    return f"{'an' if title[0] in 'aeiou' else 'a'} {title}"

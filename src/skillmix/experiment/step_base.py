@@ -253,12 +253,12 @@ class Step(Section):
     @property
     def student_names(self) -> tuple[str, ...]:
         """Students that write texts in this step."""
-        return ()
+        return () if self.trains_model else tuple(map(student_name, self.model_references))
 
     @property
     def grader_names(self) -> tuple[str, ...]:
         """Graders that grade texts in this step."""
-        return ()
+        return tuple(getattr(self, "graders", ()))
 
     @property
     def makes_calls(self) -> bool:
@@ -271,14 +271,9 @@ class Step(Section):
         return ()
 
     @property
-    def prompt_sets(self) -> tuple[str, ...]:
-        """Prompt sets that the step itself names."""
-        return ()
-
-    @property
     def may_stop_early(self) -> bool:
         """Whether low scores at a small k can cancel the larger k."""
-        return False
+        return getattr(self, "stop_below", None) is not None
 
     @property
     def planned_texts(self) -> int | None:
@@ -287,8 +282,11 @@ class Step(Section):
 
     @property
     def call_bound(self) -> Literal["at least", "about", "at most"]:
-        """How the calls planned for the step relate to the calls it will make."""
-        return "about"
+        """How the calls planned for the step relate to the calls it will make.
+
+        Every text of a data set without full marks takes a further conversation; an early stop makes fewer calls.
+        """
+        return "at least" if self.stage == "dataset" else "at most" if self.may_stop_early else "about"
 
     def pools_drawn_from(self, steps: Sequence["Step"]) -> tuple[DrawnPool, ...]:
         """Pools whose skills the step's combinations may have; `steps` are all steps of the experiment."""

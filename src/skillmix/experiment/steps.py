@@ -231,11 +231,6 @@ class _CellsStep(DrawingStep):
         """The students."""
         return tuple(self.students)
 
-    @property
-    def student_names(self) -> tuple[str, ...]:
-        """The students."""
-        return tuple(map(student_name, self.students))
-
     def undrawn_cells(self, steps: Sequence[Step]) -> Iterator[UndrawnCell]:
         """One cell for each setting, k and student; the students share the draws."""
         for setting in self.settings:
@@ -296,21 +291,6 @@ class EvaluateStep(_CellsStep):
             raise ValueError("a ladder needs a number of combinations, not all")
         return self
 
-    @property
-    def grader_names(self) -> tuple[str, ...]:
-        """The graders."""
-        return tuple(self.graders)
-
-    @property
-    def may_stop_early(self) -> bool:
-        """Whether `stop_below` is set."""
-        return self.stop_below is not None
-
-    @property
-    def call_bound(self) -> Literal["about", "at most"]:
-        """An early stop makes fewer calls."""
-        return "at most" if self.may_stop_early else "about"
-
 
 def joined_faults(step: Step, joined: Collection[str], taken: Collection[str]) -> Iterator[str]:
     """Joined students in steps that need a model, and those whose names are taken."""
@@ -336,11 +316,6 @@ class GradeStep(Step):
     """Settings whose texts are graded; the default is all."""
     k: FilledList[SkillCount] | None = None
     """Numbers of skills whose texts are graded; the default is all."""
-
-    @property
-    def grader_names(self) -> tuple[str, ...]:
-        """The graders."""
-        return tuple(self.graders)
 
     @property
     def inputs(self) -> tuple[StepInput, ...]:
@@ -489,34 +464,14 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
         return (self.writer,) if self.writer else ()
 
     @property
-    def student_names(self) -> tuple[str, ...]:
-        """The writer, if there is one."""
-        return (student_name(self.writer),) if self.writer else ()
-
-    @property
-    def grader_names(self) -> tuple[str, ...]:
-        """The graders."""
-        return tuple(self.graders)
-
-    @property
     def inputs(self) -> tuple[StepInput, ...]:
         """The data sets that the step joins."""
         return tuple(StepInput(name, ("dataset",)) for name in self.of)
 
     @property
-    def prompt_sets(self) -> tuple[str, ...]:
-        """The prompt set of the rows, if the step names one."""
-        return (self.prompts,) if self.prompts else ()
-
-    @property
     def planned_texts(self) -> int | None:
         """The sum of the targets; None for joined data sets."""
         return sum(self.target_of(k) for k in self.data_recipe.ks) if self.writer else None
-
-    @property
-    def call_bound(self) -> Literal["at least"]:
-        """Every text without full marks takes a further conversation."""
-        return "at least"
 
     def pools_drawn_from(self, steps: Sequence[Step]) -> tuple[DrawnPool, ...]:
         """The pool `all` if k = 1 draws all skills, else `train` or the pool that the step names."""

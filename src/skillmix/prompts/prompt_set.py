@@ -12,12 +12,12 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from skillmix.catalog.catalog import Catalog, Skill
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError, faults_error
-from skillmix.files import SHIPPED, fault_words, known_keys, read_shared_yaml, read_text, with_nearest
+from skillmix.files import SHIPPED, checked_yaml, known_keys, read_shared_yaml, read_text, with_nearest
 from skillmix.hashing import digest, short_id
 from skillmix.prompts.rubric import (
     OUTPUT_FORMATS,
@@ -334,17 +334,17 @@ def _parts(template: str) -> tuple[str, ...]:
 _OneLine = Annotated[str, StringConstraints(pattern=r"^[^\n|]*\S[^\n|]*$")]
 
 
-class _OutcomesEntry(BaseModel):
+class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
+
+class _OutcomesEntry(_Strict):
     complies: _OneLine
     refuses: _OneLine
     evades: _OneLine
 
 
-class _CriteriaFile(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _CriteriaFile(_Strict):
     skill: _OneLine = Phrases().skill
     topic: _OneLine = Phrases().topic
     sense: _OneLine = Phrases().sense
@@ -352,13 +352,9 @@ class _CriteriaFile(BaseModel):
     outcomes: _OutcomesEntry | None = None
 
 
-def shipped_prompt_sets() -> list[str]:
-    """Names of the prompt sets in the package."""
-    return list(_shipped_names())
-
-
 @cache
-def _shipped_names() -> tuple[str, ...]:
+def shipped_prompt_sets() -> tuple[str, ...]:
+    """Names of the prompt sets in the package."""
     return tuple(sorted(path.parent.name for path in (SHIPPED / "prompts").glob("*/generate-1.txt")))
 
 
@@ -375,7 +371,7 @@ def turns_with(name: str) -> int:
 
 def load_prompts(name: str, output_format: FormatName | None = None) -> PromptSet:
     """Load a shipped prompt set by name, or a folder by path; it asks for an output format if one is given."""
-    if name in _shipped_names():
+    if name in shipped_prompt_sets():
         return _shipped_set(name, output_format)
     folder = Path(name)
     if not folder.is_dir():
@@ -414,17 +410,13 @@ def _set_in(folder: Path, name: str, output_format: FormatName | None) -> Prompt
     )
 
 
-class _ExampleSkill(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _ExampleSkill(_Strict):
     name: str
     definition: str
     example: str
 
 
-class _ExampleEntry(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _ExampleEntry(_Strict):
     topic: str
     skills: Annotated[list[_ExampleSkill], Field(min_length=1)]
     answers: Annotated[list[str], Field(min_length=1, max_length=2)]
@@ -433,16 +425,8 @@ class _ExampleEntry(BaseModel):
 def _examples(path: Path) -> tuple[WorkedExample, ...]:
     if not path.is_file():
         return ()
-    shape = list[_ExampleEntry]
-    try:
-        entries = TypeAdapter(shape).validate_python(read_shared_yaml(path))
-    except ValidationError as error:
-        faults = [
-            f"{_location(fault['loc'])}: {fault_words(fault, keys=known_keys(shape, fault['loc']))}"
-            for fault in error.errors()
-        ]
-        hint = "Each entry has a topic, skills with a name, a definition and an example each, and one or two answers."
-        raise faults_error(str(path), faults, hint=hint) from None
+    hint = "Each entry has a topic, skills with a name, a definition and an example each, and two answers."
+    entries = checked_yaml(path, list[_ExampleEntry], hint=hint)
     return tuple(
         WorkedExample(
             skills=tuple(Skill(s.name, "", s.definition, s.example) for s in entry.skills),
@@ -453,11 +437,6 @@ def _examples(path: Path) -> tuple[WorkedExample, ...]:
     )
 
 
-def _location(location: Sequence[int | str]) -> str:
-    """The location of a fault in a file; entries count from 1."""
-    return ".".join(str(part + 1) if isinstance(part, int) else part for part in location) or "the file"
-
-
 def _phrases(path: Path) -> Phrases:
     if not path.is_file():
         return Phrases()
@@ -466,7 +445,7 @@ def _phrases(path: Path) -> Phrases:
     except ValidationError as error:
         faults = []
         for fault in error.errors():
-            key = _location(fault["loc"])
+            key = ".".join(map(str, fault["loc"])) or "the file"
             if key == "outcomes":
                 faults.append("outcomes must have a line each for complies, refuses and evades")
             elif fault["type"] == "extra_forbidden":

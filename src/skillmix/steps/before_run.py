@@ -18,6 +18,7 @@ from skillmix.experiment.costs import Price
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, Settings, cells_of, place_of, settings_by_model
 from skillmix.experiment.step_base import JOINED, Step, student_name
+from skillmix.experiment.steps import DatasetStep
 from skillmix.experiment.train_step import CHAT_TEMPLATES, TrainStep
 from skillmix.models.bundled import bundled_models
 from skillmix.models.checkpoints import (
@@ -245,7 +246,7 @@ def check_plan(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], 
 
 def _check_prompts(experiment: Experiment, catalog: Catalog) -> None:
     own = [settings.prompts for settings in experiment.students.values() if settings.prompts]
-    own += [name for step in experiment.steps for name in step.prompt_sets]
+    own += [step.prompts for step in experiment.steps if isinstance(step, DatasetStep) and step.prompts]
     for name in sorted({experiment.prompts, *own}):
         load_prompts(name)
     _check_outcomes(experiment)
