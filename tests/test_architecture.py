@@ -45,6 +45,7 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
     "tokenizers": ("models/local/", "models/gguf.py", "training/"),
     "aiohttp": ("models/servers/", "validation/server.py"),
     "pydantic": (
+        "files.py",
         "catalog/files.py",
         "prompts/prompt_set.py",
         "models/lineage_files.py",
