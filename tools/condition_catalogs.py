@@ -1,7 +1,9 @@
-"""Write the catalogues of `experiments/pretraining-conditions.yaml`: `python -m tools.condition_catalogs PARTITION FOLDER`.
+"""Write the catalogs that `experiments/pretraining-conditions.yaml` needs.
 
-`FOLDER/nonce` names the new figures of a partition by words without a meaning, and `FOLDER/few-frames` leaves the teacher
-one frame of each kind. Everything else is as in the catalogue `figures`.
+Usage: `python -m tools.condition_catalogs PARTITION FOLDER`.
+
+`FOLDER/nonce` replaces the names of a partition's new figures with nonce words. `FOLDER/few-frames` leaves the teacher
+one frame of each kind. Everything else is as in the catalog `figures`.
 """
 
 import argparse

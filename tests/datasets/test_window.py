@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
@@ -355,11 +356,13 @@ def test_with_two_local_models_in_turns_the_set_is_the_same(in_folder: Path) -> 
 
 @pytest.mark.usefixtures("slotted")
 def test_killed_at_any_time_it_makes_the_same_bytes(in_folder: Path) -> None:
+    begin = time.monotonic()
     expected = bytes_of(run_experiment(written(in_new_folder(in_folder, "alone"))))
+    took = time.monotonic() - begin
     path = written(in_new_folder(in_folder, "killed"))
     chance = random.Random(7)
 
-    kills = sum(was_killed(path, after=chance.uniform(0.2, 1.5)) for _ in range(4))
+    kills = sum(was_killed(path, after=chance.uniform(0.05, 0.6) * took) for _ in range(4))
 
     assert kills > 0
     assert bytes_of(run_experiment(path)) == expected

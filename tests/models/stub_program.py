@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 FAULT = os.environ.get("STUB_FAULT", "")
-NOTES = Path(os.environ["STUB_NOTES"])
+NOTES = Path(os.environ.get("STUB_NOTES", "."))
 """The folder in which it notes what happens to it."""
 
 

@@ -27,10 +27,8 @@ from skillmix.errors import UserError
 from skillmix.files import json_object
 from skillmix.models.bundled import cache_folder
 from skillmix.models.checkpoints import ADAPTER, Checkpoint, FileStates, checkpoint_of
-from skillmix.models.servers.http import Endpoint
 from skillmix.models.servers.keys import Server
 from skillmix.models.servers.masking import MASK
-from skillmix.models.servers.protocols import OpenAIModel
 from skillmix.models.specs import ModelOptions, ModelSpec
 
 _Say = Callable[[str], None]
@@ -180,6 +178,8 @@ class _ManagedServer:
 
     async def wait(self, say: _Say) -> None:
         """Wait until the server answers."""
+        from skillmix.models.servers.http import Endpoint  # here, because importing aiohttp takes long
+
         begun = said = time.monotonic()
         health = Endpoint(Server(self.root, None, None, is_own=False), headers={}, timeout=5)
         try:
@@ -201,6 +201,8 @@ class _ManagedServer:
         if adapter is None:
             return _SERVED
         if adapter not in self.loaded:
+            from skillmix.models.servers.http import Endpoint
+
             name = f"adapter-{len(self.loaded) + 1}"
             loader = Endpoint(Server(f"{self.root}/v1", None, None, is_own=False), headers={}, timeout=600)
             try:
@@ -293,6 +295,8 @@ class ManagedModel:
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
         """Answer requests, many at once; a server that dies ends the run with the end of its log."""
+        from skillmix.models.servers.protocols import OpenAIModel
+
         first = await anext(requests, None)
         if first is None:
             return

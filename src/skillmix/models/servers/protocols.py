@@ -20,6 +20,7 @@ _COMPLAINT: Final = re.compile(
     r"support|recogni[sz]ed|unknown|unexpected|permitted|allowed|extra|invalid|must be|deprecated|not accept|param",
     re.IGNORECASE,
 )
+_WORD: Final = re.compile(r"\w+")
 _NAMES_SHOWN: Final = 8
 VERSION: Final = "2023-06-01"
 _DEFAULT_LIMIT: Final = 1024
@@ -142,7 +143,7 @@ class ChatServer:
             return True
         for name in _MAY_BE_LEFT_OUT:
             sent = self._sent_as.get(name, name)
-            if {name, sent} & body.keys() and re.search(rf"\b{sent}\b", message) and _COMPLAINT.search(message):
+            if {name, sent} & body.keys() and sent in _WORD.findall(message) and _COMPLAINT.search(message):
                 self._left_out.add(name)
                 return True
         return False
