@@ -33,7 +33,7 @@ from skillmix.runs.run import Run, new_run, rules_named
 from skillmix.runs.run import open_run as open_stored_run
 from skillmix.scores.cards import run_cards
 from skillmix.scores.cells import CellScore
-from skillmix.scores.grader_card import GraderCard
+from skillmix.scores.graders import GraderCard
 from skillmix.scores.outcomes import OutcomeChange, OutcomeScore, run_outcome_changes, run_outcomes
 from skillmix.scores.pairs import StudentComparison, compare_students
 from skillmix.scores.scoring import ScoredRun, run_scores, scored_run

@@ -103,18 +103,15 @@ def test_one_skill_alone_has_no_test_and_no_texts_have_nothing() -> None:
     assert independence_test(nothing, None).if_independent is None
 
 
-def test_draws_in_groups_have_the_distribution_of_draws_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells with thousands of combinations are drawn in groups, so that memory does not grow with them."""
+def test_cells_with_thousands_of_combinations_are_drawn_in_groups() -> None:
+    """Memory does not grow with the combinations; the shares stay those of independent skills."""
     generator = np.random.default_rng(3)
-    texts, alone = cell(generator, coupling=0.3, n=200), cell(generator, coupling=0.0, k=1, n=200)
-    at_once = independence_test(texts, alone)
-    monkeypatch.setattr(skills, "_AT_ONCE", 200 * 70)
+    texts, alone = cell(generator, coupling=0.0, n=7_000), cell(generator, coupling=0.0, k=1, n=7_000)
+    numbers, test = cell_independence(texts, alone), independence_test(texts, alone)
 
-    in_groups = independence_test(texts, alone)
-
-    assert skills.draws_at_once(200) == [70] * 14 + [20]
-    assert at_once != in_groups, "the random numbers are others"
-    for one, other in ((at_once.if_independent, in_groups.if_independent), (at_once.k1, in_groups.k1)):
-        assert one is not None and other is not None
-        assert other == pytest.approx(one, abs=0.15 * (one.high - one.low))
-    assert at_once.p is not None and in_groups.p == pytest.approx(at_once.p, abs=0.02)
+    assert skills.draws_at_once(7_000) == [714, 286]
+    assert test.p is not None and test.p > 0.01
+    for expected, interval in ((numbers.expected_same_k, test.if_independent), (numbers.expected_k1, test.k1)):
+        assert expected is not None and interval is not None
+        assert interval.low < expected < interval.high
+        assert interval.high - interval.low < 0.03

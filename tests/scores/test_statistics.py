@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from skillmix.scores.graders import cohen_kappa, flip_rate, krippendorff_alpha
+from skillmix.scores.statistics.against_truth import cohen_kappa, flip_rate, krippendorff_alpha
 from skillmix.scores.statistics.differences import combinations_needed, holm, paired_difference, permutation_p
 from skillmix.scores.statistics.intervals import (
     bootstrap_interval,

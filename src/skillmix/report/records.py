@@ -16,8 +16,7 @@ from skillmix.runs.reading.call_totals import CallTotals
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.compare import Change, ComparableStudent, PairRow, compare_cells, practice_between
 from skillmix.scores.findings import Finding, JudgedContrast
-from skillmix.scores.grader_card import GraderCard
-from skillmix.scores.graders import Disagreement, GraderAgreement, Readability, RoundAgreement
+from skillmix.scores.graders import Disagreement, GraderAgreement, GraderCard, Readability, RoundAgreement
 from skillmix.scores.outcomes import OutcomeCell, OutcomeChange
 from skillmix.scores.wording import MainResult, contrast_result, explanations, format_warnings, main_result
 from skillmix.training.log import TrainingCurve

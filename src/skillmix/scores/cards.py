@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from skillmix.calls import PEOPLE, human_grader, is_human
 from skillmix.checkers.registry import checker_of
@@ -30,19 +30,16 @@ from skillmix.runs.reading.call_totals import call_totals
 from skillmix.runs.reading.text_facts import TextFactsReader
 from skillmix.runs.run import Run, opened
 from skillmix.runs.texts import texts_with_ballots
-from skillmix.scores.grader_card import (
+from skillmix.scores.graders import (
     GraderCard,
     GraderFacts,
     TextUnderGraders,
     TruthAgreement,
-    Vote,
     grader_card,
     people_in,
     with_people,
 )
 from skillmix.scores.statistics.against_truth import Measure
-
-_Part = TypeVar("_Part", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,32 +76,61 @@ def run_cards(runs: Iterable[Run | str], *, truth: str | None = None, rules: str
 
 
 def graded_run(run: Run, *, rules: str | None = None) -> GradedRun:
-    """The texts of a run under its graders, by the run's own rules unless others are named."""
+    """Read the texts of a run under its graders, by the run's own rules unless others are named."""
     chosen = run.rules(rules)
-    items = _Items(run, chosen)
-    by_group: dict[int, list[TextUnderGraders]] = defaultdict(list)
     with run.read() as journal:
-        for found in texts_with_ballots(run, journal):
-            counted = [[ballot for ballot in group if _counts(ballot, chosen)] for group in found.groups]
-            decided = [(ballot, ballot.points(chosen, run.phrases)) for group in counted for ballot in group]
-            if decided:
-                by_group[next(number for number, group in enumerate(counted) if group)].append(items.item(decided))
-    return _graded_run(run, [item for _, own in sorted(by_group.items()) for item in own])
+        found = (text.ballots for text in texts_with_ballots(run, journal))
+        items = _items(run, ([(b, b.points(chosen, run.phrases)) for b in ballots] for ballots in found), chosen)
+    return _graded_run(run, items)
 
 
-def graded_run_of(run: Run, decided: Sequence[tuple[Ballot, Points]], rules: Rules) -> GradedRun:
-    """The same from ballots whose points are decided."""
+def graded_run_of(run: Run, decided: Iterable[tuple[Ballot, Points]], rules: Rules) -> GradedRun:
+    """Make the same from ballots whose points are decided."""
     by_text: dict[tuple[str, str, int], list[tuple[Ballot, Points]]] = defaultdict(list)
     for ballot, points in decided:
-        if _counts(ballot, rules):
-            by_text[ballot.text.conversation].append((ballot, points))
-    items = _Items(run, rules)
-    return _graded_run(run, [items.item(own) for own in by_text.values()])
+        by_text[ballot.text.conversation].append((ballot, points))
+    return _graded_run(run, _items(run, by_text.values(), rules))
 
 
-def _counts(ballot: Ballot, rules: Rules) -> bool:
-    """Whether a ballot says something: it has a vote, or nobody needs to ask the grader."""
-    return bool(ballot.readings) or (earns_nothing(ballot.text.answer, rules) and not is_human(ballot.grader))
+def _items(run: Run, texts: Iterable[Sequence[tuple[Ballot, Points]]], rules: Rules) -> list[TextUnderGraders]:
+    """Put the points of each text together; a ballot counts if it has a vote, or if nobody needs to ask its grader."""
+    reader = TextFactsReader(run, rules)
+    # The model of each student; that of a train step is the model that it tunes.
+    models = {name: settings.model for name, settings in run.known_experiment.students.items()}
+    for step in run.known_experiment.steps:
+        base = str(getattr(step, "base", "")).removeprefix("step:") if step.trains_model else ""
+        if base in models:
+            models[step.name] = models[base]
+    items = []
+    for ballots in texts:
+        nobody_asks = bool(ballots) and earns_nothing(ballots[0][0].text.answer, rules)
+        counted = [(b, p) for b, p in ballots if b.readings or (nobody_asks and not is_human(b.grader))]
+        if not counted:
+            continue
+        text, skills = counted[0][0].text, counted[0][0].text.combination.skills
+        facts = reader.facts(text)
+        # Code decides whatever graders say: the length, named skills, and all criteria if the text earns nothing.
+        named = (i for i, skill in enumerate(skills) if names_skill(text.answer.text, skill, rules.name_rule))
+        items.append(
+            TextUnderGraders(
+                run=run.name,
+                student=text.student,
+                combination=text.combination.id,
+                generation=text.generation,
+                skills=skills,
+                words=facts.words,
+                points={ballot.grader: points for ballot, points in counted},
+                votes={
+                    ballot.grader: tuple(None if reading is None else reading.points for reading in ballot.readings)
+                    for ballot, _ in counted
+                    if not run.grader(ballot.grader).is_code_alone
+                },
+                settings=facts.settings,
+                student_model=models.get(text.student),
+                by_code=frozenset(range(len(skills) + 3) if nobody_asks else [*named, len(skills) + 2]),
+            )
+        )
+    return items
 
 
 def _graded_run(run: Run, items: Sequence[TextUnderGraders]) -> GradedRun:
@@ -116,11 +142,10 @@ def _graded_run(run: Run, items: Sequence[TextUnderGraders]) -> GradedRun:
     costs: dict[str, float | None] = {}
     if run.has_journal:
         with run.read() as journal:
-            for total in call_totals(journal):
-                if total.role == "grader":
-                    before = costs.get(total.name, 0.0)
-                    is_known = before is not None and total.cost_usd is not None
-                    costs[total.name] = (before or 0.0) + (total.cost_usd or 0.0) if is_known else None
+            for total in (total for total in call_totals(journal) if total.role == "grader"):
+                before, more = costs.get(total.name, 0.0), total.cost_usd
+                costs[total.name] = None if before is None or more is None else before + more
+    catalog, prompts = run.document.get("catalog_hash"), run.document.get("prompts_hash")
     graders = {}
     for name in names:
         grader = run.grader(name)
@@ -130,75 +155,16 @@ def _graded_run(run: Run, items: Sequence[TextUnderGraders]) -> GradedRun:
             cost_usd=0.0 if is_free else costs.get(name),
             texts=sum(name in item.points if is_free else bool(item.votes.get(name)) for item in items),
         )
-        graders[name] = GraderOfRun(_identity(run, name, model), facts, grader.has_code, is_free)
+        settings = run.known_experiment.graders.get(name)
+        stored = settings.model_dump(mode="json") if settings else {"model": model}
+        kept = tuple(sorted((key, str(value)) for key, value in stored.items() if key not in _WITHOUT_EFFECT))
+        identity = (name, model, catalog) if is_human(name) else (name, kept, str(catalog), str(prompts))
+        graders[name] = GraderOfRun(identity, facts, grader.has_code, is_free)
     return GradedRun(run.name, tuple(items), graders)
 
 
 _WITHOUT_EFFECT: Final = ("concurrency", "timeout", "attempts", "key", "price")
 """Settings of a grader that change no grade."""
-
-
-def _identity(run: Run, name: str, model: str) -> Hashable:
-    """What must be equal for two runs to share the card of a grader."""
-    catalog, prompts = run.document.get("catalog_hash"), run.document.get("prompts_hash")
-    if is_human(name):
-        return name, model, catalog
-    settings = run.known_experiment.graders.get(name)
-    stored = settings.model_dump(mode="json") if settings else {"model": model}
-    kept = tuple(sorted((key, str(value)) for key, value in stored.items() if key not in _WITHOUT_EFFECT))
-    return name, kept, str(catalog), str(prompts)
-
-
-class _Items:
-    """Makes the items of a run; equal parts of them are in memory once, because a run may have millions of texts."""
-
-    def __init__(self, run: Run, rules: Rules) -> None:
-        self._run = run
-        self._rules = rules
-        self._facts = TextFactsReader(run, rules)
-        # The model of each student; that of a train step is the model that it tunes.
-        models = {name: settings.model for name, settings in run.known_experiment.students.items()}
-        for step in run.known_experiment.steps:
-            base = str(getattr(step, "base", "")).removeprefix("step:") if step.trains_model else ""
-            if base in models:
-                models[step.name] = models[base]
-        self._models = models
-        self._parts: dict[Any, Any] = {}
-        self._points: dict[Hashable, Mapping[str, Points]] = {}
-        self._votes: dict[Hashable, Mapping[str, tuple[Vote | None, ...]]] = {}
-
-    def item(self, decided: Sequence[tuple[Ballot, Points]]) -> TextUnderGraders:
-        """One text with the points that graders gave it."""
-        text = decided[0][0].text
-        facts, skills = self._facts.facts(text), text.combination.skills
-        points = [(ballot.grader, points) for ballot, points in decided]
-        votes = [
-            (ballot.grader, tuple(reading.points if reading is not None else None for reading in ballot.readings))
-            for ballot, _ in decided
-            if not self._run.grader(ballot.grader).is_code_alone
-        ]
-        # Code decides whatever graders say: the length, named skills, and all criteria if the text earns nothing.
-        by_code = {i for i, skill in enumerate(skills) if names_skill(text.answer.text, skill, self._rules.name_rule)}
-        by_code |= {len(skills) + 2}
-        if earns_nothing(text.answer, self._rules):
-            by_code = set(range(len(skills) + 3))
-        return TextUnderGraders(
-            run=self._run.name,
-            student=text.student,
-            combination=self._once(text.combination.id),
-            generation=text.generation,
-            skills=self._once(skills),
-            words=facts.words,
-            points=self._points.setdefault(tuple(points), dict(points)),
-            votes=self._votes.setdefault(tuple(votes), dict(votes)),
-            settings=self._once(facts.settings),
-            student_model=self._models.get(text.student),
-            by_code=self._once(frozenset(by_code)),
-        )
-
-    def _once(self, part: _Part) -> _Part:
-        known: _Part = self._parts.setdefault(part, part)
-        return known
 
 
 def cards_of(runs: Sequence[GradedRun], *, truth: str | None = None) -> list[GraderCard]:
@@ -235,7 +201,7 @@ def _code_names(runs: Iterable[GradedRun]) -> list[str]:
 
 
 def _card(name: str, runs: Sequence[GradedRun], truth: str | None, wanted: str | None) -> GraderCard:
-    """The card of a grader over runs; scores are not corrected towards another model unless that was asked for."""
+    """Make the card of a grader over runs; only a truth that somebody named corrects scores towards another model."""
     items = [item for run in runs for item in run.items]
     code = _code_names(runs)
     if truth == PEOPLE:
@@ -245,12 +211,10 @@ def _card(name: str, runs: Sequence[GradedRun], truth: str | None, wanted: str |
         # The skills that code decides under both graders are left out.
         checked = {skill for item in items for skill in item.skills if checker_of(skill) is not None}
         items = [replace(i, by_code=i.by_code | {n for n, s in enumerate(i.skills) if s in checked}) for i in items]
-    costs = [grader.facts.cost_usd for grader in own]
-    known = [cost for cost in costs if cost is not None]
-    cost = sum(known) if len(known) == len(costs) else None
-    card = grader_card(
-        items, name, truth, GraderFacts(own[0].facts.model, cost, sum(grader.facts.texts or 0 for grader in own))
-    )
+    known = [grader.facts.cost_usd for grader in own if grader.facts.cost_usd is not None]
+    texts = sum(grader.facts.texts or 0 for grader in own)
+    cost = sum(known) if len(known) == len(own) else None
+    card = grader_card(items, name, truth, GraderFacts(own[0].facts.model, cost, texts))
     # The simulated raters behind the truth, and the grader itself if it is one.
     raters = {other: grader for run in runs for other, grader in run.graders.items() if is_human(other)}
     behind = {name, *(raters if truth == PEOPLE else [truth])}

@@ -1,67 +1,51 @@
-"""How far graders can be trusted: agreement between rounds and between graders, and unreadable replies."""
+"""How far graders can be trusted: agreement between rounds, between graders, and with the truth, as a card.
 
+`grader_card(items, grader, truth)` is a pure function from texts under graders to a card. "Truth" is the grader that
+the others are compared with. It is not the truth itself: people and code err as well. A person is a grader
+`human:NAME`, code is the grader that is `rules:`, and a calibration set with known labels gives them under any name,
+such as `labels`:
+
+    item = TextUnderGraders(
+        run="calibration", student="set", combination="metaphor/1", generation=0, skills=("metaphor",), words=31,
+        points={"gpt": (True, True, True, True), "labels": (True, None, None, None)},
+    )
+    card = grader_card([item, ...], "gpt", "labels")
+
+Points stand in the order skills, topic, sense, length. None is unknown: a rater was unsure, a reply was unreadable, or
+the label does not say. A text without an entry for the truth is graded and has no label; such texts still tell how
+often the grader gives a point, and scores of them can be corrected.
+"""
+
+import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations, pairwise
+from typing import Final, Literal
 
-import numpy as np
-
+from skillmix.calls import PEOPLE, is_human
 from skillmix.checkers.registry import checker_of
-from skillmix.grading.answers import CUT_IN_THOUGHT
-from skillmix.grading.points import Ballot, Points
-from skillmix.scores.cells import Cell
-
-Ratings = Sequence[Sequence[float | None]]
-"""For each unit (a criterion of a text), one value per grader or round; None where the value is unreadable."""
-
-
-def krippendorff_alpha(units: Ratings, level: Literal["nominal", "interval"] = "nominal") -> float | None:
-    """Krippendorff's alpha; None when no two values can be compared or nothing varies."""
-    values = sorted({value for unit in units for value in unit if value is not None})
-    column = {value: i for i, value in enumerate(values)}
-    counts = np.zeros((len(units), len(values)))
-    for row, unit in enumerate(units):
-        for value in unit:
-            if value is not None:
-                counts[row, column[value]] += 1
-    counts = counts[counts.sum(axis=1) >= 2]
-    if len(counts) == 0:
-        return None
-    pairable = counts.sum(axis=1)
-    weighted = counts / (pairable - 1)[:, None]
-    coincidences = weighted.T @ counts - np.diag(weighted.sum(axis=0))
-    margins = coincidences.sum(axis=1)
-    scale = np.array(values)
-    distance = (scale[:, None] - scale[None, :]) ** 2 if level == "interval" else 1 - np.eye(len(values))
-    expected = ((np.outer(margins, margins) - np.diag(margins)) * distance).sum() / (margins.sum() - 1)
-    if expected == 0:
-        return None
-    return float(1 - (coincidences * distance).sum() / expected)
-
-
-def cohen_kappa(first: Sequence[float | None], second: Sequence[float | None]) -> float | None:
-    """Cohen's kappa of two raters over the units that both rated; None when chance agreement is total."""
-    pairs = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
-    if not pairs:
-        return None
-    n = len(pairs)
-    observed = sum(a == b for a, b in pairs) / n
-    values = {value for pair in pairs for value in pair}
-    chance = sum(sum(a == v for a, _ in pairs) * sum(b == v for _, b in pairs) for v in values) / n**2
-    return None if chance == 1 else (observed - chance) / (1 - chance)
-
-
-def flip_rate(units: Ratings) -> float | None:
-    """How often two rounds on the same unit differ: the share of differing pairs of readable values."""
-    pairs = flips = 0
-    for unit in units:
-        readable = [value for value in unit if value is not None]
-        for i, value in enumerate(readable):
-            pairs += len(readable) - i - 1
-            flips += sum(value != other for other in readable[i + 1 :])
-    return flips / pairs if pairs else None
-
+from skillmix.grading.points import FULL_MARKS, Ballot, Points, text_score
+from skillmix.scores.statistics.against_truth import (
+    UNKNOWN,
+    Corrected,
+    GraderDecision,
+    KindErrors,
+    LabelledPool,
+    Measure,
+    cohen_kappa,
+    corrected_by_criteria,
+    corrected_by_error_rates,
+    corrected_by_labels,
+    counts_of,
+    difference_of_excess,
+    flip_rate,
+    krippendorff_alpha,
+    rates_of,
+    truth_measures,
+    wilson_measure,
+)
+from skillmix.scores.statistics.intervals import Counts, effective_counts
 
 Kind = Literal["skill", "topic", "sense"]
 KINDS: Final[tuple[Kind, ...]] = ("skill", "topic", "sense")
@@ -123,7 +107,7 @@ class Readability:
 
 
 def round_agreement(run: str, ballots: Sequence[Ballot], with_code: Collection[str] = ()) -> list[RoundAgreement]:
-    """Agreement between the rounds of each grader; `with_code` names graders whose skills with a checker code decides.
+    """Compare the rounds of each grader; `with_code` names graders whose skills with a checker code decides.
 
     Code gives the same point in every round. Counted with the votes of the model, these points would make a grader
     look as if it agreed with itself.
@@ -131,83 +115,60 @@ def round_agreement(run: str, ballots: Sequence[Ballot], with_code: Collection[s
     units: dict[tuple[str, Kind, Decider], list[list[float | None]]] = defaultdict(list)
     for ballot in ballots:
         votes = [r.points for r in ballot.readings if r is not None and r.points is not None]
-        if len(votes) < 2:
-            continue
-        k = ballot.text.combination.k
-        for index in range(k + 2):
-            is_mixed = ballot.grader in with_code
-            skills = ballot.text.combination.skills
-            has_checker = is_mixed and index < len(skills) and checker_of(skills[index]) is not None
-            decider: Decider = "code" if has_checker else "model"
-            units[ballot.grader, kind_of(index, k), decider].append([vote[index] for vote in votes])
+        skills = ballot.text.combination.skills
+        for index in range(len(skills) + 2 if len(votes) > 1 else 0):
+            is_code = ballot.grader in with_code and index < len(skills) and checker_of(skills[index]) is not None
+            decider: Decider = "code" if is_code else "model"
+            units[ballot.grader, kind_of(index, len(skills)), decider].append([vote[index] for vote in votes])
+    order = sorted(units, key=lambda key: (key[0], KINDS.index(key[1]), key[2] == "code"))
     return [
-        _round_agreement(run, (grader, kind, decider), ratings)
-        for grader in sorted({grader for grader, *_ in units})
-        for kind in KINDS
-        for decider in _DECIDERS
-        if (ratings := units.get((grader, kind, decider)))
+        RoundAgreement(run, *key, len(own), None, None)
+        if key[2] == "code"
+        else RoundAgreement(run, *key, len(own), flip_rate(own), krippendorff_alpha(own))
+        for key in order
+        for own in [units[key]]
     ]
 
 
-_DECIDERS: Final[tuple[Decider, ...]] = ("model", "code")
-
-
-def _round_agreement(
-    run: str, key: tuple[str, Kind, Decider], ratings: Sequence[Sequence[float | None]]
-) -> RoundAgreement:
-    if key[2] == "code":
-        return RoundAgreement(run, *key, len(ratings), None, None)
-    return RoundAgreement(run, *key, len(ratings), flip_rate(ratings), krippendorff_alpha(ratings))
-
-
-Decided = tuple[Ballot, Points]
-
-
-def grader_agreement(run: str, decided: Iterable[Decided]) -> tuple[list[GraderAgreement], list[Disagreement]]:
-    """Agreement of every two graders, and the criteria they disagree on, worst first."""
-    by_text: dict[tuple[str, str, int], dict[str, Decided]] = defaultdict(dict)
+def grader_agreement(
+    run: str, decided: Iterable[tuple[Ballot, Points]]
+) -> tuple[list[GraderAgreement], list[Disagreement]]:
+    """Compare every two graders, and list the criteria that they disagree on, worst first."""
+    by_text: dict[tuple[str, str, int], dict[str, tuple[Ballot, Points]]] = defaultdict(dict)
     for ballot, points in decided:
-        text = ballot.text
-        if text.answer.text:  # graders never see an empty answer
-            by_text[text.student, text.combination.id, text.generation][ballot.grader] = (ballot, points)
+        if ballot.text.answer.text:  # graders never see an empty answer
+            by_text[ballot.text.conversation][ballot.grader] = (ballot, points)
     pairs: dict[tuple[str, str, Kind], list[tuple[float, float]]] = defaultdict(list)
     by_name: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for graders in by_text.values():
-        names = sorted(graders)
-        for i, first in enumerate(names):
-            for second in names[i + 1 :]:
-                ballot, points = graders[first]
-                for index, a, b in _both(points, graders[second][1]):
-                    k = ballot.text.combination.k
-                    pairs[first, second, kind_of(index, k)].append((float(a), float(b)))
-                    name = ballot.text.combination.skills[index] if index < k else kind_of(index, k)
-                    by_name[name][0] += 1
-                    by_name[name][1] += a != b
-    agreements = [_agreement(run, key, pairs[key]) for key in sorted(pairs, key=lambda p: (*p[:2], KINDS.index(p[2])))]
+        for first, second in combinations(sorted(graders), 2):
+            ballot, points = graders[first]
+            skills = ballot.text.combination.skills
+            for index, (a, b) in enumerate(zip(points[:-1], graders[second][1][:-1], strict=True)):
+                if a is not None and b is not None:
+                    kind = kind_of(index, len(skills))
+                    pairs[first, second, kind].append((float(a), float(b)))
+                    count = by_name[skills[index] if kind == "skill" else kind]
+                    count[0] += 1
+                    count[1] += a != b
+    agreements = []
+    for key in sorted(pairs, key=lambda p: (*p[:2], KINDS.index(p[2]))):
+        own = pairs[key]
+        given = [[pair[side] for pair in own] for side in (0, 1)]
+        agreements.append(
+            GraderAgreement(
+                run,
+                *key,
+                units=len(own),
+                agree=sum(a == b for a, b in own) / len(own),
+                kappa=cohen_kappa(*given),
+                alpha=krippendorff_alpha(own),
+                first_earned=sum(given[0]) / len(own),
+                second_earned=sum(given[1]) / len(own),
+            )
+        )
     worst = sorted((Disagreement(n, *c) for n, c in by_name.items()), key=lambda d: (-d.differ / d.units, d.criterion))
     return agreements, worst
-
-
-def _both(first: Points, second: Points) -> Iterable[tuple[int, bool, bool]]:
-    for index, (a, b) in enumerate(zip(first[:-1], second[:-1], strict=True)):
-        if a is not None and b is not None:
-            yield index, a, b
-
-
-def _agreement(run: str, key: tuple[str, str, Kind], pairs: list[tuple[float, float]]) -> GraderAgreement:
-    first, second = [a for a, _ in pairs], [b for _, b in pairs]
-    return GraderAgreement(
-        run=run,
-        first=key[0],
-        second=key[1],
-        kind=key[2],
-        units=len(pairs),
-        agree=sum(a == b for a, b in pairs) / len(pairs),
-        kappa=cohen_kappa(first, second),
-        alpha=krippendorff_alpha([list(pair) for pair in pairs]),
-        first_earned=sum(first) / len(first),
-        second_earned=sum(second) / len(second),
-    )
 
 
 def kind_of(index: int, k: int) -> Kind:
@@ -219,76 +180,506 @@ def kind_of(index: int, k: int) -> Kind:
     return "skill" if index < k else ("topic" if index == k else "sense")
 
 
-@dataclass(frozen=True, slots=True)
-class CriterionRates:
-    """The share of decided points that are earned, by kind of criterion; None where no point is decided."""
-
-    texts: int
-    skill: float | None
-    topic: float | None
-    sense: float | None
-    length: float | None
-
-
-def criterion_rates(cells: Iterable[Cell]) -> CriterionRates:
-    """Rates over the texts of cells; a text counts in every cell that contains it."""
-    earned: Counter[str] = Counter()
-    decided: Counter[str] = Counter()
-    texts = 0
-    for cell in cells:
-        for points in (p for generations in cell.points for p in generations if p is not None):
-            texts += 1
-            kinds = ["skill"] * cell.key.k + ["topic", "sense", "length"]
-            for kind, point in zip(kinds, points, strict=True):
-                decided[kind] += point is not None
-                earned[kind] += point is True
-
-    def rate(kind: str) -> float | None:
-        return earned[kind] / decided[kind] if decided[kind] else None
-
-    return CriterionRates(texts, rate("skill"), rate("topic"), rate("sense"), rate("length"))
-
-
-Reason = Literal["format", "in its thought", "refused", "skills", "others", "both", "undecided"]
-REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
+Vote = tuple[float | None, ...]
+"""The points of one round as the grader gave them, in the order of `Points`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Losses:
-    """Why texts missed full marks."""
+class TextUnderGraders:
+    """One text, and the points that graders gave it."""
 
+    run: str
+    student: str
+    combination: str
+    """The id of the combination; texts of one combination are not independent of each other."""
+    generation: int
+    skills: tuple[str, ...]
+    """In the order of the prompt."""
+    words: int
+    """The length of the text in words."""
+    points: Mapping[str, Points]
+    """By grader; a grader that never voted on the text has no entry."""
+    votes: Mapping[str, tuple[Vote | None, ...]] = field(default_factory=dict)
+    """By grader, the vote of each round; None if no reply of the round could be read."""
+    settings: tuple[str, ...] = ()
+    """The settings whose cells contain the text."""
+    student_model: str | None = None
+    """The spec of the student's model; None if unknown."""
+    by_code: frozenset[int] = frozenset()
+    """Criteria that code decides under every grader: the length, and skills that the text names."""
+
+    @property
+    def k(self) -> int:
+        """The number of skills."""
+        return len(self.skills)
+
+    @property
+    def group(self) -> tuple[str, str, int]:
+        """The run, the student and k: texts of one group differ in nothing that the experiment decides."""
+        return self.run, self.student, self.k
+
+    def full_marks(self, grader: str | None) -> bool | None:
+        """Whether a grader gives full marks; None if it did not decide."""
+        points = self.points.get(grader or "")
+        score = text_score(points, FULL_MARKS) if points else None
+        return None if score is None else score == 1.0
+
+    def decides(self, grader: str | None) -> bool:
+        """Whether a grader decided a criterion that code leaves open."""
+        points = self.points.get(grader or "", ())
+        return any(point is not None and index not in self.by_code for index, point in enumerate(points))
+
+    @property
+    def is_denied_by_code(self) -> bool:
+        """Whether code alone denies full marks, so that no error of a grader can change them."""
+        decided = ({points[index] for points in self.points.values()} - {None} for index in self.by_code)
+        return any(values == {False} for values in decided)
+
+
+def people_in(items: Iterable[TextUnderGraders]) -> list[str]:
+    """The people who rated some text, by name."""
+    return sorted({grader for item in items for grader in item.points if is_human(grader)})
+
+
+def with_people(items: Sequence[TextUnderGraders]) -> list[TextUnderGraders]:
+    """The same texts with the majority of people as one more grader, `people`: the answer of more than half of them."""
+    found = []
+    for item in items:
+        rated = [points for grader, points in item.points.items() if is_human(grader)]
+        majority = tuple(
+            next((answer for answer in (True, False) if 2 * answers.count(answer) > len(answers)), None)
+            for answers in zip(*rated, strict=True)
+        )
+        found.append(replace(item, points={**item.points, **({PEOPLE: majority} if rated else {})}))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Unit(GraderDecision):
+    """A decision on a criterion or on full marks, with its text."""
+
+    item: TextUnderGraders
+    index: int | None
+    """The number of the criterion; None for full marks."""
+
+    @property
+    def kind(self) -> Kind | None:
+        """The kind of the criterion; None for full marks."""
+        return None if self.index is None else kind_of(self.index, self.item.k)
+
+    @property
+    def skill(self) -> str | None:
+        """The skill; None for other criteria."""
+        return self.item.skills[self.index] if self.index is not None and self.index < self.item.k else None
+
+
+def of_labelled_groups(units: Sequence[Unit]) -> list[Unit]:
+    """The units of every run, student and k that has a label.
+
+    How often a grader is right where it gives a point depends on how often the point is earned, so the labels of one
+    student say nothing about the points of another one.
+    """
+    groups = {unit.item.group for unit in units if unit.earned is not None}
+    return [unit for unit in units if unit.item.group in groups]
+
+
+def criterion_units(items: Sequence[TextUnderGraders], grader: str, truth: str | None) -> list[Unit]:
+    """Every skill, topic and sense that the grader decided and code did not."""
+    return [
+        unit
+        for item, label, weight in _labelled(items, truth)
+        for unit in _open_units(item, item.points.get(grader, ()), label, weight)
+    ]
+
+
+def round_units(items: Sequence[TextUnderGraders], grader: str, truth: str | None) -> dict[int, list[Unit]]:
+    """The criteria as each round of the grader voted on them, by number of the round."""
+    units: dict[int, list[Unit]] = defaultdict(list)
+    for item, label, weight in _labelled(items, truth):
+        for number, vote in enumerate(item.votes.get(grader, ())):
+            # Half a point in one round alone would not earn the point.
+            points = tuple(None if value is None else value > 0.5 for value in vote or ())
+            for unit in _open_units(item, points, label, weight):
+                units[number].append(unit)
+    return dict(sorted(units.items()))
+
+
+def full_marks_units(items: Sequence[TextUnderGraders], grader: str, truth: str | None) -> list[Unit]:
+    """Full marks of every text that the grader decided, unless code alone denies them.
+
+    A text whose full marks the truth leaves open has no label.
+    """
+    return [
+        Unit(given, item.full_marks(truth) if label else None, item.combination, weight, item, None)
+        for item, label, weight in _labelled(items, truth)
+        if (given := item.full_marks(grader)) is not None and not item.is_denied_by_code
+    ]
+
+
+def _labelled(items: Sequence[TextUnderGraders], truth: str | None) -> Iterator[tuple[TextUnderGraders, Points, float]]:
+    """Each text with its label, which is empty if the truth decides nothing, and its weight."""
+    for item, weight in zip(items, label_weights(items, truth), strict=True):
+        yield item, item.points[truth] if truth is not None and item.decides(truth) else (), weight
+
+
+def _open_units(item: TextUnderGraders, points: Points, label: Points, weight: float) -> Iterator[Unit]:
+    """Every skill, topic and sense that is decided, and not by code.
+
+    A criterion that the truth leaves open in a text with a label is left out: it was asked for and stays unknown.
+    """
+    for index, given in enumerate(points[:-1]):
+        earned = label[index] if label else None
+        if given is not None and index not in item.by_code and (earned is not None or not label):
+            yield Unit(given, earned, item.combination, weight, item, index)
+
+
+def _grouped(units: Iterable[Unit], key: Callable[[Unit], Hashable]) -> Mapping[Hashable, list[Unit]]:
+    groups: dict[Hashable, list[Unit]] = defaultdict(list)
+    for unit in units:
+        groups[key(unit)].append(unit)
+    return groups
+
+
+def label_weights(items: Sequence[TextUnderGraders], truth: str | None) -> list[float]:
+    """How many texts each labelled text stands for.
+
+    People rate a sample that holds some students, k and outcomes more often than the run does. A stratum is a group of
+    texts (a run, a student and a k) and what each grader says about their full marks. A stratum without labels is
+    counted with the others of the same outcomes, unless its whole group has none.
+    """
+    graders = sorted({g for item in items for g in item.points if not (is_human(g) or g in (truth, PEOPLE))})
+    outcomes = [tuple(item.full_marks(grader) for grader in graders) for item in items]
+    strata = [(item.group, outcome) for item, outcome in zip(items, outcomes, strict=True)]
+    is_labelled = [item.decides(truth) for item in items]
+    if all(is_labelled):
+        return [1.0] * len(items)
+    texts = Counter(strata)
+    labelled = Counter(stratum for stratum, has_label in zip(strata, is_labelled, strict=True) if has_label)
+    groups = {group for group, _ in labelled}
+    of_outcome, covered = Counter[Hashable](), Counter[Hashable]()
+    for (group, outcome), number in texts.items():
+        of_outcome[outcome] += number if group in groups else 0
+        covered[outcome] += number if labelled[group, outcome] else 0
+    return [
+        texts[stratum] / labelled[stratum] * of_outcome[outcome] / covered[outcome] if has_label else 1.0
+        for stratum, outcome, has_label in zip(strata, outcomes, is_labelled, strict=True)
+    ]
+
+
+_WORDS: Final = re.compile(r"[a-z]+")
+_NO_FAMILY: Final = ("meta", "model", "checkpoint", "step")
+"""Words that begin the names of models and folders and name no family."""
+
+
+def family_of(spec: str | None) -> str | None:
+    """The family of a model: the first word of its name; None if the spec names no model.
+
+    >>> family_of("openai:gpt-4o"), family_of("local:models/Mistral-7B-v0.2"), family_of("bundled:smollm2-135m")
+    ('gpt', 'mistral', 'smollm')
+    >>> family_of("openai:Meta-Llama-3-8B@http://localhost:8000/v1"), family_of("rules:"), family_of(None)
+    ('llama', None, None)
+    >>> family_of("local:runs/tune/m12/model"), family_of("scripted:grader"), family_of("composer:figures")
+    (None, None, None)
+    """
+    if (spec or "").startswith(("scripted:", "composer:")):
+        return None
+    name = (spec or "").removeprefix("rules:").partition(":")[2].partition("@")[0].partition("?")[0]
+    last = name.rstrip("/").rpartition("/")[2].lower()
+    words = [word for word in _WORDS.findall(last) if word not in _NO_FAMILY]
+    return words[0] if words else None
+
+
+BiasBy = Literal["all", "student", "family", "length", "position", "round"]
+THIRDS: Final = ("short", "medium", "long")
+OWN_FAMILY: Final = "own family"
+OTHER_FAMILIES: Final = "other families"
+
+
+@dataclass(frozen=True, slots=True)
+class BiasRow:
+    """How many more points a grader gives than the truth, in one group of criteria."""
+
+    by: BiasBy
+    group: str
+    units: int
+    """Criteria that the grader and the truth both decided."""
+    excess: Measure
+    """The share of points that the grader gives, minus the share that the truth gives."""
+    agreement: Measure
+
+
+@dataclass(frozen=True, slots=True)
+class GraderBias:
+    """The errors of a grader by group, and whether it favours students of its own family."""
+
+    rows: tuple[BiasRow, ...]
+    favours_own_family: Measure
+    """The excess on students of its own family minus that on others; unknown if one of them has no label."""
+
+
+def grader_bias(units: Sequence[Unit], rounds: Mapping[int, Sequence[Unit]], model: str | None) -> GraderBias:
+    """The bias of a grader over its criteria; `rounds` has the same criteria as each round voted on them."""
+    groups: list[tuple[BiasBy, str, Sequence[Unit]]] = [("all", "all", units)]
+    by_student = _grouped(units, lambda unit: unit.item.student)
+    groups += [("student", str(name), by_student[name]) for name in sorted(by_student, key=str)]
+    by_family = _grouped(units, lambda unit: family_of(unit.item.student_model))
+    family = family_of(model)
+    own = by_family.get(family, []) if family else []
+    others = [unit for unit in units if family_of(unit.item.student_model) not in (None, family)] if family else []
+    if own and others:
+        groups += [("family", OWN_FAMILY, own), ("family", OTHER_FAMILIES, others)]
+    lengths = sorted({id(unit.item): unit.item.words for unit in units}.values())
+    if lengths and lengths[0] != lengths[-1]:
+        # The short, the medium and the long third of the texts.
+        cuts = [-1, lengths[(len(lengths) - 1) // 3], lengths[2 * (len(lengths) - 1) // 3], lengths[-1]]
+        for name, (above, most) in zip(THIRDS, pairwise(cuts), strict=True):
+            third = [unit for unit in units if above < unit.item.words <= most]
+            if third:
+                shortest, longest = min(u.item.words for u in third), max(u.item.words for u in third)
+                groups.append(("length", f"{name}, {shortest} to {longest} words", third))
+    # A row for each position of the skill in the prompt; none if every prompt has one skill.
+    skills = [unit for unit in units if unit.kind == "skill" and unit.item.k > 1]
+    for index in range(max((unit.item.k for unit in skills), default=0)):
+        groups.append(("position", f"skill {index + 1}", [unit for unit in skills if unit.index == index]))
+    if len(rounds) > 1:
+        groups += [("round", f"round {number + 1}", of_round) for number, of_round in rounds.items()]
+    rows = []
+    for by, group, found in groups:
+        labelled, measures = sum(unit.earned is not None for unit in found), truth_measures(found)
+        rows += [BiasRow(by, group, labelled, measures.excess, measures.agreement)] if labelled else []
+    return GraderBias(tuple(rows), difference_of_excess(own, others) if own and others else UNKNOWN)
+
+
+FEWEST_LABELS: Final = 10
+"""With fewer labels of an outcome in a cell, the errors at the same k in all cells are used instead."""
+Method = Literal["truth", "own labels", "criteria", "error rates"]
+NO_LABELS: Final = "no text of this k has a label"
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectedScore:
+    """The share of single texts with full marks: as the grader says, and corrected."""
+
+    run: str
+    student: str
+    setting: str
+    k: int
     texts: int
-    full_marks: int
-    reasons: Mapping[Reason, int]
-    missing: int
-    """Texts that are not written or not graded yet."""
+    """Texts whose full marks the grader decided."""
+    labelled: int
+    """Those of them with a label for full marks; texts that code denies full marks need none."""
+    raw: Measure
+    corrected: Measure
+    method: Method | None
+    """truth: every text has a label; own labels: a sample of these texts; criteria and error rates: other texts."""
+    problem: str | None
+    """Why there is no corrected score."""
 
 
-def losses(cells: Iterable[Cell]) -> Losses:
-    """Count why texts missed full marks; a text without the marker that still earns every point has full marks."""
-    reasons: Counter[Reason] = Counter()
-    texts = full = missing = 0
-    for cell in cells:
-        for points_of, statuses in zip(cell.points, cell.statuses, strict=True):
-            for points, status in zip(points_of, statuses, strict=True):
-                if points is None:
-                    missing += 1
-                    continue
-                texts += 1
-                full += all(points)
-                if not all(points):
-                    reasons[_reason(points, status)] += 1
-    return Losses(texts, full, {reason: reasons[reason] for reason in REASONS}, missing)
+def corrected_scores(items: Sequence[TextUnderGraders], grader: str, truth: str | None) -> list[CorrectedScore]:
+    """Correct the scores of each run, student, setting and k under a grader."""
+    decided = [item for item in items if item.full_marks(grader) is not None]
+    cells: dict[tuple[str, str, str, int], list[TextUnderGraders]] = defaultdict(list)
+    for item in decided:
+        for setting in item.settings:
+            cells[item.run, item.student, setting, item.k].append(item)
+    units = full_marks_units(decided, grader, truth)
+    by_item = {id(unit.item): unit for unit in units}
+    pools = _grouped(of_labelled_groups(units), lambda unit: unit.item.k)
+    decisions: dict[int, list[list[int]]] = defaultdict(lambda: [[0, 0] for _ in KINDS])
+    """For each text, how many points of each kind the grader gives and denies."""
+    labelled: dict[tuple[int, Kind | None, bool], list[Unit]] = defaultdict(list)
+    for unit in criterion_units(decided, grader, truth):
+        decisions[id(unit.item)][KINDS.index(unit.kind)][not unit.given] += 1
+        if unit.earned is not None:
+            labelled[unit.item.k, unit.kind, unit.earned].append(unit)
+    errors = {
+        k: [
+            KindErrors(*(counts_of([u.given for u in own], own, weighted=True) for own in sides))
+            for sides in ([labelled[k, kind, is_earned] for is_earned in (True, False)] for kind in KINDS)
+        ]
+        for k in {item.k for item in decided}
+    }
+    scores = []
+    for key, own in sorted(cells.items()):
+        left_open = [by_item[id(item)] for item in own if id(item) in by_item]
+        of_kinds = [decisions[id(unit.item)] for unit in left_open]
+        method, corrected = _correct(own, left_open, pools.get(key[3], []), of_kinds, errors.get(key[3], []))
+        scores.append(
+            CorrectedScore(
+                *key,
+                texts=len(own),
+                labelled=sum(unit.earned is not None for unit in left_open),
+                raw=wilson_measure(_counts([item.full_marks(grader) is True for item in own], own)),
+                corrected=corrected.share,
+                method=None if corrected.problem else method,
+                problem=corrected.problem,
+            )
+        )
+    return scores
 
 
-def _reason(points: Points, status: str | None) -> Reason:
-    if status == "refused":
-        return "refused"
-    if status == CUT_IN_THOUGHT:
-        return "in its thought"
-    if status in ("no marker", "empty"):
-        return "format"
-    if False not in points:
-        return "undecided"
-    skills, others = False in points[:-3], False in points[-3:]
-    return "both" if skills and others else ("skills" if skills else "others")
+def _correct(
+    items: Sequence[TextUnderGraders],
+    own: Sequence[Unit],
+    pool: Sequence[Unit],
+    decisions: Sequence[Sequence[Sequence[int]]],
+    errors: Sequence[KindErrors],
+) -> tuple[Method | None, Corrected]:
+    """Correct the score of a cell in the first way that its labels, and those of its k, allow.
+
+    `own` are its texts that code leaves open, `pool` all such texts of the same k with labels. The `decisions` on the
+    criteria of its own texts and the `errors` of all are by kind.
+    """
+    if all(unit.earned is not None for unit in own):
+        earned = {id(unit.item) for unit in own if unit.earned}
+        return "truth", Corrected(wilson_measure(_counts([id(item) in earned for item in items], items)))
+    left_open = {id(unit.item) for unit in own}
+    is_open = _counts([id(item) in left_open for item in items], items)
+    outcomes = [[unit.earned is not None for unit in own if unit.given == given] for given in (True, False)]
+    if all(sum(has_label) >= min(FEWEST_LABELS, len(has_label)) for has_label in outcomes):
+        return "own labels", corrected_by_labels(is_open, rates_of(own))
+    if not pool:
+        return None, Corrected(UNKNOWN, NO_LABELS)
+    used = [kind for kind in range(len(KINDS)) if any(any(of_text[kind]) for of_text in decisions)]
+    if used and all(errors[kind].is_known for kind in used):
+        chosen = [tuple((of_text[kind][0], of_text[kind][1]) for kind in used) for of_text in decisions]
+        clusters = [unit.item.combination for unit in own]
+        return "criteria", corrected_by_criteria(is_open, chosen, clusters, [errors[kind] for kind in used])
+    others = [unit for unit in pool if id(unit.item) not in left_open]
+    rates = rates_of(pool)
+    of_pool = LabelledPool(rates_of(others).given, 1 - len(others) / len(pool), rates.if_given, rates.if_denied)
+    return "error rates", corrected_by_error_rates(is_open, rates_of(own).given, of_pool)
+
+
+def _counts(values: Sequence[bool], items: Sequence[TextUnderGraders]) -> Counts:
+    return effective_counts(values, [item.combination for item in items])
+
+
+@dataclass(frozen=True, slots=True)
+class GraderFacts:
+    """What a journal or an experiment says about a grader; None is unknown."""
+
+    model: str | None = None
+    """The spec of its model."""
+    cost_usd: float | None = None
+    """What all its calls cost."""
+    texts: int | None = None
+    """Texts that the calls were about."""
+
+    @property
+    def cost_per_text(self) -> float | None:
+        """Cost of a text, all rounds and attempts together."""
+        return None if self.cost_usd is None or not self.texts else self.cost_usd / self.texts
+
+
+@dataclass(frozen=True, slots=True)
+class TruthAgreement:
+    """A grader against the truth on one kind of criterion, or on one skill."""
+
+    criterion: str
+    """`skill`, `topic`, `sense` or `full marks`; in the list by skill, the skill's name."""
+    units: int
+    """Criteria that the grader and the truth both decided."""
+    graded: int
+    """Criteria that the measures stand for: those that the grader decided in texts of students and k with labels, or
+    only those with labels if no label is of a criterion that the grader gives, or none of one that it denies."""
+    earned: Measure
+    """The share of points that the truth gives."""
+    agreement: Measure
+    sensitivity: Measure
+    """How often the grader gives a point that the truth gives."""
+    specificity: Measure
+    """How often the grader denies a point that the truth denies."""
+    kappa: Measure
+    alpha: Measure
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStability:
+    """How steady a grader is between its rounds, and how many of its rounds could not be read."""
+
+    rounds: int
+    """Rounds of all texts, readable or not."""
+    unreadable: Measure
+    """The share of rounds without a readable reply, after all attempts."""
+    pairs: int
+    """Pairs of readable rounds on the same criterion."""
+    flips: Measure
+    """The share of these pairs that differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraderCard:
+    """What is known about one grader."""
+
+    grader: str
+    truth: str | None
+    """None if nobody else graded the texts, so that there is nothing to compare with."""
+    runs: tuple[str, ...]
+    facts: GraderFacts
+    texts: int
+    """Texts with a decision of the grader."""
+    labelled: int
+    """Those of them on which the truth decides a criterion too."""
+    by_kind: tuple[TruthAgreement, ...]
+    by_skill: tuple[TruthAgreement, ...]
+    bias: GraderBias
+    stability: RoundStability
+    corrected: tuple[CorrectedScore, ...]
+    simulated: tuple[str, ...] = ()
+    """Raters behind the truth, or behind the grader itself, that are simulated, not people."""
+
+
+def grader_card(
+    items: Sequence[TextUnderGraders], grader: str, truth: str | None, facts: GraderFacts | None = None
+) -> GraderCard:
+    """The card of one grader against another one that is taken for the truth."""
+    own = [item for item in items if item.decides(grader)]
+    if is_human(grader):  # raters answer about samples: two of them are compared on the texts that both rated
+        own = [item for item in own if item.decides(truth)]
+    criteria = of_labelled_groups(criterion_units(own, grader, truth))
+    rounds = {n: of_labelled_groups(units) for n, units in round_units(own, grader, truth).items()}
+    facts = facts or GraderFacts()
+    by_kind = _grouped(criteria, lambda unit: unit.kind)
+    by_skill = _grouped((unit for unit in criteria if unit.skill is not None), lambda unit: unit.skill)
+    full_marks = of_labelled_groups(full_marks_units(own, grader, truth))
+    return GraderCard(
+        grader=grader,
+        truth=truth,
+        runs=tuple(dict.fromkeys(item.run for item in items if grader in item.points)),
+        facts=facts,
+        texts=len(own),
+        labelled=sum(item.decides(truth) for item in own),
+        by_kind=_agreements([*((kind, by_kind.get(kind, [])) for kind in KINDS), ("full marks", full_marks)]),
+        by_skill=_agreements([(str(skill), by_skill[skill]) for skill in sorted(by_skill, key=str)]),
+        bias=grader_bias(criteria, rounds, facts.model),
+        stability=round_stability(items, grader),
+        corrected=tuple(corrected_scores(items, grader, truth)),
+    )
+
+
+def _agreements(groups: Iterable[tuple[str, Sequence[Unit]]]) -> tuple[TruthAgreement, ...]:
+    """The agreement in each group of units with a label, by the name of the criterion."""
+    rows = []
+    for criterion, units in groups:
+        labelled = sum(unit.earned is not None for unit in units)
+        if labelled:
+            graded = len(units) if rates_of(units).is_known else labelled
+            rows.append(TruthAgreement(criterion, labelled, graded, *truth_measures(units)[:6]))
+    return tuple(rows)
+
+
+def round_stability(items: Sequence[TextUnderGraders], grader: str) -> RoundStability:
+    """Flips between the rounds of a grader, and its unreadable rounds."""
+    voted = [item for item in items if item.votes.get(grader)]
+    unreadable = [(vote is None, item.combination) for item in voted for vote in item.votes[grader]]
+    flips = [
+        (first != second, item.combination)
+        for item in voted
+        for index in range(item.k + 2)
+        if index not in item.by_code
+        for first, second in combinations([v[index] for v in item.votes[grader] if v and v[index] is not None], 2)
+    ]
+    shares = [effective_counts([value for value, _ in own], [c for _, c in own]) for own in (unreadable, flips)]
+    return RoundStability(len(unreadable), wilson_measure(shares[0]), len(flips), wilson_measure(shares[1]))

@@ -1,20 +1,21 @@
-"""Which skills succeed, alone, in pairs and together, and what texts would show if their skills were independent.
+"""Which criteria and skills succeed, why full marks are missed, and what independent skills would show.
 
 `cell_independence` compares full marks with independent skills; `independence_test` adds intervals and a permutation
 test. Texts of one combination are correlated: the permutation moves their outcomes together, and the bootstrap draws
 whole combinations.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations as subsets
 from math import prod
-from typing import Final, NamedTuple
+from typing import Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from skillmix.grading.answers import CUT_IN_THOUGHT, AnswerStatus
 from skillmix.grading.points import FULL_MARKS, Points
 from skillmix.scores.cells import Cell
 from skillmix.scores.statistics.intervals import (
@@ -38,7 +39,7 @@ class Rate:
 
     @property
     def value(self) -> float:
-        """The share."""
+        """Return the share."""
         return self.shown / self.asked
 
     @property
@@ -48,7 +49,7 @@ class Rate:
 
 
 def skill_rates(cells: Iterable[Cell]) -> dict[str, Rate]:
-    """For each skill, how many of the texts that were asked for it show it; undecided points do not count."""
+    """Count for each skill how many of the texts that were asked for it show it; undecided points do not count."""
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for skills, points in _texts(cells):
         for skill, point in zip(skills, points, strict=False):
@@ -59,7 +60,7 @@ def skill_rates(cells: Iterable[Cell]) -> dict[str, Rate]:
 
 
 def pair_rates(cells: Iterable[Cell]) -> dict[tuple[str, str], Rate]:
-    """For each pair of skills, how many of the texts that were asked for both show both."""
+    """Count for each pair of skills how many of the texts that were asked for both show both."""
     counts: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for skills, points in _texts(cells):
         known = [(s, p) for s, p in zip(skills, points, strict=False) if p is not None]
@@ -70,7 +71,7 @@ def pair_rates(cells: Iterable[Cell]) -> dict[tuple[str, str], Rate]:
 
 
 def _texts(cells: Iterable[Cell]) -> Iterator[tuple[tuple[str, ...], Points]]:
-    """Every graded text once: settings can share a text."""
+    """Yield every graded text once: settings can share a text."""
     seen: set[tuple[str, str, str, str, int]] = set()
     for cell in cells:
         run, student, grader = cell.key.run, cell.key.student, cell.key.grader
@@ -98,161 +99,74 @@ def saturation(cells: Iterable[Cell], *, level: float) -> Saturation | None:
     known = [(k, s) for k, s in scores if s.value is not None]
     if not known:
         return None
-
-    def last(ends: list[float]) -> int:
-        reached = 0
-        for (k, _), end in zip(known, ends, strict=True):
-            if end < level:
+    reached = dict.fromkeys(("value", "low", "high"), 0)
+    for end in reached:
+        for k, score in known:
+            if float(getattr(score, end)) < level:
                 break
-            reached = k
-        return reached
-
-    by_value, by_low, by_high = (last([float(getattr(s, end)) for _, s in known]) for end in ("value", "low", "high"))
-    return Saturation(k=by_value, k_low=by_low, k_high=by_high, largest_tried=known[-1][0])
+            reached[end] = k
+    return Saturation(*reached.values(), known[-1][0])
 
 
-DRAWS: Final = 1000
-"""Permutations, and resamples of combinations."""
-_AT_ONCE: Final = 5_000_000
-"""The number of combinations in all draws that are made together; each takes about 25 bytes for a short while."""
+@dataclass(frozen=True, slots=True)
+class CriterionRates:
+    """The share of decided points that are earned, by kind of criterion; None where no point is decided."""
+
+    texts: int
+    skill: float | None
+    topic: float | None
+    sense: float | None
+    length: float | None
 
 
-def draws_at_once(combinations: int) -> list[int]:
-    """The sizes of the groups in which draws are made: one group, unless there are thousands of combinations.
-
-    >>> draws_at_once(5_000)
-    [1000]
-    >>> draws_at_once(12_000)
-    [416, 416, 168]
-    """
-    most = max(1, _AT_ONCE // max(1, combinations))
-    return [min(most, DRAWS - start) for start in range(0, DRAWS, most)]
-
-
-class Outcomes(NamedTuple):
-    """The texts of one combination: whether each shows each skill, and whether it meets the other criteria."""
-
-    skills: Mapping[str, Sequence[bool]]
-    others: Sequence[bool]
-
-    @property
-    def full(self) -> int:
-        """How many texts show every skill and meet the other criteria."""
-        return sum(map(all, zip(self.others, *self.skills.values(), strict=True)))
+def criterion_rates(cells: Iterable[Cell]) -> CriterionRates:
+    """Return the rates over the texts of cells; a text counts in every cell that contains it."""
+    points: dict[str, list[bool]] = {kind: [] for kind in ("skill", "topic", "sense", "length")}
+    texts = 0
+    for cell in cells:
+        for of_text in (p for generations in cell.points for p in generations if p is not None):
+            texts += 1
+            for kind, point in zip(["skill"] * cell.key.k + ["topic", "sense", "length"], of_text, strict=True):
+                if point is not None:
+                    points[kind].append(point)
+    return CriterionRates(texts, *(sum(own) / len(own) if own else None for own in points.values()))
 
 
-class PermutationTest(NamedTuple):
-    """The share of full texts that independent skills would show, and the test of the observed share."""
-
-    range: Interval
-    """The middle 95 % of the shares in the permutations."""
-    p: float
-    """Two-sided: twice the smaller share of permutations that are at least as extreme."""
+Reason = Literal["format", "in its thought", "refused", "skills", "others", "both", "undecided"]
+REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
+_BY_STATUS: Final[Mapping[AnswerStatus | None, Reason]] = {
+    "refused": "refused", CUT_IN_THOUGHT: "in its thought", "no marker": "format", "empty": "format"
+}  # fmt: skip
 
 
-def permutation_test(combinations: Sequence[Outcomes]) -> PermutationTest:
-    """Test the hypothesis that the skills of a text succeed independently of each other.
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Why texts missed full marks."""
 
-    A permutation moves the outcomes of one skill between the combinations that ask for it, and shuffles them within a
-    combination; it treats the other criteria as one more skill that every combination asks for. So each skill keeps
-    its rate, and the outcomes of one combination stay together. Outcomes move only between combinations with equally
-    many texts.
-    """
-    texts = sum(len(outcomes.others) for outcomes in combinations)
-    observed = sum(outcomes.full for outcomes in combinations)
-    permuted = _permuted_counts(combinations)
-    extreme = min(int((permuted >= observed).sum()), int((permuted <= observed).sum()))
-    low, high = np.quantile(permuted / texts, [0.025, 0.975])
-    return PermutationTest(Interval(float(low), float(high)), min(1.0, 2 * (extreme + 1) / (DRAWS + 1)))
+    texts: int
+    full_marks: int
+    reasons: Mapping[Reason, int]
+    missing: int
+    """Texts that are not written or not graded yet."""
 
 
-def _permuted_counts(combinations: Sequence[Outcomes]) -> NDArray[np.int64]:
-    """The number of full texts in every permutation."""
-    generator = np.random.default_rng(SEED)
-    full = np.zeros(DRAWS, dtype=np.int64)
-    for size in sorted({len(outcomes.others) for outcomes in combinations}):
-        same = [outcomes for outcomes in combinations if len(outcomes.others) == size]
-        by_skill = list(_by_skill(same))
-        full += np.concatenate(
-            [_full_in_draws(by_skill, draws, generator) for draws in draws_at_once(len(same))], dtype=np.int64
-        )
-    return full
-
-
-def _full_in_draws(
-    by_skill: Sequence[tuple[list[int], NDArray[np.bool_]]], draws: int, generator: np.random.Generator
-) -> NDArray[np.int64]:
-    """The number of full texts in some permutations; the last of the outcomes has a row for every combination."""
-    is_full = np.ones((draws, *by_skill[-1][1].shape), dtype=np.bool_)
-    for rows, shown in by_skill:
-        is_full[:, rows, :] &= _permuted(shown, draws, generator)
-    full: NDArray[np.int64] = is_full.sum(axis=(1, 2))
-    return full
-
-
-def _by_skill(combinations: Sequence[Outcomes]) -> Iterator[tuple[list[int], NDArray[np.bool_]]]:
-    """For each skill the numbers of the combinations that ask for it, and its outcomes in their texts."""
-    rows: dict[str, list[int]] = defaultdict(list)
-    for row, outcomes in enumerate(combinations):
-        for skill in outcomes.skills:
-            rows[skill].append(row)
-    for skill in sorted(rows):
-        yield rows[skill], np.array([combinations[row].skills[skill] for row in rows[skill]], dtype=np.bool_)
-    yield list(range(len(combinations))), np.array([outcomes.others for outcomes in combinations], dtype=np.bool_)
-
-
-def _permuted(shown: NDArray[np.bool_], draws: int, generator: np.random.Generator) -> NDArray[np.bool_]:
-    """Copies of the outcomes with combinations permuted, and with texts permuted within each combination."""
-    combinations, texts = shown.shape
-    if shown.all() or not shown.any():
-        return np.broadcast_to(shown, (draws, combinations, texts))
-    moved = shown[generator.permuted(np.tile(np.arange(combinations), (draws, 1)), axis=1)]
-    return generator.permuted(moved, axis=2) if texts > 1 else moved
-
-
-def product_interval(combinations: Sequence[Outcomes], alone: Sequence[Outcomes]) -> Interval | None:
-    """95 % bootstrap interval of the mean product of the rates that skills have `alone`, times the rate of the others.
-
-    It draws the combinations of both. A resample leaves out combinations with a skill that it has no rate for; None if
-    every resample leaves out all of them.
-    """
-    generator = np.random.default_rng(SEED)
-    # A combination takes two to three times the memory here that it takes in a permutation.
-    groups = draws_at_once(2 * max(len(combinations), len(alone)))
-    products = np.concatenate([_drawn_products(combinations, alone, draws, generator) for draws in groups])
-    return percentile_interval(products, min(len(combinations), len(alone))) if len(products) else None
-
-
-def _drawn_products(
-    combinations: Sequence[Outcomes], alone: Sequence[Outcomes], draws: int, generator: np.random.Generator
-) -> Floats:
-    """The mean product in each of some resamples, without those that leave out all combinations."""
-    drawn_alone, drawn = (
-        generator.multinomial(len(some), [1 / len(some)] * len(some), size=draws) for some in (alone, combinations)
-    )
-    rates = _resampled_rates(alone, drawn_alone)
-    unknown = np.full(draws, np.nan)
-    products = np.stack(
-        [np.prod([rates.get(skill, unknown) for skill in outcomes.skills], axis=0) for outcomes in combinations], axis=1
-    )
-    texts = drawn * np.array([len(outcomes.others) for outcomes in combinations])
-    others = drawn @ np.array([sum(outcomes.others) for outcomes in combinations]) / texts.sum(axis=1)
-    weights = np.where(np.isnan(products), 0, texts)
-    has_rates = weights.sum(axis=1) > 0
-    means = (np.nan_to_num(products) * weights)[has_rates].sum(axis=1) / weights[has_rates].sum(axis=1)
-    result: Floats = others[has_rates] * means
-    return result
-
-
-def _resampled_rates(alone: Sequence[Outcomes], drawn: NDArray[np.int64]) -> dict[str, Floats]:
-    """The rate of each skill in every resample; NaN in a resample without a text that is asked for it."""
-    rates: dict[str, Floats] = {}
-    for skill in sorted({skill for outcomes in alone for skill in outcomes.skills}):
-        shown = np.array([sum(outcomes.skills.get(skill, ())) for outcomes in alone])
-        asked = np.array([len(outcomes.skills.get(skill, ())) for outcomes in alone])
-        with np.errstate(invalid="ignore"):
-            rates[skill] = (drawn @ shown) / (drawn @ asked)
-    return rates
+def losses(cells: Iterable[Cell]) -> Losses:
+    """Count why texts missed full marks; a text without the marker that still earns every point has full marks."""
+    reasons: Counter[Reason] = Counter()
+    texts = full = missing = 0
+    for cell in cells:
+        for points_of, statuses in zip(cell.points, cell.statuses, strict=True):
+            for points, status in zip(points_of, statuses, strict=True):
+                if points is None:
+                    missing += 1
+                    continue
+                texts += 1
+                full += all(points)
+                if not all(points):
+                    skills, others = False in points[:-3], False in points[-3:]
+                    denied: Reason = "both" if skills and others else "skills" if skills else "others"
+                    reasons[_BY_STATUS.get(status) or (denied if skills or others else "undecided")] += 1
+    return Losses(texts, full, {reason: reasons[reason] for reason in REASONS}, missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +180,23 @@ class TextOutcome:
     def full_marks(self) -> bool:
         """Whether the text earns every point."""
         return self.others_met and all(self.skills.values())
+
+
+Block = tuple[TextOutcome, ...]
+"""The fully decided texts of one combination."""
+
+
+def blocks_of(cell: Cell | None) -> list[Block]:
+    """Return the fully decided texts of a cell by combination; combinations without such a text are left out."""
+    blocks = [
+        tuple(
+            TextOutcome({s: bool(p) for s, p in zip(combination.skills, points, strict=False)}, all(points[-3:]))
+            for points in texts
+            if points is not None and None not in points
+        )
+        for combination, texts in (zip(cell.combinations, cell.points, strict=True) if cell else ())
+    ]
+    return [block for block in blocks if block]
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,8 +218,15 @@ def independence(texts: Sequence[TextOutcome], alone: Sequence[TextOutcome]) -> 
     if not texts:
         return Independence(0, None, None, None, 0)
     others = sum(text.others_met for text in texts) / len(texts)
-    same_k = _products(texts, _rates(texts))
-    k1 = _products(texts, _rates(alone))
+    products = []
+    for source in (texts, alone):
+        shown: dict[str, list[bool]] = defaultdict(list)
+        for text in source:
+            for skill, is_shown in text.skills.items():
+                shown[skill].append(is_shown)
+        rates = {skill: sum(own) / len(own) for skill, own in shown.items()}
+        products.append([prod(rates[s] for s in t.skills) for t in texts if all(s in rates for s in t.skills)])
+    same_k, k1 = products
     return Independence(
         texts=len(texts),
         observed=sum(text.full_marks for text in texts) / len(texts),
@@ -298,40 +236,10 @@ def independence(texts: Sequence[TextOutcome], alone: Sequence[TextOutcome]) -> 
     )
 
 
-def _rates(texts: Sequence[TextOutcome]) -> dict[str, float]:
-    """How often each skill is shown when a text is asked for it."""
-    shown: dict[str, list[bool]] = defaultdict(list)
-    for text in texts:
-        for skill, is_shown in text.skills.items():
-            shown[skill].append(is_shown)
-    return {skill: sum(outcomes) / len(outcomes) for skill, outcomes in shown.items()}
-
-
-def _products(texts: Sequence[TextOutcome], rates: Mapping[str, float]) -> list[float]:
-    return [prod(rates[s] for s in text.skills) for text in texts if all(s in rates for s in text.skills)]
-
-
-Block = tuple[TextOutcome, ...]
-"""The fully decided texts of one combination."""
-
-
-def blocks_of(cell: Cell) -> list[Block]:
-    """The fully decided texts of a cell, by combination; combinations without such a text are left out."""
-    blocks = []
-    for combination, texts in zip(cell.combinations, cell.points, strict=True):
-        block = tuple(
-            TextOutcome({s: bool(p) for s, p in zip(combination.skills, points, strict=False)}, all(points[-3:]))
-            for points in texts
-            if points is not None and None not in points
-        )
-        blocks += [block] if block else []
-    return blocks
-
-
 def cell_independence(cell: Cell, alone: Cell | None) -> Independence:
     """Compare observed one-try full marks with independent skills; `alone` is the cell of k = 1."""
-    texts = [text for block in blocks_of(cell) for text in block]
-    return independence(texts, [text for block in blocks_of(alone) for text in block] if alone else [])
+    texts, single = ([text for block in blocks_of(own) for text in block] for own in (cell, alone))
+    return independence(texts, single)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,32 +247,115 @@ class IndependenceTest:
     """Intervals of an `Independence`, and the test of the hypothesis that skills are independent."""
 
     observed: Interval | None
-    """95 % interval of the observed share over combinations; None if there are too few of them."""
+    """95% interval of the observed share over combinations; None if there are too few of them."""
     if_independent: Interval | None
-    """The middle 95 % of the observed share in the permutations; None without texts."""
+    """The middle 95% of the observed share in the permutations; None without texts."""
     p: float | None
     """Two-sided p-value of the permutation test; None at k = 1 and without texts."""
     k1: Interval | None
-    """95 % interval of `expected_k1` over the combinations of both k; None if there are too few of them."""
+    """95% interval of `expected_k1` over the combinations of both k; None if there are too few of them."""
 
 
 def independence_test(cell: Cell, alone: Cell | None) -> IndependenceTest:
-    """Test a cell; `alone` is the cell of k = 1."""
-    blocks, alone_blocks = blocks_of(cell), blocks_of(alone) if alone else []
+    """Test the hypothesis that the skills of a text succeed independently; `alone` is the cell of k = 1.
+
+    A permutation moves the outcomes of one skill between the combinations that ask for it, and shuffles them within a
+    combination; it treats the other criteria as one more skill that every combination asks for. So each skill keeps
+    its rate, and the outcomes of one combination stay together. Outcomes move only between combinations with equally
+    many texts. The p-value is twice the smaller share of permutations that are at least as extreme as the texts.
+    """
+    blocks, of_alone = blocks_of(cell), blocks_of(alone)
     if not blocks:
         return IndependenceTest(None, None, None, None)
     clusters = [Cluster(sum(text.full_marks for text in block), len(block)) for block in blocks]
-    test = permutation_test([_outcomes(block) for block in blocks])
-    has_enough = min(len(blocks), len(alone_blocks)) >= FEWEST_COMBINATIONS
-    alone_outcomes = [_outcomes(block) for block in alone_blocks]
+    observed = sum(cluster.total for cluster in clusters)
+    permuted = _permuted_counts(blocks)
+    extreme = min(int((permuted >= observed).sum()), int((permuted <= observed).sum()))
+    low, high = np.quantile(permuted / sum(map(len, blocks)), [0.025, 0.975])
     return IndependenceTest(
         observed=cluster_interval(clusters) if len(blocks) >= FEWEST_COMBINATIONS else None,
-        if_independent=test.range,
-        p=test.p if cell.key.k > 1 else None,
-        k1=product_interval([_outcomes(block) for block in blocks], alone_outcomes) if has_enough else None,
+        if_independent=Interval(float(low), float(high)),
+        p=min(1.0, 2 * (extreme + 1) / (DRAWS + 1)) if cell.key.k > 1 else None,
+        k1=_product_interval(blocks, of_alone) if min(len(blocks), len(of_alone)) >= FEWEST_COMBINATIONS else None,
     )
 
 
-def _outcomes(block: Block) -> Outcomes:
-    skills = {skill: [text.skills[skill] for text in block] for skill in block[0].skills}
-    return Outcomes(skills, [text.others_met for text in block])
+DRAWS: Final = 1000
+"""Permutations, and resamples of combinations."""
+_AT_ONCE: Final = 5_000_000
+"""The number of combinations in all draws that are made together; each takes about 25 bytes for a short while."""
+
+
+def draws_at_once(combinations: int) -> list[int]:
+    """Return the sizes of the groups in which draws are made: one group, unless there are thousands of combinations.
+
+    >>> draws_at_once(5_000)
+    [1000]
+    >>> draws_at_once(12_000)
+    [416, 416, 168]
+    """
+    most = max(1, _AT_ONCE // max(1, combinations))
+    return [min(most, DRAWS - start) for start in range(0, DRAWS, most)]
+
+
+def _permuted_counts(blocks: Sequence[Block]) -> NDArray[np.int64]:
+    """Return the number of texts with full marks in every permutation."""
+    generator = np.random.default_rng(SEED)
+    full = np.zeros(DRAWS, dtype=np.int64)
+    for size in sorted({len(block) for block in blocks}):
+        same = [block for block in blocks if len(block) == size]
+        rows: dict[str, list[int]] = defaultdict(list)
+        for row, block in enumerate(same):
+            for skill in block[0].skills:
+                rows[skill].append(row)
+        outcomes = [
+            (own, np.array([[text.skills[skill] for text in same[row]] for row in own], dtype=np.bool_))
+            for skill, own in sorted(rows.items())
+        ]
+        others = np.array([[text.others_met for text in block] for block in same], dtype=np.bool_)
+        outcomes.append((list(range(len(same))), others))
+        counts = []
+        for draws in draws_at_once(len(same)):
+            is_full = np.ones((draws, *others.shape), dtype=np.bool_)
+            for own, shown in outcomes:
+                moved = np.broadcast_to(shown, (draws, *shown.shape))
+                if shown.any() and not shown.all():
+                    moved = shown[generator.permuted(np.tile(np.arange(len(shown)), (draws, 1)), axis=1)]
+                    moved = generator.permuted(moved, axis=2) if size > 1 else moved
+                is_full[:, own, :] &= moved
+            counts.append(is_full.sum(axis=(1, 2)))
+        full += np.concatenate(counts, dtype=np.int64)
+    return full
+
+
+def _product_interval(blocks: Sequence[Block], alone: Sequence[Block]) -> Interval | None:
+    """Return a bootstrap interval of the mean product of the rates that skills have alone, times that of the others.
+
+    It draws the combinations of both k. A resample leaves out combinations with a skill that it has no rate for; None
+    if every resample leaves out all of them.
+    """
+    generator = np.random.default_rng(SEED)
+    products: list[Floats] = []
+    # A combination takes two to three times the memory here that it takes in a permutation.
+    for draws in draws_at_once(2 * max(len(blocks), len(alone))):
+        drawn_alone, drawn = (
+            generator.multinomial(len(some), [1 / len(some)] * len(some), size=draws) for some in (alone, blocks)
+        )
+        rates: dict[str, Floats] = {}
+        for skill in sorted({skill for block in alone for skill in block[0].skills}):
+            shown = np.array([sum(text.skills.get(skill, False) for text in block) for block in alone])
+            asked = np.array([len(block) * (skill in block[0].skills) for block in alone])
+            with np.errstate(invalid="ignore"):  # nan in a resample without a text that is asked for the skill
+                rates[skill] = (drawn_alone @ shown) / (drawn_alone @ asked)
+        unknown = np.full(draws, np.nan)
+        product = np.stack(
+            [np.prod([rates.get(skill, unknown) for skill in block[0].skills], axis=0) for block in blocks], axis=1
+        )
+        texts = drawn * np.array([len(block) for block in blocks])
+        others = drawn @ np.array([sum(text.others_met for text in block) for block in blocks]) / texts.sum(axis=1)
+        weights = np.where(np.isnan(product), 0, texts)
+        has_rates = weights.sum(axis=1) > 0
+        means = (np.nan_to_num(product) * weights)[has_rates].sum(axis=1) / weights[has_rates].sum(axis=1)
+        products.append(others[has_rates] * means)
+    drawn_products = np.concatenate(products)
+    return percentile_interval(drawn_products, min(len(blocks), len(alone))) if len(drawn_products) else None

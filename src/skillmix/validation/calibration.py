@@ -36,7 +36,7 @@ from skillmix.runs.rules_grader import RulesGrader, reading_of, require_checkers
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts
 from skillmix.scores.cards import cards_as_json
-from skillmix.scores.grader_card import GraderCard, GraderFacts, TextUnderGraders, TruthAgreement, Vote, grader_card
+from skillmix.scores.graders import GraderCard, GraderFacts, TextUnderGraders, TruthAgreement, Vote, grader_card
 from skillmix.scores.statistics.against_truth import Measure
 from skillmix.validation.known_texts import CalibrationSet, KnownText, load_set
 

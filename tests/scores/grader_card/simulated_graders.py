@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from skillmix.calls import PEOPLE
-from skillmix.scores.grader_card import (
+from skillmix.scores.graders import (
     TextUnderGraders,
     corrected_scores,
     criterion_units,

@@ -7,7 +7,7 @@ import pytest
 
 from skillmix.calls import PEOPLE
 from skillmix.grading.points import Points
-from skillmix.scores.grader_card import (
+from skillmix.scores.graders import (
     GraderFacts,
     TextUnderGraders,
     family_of,

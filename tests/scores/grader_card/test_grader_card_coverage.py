@@ -10,7 +10,7 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from skillmix.scores.grader_card import full_marks_units
+from skillmix.scores.graders import full_marks_units
 from skillmix.scores.statistics.against_truth import truth_measures
 from tests.scores.grader_card.simulated_graders import (
     ERRORS,

@@ -8,9 +8,8 @@ from skillmix.models.lineage import short_name
 from skillmix.report.records import Report
 from skillmix.report.registry import CORRECTION, LONG, Count, Entry, Estimate, PValue, ReportTable, estimate, table
 from skillmix.scores.cells import Cell
-from skillmix.scores.grader_card import GraderCard, TruthAgreement
-from skillmix.scores.graders import REASONS, criterion_rates, losses
-from skillmix.scores.skills import cell_independence, independence_test
+from skillmix.scores.graders import GraderCard, TruthAgreement
+from skillmix.scores.skills import REASONS, cell_independence, criterion_rates, independence_test, losses
 from skillmix.scores.statistics.against_truth import Measure
 
 
