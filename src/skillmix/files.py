@@ -5,7 +5,7 @@ A name can also mean a file that ships: `SHIPPED` holds the data of the package,
 
 import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib.resources import files
 from itertools import islice
@@ -50,20 +50,6 @@ _MOST_NAMES: Final = 500
 """Files of a folder that are looked at for a suggestion."""
 
 
-def _names_beside(path: Path) -> list[str]:
-    """The names of files in the folder of a path that have the same kind of suffix."""
-    try:
-        beside = islice(path.parent.iterdir(), _MOST_NAMES)
-        return sorted(other.name for other in beside if _kind(other) == _kind(path) and other.is_file())
-    except OSError:
-        return []
-
-
-def _kind(path: Path) -> str:
-    suffix = path.suffix.casefold()
-    return ".yaml" if suffix == ".yml" else suffix
-
-
 def read_text(path: Path, *, most: int = SMALL) -> str:
     """Read a UTF-8 text file; a device, and a file with more than `most` bytes, are errors."""
     try:
@@ -73,7 +59,12 @@ def read_text(path: Path, *, most: int = SMALL) -> str:
             raise UserError(f"{path} has more than {most >> 20:,} MiB.", hint="Check the path.")
         return path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
-        hint = name_hint(path.name, _names_beside(path), otherwise="Check the path.")
+        kinds = {".yaml", ".yml"} if path.suffix.casefold() in (".yaml", ".yml") else {path.suffix.casefold()}
+        beside: list[str] = []
+        with suppress(OSError):
+            others = (other for other in islice(path.parent.iterdir(), _MOST_NAMES) if other.is_file())
+            beside = sorted(other.name for other in others if other.suffix.casefold() in kinds)
+        hint = name_hint(path.name, beside, otherwise="Check the path.")
         raise UserError(f"There is no file {path}.", hint=hint) from None
     except UnicodeDecodeError as error:
         raise UserError(
@@ -199,8 +190,11 @@ def yaml_of(text: str, *, source: str) -> object:
         _refuse_bombs(text)
         document: object = yaml.load(text, Loader=_StrictLoader)
     except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        where = f"line {mark.line + 1}: " if mark else ""
         raise UserError(
-            f"{source} is not valid YAML: {_one_line(error)}.", hint="Check quotes, colons and indentation."
+            f"{source} is not valid YAML: {where}{problem}.", hint="Check quotes, colons and indentation."
         ) from None
     except (ValueError, LookupError, AttributeError, TypeError) as error:
         # PyYAML's scalar constructors raise all of these, for `!!int ""` and `2024-13-45` among others.
@@ -243,12 +237,6 @@ def _size_of(event: yaml.Event, sizes: dict[str | None, int]) -> int:
 
 _DEEPEST: Final = 50
 _MOST_VALUES: Final = 1_000_000
-
-
-def _one_line(error: yaml.YAMLError) -> str:
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-    return f"line {mark.line + 1}: {problem}" if mark else str(problem)
 
 
 def parsed_json(content: bytes | str, *, source: str, hint: str) -> object:
@@ -313,6 +301,18 @@ def refusing_values() -> Iterator[None]:
         raise ValueError(f"{error.message} {error.hint}") from None
 
 
+def accepted_if(is_good: Callable[[Any], object], words: str) -> Any:
+    """Return a validator for pydantic that refuses values of which `is_good` is false."""
+    from pydantic import AfterValidator
+
+    def checked(value: Any) -> Any:
+        if not is_good(value):
+            raise ValueError(words)
+        return value
+
+    return AfterValidator(checked)
+
+
 Fault = Mapping[str, Any]
 """One entry of `ValidationError.errors()`: its type, its location, the value and what the type adds."""
 
@@ -333,8 +333,12 @@ def fault_words(fault: Fault, *, keys: Sequence[str] = ()) -> str:
     if kind in _LIMITS:
         return f"{_value(fault)} {_LIMITS[kind](ctx)}"
     if kind in _CHOICES:
-        return _choice_words(kind, fault, ctx)
-    return _SENTENCES.get(kind) or _own_words(str(fault["msg"]))
+        given, expected = (ctx["tag"], "expected_tags") if kind == "union_tag_invalid" else (fault["input"], "expected")
+        known = [name.strip().strip("'") for name in str(ctx[expected]).replace(" or ", ", ").split(",")]
+        return with_nearest(f"{_shown(given)} is not one of {', '.join(known)}", str(given), known)
+    message = str(fault["msg"])
+    own = message.removeprefix("Value error, ")
+    return _SENTENCES.get(kind) or (own if own != message else f"{message[:1].lower()}{message[1:]}")
 
 
 def checked_yaml(path: Path, shape: type[_T], *, hint: str) -> _T:
@@ -344,39 +348,45 @@ def checked_yaml(path: Path, shape: type[_T], *, hint: str) -> _T:
     try:
         return TypeAdapter(shape).validate_python(read_shared_yaml(path))
     except ValidationError as error:
-        faults = [
-            # Entries count from 1.
-            f"{'.'.join(str(part + 1) if isinstance(part, int) else part for part in fault['loc']) or 'the file'}: "
-            f"{fault_words(fault, keys=known_keys(shape, fault['loc']))}"
-            for fault in error.errors()
-        ]
+        faults = [located_fault(fault, shape) for fault in error.errors()]
         raise faults_error(str(path), faults, hint=hint) from None
 
 
-def known_keys(shape: Any, location: Sequence[int | str]) -> list[str]:
-    """The keys beside the last part of a location, in the file of a shape such as `list[Entry]`; none if unclear."""
-    for part in location[:-1]:
-        shape = _shape_inside(shape, part)
-    fields: Mapping[str, Any] = getattr(_without_wrappers(shape), "__pydantic_fields__", {})
+def located_fault(fault: Fault, shape: Any) -> str:
+    """Return a fault of a file of this shape in plain words, after its location; entries count from 1."""
+    at = ", ".join(f"entry {part + 1}" if isinstance(part, int) else str(part) for part in fault["loc"])
+    words = fault_words(fault, keys=keys_of(section_at(shape, fault["loc"])[1]))
+    return f"{at}: {words}" if at else words
+
+
+def keys_of(section: Any) -> list[str]:
+    """Return the keys of a class that pydantic checks, as a file spells them."""
+    fields: Mapping[str, Any] = getattr(section, "__pydantic_fields__", {})
     return [field.alias or name for name, field in fields.items()]
 
 
-def _shape_inside(shape: Any, part: int | str) -> Any:
-    """The shape of an entry of a list, of a value of a table, or of a field."""
-    shape = _without_wrappers(shape)
-    if get_origin(shape) in (list, dict):
-        return get_args(shape)[-1]
-    fields: Mapping[str, Any] = getattr(shape, "__pydantic_fields__", {})
-    return next((field.annotation for name, field in fields.items() if part in (name, field.alias)), None)
-
-
-def _without_wrappers(shape: Any) -> Any:
-    """The shape inside `Annotated[…]` and `… | None`."""
-    if hasattr(shape, "__metadata__"):
-        return _without_wrappers(shape.__origin__)
-    if get_origin(shape) in (Union, UnionType):
-        return next((_without_wrappers(one) for one in get_args(shape) if one is not type(None)), None)
-    return shape
+def section_at(shape: Any, location: Sequence[int | str]) -> tuple[list[int | str], Any]:
+    """Return the innermost class with fields on the way to a location, after the last key and what follows it."""
+    way: list[int | str] = []
+    found: tuple[list[int | str], Any] = way, shape
+    for part in (*location, ""):
+        while hasattr(shape, "__metadata__"):
+            shape = shape.__origin__
+        members = [one for one in get_args(shape) if one is not type(None)]
+        while get_origin(shape) in (Union, UnionType) and len(members) == 1:
+            shape = members[0]
+            members = list(get_args(shape))
+        fields: Mapping[str, Any] | None = getattr(shape, "__pydantic_fields__", None)
+        if fields is not None:
+            found, way = (way, shape), []
+            shape = next((field.annotation for name, field in fields.items() if part == (field.alias or name)), None)
+        elif get_origin(shape) in (list, dict):
+            shape = members[-1]
+        else:  # pydantic names the member of a union by its tag
+            tagged = [(one, getattr(one, "__pydantic_fields__", {}).values()) for one in members]
+            shape = next((one for one, own in tagged if any(part in get_args(f.annotation) for f in own)), None)
+        way = [*way, part]
+    return found
 
 
 _WITH_VALUE: Final = {
@@ -406,23 +416,6 @@ _SENTENCES: Final = {
     "too_long": "the list has too many entries",
     "none_required": "no value may be given here",
 }
-
-
-def _choice_words(kind: str, fault: Fault, ctx: Mapping[str, Any]) -> str:
-    given = ctx["tag"] if kind == "union_tag_invalid" else fault["input"]
-    known = _names(str(ctx["expected_tags" if kind == "union_tag_invalid" else "expected"]))
-    return with_nearest(f"{_shown(given)} is not one of {', '.join(known)}", str(given), known)
-
-
-def _names(expected: str) -> list[str]:
-    """The names in pydantic's list of what it expects, such as "'a', 'b' or 'c'"."""
-    return [name.strip().strip("'") for name in expected.replace(" or ", ", ").split(",")]
-
-
-def _own_words(message: str) -> str:
-    """A message of our own checks as it is; any other with a small first letter."""
-    own = message.removeprefix("Value error, ")
-    return own if own != message else f"{message[:1].lower()}{message[1:]}"
 
 
 def _value(fault: Fault) -> str:

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from skillmix.errors import UserError
-from skillmix.experiment.document import document_with_lists
 from skillmix.experiment.experiment import experiment_of
 from skillmix.files import with_listed_skills
 
@@ -37,15 +36,19 @@ def test_every_fault_of_a_list_is_reported_at_once(tmp_path: Path) -> None:
 
 def test_lists_of_an_experiment_and_of_its_steps_are_replaced_and_other_names_stay(tmp_path: Path) -> None:
     name = write(tmp_path / "a.yaml", "[metaphor, simile]")
-    document = {"exclude": ["common", name], "steps": [{"name": "a", "exclude": [name, "simile"]}, {"name": "b"}]}
-
-    found, faults = document_with_lists(document)
-
-    assert faults == []
-    assert found == {
-        "exclude": ["common", "metaphor", "simile"],
-        "steps": [{"name": "a", "exclude": ["metaphor", "simile"]}, {"name": "b"}],
+    step = {"stage": "evaluate", "students": ["s"], "graders": ["g"], "k": [1]}
+    document = {
+        "name": "x",
+        "students": {"s": {"model": "scripted:student"}},
+        "graders": {"g": {"model": "scripted:grader"}},
+        "exclude": ["common", name],
+        "steps": [{"name": "a", **step, "exclude": [name, "simile"]}, {"name": "b", **step}],
     }
+
+    found = experiment_of(document, source="test").model_dump()
+
+    assert found["exclude"] == ["common", "metaphor", "simile"]
+    assert [step["exclude"] for step in found["steps"]] == [["metaphor", "simile"], []]
     assert document["exclude"] == ["common", name]
 
 

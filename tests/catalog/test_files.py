@@ -183,8 +183,8 @@ def test_a_small_folder_loads(tmp_path: Path) -> None:
         ({"skills": "[]"}, "must each have an entry"),
         ({"skills": "- {name: a"}, "skills.yaml: is not valid YAML: line 2"),
         ({"skills": "just text"}, "skills.yaml: 'just text' is not a list"),
-        ({"skills": "- {name: a, category: x, definition: d}"}, "skills.yaml, entry 1, example: is missing"),
-        ({"skills": "- {name: a, category: x, definition: d, example: e, extra: 1}"}, "extra: is not a known key"),
+        ({"skills": "- {name: a, category: x, definition: d}"}, "skills.yaml: entry 1, example: this key is missing"),
+        ({"skills": "- {name: a, category: x, definition: d, example: e, extra: 1}"}, "extra: there is no such key"),
         (
             {"skills": "- {name: 3, category: x, definition: d, example: e}"},
             "entry 1, name: 3 is not text",
@@ -210,7 +210,7 @@ def test_a_small_folder_loads(tmp_path: Path) -> None:
             {"partitions": GOOD["partitions.yaml"] + "entailed: [{skill: a, brings: z, texts: 9, both: 9, source: s}]"},
             "partitions.yaml, entailed: there is no skill 'z'",
         ),
-        ({"partitions": GOOD["partitions.yaml"] + "woven: always"}, "partitions.yaml, woven"),
+        ({"partitions": GOOD["partitions.yaml"] + "woven: always"}, "partitions.yaml: woven"),
     ],
 )
 def test_a_faulty_folder_is_refused_with_file_and_entry(
@@ -241,7 +241,7 @@ def test_an_unknown_key_gets_the_nearest_key_of_its_place(
     with pytest.raises(UserError) as caught:
         load_catalog(folder)
 
-    assert message.format("is not a known key. Did you mean") in caught.value.message
+    assert message.format("there is no such key. Did you mean") in caught.value.message
 
 
 def test_an_unknown_name_gets_the_nearest_name(tmp_path: Path) -> None:

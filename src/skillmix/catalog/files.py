@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from skillmix.catalog.catalog import (
     PATTERN,
@@ -30,11 +30,17 @@ from skillmix.catalog.catalog import (
 )
 from skillmix.catalog.own_code import own_code_of
 from skillmix.errors import UserError, faults_error
-from skillmix.files import SHIPPED, fault_words, known_keys, read_shared_yaml, with_nearest
+from skillmix.files import SHIPPED, accepted_if, checked_yaml, with_nearest
 from skillmix.render import name_hint
 
-_NAME = r"^[^\s;|\x00-\x1f\x7f]([^;|\x00-\x1f\x7f]*[^\s;|\x00-\x1f\x7f])?$"
-Name = Annotated[str, StringConstraints(pattern=_NAME, max_length=500)]
+_NAME: Final = re.compile(r"[^\s;|\x00-\x1f\x7f]([^;|\x00-\x1f\x7f]*[^\s;|\x00-\x1f\x7f])?")
+
+
+Name = Annotated[
+    str,
+    StringConstraints(max_length=500),
+    accepted_if(_NAME.fullmatch, "must be one line of text without outer blanks, ';' or '|', and not empty"),
+]
 """A name is one line without outer blanks, without ';' (it separates names on the command line) and without '|'."""
 FigureWord = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]+$")]
 Pair = Annotated[list[Name], Field(min_length=2, max_length=2)]
@@ -287,7 +293,13 @@ def _build(name: str, folder: Path) -> Catalog:
     faults: list[str] = []
 
     def read(file: str, shape: type[_T], *, is_needed: bool = False) -> _T | None:
-        return _validated(folder / file, shape, faults) if is_needed or (folder / file).is_file() else None
+        path = folder / file
+        try:
+            return checked_yaml(path, shape, hint="") if is_needed or path.is_file() else None
+        except UserError as error:
+            found = error.faults if len(error.faults) > 1 else [error.message.removeprefix(str(path)).lstrip(": ")]
+            faults.extend(f"{file}: {fault}" for fault in found)
+        return None
 
     figures = read("figures.yaml", FiguresFile) or FiguresFile()
     of_figures = [
@@ -354,28 +366,6 @@ def _build(name: str, folder: Path) -> Catalog:
         grammar=grammar.grammar() if grammar else None,
         code=own_code_of(folder, tuple(names)),
     )
-
-
-_WORDS: Final = {
-    "string_pattern_mismatch": "must be one line of text without outer blanks, ';' or '|', and not empty",
-    "missing": "is missing",
-}
-
-
-def _validated(path: Path, shape: type[_T], faults: list[str]) -> _T | None:
-    try:
-        return TypeAdapter(shape).validate_python(read_shared_yaml(path))
-    except UserError as error:
-        faults.append(f"{path.name}: {error.message.removeprefix(f'{path} ')}")
-    except ValidationError as error:
-        for fault in error.errors():
-            # Entries count from 1.
-            at = "".join(f", entry {p + 1}" if isinstance(p, int) else f", {p}" for p in fault["loc"])
-            words = _WORDS.get(fault["type"]) or fault_words(fault)
-            if fault["type"] == "extra_forbidden":
-                words = with_nearest("is not a known key", str(fault["loc"][-1]), known_keys(shape, fault["loc"]))
-            faults.append(f"{path.name}{at}: {words}")
-    return None
 
 
 def _unknown(at: str, kind: str, listed: Iterable[str], known: Collection[str]) -> Iterator[str]:

@@ -24,7 +24,7 @@ from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination, combination_of
 from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError, errors_of, faults_error
-from skillmix.files import LARGE, Fault, fault_words, known_keys, read_text
+from skillmix.files import LARGE, Fault, fault_words, keys_of, read_text, section_at
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.reading.deciding import answer_of
 from skillmix.runs.run import imported_document, new_run
@@ -152,7 +152,7 @@ def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _worded(fault: Fault) -> str:
     field = ".".join(str(part) for part in fault["loc"])
-    words = fault_words(fault, keys=known_keys(_Line, fault["loc"]))
+    words = fault_words(fault, keys=keys_of(section_at(_Line, fault["loc"])[1]))
     return f"{field}: {words}" if field else words
 
 

@@ -7,18 +7,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    JsonValue,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
 from skillmix.calls import extra_json
-from skillmix.catalog.catalog import Catalog, Partition
 from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError, faults_error
 from skillmix.experiment.document import (
@@ -27,15 +20,25 @@ from skillmix.experiment.document import (
     Seeds,
     Variant,
     checked,
-    document_with_lists,
     expanded,
     with_changes,
 )
 from skillmix.experiment.recipes import DataFilters, LeakageSettings, with_own_settings
-from skillmix.experiment.step_base import JOINED, DrawingStep, Name, Positive, Seconds, Section, Step, Temperature, TopP
+from skillmix.experiment.step_base import (
+    JOINED,
+    DrawingStep,
+    Name,
+    Positive,
+    Seconds,
+    Section,
+    SkillNames,
+    Step,
+    Temperature,
+    TopP,
+)
 from skillmix.experiment.steps import CODE, AnyStep, DatasetStep, EvaluateStep, GradeStep, joined_faults, people_faults
 from skillmix.experiment.train_step import untrained_faults
-from skillmix.files import experiment_file, read_yaml, refusing_values, with_nearest
+from skillmix.files import accepted_if, experiment_file, read_yaml, refusing_values, with_nearest
 from skillmix.models.batches.dialects import batch_fault
 from skillmix.models.request_fields import (
     SEED,
@@ -50,10 +53,31 @@ from skillmix.models.specs import asked_model, check_spec, parse_spec, provider_
 from skillmix.prompts.prompt_set import DEFAULT_VARIANT, load_prompts
 from skillmix.prompts.rubric import FormatName
 
+_T = TypeVar("_T")
 _MOST_LEASES: Final = 64
 _MOST_OF_A_NODE: Final = 4096
 _KEY_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*_KEY")
 _NOT_A_MODELS_KEY: Final = re.compile(r"SECRET|PRIVATE|ACCESS_KEY|SIGNING|ENCRYPTION")
+
+
+def _without_faults(find: Callable[[Any], Iterable[str]]) -> AfterValidator:
+    def checked(value: Any) -> Any:
+        faults = list(find(value))
+        if faults:
+            raise ValueError("; ".join(faults))
+        return value
+
+    return AfterValidator(checked)
+
+
+KeyName = Annotated[
+    str,
+    accepted_if(  # the value may be a secret key pasted by mistake, so no message repeats it
+        lambda key: _KEY_NAME.fullmatch(key) and not _NOT_A_MODELS_KEY.search(key),
+        "this must be the name of an environment variable that holds a model's key, such as VLLM_KEY: capital letters "
+        "with _KEY at the end",
+    ),
+]
 
 
 class AskedModel(Section):
@@ -61,32 +85,26 @@ class AskedModel(Section):
 
     left_out_if_unset: ClassVar[tuple[str, ...]] = ("system", "extra", "batch", "joined")
 
-    key: str | None = None
+    key: KeyName | None = None
     """Name of the environment variable that holds the key; a provider's own address needs no such name."""
     insecure: bool = False
     """Whether the key may go over plain http to another machine."""
-    system: str | None = None
+    system: Annotated[str, _without_faults(lambda system: filter(None, [system_fault(system)]))] | None = None
     """System text before the first prompt of every conversation."""
-    extra: dict[str, JsonValue] = {}
+    extra: Annotated[
+        dict[str, JsonValue],
+        _without_faults(extra_faults),
+        AfterValidator(lambda extra: {**extra, SEED: False} if SEED in extra else extra),
+    ] = {}
     """Further fields of the request body, such as `reasoning_effort`; `seed: off` leaves out the seed of each call."""
     batch: bool | str = False
     """Whether calls travel in the provider's batches, at half the price; a name such as `azure` chooses their form."""
+    model: str
 
-    @field_validator("system")
-    @classmethod
-    def _is_system_text(cls, system: str | None) -> str | None:
-        fault = None if system is None else system_fault(system)
-        if fault is not None:
-            raise ValueError(fault)
-        return system
-
-    @field_validator("extra")
-    @classmethod
-    def _are_request_fields(cls, extra: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        faults = list(extra_faults(extra))
-        if faults:
-            raise ValueError("; ".join(faults))
-        return {**extra, SEED: False} if SEED in extra else extra
+    @property
+    def asked(self) -> str | None:
+        """The model to call; None if code alone decides."""
+        return asked_model(self.model)
 
     @property
     def sends_seed(self) -> bool:
@@ -106,37 +124,26 @@ class AskedModel(Section):
         """
         return additions(self.system, self.extra)
 
-    @field_validator("key")
-    @classmethod
-    def _is_variable_name(cls, key: str | None) -> str | None:
-        # The value may be a secret key pasted by mistake, so no message repeats it.
-        if key is not None and (not _KEY_NAME.fullmatch(key) or _NOT_A_MODELS_KEY.search(key)):
-            raise ValueError(
-                "this must be the name of an environment variable that holds a model's key, such as VLLM_KEY: capital "
-                "letters with _KEY at the end"
-            )
-        return key
-
-    def _check_access(self, asked: str | None) -> None:
-        is_served = asked is not None and provider_of(asked).is_served
-        if not is_served and (self.key is not None or self.insecure):
+    def _check_asked(self) -> None:
+        with refusing_values():
+            check_spec(self.model)
+        asked = self.asked
+        has_key = self.key is not None or self.insecure
+        if has_key and not (asked and provider_of(asked).is_served):
             raise ValueError("key and insecure apply only to models that are called over the network")
-        if self.batch and asked is None:
-            raise ValueError("rules: alone is code: it has no batches; leave batch out")
-        fault = None if asked is None else batch_fault(parse_spec(asked), self.batch)
-        if fault is not None:
-            raise ValueError(fault)
-        self._check_additions(asked)
-
-    def _check_additions(self, asked: str | None) -> None:
-        if asked is None and (self.system is not None or self.extra):
-            raise ValueError("rules: alone is code: it reads no system text and no extra fields")
-        if self.system is not None and asked is not None and shape_of(asked) is not None:
-            raise ValueError(f"system: {asked} has no system turns")
-        if asked is not None and provider_of(asked).is_engine:
-            faults = list(template_option_faults(self.extra))
-            if faults:
-                raise ValueError(f"extra: {'; '.join(faults)}")
+        if asked is None:
+            if self.batch:
+                raise ValueError("rules: alone is code: it has no batches; leave batch out")
+            if self.system is not None or self.extra:
+                raise ValueError("rules: alone is code: it reads no system text and no extra fields")
+            return
+        faults = [batch_fault(parse_spec(asked), self.batch)]
+        if self.system is not None and shape_of(asked) is not None:
+            faults.append(f"system: {asked} has no system turns")
+        if provider_of(asked).is_engine:
+            faults += [f"extra: {fault}" for fault in template_option_faults(self.extra)]
+        if any(faults):
+            raise ValueError("; ".join(filter(None, faults)))
 
 
 class StudentSettings(AskedModel):
@@ -168,7 +175,7 @@ class StudentSettings(AskedModel):
     """Whether the model is asked for each skill alone, and code joins the texts into one."""
 
     @model_validator(mode="after")
-    def _one_declaration(self) -> "StudentSettings":
+    def _consistent(self) -> "StudentSettings":
         if self.lineage is not None and (self.tuned_from is not None or self.trained_on):
             raise ValueError(
                 "lineage names the model's own file, which says what it was tuned from and on: give lineage, or "
@@ -176,23 +183,17 @@ class StudentSettings(AskedModel):
             )
         if self.tuned_from is not None and not self.trained_on:
             raise ValueError("tuned_from needs trained_on: the data sets that the student was tuned on")
+        if uses_code(self.model):
+            raise ValueError("rules: is a grader and writes nothing")
+        if self.joined and self.batch:
+            raise ValueError("joined: its calls cannot travel in batches; leave batch out")
+        self._check_asked()
         return self
 
     @property
     def declares_lineage(self) -> bool:
         """Whether the experiment says what the student was tuned from or trained on."""
         return self.lineage is not None or bool(self.trained_on)
-
-    @model_validator(mode="after")
-    def _known_model(self) -> "StudentSettings":
-        with refusing_values():
-            check_spec(self.model)
-        if uses_code(self.model):
-            raise ValueError("rules: is a grader and writes nothing")
-        if self.joined and self.batch:
-            raise ValueError("joined: its calls cannot travel in batches; leave batch out")
-        self._check_access(self.model)
-        return self
 
     @property
     def asked(self) -> str:
@@ -222,9 +223,7 @@ class GraderSettings(AskedModel):
 
     @model_validator(mode="after")
     def _odd_and_varied_votes(self) -> "GraderSettings":
-        with refusing_values():
-            check_spec(self.model)
-        self._check_access(self.asked)
+        self._check_asked()
         if self.votes % 2 == 0:
             raise ValueError(f"rounds must be odd, not {self.votes}")
         if self.votes > 1 and self.asked is None:
@@ -241,11 +240,6 @@ class GraderSettings(AskedModel):
         return self.rounds or (1 if self.asked is None else 3)
 
     @property
-    def asked(self) -> str | None:
-        """The model to call; None if code alone decides."""
-        return asked_model(self.model)
-
-    @property
     def has_code(self) -> bool:
         """Whether code decides the skills that have a checker."""
         return uses_code(self.model)
@@ -260,24 +254,27 @@ class BudgetSettings(Section):
     """Most calls."""
 
 
+OfNode = Annotated[
+    float,
+    Field(gt=0, le=_MOST_OF_A_NODE),
+    accepted_if(
+        lambda amount: amount <= 1 or amount == int(amount),
+        "above 1 this must be a whole number, because Ray divides only one of them",
+    ),
+]
+
+
 class WorkerSettings(Section):
     """Workers on a cluster."""
 
-    gpus: Annotated[float, Field(gt=0, le=_MOST_OF_A_NODE)] | None = None
+    gpus: OfNode | None = None
     """GPUs of a worker; a share such as 0.5 lets workers share a GPU. None leaves it to the models of a step."""
-    cpus: Annotated[float, Field(gt=0, le=_MOST_OF_A_NODE)] | None = None
+    cpus: OfNode | None = None
     """CPUs of a worker; a node has as many workers as fit. None stands for one worker on each node."""
     leases: Annotated[int, Field(ge=1, le=_MOST_LEASES)] = 2
     """Without effect, and accepted in older files."""
     writers: Annotated[int, Field(ge=1)] = 1
     """Without effect, and accepted in older files."""
-
-    @field_validator("gpus", "cpus")
-    @classmethod
-    def _is_share_or_whole(cls, amount: float | None) -> float | None:
-        if amount is not None and amount > 1 and amount != int(amount):
-            raise ValueError("above 1 this must be a whole number, because Ray divides only one of them")
-        return amount
 
 
 TrackerName = Literal["tensorboard", "wandb", "mlflow"]
@@ -305,7 +302,7 @@ class Experiment(Section):
     """Split of the catalogue into train and held-out skills; the default is the catalogue's own."""
     prompts: str = "standard"
     """A shipped prompt set or a folder."""
-    exclude: list[str] = []
+    exclude: SkillNames = []
     """Skills and exclude lists, also `file:PATH`, that are never drawn."""
     format: FormatName | None = None
     """Output format of all texts; the point for length then also needs the format."""
@@ -362,13 +359,11 @@ def experiment_of(document: object, *, source: str, checks_outside: bool = False
     """Check an experiment; one error reports every fault and its location.
 
     `checks_outside` also checks the names of catalogs, skills and prompts. A stored experiment is valid without them.
-    A `file:PATH` in an exclude list is replaced by the skills of that file, so that a changed list is another draw.
     """
-    document, list_faults = document_with_lists(document)
     expansion = expanded(document)
     for one in (expansion.first, expansion.whole):  # the first has the names of the file, for the locations of faults
         found = checked(one, Experiment)
-        faults = [*list_faults, *expansion.faults, *found.faults]
+        faults = [*expansion.faults, *found.faults]
         if found.section is not None:
             faults += [*_base_faults(found.section), *_reference_faults(found.section, one)]
             faults += _outside_faults(found.section) if checks_outside else []
@@ -383,51 +378,46 @@ def experiment_of(document: object, *, source: str, checks_outside: bool = False
 _REFERENCES: Final = "A file names its own students and graders, and a step earlier steps."
 
 
-def _outside_faults(experiment: Experiment) -> Iterator[str]:
-    """Every name that leads nowhere outside the file, with its location: catalogs, partitions, skills and prompts."""
-    steps = [step for step in experiment.steps if isinstance(step, DrawingStep)]
-    found = [*_place_faults("", experiment, experiment)]
-    found += [fault for step in steps for fault in _place_faults(f"steps.{step.name}.", step, experiment)]
-    yield from found
-    if experiment.other_catalogs and not found:
-        yield from _fault("catalog", lambda: load_catalog(experiment.catalog, *experiment.other_catalogs))
+def _outside_faults(experiment: Experiment) -> list[str]:
+    """Find every name that leads nowhere outside the file: catalogs, partitions, groups, skills and prompts."""
+    faults: list[str] = []
+
+    def used(at: str, use: Callable[[], _T]) -> _T | None:
+        try:
+            return use()
+        except UserError as error:
+            faults.append(f"{at}: {error.message} {error.hint or ''}".rstrip())
+        except (OSError, ValueError) as error:  # a name too long for a path, or one with a null character
+            faults.append(f"{at}: the name cannot be a folder: {getattr(error, 'strerror', None) or error}")
+        return None
+
+    shared = used("catalog", partial(load_catalog, experiment.catalog))
+    shared_split = used("partition", partial(shared.partition, experiment.partition)) if shared else None
+    drawing = {f"steps.{step.name}.": step for step in experiment.steps if isinstance(step, DrawingStep)}
+    for at, place in {"": experiment, **drawing}.items():
+        catalog, split = shared, shared_split
+        if at and place.catalog:
+            catalog = used(f"{at}catalog", partial(load_catalog, place.catalog))
+        if at and (place.catalog or place.partition):
+            split = used(f"{at}partition", partial(catalog.partition, place.partition)) if catalog else None
+        if catalog:
+            ks = enumerate(getattr(place, "k", ()), start=1)
+            faults += [f"{at}k.{number}: 0 is below 1" for number, k in ks if k == 0 and not catalog.controls]
+            for skill in getattr(place, "exclude", ()):
+                used(f"{at}exclude", partial(catalog.excluded, [skill]))
+        if split:
+            for number, setting in enumerate(getattr(place, "settings", ()), start=1):
+                used(f"{at}settings.{number}", partial(split.side, setting))
+        pool = getattr(place, "pool", None)
+        if split and pool is not None and pool not in split.groups:
+            known = ", ".join(split.groups) or "no further groups"
+            faults.append(with_nearest(f"{at}pool: {split.name} has {known}, and not {pool!r}", pool, split.groups))
+    if experiment.other_catalogs and not faults:
+        used("catalog", partial(load_catalog, experiment.catalog, *experiment.other_catalogs))
     prompts = {f"students.{name}.prompts": s.prompts for name, s in experiment.students.items() if s.prompts}
     for at, name in {"prompts": experiment.prompts, **prompts}.items():
-        yield from _fault(at, partial(load_prompts, name))
-
-
-def _place_faults(at: str, place: DrawingStep | Experiment, experiment: Experiment) -> Iterator[str]:
-    """Names of a catalog and its partition, those of the experiment unless the place has its own."""
-    partition = place.partition or (None if place.catalog else experiment.partition)
-    catalogs: list[Catalog] = []
-    partitions: list[Partition] = []
-    faults = list(_fault(f"{at}catalog", lambda: catalogs.append(load_catalog(place.catalog or experiment.catalog))))
-    yield from faults if place.catalog else ()
-    for catalog in catalogs:
-        for number, k in enumerate(getattr(place, "k", ()), start=1):
-            if k == 0 and not catalog.controls:
-                yield f"{at}k.{number}: 0 is below 1"
-        for skill in getattr(place, "exclude", ()):
-            yield from _fault(f"{at}exclude", partial(catalog.excluded, [skill]))
-        faults = list(_fault(f"{at}partition", lambda: partitions.append(catalogs[0].partition(partition))))
-        yield from faults if place.partition or place.catalog else ()
-    for split in partitions:
-        for number, setting in enumerate(getattr(place, "settings", ()), start=1):
-            yield from _fault(f"{at}settings.{number}", partial(split.side, setting))
-        pool = getattr(place, "pool", None)
-        if pool is not None and pool not in split.groups:
-            known = ", ".join(split.groups) or "no further groups"
-            yield with_nearest(f"{at}pool: {split.name} has {known}, and not {pool!r}", pool, split.groups)
-
-
-def _fault(at: str, use: Callable[[], object]) -> Iterator[str]:
-    """The fault of a name, if using it fails."""
-    try:
-        use()
-    except UserError as error:
-        yield f"{at}: {error.message} {error.hint or ''}".rstrip()
-    except (OSError, ValueError) as error:  # a name too long for a path, or one with a null character
-        yield f"{at}: the name cannot be a folder: {getattr(error, 'strerror', None) or error}"
+        used(at, partial(load_prompts, name))
+    return faults
 
 
 def _base_faults(experiment: Experiment) -> Iterator[str]:

@@ -7,6 +7,7 @@ look at its class; a property that does not apply to a kind keeps the empty answ
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import (
@@ -25,27 +26,31 @@ from pydantic_core.core_schema import LiteralSchema, SerializerFunctionWrapHandl
 from skillmix.calls import LONGEST_NAME
 from skillmix.catalog.catalog import Setting
 from skillmix.catalog.combinations import Purpose
-from skillmix.files import refusing_values
+from skillmix.errors import errors_of
+from skillmix.files import LIST, accepted_if, refusing_values, with_listed_skills
 from skillmix.hashing import short_id
 
 _T = TypeVar("_T")
 
 
-def _not_empty(values: list[_T]) -> list[_T]:
-    if not values:
-        raise ValueError("the list is empty, so the step would do nothing; give at least one value")
-    return values
+def checked_by(check: Callable[[Any], object]) -> AfterValidator:
+    """Return a validator that makes a `UserError` of a check the fault of the value."""
 
-
-def checked_by(check: Callable[[str], object]) -> AfterValidator:
-    """A validator that makes a `UserError` of a check the fault of the value."""
-
-    def checked(value: str) -> str:
+    def checked(value: Any) -> Any:
         with refusing_values():
             check(value)
         return value
 
     return AfterValidator(checked)
+
+
+def _with_files_read(names: list[str]) -> list[str]:
+    if not any(name.startswith(LIST) for name in names):
+        return names
+    errors = errors_of(partial(with_listed_skills, [name]) for name in names)
+    if errors:
+        raise ValueError("; ".join(fault for error in errors for fault in error.faults))
+    return list(dict.fromkeys(skill for name in names for skill in with_listed_skills([name])))
 
 
 Name = Annotated[str, StringConstraints(pattern=r"^[._-]*[a-z0-9][a-z0-9._-]*$", max_length=LONGEST_NAME)]
@@ -59,8 +64,12 @@ SkillCount = Annotated[int, Field(ge=0, le=10**9)]
 Temperature = Annotated[float, Field(ge=0, description="Temperature of sampling; 0 takes the likeliest token.")]
 TopP = Annotated[Share | None, Field(description="Share of the likeliest tokens to sample from; by default not sent.")]
 Seconds = Annotated[float, Field(gt=0, le=10**9, description="Seconds after which a call is given up and tried again.")]
-FilledList = Annotated[list[_T], AfterValidator(_not_empty)]
+FilledList = Annotated[
+    list[_T], accepted_if(bool, "the list is empty, so the step would do nothing; give at least one value")
+]
 """A list with at least one value."""
+SkillNames = Annotated[list[str], AfterValidator(_with_files_read)]
+"""Skills and exclude lists; the skills of its file replace each `file:PATH`, so that a changed list is another draw."""
 
 
 def _with_text_keys(value: object) -> object:

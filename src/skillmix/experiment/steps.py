@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from skillmix.calls import PEOPLE, human_grader
 from skillmix.catalog.catalog import Setting
@@ -33,6 +33,7 @@ from skillmix.experiment.step_base import (
     SetChoice,
     Share,
     SkillCount,
+    SkillNames,
     Step,
     StepInput,
     UndrawnCell,
@@ -42,7 +43,7 @@ from skillmix.experiment.step_base import (
     student_name,
 )
 from skillmix.experiment.train_step import TrainStep
-from skillmix.files import refusing_values, with_nearest
+from skillmix.files import accepted_if, refusing_values, with_nearest
 from skillmix.models.scripted import scripted_rater
 
 HUMAN_RATER: Final = "human"
@@ -63,18 +64,12 @@ def _by_name(raters: object) -> object:
     return dict.fromkeys(raters, HUMAN_RATER)
 
 
-def _named(raters: dict[str, str]) -> dict[str, str]:
-    if not raters:
-        raise ValueError("nobody is named who reads; give at least one name")
-    return raters
-
-
 Raters = Annotated[
     dict[
         Annotated[Name, checked_by(human_grader)],
         Annotated[str, checked_by(lambda spec: spec == HUMAN_RATER or scripted_rater(spec))],
     ],
-    AfterValidator(_named),
+    accepted_if(bool, "nobody is named who reads; give at least one name"),
     BeforeValidator(_by_name, json_schema_input_type=dict[Name, str] | list[Name]),
 ]
 """Who reads, each a person (`human`) or simulated (`scripted:rater?…`); a list of names means people."""
@@ -210,7 +205,7 @@ class _CellsStep(DrawingStep):
     """Combinations of each setting and k: a number, `all`, or such values by k or by setting."""
     generations: Positive = 3
     """Texts of each combination; the best of them counts."""
-    exclude: list[str] = []
+    exclude: SkillNames = []
     """Skills and exclude lists that the step does not draw, besides those of the experiment; tables name them."""
 
     @model_validator(mode="after")
@@ -391,7 +386,7 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
     """Maximum number of conversations for each k; the default is 100 for each text of the target."""
     least: Annotated[int, Field(ge=0)] | None = None
     """Minimum number of texts for each k before later steps begin; the default is the target."""
-    exclude: list[str] = []
+    exclude: SkillNames = []
     """Skills and exclude lists that the writer is not asked for, besides those of the experiment."""
     generations: Positive = 1
     """Conversations per combination. When all combinations are used, another round of the same size begins."""

@@ -12,12 +12,12 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from skillmix.catalog.catalog import Catalog, Skill
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError, faults_error
-from skillmix.files import SHIPPED, checked_yaml, known_keys, read_shared_yaml, read_text, with_nearest
+from skillmix.files import SHIPPED, accepted_if, checked_yaml, read_text, with_nearest
 from skillmix.hashing import digest, short_id
 from skillmix.prompts.rubric import (
     OUTPUT_FORMATS,
@@ -331,7 +331,9 @@ def _parts(template: str) -> tuple[str, ...]:
     return tuple(_SLOT.split(template))
 
 
-_OneLine = Annotated[str, StringConstraints(pattern=r"^[^\n|]*\S[^\n|]*$")]
+_OneLine = Annotated[
+    str, accepted_if(re.compile(r"[^\n|]*\S[^\n|]*").fullmatch, "must be one line of text without '|'")
+]
 
 
 class _Strict(BaseModel):
@@ -402,12 +404,23 @@ def _set_in(folder: Path, name: str, output_format: FormatName | None) -> Prompt
             hint=" ".join([*filter(None, questions), f"Known: {KNOWN_FILES}."]),
         )
     texts = {file: read_text(folder / file) for file in files if (folder / file).is_file()}
-    return prompt_set(
-        name,
-        texts,
-        phrases=replace(_phrases(folder / "criteria.yaml"), format=output_format),
-        examples=_examples(folder / "examples.yaml"),
-    )
+    phrases, examples = Phrases(), tuple[WorkedExample, ...]()
+    criteria, conversations = folder / "criteria.yaml", folder / "examples.yaml"
+    if criteria.is_file():
+        worded = checked_yaml(criteria, _CriteriaFile, hint="Keys: skill, topic, sense, length, outcomes.")
+        outcomes = OutcomePhrases(**worded.outcomes.model_dump()) if worded.outcomes else None
+        phrases = Phrases(worded.skill, worded.topic, worded.sense, worded.length, outcomes)
+    if conversations.is_file():
+        hint = "Each entry has a topic, skills with a name, a definition and an example each, and two answers."
+        examples = tuple(
+            WorkedExample(
+                skills=tuple(Skill(s.name, "", s.definition, s.example) for s in entry.skills),
+                topic=entry.topic,
+                answers=(entry.answers[0], entry.answers[-1]),
+            )
+            for entry in checked_yaml(conversations, list[_ExampleEntry], hint=hint)
+        )
+    return prompt_set(name, texts, phrases=replace(phrases, format=output_format), examples=examples)
 
 
 class _ExampleSkill(_Strict):
@@ -420,42 +433,6 @@ class _ExampleEntry(_Strict):
     topic: str
     skills: Annotated[list[_ExampleSkill], Field(min_length=1)]
     answers: Annotated[list[str], Field(min_length=1, max_length=2)]
-
-
-def _examples(path: Path) -> tuple[WorkedExample, ...]:
-    if not path.is_file():
-        return ()
-    hint = "Each entry has a topic, skills with a name, a definition and an example each, and two answers."
-    entries = checked_yaml(path, list[_ExampleEntry], hint=hint)
-    return tuple(
-        WorkedExample(
-            skills=tuple(Skill(s.name, "", s.definition, s.example) for s in entry.skills),
-            topic=entry.topic,
-            answers=(entry.answers[0], entry.answers[-1]),
-        )
-        for entry in entries
-    )
-
-
-def _phrases(path: Path) -> Phrases:
-    if not path.is_file():
-        return Phrases()
-    try:
-        entries = _CriteriaFile.model_validate(read_shared_yaml(path))
-    except ValidationError as error:
-        faults = []
-        for fault in error.errors():
-            key = ".".join(map(str, fault["loc"])) or "the file"
-            if key == "outcomes":
-                faults.append("outcomes must have a line each for complies, refuses and evades")
-            elif fault["type"] == "extra_forbidden":
-                known = known_keys(_CriteriaFile, fault["loc"])
-                faults.append(with_nearest(f"{key} is not a known key", str(fault["loc"][-1]), known))
-            else:
-                faults.append(f"{key} must be one line of text without '|'")
-        raise faults_error(str(path), faults, hint="Keys: skill, topic, sense, length, outcomes.") from None
-    outcomes = OutcomePhrases(**entries.outcomes.model_dump()) if entries.outcomes else None
-    return Phrases(entries.skill, entries.topic, entries.sense, entries.length, outcomes)
 
 
 def copy_prompts(name: str, folder: Path) -> list[str]:
