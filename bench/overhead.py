@@ -196,7 +196,7 @@ def main() -> None:
     import skillmix.training.job_run
 
     skillmix.training.job_run.run_training = copy_base  # type: ignore[assignment]
-    timed(DatasetWriting, "_decide", "decisions")
+    timed(DatasetWriting, "_read", "decisions")
     timed(JournalThread, "_write", "journal")
     rows: list[str] = []
     watch_steps(rows)

@@ -8,9 +8,10 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -65,6 +66,10 @@ class World:
         facts = ("fine", "m", ("", ""), "p", ("g",), ("[[1]]",))
         kept = KeptText("r", "w", meant, key[1], (0, len(text)), "", (text, text), *facts)
         return Decided("full", kept, chance.choice([None] * 8 + ["shows one thing", "shows another"]))
+
+    def decided(self, keys: Sequence[ConversationKey]) -> list[tuple[ConversationKey, Decided]]:
+        outcomes = [(key, self.outcome(key)) for key in keys]
+        return [(key, outcome) for key, outcome in outcomes if outcome.kind != "unfinished"]
 
 
 class Made:
@@ -124,10 +129,11 @@ class Made:
 
         with monkeypatch.context() as patch:
             patch.setattr(window, "serve", serve)
-            patch.setattr(window, "_DECIDE_EVERY_S", 0)
-            patch.setattr(window, "_DECIDED_AT_ONCE", 7)
+            patch.setattr(window, "_LOOK_EVERY_S", 0)
+            patch.setattr(window, "_READ_AT_ONCE", 7)
             patch.setattr(window, "_SEARCH", 60)
-            patch.setattr(DatasetWriting, "_decide", lambda self, keys: [(key, world.outcome(key)) for key in keys])
+            patch.setattr(window, "OpenDecisions", lambda rules: nullcontext())
+            patch.setattr(DatasetWriting, "_decide", lambda self, _, keys: world.decided(keys))
             made = self.writing(**changes)
             asyncio.run(made.run())
         return made, begun
@@ -162,11 +168,9 @@ def first_acceptable(
     """The plain rule: the first texts in draw order that pass, the number of conversations up to the last, copies."""
     texts, taken, removed = list(before), list[KeptText](), Counter[str]()
     step = made.step
-    candidates, kept, most = made._candidates(k), step.target_of(k), step.max_conversations(k)
-    for index in range(most):
-        candidate = candidates.at(index)
-        assert candidate is not None
-        outcome = world.outcome((candidate.combination.id, candidate.generation))
+    kept, most = step.target_of(k), step.max_conversations(k)
+    for index, candidate in enumerate(islice(made._candidates(k), most)):
+        outcome = world.outcome(candidate.key)
         if outcome.kept is None:
             continue
         corpus = corpus_of(kept.text for kept in [*texts, outcome.kept])
@@ -229,8 +233,7 @@ def test_neither_the_texts_nor_the_conversations_depend_on_arrival(
 def test_the_size_of_the_window_does_not_change_the_set(made: Made, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     world = World(seed=5, full=0.3, words=4)
     plain, few = made.written(monkeypatch, world, order=1, target=30)
-    monkeypatch.setattr(Window, "_size", lambda self: max(self.missing if size > 1 else 1, size))
-    monkeypatch.setattr(Window, "surely_needed", property(lambda self: len(self.begun)))
+    monkeypatch.setattr(window, "_FEWEST_AHEAD", size)
 
     other, begun = made.written(monkeypatch, world, order=2, target=30)
 
@@ -423,7 +426,7 @@ def test_a_failed_call_beyond_the_last_text_does_not_keep_a_step_from_being_fini
     learn = DatasetWriting._close
 
     def closing_k(self: DatasetWriting, own: Window) -> None:
-        needed.update(window._key_of(own[place]) for place in range(len(own.accepted)))
+        needed.update(candidate.key for candidate in own.begun[: len(own.accepted)])
         learn(self, own)
 
     with monkeypatch.context() as patch:

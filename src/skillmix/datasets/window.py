@@ -1,20 +1,17 @@
-"""Write the conversations of a dataset step: begin them in draw order, a window ahead, and keep texts in draw order.
+"""Write the conversations of a dataset step.
 
-A text is kept if it passes the filters and its k still needs texts, judged one after the other in draw order. Arrival
-times and the size of the window therefore change neither the kept set nor its counts. The window is the number of
-conversations that the missing texts probably take. It is computed from the conversations decided so far, so that the
-conversations beyond the last one that was needed do not depend on timing either.
+Conversations begin in draw order, at most a window ahead of the first one without a decision, and texts are accepted in
+draw order until the target is met. The window depends on decided conversations alone, so neither the data set nor the
+conversations that begin depend on the speed of models.
 """
 
 import time
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
-from math import ceil, sqrt
+from itertools import count, islice
+from math import ceil
 from typing import Final, NamedTuple
 
 from skillmix.calls import CallKey, CallProblem, Outcome, Request
@@ -26,7 +23,6 @@ from skillmix.datasets.kept_texts import CopyFound, KeptText, TextsSoFar
 from skillmix.experiment.plan import PlannedCell, place_of
 from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import DatasetStep
-from skillmix.models.specs import provider_of
 from skillmix.render import duration
 from skillmix.runs.budget import Task
 from skillmix.runs.calling import Calls, FirstTurns, StepContext, conversations_of, make_calls, passes, serve
@@ -43,9 +39,9 @@ _TRIES_FOR_A_FLOOR: Final = 100
 _SEARCH: Final = 20_000
 """Consecutive candidates without a useful one after which the search ends."""
 _BEGUN_AT_ONCE: Final = 512
-_DECIDED_AT_ONCE: Final = 32
-"""Conversations that are decided before the event loop gets a turn."""
-_DECIDE_EVERY_S: Final = 0.1
+_READ_AT_ONCE: Final = 32
+"""Conversations that are read and graded by code before the event loop gets a turn."""
+_LOOK_EVERY_S: Final = 0.1
 _MOST_EXAMPLES: Final = 5
 
 
@@ -55,9 +51,24 @@ class Candidate(NamedTuple):
     combination: Combination
     generation: int
 
+    @property
+    def key(self) -> "ConversationKey":
+        """The combination's id and the generation."""
+        return self.combination.id, self.generation
+
 
 ConversationKey = tuple[str, int]
-"""The combination and the generation of a conversation."""
+
+
+def candidates(combinations: Iterable[Combination], *, generations: int = 1) -> Iterator[Candidate]:
+    """Yield every combination `generations` times, then all again with new generations, without end."""
+    drawn: list[Combination] = []
+    for combination in combinations:
+        drawn.append(combination)
+        yield from (Candidate(combination, number) for number in range(generations))
+    for turn in count(1) if drawn else ():
+        for combination in drawn:
+            yield from (Candidate(combination, turn * generations + number) for number in range(generations))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,83 +85,46 @@ class Target:
 
 
 class Decided(NamedTuple):
-    """What the graders and filters say about one conversation."""
+    """The decision of graders and filters on one conversation."""
 
     kind: str
-    """As `kind_of` says; `waiting` if calls are missing that the next run makes."""
+    """As `kind_of` says, or 'refused'."""
     kept: KeptText | None = None
     shows: str | None = None
     """Why the text must be left out for what it shows; None if it may stay."""
 
 
-class Candidates:
-    """An endless sequence: every combination `generations` times, then all again with new generations; drawn lazily."""
-
-    def __init__(self, combinations: Iterable[Combination], *, generations: int = 1) -> None:
-        self._source = iter(combinations)
-        self._drawn: list[Combination] = []
-        self._is_whole = False
-        self._generations = generations
-
-    def at(self, index: int) -> Candidate | None:
-        """The candidate at an index; None if no combination exists."""
-        wanted, generation = divmod(index, self._generations)
-        while not self._is_whole and len(self._drawn) <= wanted:
-            combination = next(self._source, None)
-            if combination is None:
-                self._is_whole = True
-            else:
-                self._drawn.append(combination)
-        if not self._drawn:
-            return None
-        turn, number = divmod(wanted, len(self._drawn)) if self._is_whole else (0, wanted)
-        return Candidate(self._drawn[number], turn * self._generations + generation)
-
-
 class Window:
-    """Chooses the conversations of one k to begin, and which of their texts to take; it knows only what is decided."""
+    """The conversations of one k that begin, and the texts taken from them, by decided conversations alone."""
 
-    def __init__(self, candidates: Candidates, target: Target, *, k: int = 1, has_margin: bool = False) -> None:
+    def __init__(self, source: Iterator[Candidate], target: Target, *, k: int = 1) -> None:
         self.k = k
         self.target = target
-        self.begun = array("q")
-        """The candidates to begin, by their index in the draw."""
-        self.accepted = bytearray()
-        """For each decided conversation, 1 if its text passes the filters."""
-        self.taken = array("q")
-        """The places of the taken texts among the begun conversations."""
+        self.begun: list[Candidate] = []
+        """The conversations to write, in draw order."""
         self.given = 0
-        """How many of the begun conversations were given to the models."""
-        self.undecided: dict[int, Decided] = {}
-        """What is known of conversations by place; each waits until all earlier ones are decided."""
+        """How many of them were given to the models."""
+        self.accepted: list[bool] = []
+        """For each decided conversation, whether its text passes the filters."""
+        self.taken: list[int] = []
+        """The places of the taken texts among the begun conversations."""
         self.texts: dict[int, int] = {}
         """The numbers of the accepted texts, by place."""
         self.full_marks = 0
-        self.is_called = False
-        """Whether a conversation was not in the journal."""
-        self._candidates = candidates
-        self._has_margin = has_margin
-        """Begin some more than the yield calls for, so that few rounds are needed for the last texts."""
-        self._next = 0
-        self._in_vain = 0
+        self._source = source
+        self._skipped = 0
+        """Candidates in a row that did not fit."""
         self._counts: Counter[str] = Counter()
-        """The taken texts by skill, if there is a floor or a ceiling."""
+        """The taken texts by skill."""
         self._tries: Counter[str] = Counter()
         self._passed: Counter[str] = Counter()
-        self._given_up: set[str] = set()
-        """Skills whose floor does not count any more: they are below it after many conversations."""
-        self._short = target.floor * len(target.skills)
-        """How many texts of single skills the floors still lack."""
+        self._given_up: frozenset[str] = frozenset()
+        """Skills that stayed below their floor in many conversations; their floor no longer counts."""
         self._extend()
-
-    def __getitem__(self, place: int) -> Candidate:
-        candidate = self._candidates.at(self.begun[place])
-        assert candidate is not None  # it was begun
-        return candidate
 
     @property
     def missing(self) -> int:
-        """How many texts the target lacks."""
+        """The number of texts that the target lacks."""
         return self.target.kept - len(self.taken)
 
     @property
@@ -159,17 +133,12 @@ class Window:
         return self.missing <= 0 or len(self.accepted) == len(self.begun)
 
     @property
-    def surely_needed(self) -> int:
-        """How many of the begun conversations are needed however the undecided ones end."""
-        return min(len(self.begun), len(self.accepted) + self.missing)
-
-    @property
     def more(self) -> int:
         """About how many more conversations are needed; the most that may be written before a text is taken."""
-        if self.missing <= 0:
-            return 0
         room = self.target.most - len(self.accepted)
-        return min(room, ceil(self.missing * len(self.accepted) / len(self.taken))) if self.taken else room
+        if not self.taken or self.missing <= 0:
+            return room if self.missing > 0 else 0
+        return min(room, ceil(self.missing * len(self.accepted) / len(self.taken)))
 
     @property
     def below_floor(self) -> dict[str, int]:
@@ -179,88 +148,67 @@ class Window:
 
     def decide(self, *, is_accepted: bool) -> None:
         """Decide the first undecided conversation, and begin those that the window now reaches."""
-        place, target = len(self.accepted), self.target
         self.accepted.append(is_accepted)
-        if is_accepted and self.missing > 0:
-            self._take(place)
-        if target.floor:
-            skills = self[place].combination.skills
+        if is_accepted:
+            self._take(len(self.accepted) - 1)
+        if floor := self.target.floor:
+            skills = self.begun[len(self.accepted) - 1].combination.skills
             self._tries.update(skills)
             self._passed.update(skills if is_accepted else ())
-            enough = _TRIES_FOR_A_FLOOR * target.floor
-            gone = {s for s in skills if self._tries[s] >= enough and self._passed[s] < target.floor}
-            self._give_up(self._given_up.difference(skills) | gone)
+            enough = _TRIES_FOR_A_FLOOR * floor
+            gone = {skill for skill in skills if self._tries[skill] >= enough and self._passed[skill] < floor}
+            self.give_up_floors(self._given_up.difference(skills) | gone)
         self._extend()
 
-    def end_at(self, place: int) -> None:
-        """Begin no conversations from a place on."""
-        del self.begun[place:]
-        self._in_vain = _SEARCH
+    def end(self) -> None:
+        """Begin no more conversations than were given to the models."""
+        del self.begun[self.given :]
+        self._source = iter(())
 
-    def give_up_floors(self) -> None:
-        """Take every text that was passed over for a floor, since no more conversations may be written."""
-        self._give_up(set(self.target.skills))
-
-    def _give_up(self, skills: set[str]) -> None:
-        """Take texts again from the first on if the floors that count have changed."""
-        if skills == self._given_up or not self.target.floor:
-            return
-        self._given_up = skills
-        self._counts.clear()
-        self.taken = array("q")
-        self._short = self.target.floor * (len(self.target.skills) - len(skills))
-        place = self.accepted.find(1)
-        while place >= 0 and self.missing > 0:
-            self._take(place)
-            place = self.accepted.find(1, place + 1)
+    def give_up_floors(self, skills: frozenset[str]) -> None:
+        """Choose among all accepted texts again if the floors that count have changed."""
+        if skills != self._given_up and self.target.floor:
+            self._given_up = skills
+            self._counts.clear()
+            self.taken.clear()
+            for place, is_accepted in enumerate(self.accepted):
+                if is_accepted:
+                    self._take(place)
 
     def _take(self, place: int) -> None:
-        """Take a text if floors and ceilings allow it."""
-        target = self.target
-        if target.floor or target.ceiling is not None:
-            skills = self[place].combination.skills
-            if target.ceiling is not None and any(self._counts[s] >= target.ceiling for s in skills):
-                return
-            gain = sum(s not in self._given_up and self._counts[s] < target.floor for s in skills)
-            if not gain and self.missing - 1 < ceil(self._short / len(skills)):
-                return
+        skills = self.begun[place].combination.skills
+        if self.missing > 0 and self._fits(skills):
             self._counts.update(skills)
-            self._short -= gain
-        self.taken.append(place)
+            self.taken.append(place)
+
+    def _fits(self, skills: Sequence[str]) -> bool:
+        """Return whether no skill is at its ceiling, and enough missing texts are left for skills below their floor."""
+        floor, ceiling = self.target.floor, self.target.ceiling
+        if ceiling is not None and any(self._counts[skill] >= ceiling for skill in skills):
+            return False
+        below = self.below_floor if floor else {}
+        lacking = {skill: floor - number for skill, number in below.items() if skill not in self._given_up}
+        return self.missing > ceil(sum(lacking.values()) / len(skills)) or not lacking.keys().isdisjoint(skills)
 
     def _extend(self) -> None:
-        """Begin candidates up to the end of the window; each is looked at once, with what is known then."""
-        if self.missing <= 0:
+        """Begin candidates up to the end of the window, which is the number that the missing texts probably take.
+
+        The yield is a guess while few conversations are decided, so the window has no more than those, but at least one
+        for each missing text.
+        """
+        decided, taken, missing = len(self.accepted), len(self.taken), self.missing
+        if missing <= 0:
             return
-        end = min(self.target.most, len(self.accepted) + self._size())
-        while len(self.begun) < end and self._in_vain < _SEARCH:
-            candidate = self._candidates.at(self._next)
+        known = max(_FEWEST_AHEAD, decided)
+        size = max(missing, min(known, ceil(missing * decided / taken)) if taken else known)
+        while len(self.begun) < min(self.target.most, decided + size) and self._skipped < _SEARCH:
+            candidate = next(self._source, None)
             if candidate is None:
                 return
-            if self._is_useful(candidate.combination.skills):
-                self.begun.append(self._next)
-                self._in_vain = 0
-            else:
-                self._in_vain += 1
-            self._next += 1
-
-    def _size(self) -> int:
-        """How many conversations the missing texts probably take, but not many times those that are decided."""
-        known, taken, missing = len(self.accepted), len(self.taken), self.missing
-        most = max(_FEWEST_AHEAD, known)
-        if not taken:
-            return max(missing, most)
-        margin = sqrt(missing * (1 - taken / known)) * known / taken if self._has_margin else 0
-        return max(missing, min(most, ceil(missing * known / taken + margin)))
-
-    def _is_useful(self, skills: Sequence[str]) -> bool:
-        """Whether no skill is at its ceiling, and the text would help if all missing ones are needed for floors."""
-        target = self.target
-        if target.ceiling is not None and any(self._counts[s] >= target.ceiling for s in skills):
-            return False
-        if not target.floor or not self._short or self.missing > ceil(self._short / len(skills)):
-            return True
-        return any(s not in self._given_up and self._counts[s] < target.floor for s in skills)
+            self._skipped += 1
+            if self._fits(candidate.combination.skills):
+                self.begun.append(candidate)
+                self._skipped = 0
 
 
 class DatasetWriting:
@@ -273,33 +221,30 @@ class DatasetWriting:
         self.plan = plan
         self.counts = counts
         self.yields: list[SamplingYield] = []
-        self._kinds: Counter[str] = Counter()
-        """The conversations of all k by kind, up to the last one that was needed."""
-        self._removed: Counter[str] = Counter()
-        self._shown: Counter[str] = Counter()
-        self._examples: list[CopyFound] = []
         self.is_broken = False
         """Whether calls failed without which texts cannot be chosen."""
         self._writer = student_name(str(step.writer))
         self.calls = Calls(step.name, (self._writer,), tuple(step.graders))
         self._writers = writers
         self._context = context
-        limits = context.experiment.budget
-        self._is_limited = limits.max_calls is not None or limits.max_usd is not None
+        self._kinds: Counter[str] = Counter()
+        """The conversations of all k by kind, up to the last one that was needed."""
+        self._removed: Counter[str] = Counter()
+        self._shown: Counter[str] = Counter()
+        self._examples: list[CopyFound] = []
         self._windows: list[Window] = []
         self._texts = TextsSoFar(plan.removals)
         self._started = time.monotonic()
         self._scheduler: Scheduler | None = None
         self._calls_open: dict[ConversationKey, int] = {}
         self._failures_seen = 0
-        self._passing: set[ConversationKey] = set()
+        self._repeated: set[ConversationKey] = set()
         """Conversations with a call that failed and that the next run makes again."""
-        self._places: dict[ConversationKey, tuple[Window, int]] = {}
-        """Conversations that were given to the models and have no decision."""
         self._ended: list[ConversationKey] = []
+        """Conversations without open calls that were not read yet."""
+        self._decided: dict[ConversationKey, Decided] = {}
+        """Decisions on conversations; each waits until all earlier ones are decided."""
         self._next_look = 0.0
-        self._opened = ExitStack()
-        self._decisions: OpenDecisions | None = None
         self._ahead = ConversationsAhead(context.run.journal)
 
     @property
@@ -321,29 +266,33 @@ class DatasetWriting:
         )
 
     def first_cells(self) -> Iterator[PlannedCell]:
-        """The first conversation of each k."""
+        """Yield a cell with the first conversation of each k; no combination of a k may be in the set."""
         for k in self.plan.recipe.ks:
-            first = self._candidates(k).at(0)
-            if first is not None:  # no combination of this k may be in the set
-                yield from self._cells(k, [first])
+            yield from self._cells(k, list(islice(self._candidates(k), 1)))
 
     async def run(self) -> None:
         """Write until the targets are met, the limit is reached or the run must stop."""
         context, step = self._context, self.step
         used = self.calls.models(context.experiment)
-        is_free = all(provider_of(str(settings.asked)).is_free for settings in used.values())
         for k in self.plan.recipe.ks:
-            skills, per_skill = self._draw(k).side.skills, step.per_skill
+            per_skill, skills = step.per_skill, self._draw(k).side.skills
             target = Target(step.target_of(k), step.max_conversations(k), per_skill.floor, per_skill.ceiling, skills)
-            has_margin = is_free and not self._is_limited
-            self._windows.append(Window(self._candidates(k), target, k=k, has_margin=has_margin))
-        with self._opened:
-            if len(passes(used)) > 1:
-                await self._write_in_rounds()
+            self._windows.append(Window(self._candidates(k), target, k=k))
+        with OpenDecisions(decision_rules(context.run, graders=step.graders, rules=step.rules)) as decisions:
+            if len(passes(used)) > 1:  # several local models: each is loaded for all conversations that can begin
+                is_new = True
+                while is_new and not self.counts.stopped:
+                    given = list(iter(self._begin, None))
+                    if cells := [cell for k, some in given for cell in self._cells(k, some)]:
+                        await make_calls(self.calls, cells, context, self.counts)
+                    self._ended += [candidate.key for _, some in given for candidate in some]
+                    while self._read(decisions):
+                        pass
+                    is_new = self._choose()
             else:
                 conversations = conversations_of(self.calls, context)
                 turns = FirstTurns(conversations, context.journal, self.counts)
-                tasks = self._tasks(turns, waits_for_all=any(settings.batch for settings in used.values()))
+                tasks = self._tasks(turns, decisions, waits_for_all=any(settings.batch for settings in used.values()))
 
                 def follow(request: Request, outcome: Outcome) -> list[Task]:
                     released = list(conversations.follow(request, outcome))
@@ -352,68 +301,48 @@ class DatasetWriting:
 
                 async with watched(context.progress, step.name, self.counts):
                     await serve(used, tasks, follow, context, self.counts, partial(setattr, self, "_scheduler"))
-            self._end()
+            self._end(decisions)
 
-    def _tasks(self, turns: FirstTurns, *, waits_for_all: bool) -> Iterator[Task | None]:
-        """The first turns of the conversations in the windows; None while nothing can begin until a call is over.
+    def _tasks(self, turns: FirstTurns, decisions: OpenDecisions, *, waits_for_all: bool) -> Iterator[Task | None]:
+        """Yield the first turns of the conversations in the windows; None while nothing can begin until a call is over.
 
         With batches, one window is sent as a whole: the next begins when all its calls are over.
         """
         while True:
             in_flight = self._scheduler.in_flight if self._scheduler else 0
-            if (given := self._give()) is not None:
-                window, candidates = given
-                whole = dict.fromkeys(map(_key_of, candidates))
-                for task in turns.of(self._cells(window.k, candidates)):
+            if (given := self._begin()) is not None:
+                settled = dict.fromkeys(candidate.key for candidate in given[1])
+                for task in turns.of(self._cells(*given)):
                     key = task.request.key.combination, task.request.key.generation
-                    del whole[key]
+                    del settled[key]
                     self._calls_open[key] = 1
-                    window.is_called = window.is_called or self._context.journal.find(task.request) is None
                     if task.request.subject is not None:
                         self._context.journal.note_combinations((task.request.subject.combination,))
                     yield task
-                self._ended += whole  # the journal has all their calls
+                self._ended += settled
             elif in_flight and (waits_for_all or time.monotonic() < self._next_look):
                 yield None
             else:
-                self._decide_some()
-                if self._ended or not self._learn():
-                    if not in_flight and not self._ended:
+                self._read(decisions)
+                if self._ended:
+                    yield None
+                elif not self._choose():
+                    if not in_flight:
                         return
                     yield None
 
-    async def _write_in_rounds(self) -> None:
-        """Write with several local models, of which each is loaded for all conversations that can begin."""
-        while not self.counts.stopped:
-            parts = list(iter(self._give, None))
-            if parts:
-                called = self.counts.called
-                cells = [cell for window, candidates in parts for cell in self._cells(window.k, candidates)]
-                await make_calls(self.calls, cells, self._context, self.counts)
-                for window, _ in parts:
-                    window.is_called = window.is_called or self.counts.called > called
-                self._ended = list(self._places)
-                while self._decide_some():
-                    pass
-            elif not self._learn():
-                return
+    def _begin(self) -> tuple[int, list[Candidate]] | None:
+        """Return k and some conversations to begin now, of the first k that has any.
 
-    def _give(self) -> tuple[Window, list[Candidate]] | None:
-        """Some conversations to begin now, of the first k that has any.
-
-        While the journal has them, only those that are surely needed begin: it may have all others that count. Then
-        every conversation of the window is written, even if the target is met meanwhile, so that the journal does not
-        depend on timing.
+        Every conversation of a window is written, even if the target is met meanwhile, so that the journal does not
+        depend on timing. The next k begins early, unless that could spend a limited budget.
         """
-        until = len(self.yields) + 1 if self._is_limited else len(self._windows)
-        for window in self._windows[:until]:
-            end = len(window.begun) if window.is_called else window.surely_needed
-            if window.given < end:
-                places = range(window.given, min(end, window.given + _BEGUN_AT_ONCE))
-                candidates = [window[place] for place in places]
-                self._places |= {_key_of(c): (window, p) for c, p in zip(candidates, places, strict=True)}
-                window.given = places.stop
-                return window, candidates
+        limits = self._context.experiment.budget
+        is_limited = limits.max_calls is not None or limits.max_usd is not None
+        for window in self._windows[: len(self.yields) + 1] if is_limited else self._windows:
+            if some := window.begun[window.given : window.given + _BEGUN_AT_ONCE]:
+                window.given += len(some)
+                return window.k, some
         return None
 
     def _note_over(self, call: CallKey, released: int) -> None:
@@ -424,50 +353,46 @@ class DatasetWriting:
             del self._calls_open[key]
             self._ended.append(key)
 
-    def _decide_some(self) -> bool:
-        """Decide conversations that have ended; False if there are none."""
-        for key, problem in islice(self.counts.failed.items(), self._failures_seen, None):
+    def _read(self, decisions: OpenDecisions) -> bool:
+        """Decide some of the conversations that have ended; return False if there are none."""
+        for call, problem in islice(self.counts.failed.items(), self._failures_seen, None):
             self._failures_seen += 1
+            key = call.combination, call.generation
             if problem.kind == "passing":
-                self._passing.add((key.combination, key.generation))
-            if (key.combination, key.generation) in self._calls_open:
-                self._note_over(key, 0)
-        some, self._ended = self._ended[:_DECIDED_AT_ONCE], self._ended[_DECIDED_AT_ONCE:]
-        for conversation, decided in self._decide(some) if some else ():
-            window, place = self._places.pop(conversation)
-            is_waiting = conversation in self._passing or decided.kind == "unfinished"
-            window.undecided[place] = Decided("waiting") if is_waiting else decided
+                self._repeated.add(key)
+            if key in self._calls_open:
+                self._note_over(call, 0)
+        some, self._ended = self._ended[:_READ_AT_ONCE], self._ended[_READ_AT_ONCE:]
+        if some:
+            self._decided |= {k: one for k, one in self._decide(decisions, some) if k not in self._repeated}
         return bool(some)
 
-    def _decide(self, keys: Sequence[ConversationKey]) -> list[tuple[ConversationKey, Decided]]:
-        """Read conversations, and let graders' replies, checkers and what texts show decide them."""
-        if self._decisions is None:
-            rules = decision_rules(self._context.run, graders=self.step.graders, rules=self.step.rules)
-            self._decisions = self._opened.enter_context(OpenDecisions(rules))
-        found = dict.fromkeys(keys, Decided("unfinished"))
-        graders = tuple(self._decisions.names)
-        for one in self._decisions.of(self._writer, keys):
-            kind = kind_of(one)
-            kept = kept_text(one, self._writers, graders) if kind == "full" else None
-            last = one.conversation.turns[-1].outcome
+    def _decide(
+        self, decisions: OpenDecisions, keys: Sequence[ConversationKey]
+    ) -> Iterator[tuple[ConversationKey, Decided]]:
+        """Read conversations, and yield the decision on each; none for one that the next run continues."""
+        for one in decisions.of(self._writer, keys):
+            kind, last = kind_of(one), one.conversation.turns[-1].outcome
             if kind == "unfinished" and isinstance(last, CallProblem) and last.kind == "failed":
                 kind = "refused"  # for good, so that the conversation is lost
+            kept = kept_text(one, self._writers, tuple(decisions.names)) if kind == "full" else None
             shows = self.plan.shown_rule.reason_to_drop(kept) if kept is not None else None
-            found[one.conversation.key[1:]] = Decided(kind, kept, shows)
-        return list(found.items())
+            if kind != "unfinished":
+                yield one.conversation.key[1:], Decided(kind, kept, shows)
 
-    def _learn(self) -> bool:
+    def _choose(self) -> bool:
         """Choose texts in draw order as far as conversations are decided; return False if nothing is new."""
         if len(self.yields) == len(self._windows):
             return False
         window, start = self._windows[len(self.yields)], time.monotonic()
         known = len(window.accepted)
         new: list[Decided] = []
-        while (one := window.undecided.get(known + len(new))) is not None and one.kind != "waiting":
-            new.append(one)
+        for candidate in window.begun[known : window.given]:
+            if candidate.key not in self._decided:
+                break
+            new.append(self._decided.pop(candidate.key))
         added = iter(self._texts.add([one.kept for one in new if one.kept is not None]))
         for place, one in enumerate(new, start=known):
-            del window.undecided[place]
             self._kinds[one.kind] += 1
             window.full_marks += one.kind == "full"
             text = next(added) if one.kept is not None else None
@@ -486,45 +411,44 @@ class DatasetWriting:
                 self._tell(window)
         if self._ahead.untried:  # an earlier version began them without counting them
             self._ahead.note_tried(
-                (self._writer, *_key_of(window[place])) for place in range(known, len(window.accepted))
+                (self._writer, *candidate.key) for candidate in window.begun[known : len(window.accepted)]
             )
         if window.is_over:
             self._close(window)
         if new or window.is_over:
             self._expect(window)
         end = time.monotonic()
-        self._next_look = end + max(_DECIDE_EVERY_S, 10 * (end - start))
+        self._next_look = end + max(_LOOK_EVERY_S, 10 * (end - start))
         return bool(new) or window.is_over
 
-    def _end(self) -> None:
-        """Take what is there if the budget is spent; otherwise an open k lacks calls."""
-        while self._decide_some() or self._learn():
+    def _end(self, decisions: OpenDecisions) -> None:
+        """Take the texts written so far if the budget is spent; otherwise an open k lacks calls."""
+        while self._read(decisions) or self._choose():
             pass
         is_spent = self.counts.stopped is StopReason.BUDGET
         if is_spent and len(self.yields) < len(self._windows):
             window = self._windows[len(self.yields)]
-            self._ended = [key for key, (own, _) in self._places.items() if own is window]
-            while self._decide_some():
+            window.end()
+            keys = [candidate.key for candidate in window.begun[len(window.accepted) :]]
+            self._ended = [key for key in keys if key not in self._decided]
+            while self._read(decisions):
                 pass
-            window.undecided |= {
-                place: Decided("unfinished") for place, one in window.undecided.items() if one.kind == "waiting"
-            }
-            window.end_at(window.given)
-            self._learn()
+            self._decided = dict.fromkeys(keys, Decided("unfinished")) | self._decided
+            self._choose()
         self.is_broken = len(self.yields) < len(self._windows) and not is_spent
         unneeded = {
-            _key_of(window[place])
+            candidate.key
             for window in self._windows[: len(self.yields)]
-            for place in range(len(window.accepted), window.given)
+            for candidate in window.begun[len(window.accepted) :]
         }
         failed = self.counts.failed.items()
         self.counts.failed = {k: problem for k, problem in failed if (k.combination, k.generation) not in unneeded}
 
     def _close(self, window: Window) -> None:
-        """Take the texts of a k that is over; everything is counted up to the last conversation that was needed."""
+        """Keep the taken texts of a k that is over; counts go up to the last conversation that was needed."""
         target = window.target
-        if window.missing > 0:
-            window.give_up_floors()
+        if window.missing > 0:  # no more conversations may be written, so texts passed over for a floor are taken
+            window.give_up_floors(frozenset(target.skills))
         taken_before = sum(y.taken for y in self.yields)
         self._texts.keep_only([*range(taken_before), *(window.texts[place] for place in window.taken)])
         self.yields.append(
@@ -542,19 +466,19 @@ class DatasetWriting:
         )
         self._tell(window)
 
-    def _candidates(self, k: int) -> Candidates:
+    def _candidates(self, k: int) -> Iterator[Candidate]:
         bars, rule = self.plan.bars, self.plan.shown_rule
         drawn = self._context.draws.combinations(self._draw(k))
         allowed = (c for c in drawn if bars.leak_of(c) is None and not rule.forbids(c))
-        return Candidates(allowed, generations=self.step.generations)
+        return candidates(allowed, generations=self.step.generations)
 
     def _draw(self, k: int) -> Draw:
         return place_of(self.step, self._context.experiment, self._context.catalog).dataset_draw(self.step, k)
 
-    def _cells(self, k: int, candidates: Sequence[Candidate]) -> list[PlannedCell]:
+    def _cells(self, k: int, some: Sequence[Candidate]) -> list[PlannedCell]:
         """Group candidates into cells by generation."""
         by_generation: dict[int, list[Combination]] = {}
-        for combination, generation in candidates:
+        for combination, generation in some:
             by_generation.setdefault(generation, []).append(combination)
         return [
             PlannedCell(
@@ -591,7 +515,3 @@ class DatasetWriting:
                 left = duration((time.monotonic() - self._started) * share)
                 message += f", {self.counts.cost_usd * share:.2f} US dollars, about {left} left"
         say(message)
-
-
-def _key_of(candidate: Candidate) -> ConversationKey:
-    return candidate.combination.id, candidate.generation
