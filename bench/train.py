@@ -32,7 +32,6 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
 
 from skillmix.experiment.train_step import LoraSettings
 from skillmix.training.data.examples import Example
-from skillmix.training.loop import UpcomingSteps
 from skillmix.training.saving import with_adapter
 from skillmix.training.step.engine import Engine
 from skillmix.training.step.optimizer import TrainingRecipe
@@ -271,9 +270,8 @@ class Bench:
             )
             engine.step(1, steps[0])
             timed = Stretch(self)
-            with UpcomingSteps(Later(steps), engine, steps=len(steps) + 1) as upcoming:
-                for number in range(2, len(steps) + 1):
-                    done = engine.step(number, *upcoming.take(number))
+            for number, conversations in enumerate(steps[1:], start=2):
+                done = engine.step(number, conversations)
             result = timed.result(steps[1:], loss=first.answers, norm=first.norm)
             note(f"  budget {engine.budget}, {done.micro_batches} micro-batches at the end")
             if self.arguments.profile:
@@ -406,18 +404,6 @@ def watcher(bench: Bench) -> Any:
             self.timed.look()
 
     return Watch()
-
-
-@dataclass(frozen=True)
-class Later:
-    """The data of the measured steps, whose numbers start at 2."""
-
-    given: Sequence[Sequence[Example]]
-    steps_per_epoch: int = 1
-
-    def step(self, number: int) -> Sequence[Example]:
-        """The examples of a step."""
-        return self.given[number - 1]
 
 
 class Stretch:

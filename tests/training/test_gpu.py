@@ -10,10 +10,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from skillmix.experiment.train_step import PRECISIONS
 from skillmix.training.data.batches import pack
 from skillmix.training.data.examples import Example
-from skillmix.training.step.engine import Engine, GraphRecorder
-from skillmix.training.step.inputs import inputs_of
+from skillmix.training.step.engine import Engine
 from skillmix.training.step.optimizer import TrainingRecipe, _functions
-from skillmix.training.step.packed_model import packed_attention
+from skillmix.training.step.packed_model import exact_shape, inputs_of, packed_attention
+from skillmix.training.step.recordings import Recordings
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 GPU = torch.device("cuda")
@@ -89,19 +89,16 @@ def test_updates_on_the_gpu_draw_the_noise_of_the_cpu(precision: str) -> None:
 
 
 @pytest.mark.parametrize("is_compiled", [False, True])
-def test_recorded_steps_agree_with_steps_that_ran(is_compiled: bool) -> None:
-    class NeverRecords(GraphRecorder):
-        def record(self, work: Any) -> None:
-            return None
-
+def test_recorded_steps_agree_with_steps_that_ran(is_compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = TrainingRecipe(precision="bf16-master", compile="on" if is_compiled else "off", learning_rate=1e-4)
-    recorded, plain = Engine(model(), recipe), Engine(model(), recipe, recorder=NeverRecords(GPU))
+    recorded, plain = Engine(model(), recipe), Engine(model(), recipe)
     steps = [conversations(8, seed=number % 3) for number in range(12)]
 
     found = [recorded.step(number, step) for number, step in enumerate(steps)]
+    monkeypatch.setattr(Recordings, "capture", lambda self, work: None)
     expected = [plain.step(number, step) for number, step in enumerate(steps)]
 
-    assert recorded.recordings is not None and recorded.recordings.count > 1 and not recorded.recordings.failed
+    assert recorded.recordings is not None and len(recorded.recordings.recorded) > 1 and not recorded.recordings.failed
     assert [step.answers for step in found] == pytest.approx([step.answers for step in expected], rel=1e-3)
 
 
@@ -131,7 +128,7 @@ def replaced(example: Example, other: Example) -> Example:
 
 def on_gpu(examples: list[Example]) -> Any:
     batch = pack(examples, multiple=128)
-    return inputs_of(batch, shares=np.ones(len(batch.rows)), longest=1024, device=GPU)
+    return inputs_of(batch, exact_shape(batch), shares=np.ones(len(batch.rows))).sent(GPU, longest=1024)
 
 
 def padded_fp32(whole: Any, examples: list[Example]) -> tuple[float, torch.Tensor]:

@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 
 from skillmix.errors import UserError
-from skillmix.experiment.experiment import load_experiment
 from skillmix.experiment.train_step import TrainStep
-from skillmix.models.checkpoints import Checkpoint
 from skillmix.steps.run import StepFilter, run_experiment
-from skillmix.training.job import Job, check_data, sources_of
+from skillmix.training.job import check_data, sources_of
 
 LINE = json.dumps({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]})
 ABOUT: dict[str, Any] = {"kind": "dataset", "hash": "0" * 32, "k": [1], "combinations": ["aa"]}
@@ -82,14 +80,3 @@ def test_odd_values_are_told_all_at_once_before_anything_is_trained(
         with pytest.raises(UserError) as error:
             refuse()
         assert all(place in error.value.message for place in places), error.value.message
-
-
-def test_later_trainings_of_the_same_kind_share_their_compiled_layers() -> None:
-    experiment = load_experiment(Path(__file__).parents[2] / "experiments" / "quickstart.yaml")
-    trainings = {}
-    for one in experiment.steps:
-        if isinstance(one, TrainStep):
-            job = Job(experiment, one, Path(), "", Checkpoint(Path()), [], Path())
-            trainings[one.name] = job.trainings
-
-    assert trainings == {"m123": 2, "m1any": 1}

@@ -199,7 +199,7 @@ def test_an_unknown_shape_names_the_forms(name: str) -> None:
 )
 def test_a_shape_has_about_the_weights_of_its_name(name: str, low: float, high: float) -> None:
     shape = shape_of(f"new:{name}")
-    assert shape is not None
+    assert isinstance(shape, ModelShape)
     model = new_model(shape, word_tokenizer(["one two three"]), seed=0)
 
     count = sum(parameter.numel() for parameter in model.parameters())

@@ -169,7 +169,7 @@ class RecipeSettings(Section):
     recompute: Literal["auto", "on", "off"] = "auto"
     """Whether the backward pass computes activations again instead of keeping them."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Whether layers are compiled; `auto` compiles them on a GPU if that saves more time than it takes."""
+    """Whether layers are compiled; on a GPU, `auto` compiles models of 1B weights, and others for 200 steps or more."""
     token_budget: Positive | None = None
     """Largest number of tokens in a micro-batch; by default as many as fit into memory."""
     checkpoint_every: Positive = 500

@@ -79,14 +79,6 @@ class Job:
         """Seed of the order, the adapter and the rounding."""
         return self.experiment.seed if self.step.seed is None else self.step.seed
 
-    @property
-    def trainings(self) -> int:
-        """Train steps from this one on that tune the same base in the same way: all weights, or an adapter."""
-        steps = [step for step in self.experiment.steps if isinstance(step, TrainStep)]
-        later = steps[steps.index(self.step) :] if self.step in steps else [self.step]
-        kind = self.step.base, self.step.lora is None
-        return sum((step.base, step.lora is None) == kind for step in later)
-
     def identity(self) -> str:
         """Hash of everything that changes the trained model."""
         recipe = self.step.decisive()

@@ -245,7 +245,7 @@ def _data_and_recipe(job: Job, encoder: Encoder, lessons: Lessons) -> tuple[Trai
         replay=_replay(job, encoder),
         replay_ratio=step.replay.ratio if step.replay else 0.0,
     )
-    return data, TrainingRecipe.of(step, steps=steps, seed=job.seed, trainings=job.trainings)
+    return data, TrainingRecipe.of(step, steps=steps, seed=job.seed)
 
 
 def _replay(job: Job, encoder: Encoder) -> Replay | None:

@@ -2,13 +2,12 @@
 
 import pytest
 import torch
-from transformers import GPT2Config, LlamaConfig, MixtralConfig
+from transformers import GPT2Config, MixtralConfig
 
 from skillmix.training.data.batches import pack
-from skillmix.training.step.engine import activation_bound
-from skillmix.training.step.inputs import inputs_of
-from skillmix.training.step.packed_model import PackedModel
-from tests.training.tiny import example, tiny_model
+from skillmix.training.step.engine import activation_bytes
+from skillmix.training.step.packed_model import PackedModel, exact_shape, inputs_of
+from tests.training.tiny import VOCABULARY, example, tiny_model
 
 
 def test_the_bound_is_above_what_the_forward_pass_keeps() -> None:
@@ -21,25 +20,17 @@ def test_the_bound_is_above_what_the_forward_pass_keeps() -> None:
         return tensor
 
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    inputs = inputs_of(batch, shares=batch.rows * 0.0, longest=None, device=torch.device("cpu"))
+    inputs = inputs_of(batch, exact_shape(batch), shares=batch.rows * 0.0)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         model(inputs)
 
-    bound = activation_bound(model.causal.config)
+    per_token = activation_bytes(model.causal.config)
     activations = sum(size for pointer, size in kept.items() if pointer not in weights)
-    assert bound is not None
-    assert activations < bound.bytes(800) < 10 * activations
-
-
-def test_tokens_are_those_whose_bound_fits() -> None:
-    bound = activation_bound(LlamaConfig())
-    assert bound is not None
-    free = 100 << 30
-
-    assert bound.bytes(bound.tokens(free)) <= free < bound.bytes(bound.tokens(free) + 5)
-    assert bound.tokens(0) == 0
+    assert per_token is not None
+    logits = 12 * VOCABULARY * 800
+    assert activations < 800 * per_token + logits < 10 * activations
 
 
 @pytest.mark.parametrize("config", [MixtralConfig(), GPT2Config()])
 def test_layers_that_it_does_not_know_have_no_bound(config: object) -> None:
-    assert activation_bound(config) is None
+    assert activation_bytes(config) is None

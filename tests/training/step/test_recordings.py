@@ -1,7 +1,7 @@
 """Recorded passes: padded shapes change no gradient, and replays read the inputs of their own step."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,27 +13,28 @@ from skillmix.models.local.gpu.graph_pool import GraphPool, NotCaptured
 from skillmix.training.data.batches import pack
 from skillmix.training.data.examples import Example
 from skillmix.training.saving import with_adapter
-from skillmix.training.step import compiling as compile_choice
 from skillmix.training.step import engine as engine_module
-from skillmix.training.step import inputs as inputs_module
-from skillmix.training.step.engine import Engine, GraphRecorder, Recordings
-from skillmix.training.step.inputs import device_inputs, exact_shape, host_inputs, padded_shape, tokens_multiple
+from skillmix.training.step.engine import Engine
 from skillmix.training.step.optimizer import TrainingRecipe
+from skillmix.training.step.packed_model import exact_shape, inputs_of
+from skillmix.training.step.recordings import Recordings, padded_shape, tokens_multiple
 from tests.training.tiny import distance, example, gradients_of, random_step, tiny_model, weights_of
 
 pytestmark = pytest.mark.machine
 
+CPU = torch.device("cpu")
 RECIPE = TrainingRecipe(learning_rate=1e-2, warmup_steps=0, precision="fp32", gamma=0.5, token_budget=500)
 
 
-class Rerunner:
+class Rerunner(Recordings):
     """Runs recorded work again instead of replaying a graph; like a graph, a recording does not run the work."""
 
     def __init__(self) -> None:
-        self.recorded = self.replayed = self.forgotten = 0
+        super().__init__(CPU)
+        self.captured = self.replayed = 0
 
-    def record(self, work: Callable[[], None]) -> Callable[[], None] | None:
-        self.recorded += 1
+    def capture(self, work: Callable[[], None]) -> Callable[[], None] | None:
+        self.captured += 1
 
         def replay() -> None:
             self.replayed += 1
@@ -41,39 +42,32 @@ class Rerunner:
 
         return replay
 
-    def running(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def forget(self) -> None:
-        self.forgotten += 1
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        yield
 
 
 class Refuser(Rerunner):
     """Records nothing."""
 
-    def record(self, work: Callable[[], None]) -> None:
-        self.recorded += 1
+    def capture(self, work: Callable[[], None]) -> None:
+        self.captured += 1
+
+
+def engine_with(recordings: Recordings, *, model: Any = None, recipe: TrainingRecipe = RECIPE) -> Engine:
+    engine = Engine(model or tiny_model(), recipe)
+    engine.recordings = recordings
+    return engine
 
 
 def double_model() -> Any:
     return tiny_model().double()
 
 
-@pytest.fixture(autouse=True)
-def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs_module, "_LEAST_STEP", 64)
-
-
-@pytest.fixture(autouse=True)
-def nothing_compiled_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another test of this process may have compiled the same layers, which then cost nothing."""
-    monkeypatch.setattr(compile_choice, "_compiled", set())
-
-
 def test_padding_changes_no_gradient() -> None:
     for number in range(10):
         examples = random_step(number)
-        exact, padded = Engine(double_model(), RECIPE), Engine(double_model(), RECIPE, recorder=Rerunner())
+        exact, padded = Engine(double_model(), RECIPE), engine_with(Rerunner(), model=double_model())
 
         expected, found = exact.step(0, examples), padded.step(0, examples)
 
@@ -87,28 +81,28 @@ def test_padding_changes_no_gradient() -> None:
 @pytest.mark.parametrize("budget", [500, 100])
 def test_replayed_steps_equal_steps_that_ran(budget: int) -> None:
     recipe = RECIPE.model_copy(update={"token_budget": budget, "clip": 0.5, "weight_decay": 0.1})
-    recorder = Rerunner()
-    plain, recorded = Engine(tiny_model(), recipe, recorder=Refuser()), Engine(tiny_model(), recipe, recorder=recorder)
+    recordings = Rerunner()
+    plain, recorded = engine_with(Refuser(), recipe=recipe), engine_with(recordings, recipe=recipe)
     steps = [random_step(number % 8) for number in range(24)]
 
     expected = [plain.step(number, examples) for number, examples in enumerate(steps)]
     found = [recorded.step(number, examples) for number, examples in enumerate(steps)]
 
-    assert recorder.replayed > 24 and recorder.recorded > 1
+    assert recordings.replayed > 24 and recordings.captured > 1
     assert found == expected
     assert torch.equal(weights_of(recorded.packed.model), weights_of(plain.packed.model))
 
 
 def test_work_that_cannot_be_recorded_is_tried_once() -> None:
     refuser = Refuser()
-    engine = Engine(tiny_model(), RECIPE, recorder=refuser)
+    engine = engine_with(refuser)
     examples = random_step(1)
 
     for number in range(5):
         engine.step(number, examples)
 
-    assert refuser.recorded == 2  # the micro-batch, and the update
-    assert engine.recordings is not None and engine.recordings.count == 0
+    assert refuser.captured == 2  # the micro-batch, and the update
+    assert not refuser.recorded
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])
@@ -118,11 +112,11 @@ def test_a_recording_leaves_the_marks_of_gradients_to_its_replays(is_recorded: b
     class Hooked(Rerunner):
         """Runs the hooks of the work while it records, as a graph does."""
 
-        def record(self, work: Callable[[], None]) -> Callable[[], None] | None:
+        def capture(self, work: Callable[[], None]) -> Callable[[], None] | None:
             work()
             return (lambda: None) if is_recorded else None
 
-    recordings = Recordings(Hooked(), engine.optimizer)
+    recordings = Hooked()
     names = {trained.name for trained in engine.optimizer.parameters}
     found = []
 
@@ -132,7 +126,7 @@ def test_a_recording_leaves_the_marks_of_gradients_to_its_replays(is_recorded: b
 
     for _ in range(3):
         engine.optimizer.untouched = set(names)
-        recordings.run("key", hook)
+        recordings.run("key", hook, engine.optimizer)
 
         assert engine.optimizer.untouched == names - {"model.norm.weight"}
     assert all(found)
@@ -159,9 +153,9 @@ def test_padding_adds_empty_examples_and_rows_of_no_weight_at_the_end() -> None:
     batch = pack([example(50, seed=1), example(40, seed=2)], multiple=64)
     shape = padded_shape(batch)
 
-    host = host_inputs(batch, shape, shares=np.full(len(batch.rows), 0.5), is_pinned=False)
-    inputs = device_inputs(host.block, shape, longest=64)
+    inputs = inputs_of(batch, shape, shares=np.full(len(batch.rows), 0.5))
 
+    assert inputs.shape == shape
     assert inputs.bounds.tolist() == [0, 50, 90, 128, 128]
     assert inputs.shares.sum() == 0.5 * len(batch.rows) and inputs.is_target.sum() == len(batch.rows) < shape.rows
     assert not inputs.is_target[len(batch.rows) :].any()
@@ -186,21 +180,26 @@ def _multiple(examples: list[Example]) -> int:
 
 
 def on_gpu(recipe: TrainingRecipe, monkeypatch: pytest.MonkeyPatch, *, model: Any = None, gib: float = 100) -> Engine:
-    """An engine that takes itself for one on a GPU, as far as its decisions go."""
-    monkeypatch.setattr(engine_module, "GraphRecorder", lambda device: Rerunner())
+    """An engine that takes itself for one on a GPU, as far as its decisions go; it has begun its first step."""
+    compiled: list[Any] = []
+    monkeypatch.setattr(engine_module, "compile_layers", lambda layers, is_lean: compiled.append(layers))
     monkeypatch.setattr(engine_module, "_free_memory", lambda: int(gib * 2**30))
+    monkeypatch.setattr(Engine, "_measured_budget", lambda self, examples: 123)
     engine = Engine(model or tiny_model(), recipe)
     engine.device = torch.device("cuda")
-    return engine
-
-
-def begun(engine: Engine) -> Engine:
     engine._begin(random_step(0))
+    engine.is_compiled = bool(compiled)  # type: ignore[attr-defined]
     return engine
+
+
+def large_model() -> Any:
+    """A model of two billion weights that takes no memory."""
+    with torch.device("meta"):
+        return tiny_model(size=8192, vocabulary=200_000)
 
 
 def test_small_models_on_one_gpu_are_recorded_without_measuring_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = begun(on_gpu(TrainingRecipe(precision="fp32", compile="off"), monkeypatch))
+    engine = on_gpu(TrainingRecipe(precision="fp32", compile="off"), monkeypatch)
 
     assert engine.recordings is not None
     assert engine.budget == 1 << 16
@@ -209,46 +208,38 @@ def test_small_models_on_one_gpu_are_recorded_without_measuring_memory(monkeypat
 @pytest.mark.parametrize("what", ["large", "dropout", "recompute", "little memory"])
 def test_other_trainings_are_not_recorded(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lora = LoraSettings(rank=4, alpha=8, dropout=0.1)
-    model = with_adapter(tiny_model(), lora, seed=0) if what == "dropout" else tiny_model()
+    model = {"dropout": with_adapter(tiny_model(), lora, seed=0), "large": large_model()}.get(what)
     recompute: Any = "on" if what == "recompute" else "auto"
     recipe = TrainingRecipe(precision="fp32", compile="off", recompute=recompute, token_budget=500)
-    if what == "large":
-        monkeypatch.setattr(engine_module, "_LARGE", 1000)
 
-    engine = begun(on_gpu(recipe, monkeypatch, model=model, gib=1 if what == "little memory" else 100))
+    engine = on_gpu(recipe, monkeypatch, model=model, gib=1 if what == "little memory" else 1000)
 
     assert engine.recordings is None
     assert engine.budget == 500
 
 
 def test_memory_is_measured_where_a_step_may_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = on_gpu(TrainingRecipe(precision="fp32", compile="off"), monkeypatch, gib=1)
-    monkeypatch.setattr(engine, "_measured_budget", lambda examples: 123)
-
-    assert begun(engine).budget == 123
+    assert on_gpu(TrainingRecipe(precision="fp32", compile="off"), monkeypatch, gib=1).budget == 123
 
 
-@pytest.mark.parametrize(("trainings", "is_compiled"), [(1, False), (1_000_000, True)])
-def test_auto_compiles_where_all_trainings_together_save_time(
-    trainings: int, is_compiled: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("steps", "is_large", "setting", "is_compiled"),
+    [
+        (199, False, "auto", False),
+        (200, False, "auto", True),
+        (2, True, "auto", True),
+        (4000, True, "off", False),
+        (2, False, "on", True),
+    ],
+)
+def test_auto_compiles_large_models_and_long_trainings_on_a_gpu(
+    steps: int, is_large: bool, setting: Any, is_compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled: list[Any] = []
-    monkeypatch.setattr(engine_module, "compile_layers", lambda layers, is_lean: compiled.append(layers))
-    recipe = TrainingRecipe(precision="fp32", steps=1000, trainings=trainings)
+    recipe = TrainingRecipe(precision="fp32", steps=steps, compile=setting)
 
-    begun(on_gpu(recipe, monkeypatch))
+    engine = on_gpu(recipe, monkeypatch, model=large_model() if is_large else None)
 
-    assert bool(compiled) == is_compiled
-    assert ("does not compile" in capsys.readouterr().err) != is_compiled
-
-
-def test_recordings_that_are_dropped_leave_their_memory_to_no_others() -> None:
-    recorder = Rerunner()
-    recordings = Recordings(recorder, Engine(tiny_model(), RECIPE).optimizer)
-
-    recordings.clear()
-
-    assert recorder.forgotten == 1
+    assert engine.is_compiled == is_compiled  # type: ignore[attr-defined]
 
 
 def test_a_pass_that_cannot_be_recorded_is_reported_once(
@@ -260,7 +251,10 @@ def test_a_pass_that_cannot_be_recorded_is_reported_once(
     monkeypatch.setattr(GraphPool, "capture", capture)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
-    recorder = GraphRecorder(torch.device("cuda"))
+    recordings, optimizer = Recordings(torch.device("cuda")), Engine(tiny_model(), RECIPE).optimizer
 
-    assert [recorder.record(lambda: None) for _ in range(3)] == [None, None, None]
+    for key in (1, 1, 2, 2, 2):
+        recordings.run(key, lambda: None, optimizer)
+
+    assert recordings.failed == {1, 2}
     assert capsys.readouterr().err.count("cannot be recorded as a CUDA graph, and stays slower: no reason") == 1

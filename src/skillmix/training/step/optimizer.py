@@ -22,7 +22,6 @@ from skillmix.experiment.train_step import (
     WeightStorage,
 )
 from skillmix.training.ranks import local_part, start_of
-from skillmix.training.step.compiling import leave_workers_at_exit
 
 
 class TrainingRecipe(RecipeSettings):
@@ -34,15 +33,13 @@ class TrainingRecipe(RecipeSettings):
     gamma: float = DEFAULT_GAMMA
     """Weight of the mean loss over replayed tokens; the mean over answer tokens has weight 1."""
     seed: int = 0
-    trainings: int = 1
-    """Trainings of this architecture that the process is to run, this one included; they share compiled layers."""
 
     @classmethod
-    def of(cls, settings: RecipeSettings, *, steps: int, seed: int, trainings: int = 1) -> "TrainingRecipe":
+    def of(cls, settings: RecipeSettings, *, steps: int, seed: int) -> "TrainingRecipe":
         """The recipe of a train step, once its data are counted."""
         fields = {name: getattr(settings, name) for name in RecipeSettings.model_fields}
         gamma = settings.replay.gamma if settings.replay else 0.0
-        return cls(**{**fields, "steps": steps, "gamma": gamma, "seed": seed, "trainings": trainings})
+        return cls(**{**fields, "steps": steps, "gamma": gamma, "seed": seed})
 
     @property
     def adam_share(self) -> float:
@@ -343,9 +340,7 @@ def _functions(
     rule: Rule = _sgd if optimizer == "sgd" else partial(_adam, betas=betas, eps=eps)
     update, add = partial(UPDATES[precision.storage], rule), add_rounded
     if is_compiled:
-        functions = _Functions(torch.compile(update, dynamic=True), torch.compile(add, dynamic=True))
-        leave_workers_at_exit()
-        return functions
+        return _Functions(torch.compile(update, dynamic=True), torch.compile(add, dynamic=True))
     return _Functions(torch.no_grad()(update), torch.no_grad()(add))
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
 import torch._functorch.config as functorch_config
 from torch import nn
@@ -11,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
 
 from skillmix.errors import UserError
-from skillmix.training.step.inputs import Inputs
+from skillmix.training.data.batches import MicroBatch
 
 ATTENTION: Final = "skillmix_packed"
 """The name by which transformers finds `attend`."""
@@ -19,6 +20,72 @@ _WHOLE: Final = -1
 """Window size of attention to all earlier tokens."""
 _SHORT: Final = 128
 """Tokens of an example that a CPU may pad; longer ones keep it busy by themselves."""
+
+
+class Shape(NamedTuple):
+    """The sizes of a micro-batch on the device, padding included."""
+
+    tokens: int
+    segments: int
+    """Examples, among them the filling and empty ones."""
+    rows: int
+    """Targets, among them some of weight 0."""
+
+
+class Inputs(NamedTuple):
+    """A micro-batch as tensors, in host memory or on the device."""
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    bounds: torch.Tensor
+    rows: torch.Tensor
+    targets: torch.Tensor
+    shares: torch.Tensor
+    is_replay: torch.Tensor
+    is_target: torch.Tensor
+    """Whether a row counts; rows that only pad do not."""
+    longest: int
+
+    @property
+    def shape(self) -> Shape:
+        """The sizes of the tensors."""
+        return Shape(len(self.tokens), len(self.bounds) - 1, len(self.rows))
+
+    def sent(self, device: torch.device, *, longest: int, memory: "Inputs | None" = None) -> "Inputs":
+        """A copy on the device, in the memory of an earlier copy of the same shape if that is given."""
+        *tensors, _ = self
+        if device.type == "cuda":  # from pinned memory, a copy need not wait for the device's pending work
+            tensors = [tensor.pin_memory() for tensor in tensors]
+        if memory is None:
+            copies = [tensor.to(device, non_blocking=True) for tensor in tensors]
+        else:
+            copies = [own.copy_(new, non_blocking=True) for own, new in zip(memory, tensors, strict=False)]
+        return Inputs._make([*copies, longest])
+
+
+def exact_shape(batch: MicroBatch) -> Shape:
+    """The shape of a micro-batch without padding; a batch without targets has one row of weight 0."""
+    return Shape(len(batch.tokens), len(batch.bounds) - 1, max(1, len(batch.rows)))
+
+
+def inputs_of(batch: MicroBatch, shape: Shape, *, shares: np.ndarray) -> Inputs:
+    """A micro-batch in host memory; empty segments and rows of weight 0 fill it up to the shape."""
+    count = len(batch.rows)
+    # Padding rows are spread: many additions to the gradient of one and the same token would wait for each other.
+    spread = np.arange(shape.rows - count) % shape.tokens
+    zeros = np.zeros(shape.rows - count, dtype=np.int64)
+    empty = np.full(shape.segments + 1 - len(batch.bounds), batch.bounds[-1])
+    return Inputs(
+        tokens=torch.tensor(batch.tokens),
+        positions=torch.tensor(batch.positions),
+        bounds=torch.tensor(np.concatenate((batch.bounds, empty)), dtype=torch.int32),
+        rows=torch.tensor(np.concatenate((batch.rows, spread))),
+        targets=torch.tensor(np.concatenate((batch.targets, zeros))),
+        shares=torch.tensor(np.concatenate((shares, zeros)), dtype=torch.float32),
+        is_replay=torch.tensor(np.concatenate((batch.is_replay, zeros)), dtype=torch.bool),
+        is_target=torch.arange(shape.rows) < count,
+        longest=batch.longest,
+    )
 
 
 @torch.library.custom_op("skillmix::packed_attention", mutates_args=())  # type: ignore[untyped-decorator]
@@ -281,18 +348,33 @@ def compile_layers(layers: Any, *, is_lean: bool) -> None:
     """Compile the forward pass of the layers; they share their code, so one compilation serves all of them.
 
     Lean layers keep only activations that take a matrix product to recompute: a third less memory for a few percent
-    more time.
+    more time. Without gradients a layer runs as it is: one validation would not pay for a second compilation.
     """
     functorch_config.ban_recompute_materialized_backward = not is_lean
-    for layer in layers:
-        layer.forward = _with_any_length(layer.forward, torch.compile(layer.forward))
 
+    def with_any_length(forward: Callable[..., Any]) -> Callable[..., Any]:
+        compiled = torch.compile(forward)
 
-def release_layers(layers: Any) -> None:
-    """Let layers run as they are again; a compiled layer refers to itself, so its weights would stay in memory."""
+        def call(hidden: torch.Tensor, **arguments: Any) -> Any:
+            if not torch.is_grad_enabled():
+                return forward(hidden, **arguments)
+            if not hidden.requires_grad:  # the first layer below an adapter; it would be compiled apart
+                hidden = hidden.detach().requires_grad_()
+            # Mark the sizes that vary, so that the compiler does not specialize on the first ones.
+            cos, sin = arguments["position_embeddings"]
+            for tensor in (hidden, cos, sin, arguments["position_ids"]):
+                torch._dynamo.mark_dynamic(tensor, 1)
+            # A number would be compiled in; the size of a tensor may vary.
+            arguments["longest"] = torch.empty((arguments["longest"], 0), device=hidden.device)
+            for tensor in (arguments["bounds"], arguments["longest"]):
+                torch._dynamo.mark_dynamic(tensor, 0)
+            return compiled(hidden, **arguments)
+
+        setattr(call, _MARK, True)
+        return call
+
     for layer in layers:
-        if getattr(vars(layer).get("forward"), _MARK, False):
-            del layer.forward
+        layer.forward = with_any_length(layer.forward)
 
 
 def set_recompute(layers: Any, *, is_on: bool) -> None:
@@ -302,45 +384,28 @@ def set_recompute(layers: Any, *, is_on: bool) -> None:
         layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
 
 
-def _with_any_length(forward: Callable[..., Any], compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark the sizes that vary, so that the compiler does not specialise on the first ones.
-
-    Without gradients the layer runs as it is: one validation would not pay for a second compilation.
-    """
-
-    def call(hidden: torch.Tensor, **arguments: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return forward(hidden, **arguments)
-        if not hidden.requires_grad:  # the first layer below an adapter; it would be compiled apart
-            hidden = hidden.detach().requires_grad_()
-        cos, sin = arguments["position_embeddings"]
-        for tensor in (hidden, cos, sin, arguments["position_ids"]):
-            torch._dynamo.mark_dynamic(tensor, 1)
-        # A number would be compiled in; the size of a tensor may vary.
-        arguments["longest"] = torch.empty((arguments["longest"], 0), device=hidden.device)
-        for tensor in (arguments["bounds"], arguments["longest"]):
-            torch._dynamo.mark_dynamic(tensor, 0)
-        return compiled(hidden, **arguments)
-
-    setattr(call, _MARK, True)
-    return call
-
-
 class PackedModel(nn.Module):  # type: ignore[misc]
     """A transformers model, with or without a PEFT adapter, that runs on packed tokens."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
-        causal = model.get_base_model() if hasattr(model, "get_base_model") else model
-        _check_architecture(causal)
-        self._before = causal.config._attn_implementation, causal.config.use_cache
-        causal.set_attn_implementation(ATTENTION)
-        causal.config.use_cache = False
+        fault = packing_fault(self.causal)
+        if fault:
+            raise UserError(
+                f"{type(self.causal).__name__} cannot be trained: {fault}.",
+                hint="Choose a base with plain attention in every layer, such as a Llama, a Mistral or a Qwen.",
+            )
+        self._before = self.causal.config._attn_implementation, self.causal.config.use_cache
+        self.causal.set_attn_implementation(ATTENTION)
+        self.causal.config.use_cache = False
 
     def release(self) -> None:
         """Restore the model's attention, cache and layers, so that it can generate again."""
-        release_layers(self.layers)
+        for layer in self.layers:
+            # A compiled layer refers to itself, so its weights would stay in memory.
+            if getattr(vars(layer).get("forward"), _MARK, False):
+                del layer.forward
         attention, self.causal.config.use_cache = self._before
         self.causal.set_attn_implementation(attention)
         self.model.eval()
@@ -374,22 +439,29 @@ class PackedModel(nn.Module):  # type: ignore[misc]
         return linear_cross_entropy(hidden, head.weight, inputs.targets, inputs.shares)
 
 
-def _check_architecture(causal: Any) -> None:
-    """Refuse models whose attention or output layer is computed differently than training assumes."""
-    config, name = causal.config.get_text_config(), type(causal).__name__
+def packing_fault(causal: Any) -> str | None:
+    """Why a transformers model cannot be trained on packed conversations; None if it can.
+
+    Its layers must mix tokens by attention alone, and its output layer must be a plain matrix.
+    """
+    config = causal.config.get_text_config()
     head = causal.get_output_embeddings()
-    if not getattr(causal, "_supports_attention_backend", False):
-        raise UserError(
-            f"{name} has its own attention, which cannot keep packed conversations apart.",
-            hint="Choose a base whose attention transformers can replace, such as a Llama or a Mistral.",
-        )
-    for setting in ("final_logit_softcapping", "attn_logit_softcapping", "logit_scale", "logits_scaling"):
-        if getattr(config, setting, None) not in (None, 1, 1.0):
-            raise UserError(
-                f"{name} changes its logits by {setting}, which training does not support.",
-                hint="Choose a base without this setting in its config.json.",
-            )
-    if getattr(config, "attention_dropout", 0):
-        raise UserError(f"{name} has attention dropout.", hint="Set attention_dropout to 0 in its config.json.")
-    if type(head) is not nn.Linear or head.bias is not None:
-        raise UserError(f"The output layer of {name} is not a plain matrix.", hint="Leave it out of the adapter.")
+    others = sorted({*(getattr(config, "layer_types", None) or ())} - {"full_attention", "sliding_attention"})
+    changed = [name for name in _LOGIT_SETTINGS if getattr(config, name, None) not in (None, 1, 1.0)]
+    faults = {
+        "its attention cannot keep packed conversations apart": not getattr(
+            causal, "_supports_attention_backend", False
+        ),
+        f"it has layers of the kind {', '.join(others)}, which mix packed conversations": bool(others),
+        "it has convolutions, which mix packed conversations": any(
+            isinstance(module, nn.Conv1d) for module in causal.modules()
+        ),
+        "its attention has sinks": any(name.endswith("sinks") for name, _ in causal.named_parameters()),
+        f"it changes its logits by {', '.join(changed)}": bool(changed),
+        "it has attention dropout": bool(getattr(config, "attention_dropout", 0)),
+        "its output layer is not a plain matrix": type(head) is not nn.Linear or head.bias is not None,
+    }
+    return next((fault for fault, is_there in faults.items() if is_there), None)
+
+
+_LOGIT_SETTINGS: Final = ("final_logit_softcapping", "attn_logit_softcapping", "logit_scale", "logits_scaling")
