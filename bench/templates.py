@@ -14,7 +14,7 @@ from skillmix.catalog.combinations import Combination, Draw, draw_combinations
 from skillmix.catalog.files import load_catalog
 from skillmix.checkers.judge import Verdict
 from skillmix.checkers.template_student import FORMS, Form, TemplateStudent, TemplateText
-from skillmix.runs.rules_grader import judge_of
+from skillmix.runs.verdicts import judge_of
 
 SETTINGS: tuple[Setting, ...] = ("train", "held-out")
 

@@ -55,7 +55,7 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
         "validation/known_texts.py",
     ),
     "yaml": ("files.py", "experiment/", "runs/run.py", "exchange/share.py"),
-    "sqlite3": ("runs/journal/", "runs/reading/"),
+    "sqlite3": ("runs/",),
     "numpy": (
         "runs/texts.py",
         "scores/statistics/",

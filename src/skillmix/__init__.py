@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from skillmix.models.simple import SimpleModel
     from skillmix.models.specs import ModelOptions, ModelSpec
     from skillmix.prompts.prompt_set import load_prompts
-    from skillmix.runs.graders.human_votes import HumanAnswer
+    from skillmix.runs.people import HumanAnswer
     from skillmix.validation.sample import texts_for_width
 
 __all__ = [
@@ -80,7 +80,7 @@ _ELSEWHERE = {
     "load_catalog": "catalog.files",
     "trusting_code": "catalog.own_code",
     "load_prompts": "prompts.prompt_set",
-    "HumanAnswer": "runs.graders.human_votes",
+    "HumanAnswer": "runs.people",
     "texts_for_width": "validation.sample",
     "UserError": "errors",
 }

@@ -27,10 +27,10 @@ from skillmix.grading.reader import Reading, read_grades
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.prompts.rubric import rubric_of
 from skillmix.report.write import ReportOptions, write_report
-from skillmix.runs.reading.text_rows import TextRow, run_texts
-from skillmix.runs.rules_grader import RulesGrader, reading_of, require_checkers
 from skillmix.runs.run import Run, new_run, rules_named
 from skillmix.runs.run import open_run as open_stored_run
+from skillmix.runs.text_rows import TextRow, run_texts
+from skillmix.runs.verdicts import RulesGrader, reading_of, require_checkers
 from skillmix.scores.cards import run_cards
 from skillmix.scores.cells import CellScore
 from skillmix.scores.graders import GraderCard

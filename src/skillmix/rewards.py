@@ -15,7 +15,7 @@ from skillmix.errors import UserError
 from skillmix.grading.answers import RULES, extract_answer
 from skillmix.grading.points import FULL_MARKS, Points, decide_points, text_score
 from skillmix.prompts.rubric import rubric_of
-from skillmix.runs.rules_grader import RulesGrader, reading_of, require_checkers
+from skillmix.runs.verdicts import RulesGrader, reading_of, require_checkers
 
 Completion = str | Sequence[Mapping[str, Any]]
 """A text, or messages whose last one is the model's."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from skillmix.checkers import registry
 from skillmix.checkers.registry import own_checkers
-from skillmix.runs.rules_grader import RulesGrader
+from skillmix.runs.verdicts import RulesGrader
 
 SKILLS = """
 - {name: colour pair, category: colours, definition: "Two colours joined by and.", example: "Red and blue flags flew."}

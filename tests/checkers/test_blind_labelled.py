@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from skillmix.catalog.files import load_catalog
-from skillmix.runs.rules_grader import RulesGrader
+from skillmix.runs.verdicts import RulesGrader
 
 KINDS = ("natural", "letter", "broken")
 

@@ -19,7 +19,7 @@ from skillmix.files import SHIPPED
 from skillmix.grading.answers import RULES, Answer, names_skill
 from skillmix.grading.points import decide_points, text_score
 from skillmix.prompts.rubric import rubric_of
-from skillmix.runs.rules_grader import RulesGrader, reading_of
+from skillmix.runs.verdicts import RulesGrader, reading_of
 
 FIGURES = load_catalog("figures")
 GRADER = RulesGrader(FIGURES)

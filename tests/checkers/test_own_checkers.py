@@ -18,8 +18,7 @@ from skillmix.catalog.own_code import trusting_code
 from skillmix.commands import main
 from skillmix.errors import UserError
 from skillmix.runs import verdicts
-from skillmix.runs.rules_grader import RulesGrader, judge_of
-from skillmix.runs.verdicts import on_all_cores
+from skillmix.runs.verdicts import RulesGrader, judge_of, on_all_cores
 from tests.checkers.own_catalog import CHECKERS, earned_there, was_run, write_catalog
 
 TEXT = "The red and blue ship left the harbour at dawn."

@@ -11,7 +11,7 @@ from skillmix.checkers.template_student import FORMS, Form, TemplateStudent
 from skillmix.grading.answers import RULES, plain_answer
 from skillmix.grading.points import decide_points, text_score
 from skillmix.prompts.rubric import rubric_of
-from skillmix.runs.rules_grader import judge_of, reading_of
+from skillmix.runs.verdicts import judge_of, reading_of
 
 COMBINATIONS = 60
 

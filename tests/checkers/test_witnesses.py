@@ -12,7 +12,7 @@ from skillmix.catalog.files import load_catalog
 from skillmix.grading.answers import RULES, count_sentences, names_skill, plain_answer
 from skillmix.grading.points import decide_points, text_score
 from skillmix.prompts.rubric import rubric_of
-from skillmix.runs.rules_grader import RulesGrader, reading_of
+from skillmix.runs.verdicts import RulesGrader, reading_of
 
 WITNESSES: Final[list[dict[str, Any]]] = yaml.safe_load(
     (Path(__file__).parent / "witnesses.yaml").read_text(encoding="utf-8")

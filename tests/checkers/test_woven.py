@@ -11,7 +11,7 @@ from skillmix.catalog.files import load_catalog
 from skillmix.checkers.judge import Judge, clauses_of
 from skillmix.checkers.passage import passage_of
 from skillmix.checkers.sense import prompt_texts
-from skillmix.runs.rules_grader import judge_of, reading_of
+from skillmix.runs.verdicts import judge_of, reading_of
 
 WITNESSES = yaml.safe_load((Path(__file__).parent / "witnesses.yaml").read_text(encoding="utf-8"))
 

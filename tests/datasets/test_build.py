@@ -30,7 +30,7 @@ from skillmix.experiment.experiment import experiment_of, load_experiment
 from skillmix.experiment.recipes import DataRecipe, plain_recipe, recipe_named
 from skillmix.grading.answers import RULES, count_sentences
 from skillmix.grading.points import text_score
-from skillmix.runs.reading.decisions import DecisionRules, decision_rules
+from skillmix.runs.decisions import DecisionRules, decision_rules
 from skillmix.runs.run import open_run
 from skillmix.runs.scheduler import StopReason
 from skillmix.runs.texts import run_records

@@ -19,8 +19,8 @@ from skillmix.calls import GradeKey, Outcome, Reply, Subject
 from skillmix.catalog.files import load_catalog
 from skillmix.checkers.template_student import TemplateStudent
 from skillmix.models.scripted import Chance, ScriptedModel, code
-from skillmix.runs.rules_grader import judge_of
 from skillmix.runs.run import Run
+from skillmix.runs.verdicts import judge_of
 
 LOGS = Path(__file__).parent / "logs"
 CASES: Mapping[str, dict[str, Any]] = {

@@ -8,7 +8,7 @@ import pytest
 
 from skillmix.exchange.export import What, export
 from skillmix.experiment.experiment import experiment_of
-from skillmix.runs.reading.text_rows import run_texts
+from skillmix.runs.text_rows import run_texts
 from skillmix.scores.scoring import run_scores
 from skillmix.steps.run import run_checked
 

@@ -19,9 +19,9 @@ from skillmix.errors import UserError
 from skillmix.experiment.experiment import experiment_of
 from skillmix.frequencies.counting import FrequencyWanted, count_skills, estimate_counting
 from skillmix.frequencies.frequency_file import load_result, upper_shares
-from skillmix.runs.rules_grader import judge_of
 from skillmix.runs.run import new_run
 from skillmix.runs.scheduler import StopReason
+from skillmix.runs.verdicts import judge_of
 from skillmix.steps.run import run_checked
 from tests.commands.command_line import run as run_command
 from tests.frequencies.corpora import made_texts, passage, write_catalog, write_jsonl

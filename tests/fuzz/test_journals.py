@@ -15,7 +15,7 @@ from skillmix.catalog.combinations import combination_of
 from skillmix.runs.journal.journal import JournalReader, JournalWriter
 from skillmix.runs.journal.row_writer import Attempt
 from skillmix.runs.journal.schema import VERSION
-from skillmix.runs.reading.lookups import combinations_of, messages_with
+from skillmix.runs.lookups import combinations_of, messages_with
 from tests.fuzz.common import ODD_VALUES, cases, command, damaged_bytes, nothing_changes_in, refused
 
 EXPERIMENT: Final = """

@@ -13,7 +13,7 @@ from skillmix.grading.answers import count_sentences, extract_answer, names_skil
 from skillmix.grading.reader import read_grades
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.journal.journal import JournalReader, JournalWriter
-from skillmix.runs.rules_grader import RulesGrader
+from skillmix.runs.verdicts import RulesGrader
 from tests.fuzz.common import cases
 from tests.grading.test_reader import CASES
 from tests.grading.test_reader_properties import assert_sound, mutated

@@ -19,7 +19,7 @@ from skillmix.grading.points import decide_points
 from skillmix.models.composer import Composer
 from skillmix.models.specs import check_spec, open_model, parse_spec
 from skillmix.prompts.rubric import rubric_of, sentence_limit
-from skillmix.runs.rules_grader import RulesGrader, reading_of
+from skillmix.runs.verdicts import RulesGrader, reading_of
 
 FIGURES = load_catalog("figures")
 COMPOSER = Composer(FIGURES)

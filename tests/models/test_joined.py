@@ -26,7 +26,7 @@ from skillmix.grading.points import decide_points
 from skillmix.models.joined import JoinedModel
 from skillmix.models.specs import open_model, parse_spec
 from skillmix.prompts.rubric import rubric_of
-from skillmix.runs.rules_grader import RulesGrader, reading_of
+from skillmix.runs.verdicts import RulesGrader, reading_of
 
 FIGURES = load_catalog("figures")
 SYSTEM = Message("system", "Be brief.")

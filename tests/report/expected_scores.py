@@ -11,7 +11,7 @@ from scipy import stats
 from skillmix.catalog.combinations import is_reserved
 from skillmix.catalog.files import load_catalog
 from skillmix.checkers.template_student import TemplateStudent
-from skillmix.runs.rules_grader import judge_of
+from skillmix.runs.verdicts import judge_of
 from tests.report import second_way
 from tests.report.second_run import SecondRun, Where, mean
 

@@ -10,7 +10,7 @@ import pytest
 from skillmix.commands import main
 from skillmix.render import signed_with_interval
 from skillmix.report.write import ReportOptions, report
-from skillmix.runs.reading.text_rows import run_texts
+from skillmix.runs.text_rows import run_texts
 from skillmix.scores.pairs import compare_students
 from tests.report.cases import Reported, run_document
 from tests.report.conftest import inside

@@ -16,11 +16,10 @@ from skillmix.errors import UserError
 from skillmix.exchange.import_texts import import_texts
 from skillmix.grading.points import earns_nothing, text_score
 from skillmix.grading.reader import Reading
+from skillmix.runs.decisions import decided_conversations, decision_rules
 from skillmix.runs.journal.journal import JournalReader
-from skillmix.runs.reading.decisions import decided_conversations, decision_rules
-from skillmix.runs.reading.graded_conversations import GradedConversation, conversations, written_conversations
 from skillmix.runs.run import Run, open_run
-from skillmix.runs.texts import RunRecords, run_records
+from skillmix.runs.texts import GradedConversation, RunRecords, graded_conversations, run_records, written_conversations
 from skillmix.steps.run import run_experiment
 
 GRADERS = {
@@ -128,7 +127,7 @@ def test_every_kind_of_conversation_is_among_them(in_folder: Path) -> None:
     run = unfinished(in_folder)
     with run.read() as journal:
         written = list(written_conversations(run, journal))
-        graded = list(conversations(run, journal))
+        graded = list(graded_conversations(run, journal))
 
     statuses = {conversation.text.answer.status for conversation in written if conversation.text}
     assert statuses >= {"fine", "refused"}
@@ -158,7 +157,7 @@ def test_a_grader_that_was_taken_out_keeps_its_ballots(in_folder: Path) -> None:
     with run.read() as journal:
         asked = {
             (one.text.conversation, call.key.grader)
-            for one in conversations(run, journal)
+            for one in graded_conversations(run, journal)
             for call in one.calls
             if isinstance(call.key, GradeKey)
         }
@@ -172,7 +171,7 @@ def test_a_grader_that_was_taken_out_keeps_its_ballots(in_folder: Path) -> None:
 
 def test_a_vote_is_the_first_readable_attempt_of_its_round(run: Run) -> None:
     with run.read() as journal:
-        votes = {one.text.conversation: raw_votes(run, one) for one in conversations(run, journal)}
+        votes = {one.text.conversation: raw_votes(run, one) for one in graded_conversations(run, journal)}
 
     for ballot in run_records(run).ballots:
         if not run.grader(ballot.grader).has_code:
@@ -200,7 +199,7 @@ def raw_votes(run: Run, conversation: GradedConversation) -> dict[str, list[Read
 def test_calls_out_of_order_are_an_error_and_no_lost_votes(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = imported(in_folder)
     in_order = JournalReader.calls
-    monkeypatch.setattr(JournalReader, "calls", lambda self, stage: reversed(list(in_order(self, stage))))
+    monkeypatch.setattr(JournalReader, "calls", lambda self, stage, student: reversed(list(in_order(self, stage))))
 
     with pytest.raises(UserError, match="out of order"):
         run_records(run)

@@ -10,7 +10,8 @@ from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError
 from skillmix.exchange.import_texts import import_texts
 from skillmix.experiment.experiment import Experiment, experiment_of
-from skillmix.runs.run import Run, RunGrader, new_run, open_run
+from skillmix.runs.run import Run, new_run, open_run
+from skillmix.runs.verdicts import RunGrader
 
 
 def experiment(**more: object) -> Experiment:

@@ -17,9 +17,9 @@ from skillmix.errors import UserError
 from skillmix.exchange import export as exporting
 from skillmix.exchange.export import Row, What, export, vote_rows
 from skillmix.grading.points import StudentText
-from skillmix.runs.reading import graded_conversations
-from skillmix.runs.reading.text_rows import first_texts, run_texts
+from skillmix.runs import texts
 from skillmix.runs.run import Run, open_run
+from skillmix.runs.text_rows import first_texts, run_texts
 from skillmix.runs.texts import run_records, texts_with_ballots
 from tests.runs.test_reading import WORLDS, scripted
 
@@ -172,7 +172,7 @@ def test_a_few_conversations_are_in_memory_while_a_run_is_read(
 ) -> None:
     scripted(in_folder)
     run = open_run("scripted")
-    monkeypatch.setattr(graded_conversations, "_AT_ONCE", 4)
+    monkeypatch.setattr(texts, "_AT_ONCE", 4)
     monkeypatch.setattr(exporting, "_CALLS_AT_ONCE", 4)
     with run.read() as journal:
         calls = sum(1 for _ in chain(journal.calls("generate"), journal.calls("grade")))

@@ -13,10 +13,9 @@ from skillmix.datasets import shown
 from skillmix.grading.answers import Answer
 from skillmix.grading.points import StudentText
 from skillmix.runs import verdicts
-from skillmix.runs.reading.graded_conversations import GradedConversation
-from skillmix.runs.rules_grader import RulesGrader, reading_of
 from skillmix.runs.run import Run
-from skillmix.runs.verdicts import JudgedText, cores, judged_conversations, on_all_cores
+from skillmix.runs.texts import GradedConversation, judged_conversations
+from skillmix.runs.verdicts import JudgedText, RulesGrader, cores, on_all_cores, reading_of
 
 
 @pytest.fixture(scope="module")

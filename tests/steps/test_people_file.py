@@ -15,8 +15,7 @@ import pytest
 import skillmix
 from skillmix.commands import main
 from skillmix.models.scripted import scripted_rater
-from skillmix.runs.graders.human_votes import HumanAnswer
-from skillmix.runs.graders.rater_journal import stored_answers
+from skillmix.runs.people import HumanAnswer, stored_answers
 from skillmix.runs.run import open_run
 from skillmix.validation.task import AnnotationTask
 

@@ -14,7 +14,7 @@ import pytest
 
 from skillmix.hashing import digest
 from skillmix.report.write import ReportOptions, report
-from skillmix.runs.graders.human_votes import HumanAnswer
+from skillmix.runs.people import HumanAnswer
 from skillmix.runs.run import open_run
 from skillmix.runs.texts import run_records
 from skillmix.validation.task import TaskSettings, make_task

@@ -14,9 +14,9 @@ from skillmix.calls import GradeKey
 from skillmix.commands import main
 from skillmix.errors import UserError
 from skillmix.exchange.export import vote_rows
-from skillmix.runs.graders.human_votes import HumanAnswer
-from skillmix.runs.reading.text_rows import run_texts
+from skillmix.runs.people import HumanAnswer
 from skillmix.runs.run import Run, open_run
+from skillmix.runs.text_rows import run_texts
 from skillmix.runs.texts import run_records
 from skillmix.scores.graders import grader_agreement
 from skillmix.scores.scoring import run_scores
@@ -227,7 +227,7 @@ def test_a_killed_process_keeps_every_answer_that_it_confirmed(people: Run) -> N
     code = (
         "import os\n"
         "from skillmix.validation.task import TaskSettings, make_task\n"
-        "from skillmix.runs.graders.human_votes import HumanAnswer\n"
+        "from skillmix.runs.people import HumanAnswer\n"
         "from skillmix.runs.run import open_run\n"
         "task = make_task(open_run('people'), TaskSettings(('ann',), n=5))\n"
         "with task.answering('ann') as store:\n"

@@ -2,7 +2,7 @@
 
 This module runs nothing. A catalogue carries the text and the hash of its code, and whether the user trusts the code:
 `--trust-code` on the command line, or `trusting_code` in Python, at the moment when the catalogue is loaded.
-`checkers/registry.py` runs the code of trusted catalogues; `runs/rules_grader.py` refuses to grade without it.
+`checkers/registry.py` runs the code of trusted catalogues; `runs/verdicts.py` refuses to grade without it.
 """
 
 from collections.abc import Iterator

@@ -355,8 +355,8 @@ def graded_text(
     from skillmix.models.specs import asked_model, check_spec, uses_code
     from skillmix.prompts.prompt_set import DEFAULT_VARIANT, load_prompts
     from skillmix.prompts.rubric import rubric_of
-    from skillmix.runs.rules_grader import RulesGrader, applicable_reasons, reading_of, require_checkers, with_verdict
     from skillmix.runs.run import rules_named
+    from skillmix.runs.verdicts import RulesGrader, applicable_reasons, reading_of, require_checkers, with_verdict
 
     chosen = rules_named(rules)
     answer = plain_answer(text)

@@ -39,9 +39,8 @@ from skillmix.render import (
 )
 
 if TYPE_CHECKING:
-    from skillmix.runs.reading.denials import TextUnderGrader
-    from skillmix.runs.reading.text_rows import TextRow
     from skillmix.runs.run import Run
+    from skillmix.runs.text_rows import TextRow, TextUnderGrader
     from skillmix.scores.cells import CellScore
     from skillmix.scores.pairs import BestText, DifferingTexts
 
@@ -242,7 +241,7 @@ def compare(options: argparse.Namespace) -> int:
 
 def _words_on_pairs(run: "Run", pairs: "Sequence[DifferingTexts]") -> "DenialWords":
     """What graders wrote about the points that they denied."""
-    from skillmix.runs.reading.denials import TextUnderGrader, denial_words
+    from skillmix.runs.text_rows import TextUnderGrader, denial_words
 
     denied = {
         TextUnderGrader(best.student, pair.combination, best.generation, pair.grader): _without_reason(best)
@@ -266,7 +265,7 @@ def _to_explain(row: "TextRow") -> set[str]:
 
 def _both_texts(pair: "DifferingTexts", words: "DenialWords") -> str:
     """A combination with the best text of each student, side by side, and the points that differ marked."""
-    from skillmix.runs.reading.denials import TextUnderGrader
+    from skillmix.runs.text_rows import TextUnderGrader
 
     columns = []
     for best in (pair.first, pair.second):
@@ -288,9 +287,8 @@ def _both_texts(pair: "DifferingTexts", words: "DenialWords") -> str:
 
 def texts(options: argparse.Namespace) -> int:
     """Show texts of a run with their points and why points were lost, best first."""
-    from skillmix.runs.reading.denials import denial_words
-    from skillmix.runs.reading.text_rows import first_texts
     from skillmix.runs.run import open_run
+    from skillmix.runs.text_rows import denial_words, first_texts
 
     run = open_run(options.run)
     rows, total = first_texts(run, options.n, student=options.student, k=options.k, worst=options.worst)
@@ -304,7 +302,7 @@ def texts(options: argparse.Namespace) -> int:
 
 
 def _text_key(row: "TextRow") -> "TextUnderGrader":
-    from skillmix.runs.reading.denials import TextUnderGrader
+    from skillmix.runs.text_rows import TextUnderGrader
 
     return TextUnderGrader(row.student, row.combination, row.generation, row.grader)
 

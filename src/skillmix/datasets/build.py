@@ -20,11 +20,11 @@ from skillmix.experiment.recipes import draw_set
 from skillmix.grading.answers import without_thought
 from skillmix.models.lineage_files import LINEAGE_FILE, CountsEntry, DatasetFile, WriterEntry
 from skillmix.prompts.prompt_set import load_prompts
+from skillmix.runs.decisions import DecidedConversation
 from skillmix.runs.folder_replacement import DATASET, replacing, write_whole
-from skillmix.runs.reading.deciding import answer_of
-from skillmix.runs.reading.decisions import DecidedConversation
-from skillmix.runs.reading.graded_conversations import WrittenConversation, turn_of
 from skillmix.runs.run import TURNS
+from skillmix.runs.texts import WrittenConversation, turn_of
+from skillmix.runs.verdicts import answer_of
 
 _MOST_EXAMPLES = 5
 

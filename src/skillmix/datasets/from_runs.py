@@ -41,8 +41,8 @@ from skillmix.prompts.prompt_set import load_prompts
 from skillmix.prompts.rubric import FormatName
 from skillmix.render import name_hint
 from skillmix.runs.calling import StepContext
+from skillmix.runs.decisions import decided_conversations, decision_rules
 from skillmix.runs.folder_replacement import DATASET, require_replaceable
-from skillmix.runs.reading.decisions import decided_conversations, decision_rules
 from skillmix.runs.run import Run, open_run
 from skillmix.runs.scheduler import CallCounts, StopReason
 from skillmix.runs.stopping import signal_of

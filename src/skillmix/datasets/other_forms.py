@@ -16,7 +16,7 @@ from skillmix.datasets.shown import ShownRule
 from skillmix.errors import UserError
 from skillmix.prompts.prompt_set import PromptSet
 from skillmix.prompts.rubric import length_limit, limit_in_words
-from skillmix.runs.reading.decisions import decided_conversations, decision_rules
+from skillmix.runs.decisions import decided_conversations, decision_rules
 from skillmix.runs.run import Run
 
 _WRITERS: Final = (".jsonl", ".parquet")

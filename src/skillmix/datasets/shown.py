@@ -19,8 +19,7 @@ from skillmix.datasets.leakage import Bars
 from skillmix.errors import UserError
 from skillmix.experiment.recipes import ShownMode
 from skillmix.render import shortened
-from skillmix.runs.rules_grader import RulesGrader
-from skillmix.runs.verdicts import on_all_cores
+from skillmix.runs.verdicts import RulesGrader, on_all_cores
 
 NOT_REQUESTED: Final = "shows a skill that was not requested"
 

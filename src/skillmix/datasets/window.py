@@ -26,10 +26,10 @@ from skillmix.experiment.steps import DatasetStep
 from skillmix.render import duration
 from skillmix.runs.budget import Task
 from skillmix.runs.calling import Calls, FirstTurns, StepContext, conversations_of, make_calls, passes, serve
+from skillmix.runs.decisions import OpenDecisions, decision_rules
 from skillmix.runs.journal.ahead import ConversationsAhead
 from skillmix.runs.planned_work import calls_a_conversation
 from skillmix.runs.progress import Bound, say, watched
-from skillmix.runs.reading.decisions import OpenDecisions, decision_rules
 from skillmix.runs.scheduler import CallCounts, Scheduler, StopReason
 
 _FEWEST_AHEAD: Final = 8

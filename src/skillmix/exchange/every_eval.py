@@ -23,8 +23,8 @@ from skillmix.hashing import digest
 from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 from skillmix.prompts.prompt_set import STUDENT_FILES, load_prompts
 from skillmix.render import did_you_mean
-from skillmix.runs.reading.text_facts import TextFactsReader
 from skillmix.runs.run import Run
+from skillmix.runs.text_rows import TextFactsReader
 from skillmix.runs.texts import run_records
 from skillmix.scores.cells import CellScore
 

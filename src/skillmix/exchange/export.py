@@ -19,11 +19,10 @@ from skillmix.grading.answers import Rules
 from skillmix.grading.points import METRICS, Ballot, StudentText, text_score, woven_full_marks
 from skillmix.grading.reader import Reading
 from skillmix.prompts.rubric import rubric_of
-from skillmix.runs.reading.graded_conversations import conversations, grade_key, in_blocks
-from skillmix.runs.reading.lookups import messages_with
-from skillmix.runs.reading.text_facts import TextFacts, TextFactsReader
+from skillmix.runs.lookups import messages_with
 from skillmix.runs.run import Run, open_run
-from skillmix.runs.texts import reasons_for, texts_with_ballots, verdict_on
+from skillmix.runs.text_rows import TextFacts, TextFactsReader
+from skillmix.runs.texts import grade_key, graded_conversations, in_blocks, reasons_for, texts_with_ballots, verdict_on
 
 What = Literal["texts", "votes", "calls"]
 Format = Literal["jsonl", "parquet"]
@@ -172,7 +171,7 @@ def vote_rows(run: Run) -> Iterator[Row]:
     """One row for each grading call, with its reply and its reading."""
     reader, name = TextFactsReader(run, run.rules()), run.name
     with run.read() as journal:
-        for text, calls, readings, _ in in_blocks(conversations(run, journal)):
+        for text, calls, readings, _ in in_blocks(graded_conversations(run, journal)):
             shared = _about(name, text, reader.facts(text))
             for call, reading in zip(calls, readings, strict=True):
                 yield {**shared, **_vote(run, text, call, reading)}

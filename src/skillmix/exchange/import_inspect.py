@@ -50,8 +50,8 @@ from skillmix.experiment.experiment import Experiment, experiment_of
 from skillmix.experiment.plan import cells_of
 from skillmix.models.specs import parse_spec
 from skillmix.prompts.prompt_set import load_prompts, shipped_prompt_sets, turns_with
-from skillmix.runs.reading.deciding import answer_of
 from skillmix.runs.run import Run, new_run
+from skillmix.runs.verdicts import answer_of
 
 _FILTERED: Final = "content_filter"
 _ATTACHMENT: Final = "attachment://"

@@ -27,8 +27,8 @@ from skillmix.catalog.combinations import Combination, combination_of
 from skillmix.errors import UserError
 from skillmix.grading.answers import extract_answer, plain_answer
 from skillmix.runs.journal.journal import JournalWriter
-from skillmix.runs.reading.graded_conversations import conversations
 from skillmix.runs.run import imported_document, new_run
+from skillmix.runs.texts import graded_conversations
 
 _GENERATION_FOLDER = re.compile(r"k(?P<k>\d+)_s(?P<seed>-?\d+)_v(?P<version>.+)_r(?P<round>\d+)")
 _GRADING_FOLDER = re.compile(r"by_(?P<grader>.+)_on_text_(?P<turn>\d+)_(?P<vote>\d+)_(?P<version>[^_]+)")
@@ -94,7 +94,7 @@ def import_reference(folder: Path, run_name: str) -> ImportedReference:
         run.begin_import(document)
     run.note_invocation({"command": "import-reference", "folder": folder.resolve().name})
     with run.read() as stored:
-        readings = [reading for conversation in conversations(run, stored) for reading in conversation.readings]
+        readings = [reading for conversation in graded_conversations(run, stored) for reading in conversation.readings]
     problems = Counter(reading.problem for reading in readings if reading and reading.problem)
     return ImportedReference(
         run=run.path,

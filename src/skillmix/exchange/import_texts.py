@@ -26,8 +26,8 @@ from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError, errors_of, faults_error
 from skillmix.files import LARGE, Fault, fault_words, keys_of, read_text, section_at
 from skillmix.prompts.prompt_set import load_prompts
-from skillmix.runs.reading.deciding import answer_of
 from skillmix.runs.run import imported_document, new_run
+from skillmix.runs.verdicts import answer_of
 
 
 class _Turn(BaseModel):

@@ -24,10 +24,16 @@ from skillmix.prompts.prompt_set import DEFAULT_VARIANT, load_prompts
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.budget import Task
 from skillmix.runs.conversations import Conversations
-from skillmix.runs.graders.run_grader import RunGrader
-from skillmix.runs.reading.deciding import answer_of, ballot_of, votes_of
-from skillmix.runs.rules_grader import RulesGrader, applicable_reasons, require_checkers
 from skillmix.runs.run import rules_named
+from skillmix.runs.verdicts import (
+    RulesGrader,
+    RunGrader,
+    answer_of,
+    applicable_reasons,
+    ballot_of,
+    require_checkers,
+    votes_of,
+)
 
 TaskGrader = Literal["rules", "model", "both"]
 """Code alone, a model alone, or code for the skills with a checker and a model for the rest."""

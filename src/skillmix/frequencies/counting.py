@@ -51,10 +51,10 @@ from skillmix.runs.budget import LimitedBudget
 from skillmix.runs.calling import StepContext, serve
 from skillmix.runs.folder_replacement import write_whole
 from skillmix.runs.progress import RunProgress, Work, watched
-from skillmix.runs.rules_grader import require_checkers
 from skillmix.runs.run import Run, new_run
 from skillmix.runs.scheduler import CallCounts
 from skillmix.runs.stopping import signal_of
+from skillmix.runs.verdicts import require_checkers
 from skillmix.steps.before_run import prices_by_model, probe_settings
 from skillmix.steps.calls import counts_line
 

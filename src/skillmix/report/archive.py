@@ -26,10 +26,9 @@ from skillmix.prompts.rubric import OUTCOMES, Phrases, Rubric, rubric_of
 from skillmix.render import remark_on
 from skillmix.report.records import ComparedStudents
 from skillmix.runs.journal.journal import JournalReader
-from skillmix.runs.reading.graded_conversations import ConversationKey, GradedConversation, grade_key
-from skillmix.runs.rules_grader import applicable_reasons
 from skillmix.runs.run import Run
-from skillmix.runs.verdicts import JudgedText
+from skillmix.runs.texts import ConversationKey, GradedConversation, grade_key
+from skillmix.runs.verdicts import JudgedText, applicable_reasons
 from skillmix.scores.cells import Cell
 from skillmix.scores.graders import Readability
 

@@ -30,13 +30,12 @@ from skillmix.report.archive import (
 )
 from skillmix.report.records import CellTemplates, FollowedExamples, RunFacts, Shown, TemplateBaseline
 from skillmix.runs.finished.manifest import read_invocations
-from skillmix.runs.reading.call_totals import CallTotals, call_totals
-from skillmix.runs.reading.graded_conversations import ConversationKey, written_conversations
-from skillmix.runs.reading.lookups import combinations_of
-from skillmix.runs.rules_grader import judge_of
+from skillmix.runs.lookups import combinations_of
+from skillmix.runs.past_calls import CallTotals, call_totals
 from skillmix.runs.run import Run
 from skillmix.runs.students import has_settings, run_datasets, student_lineages
 from skillmix.runs.texts import (
+    ConversationKey,
     RunRecords,
     TableBuilder,
     TextTable,
@@ -45,7 +44,9 @@ from skillmix.runs.texts import (
     table_name,
     text_table,
     texts_with_ballots,
+    written_conversations,
 )
+from skillmix.runs.verdicts import judge_of
 from skillmix.scores.cards import GradedRun, graded_run_of
 from skillmix.scores.cells import Cell, largest_cells
 from skillmix.scores.compare import ComparableStudent, comparable_students, student_specs

@@ -12,7 +12,7 @@ from skillmix.grading.points import FULL_MARKS
 from skillmix.models.lineage import DatasetFacts, Lineage
 from skillmix.render import in_words, p_value, share, signed_with_interval, whole
 from skillmix.runs.finished.manifest import Invocations
-from skillmix.runs.reading.call_totals import CallTotals
+from skillmix.runs.past_calls import CallTotals
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.compare import Change, ComparableStudent, PairRow, compare_cells, practice_between
 from skillmix.scores.findings import Finding, JudgedContrast

@@ -30,8 +30,8 @@ from skillmix.models.specs import parse_spec
 from skillmix.prompts.prompt_set import PromptSet
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.budget import Task
-from skillmix.runs.reading.deciding import answer_of
 from skillmix.runs.run import TURNS
+from skillmix.runs.verdicts import answer_of
 
 
 class Conversations:

@@ -31,13 +31,11 @@ from skillmix.runs.finished.lost_journal import require_journal
 from skillmix.runs.finished.manifest import MANIFEST, add_entry
 from skillmix.runs.finished.step_records import FinishedSteps
 from skillmix.runs.folder_replacement import write_whole
-from skillmix.runs.graders.run_grader import PERSON
-from skillmix.runs.graders.run_grader import RunGrader as RunGrader
 from skillmix.runs.journal.changed_settings import changed_keys
 from skillmix.runs.journal.journal import MAIN_FILE, JournalReader, JournalWriter, run_journal
 from skillmix.runs.journal.locking import locked
-from skillmix.runs.reading.reply_reader import ReplyReader
-from skillmix.runs.rules_grader import RulesGrader
+from skillmix.runs.verdicts import PERSON, RulesGrader
+from skillmix.runs.verdicts import RunGrader as RunGrader
 
 _T = TypeVar("_T")
 TURNS: Final = 2
@@ -135,17 +133,6 @@ class Run:
             self._remembered[name] = make()
         value: _T = self._remembered[name]
         return value
-
-    @property
-    def reply_reader(self) -> ReplyReader:
-        """Reads graders' replies; while this process writes to the run, it keeps its readings for the final table."""
-        reader = self._reply_reader
-        reader.keeps_readings = self._writers > 0
-        return reader
-
-    @cached_property
-    def _reply_reader(self) -> ReplyReader:
-        return ReplyReader(self.phrases)
 
     # The experiment
 

@@ -1,5 +1,7 @@
 """The read path: every text of a run with its grades, streamed in key order, and a compact table of them all.
 
+A journal gives the calls of students and of graders in the same order, so that a merge-join of the two streams yields
+one conversation at a time. Everything that reads a run reads this way and differs in what it keeps.
 `texts_with_ballots` gives one text at a time with everything that is known about it. `text_table` keeps of each text
 what scores, status and the choice of texts need: a few bytes, because a run of ten million conversations has few
 different grades. Whoever needs the words of texts streams them.
@@ -7,16 +9,17 @@ different grades. Whoever needs the words of texts streams them.
 
 import re
 from array import array
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import Final, NamedTuple
+from functools import partial
+from itertools import chain, groupby, islice
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmix.calls import is_human
+from skillmix.calls import Call, CallProblem, GenerateKey, GradeKey, Reply, is_human
 from skillmix.catalog.combinations import Combination
 from skillmix.checkers.judge import Verdict
 from skillmix.errors import UserError
@@ -30,20 +33,198 @@ from skillmix.grading.points import (
     outcome_reasons,
     reasons_of,
 )
-from skillmix.grading.reader import Reading
+from skillmix.grading.reader import Reading, read_grades
+from skillmix.prompts.rubric import rubric_of
 from skillmix.render import shortened
+from skillmix.runs.journal.ahead import ConversationsAhead
 from skillmix.runs.journal.journal import JournalReader
-from skillmix.runs.reading.deciding import Votes, ballot_of, latest_votes_of, votes_of
-from skillmix.runs.reading.graded_conversations import (
-    GradedConversation,
-    conversations,
-    grade_key,
-    in_blocks,
-    ungraded_conversations,
-)
-from skillmix.runs.rules_grader import CodeVerdict, applicable_reasons
+from skillmix.runs.lookups import combinations_of
+from skillmix.runs.people import read_human_answer
 from skillmix.runs.run import Run
-from skillmix.runs.verdicts import JudgedText, judged_conversations
+from skillmix.runs.verdicts import (
+    CodeVerdict,
+    JudgedText,
+    RulesGrader,
+    TextToJudge,
+    Votes,
+    answer_of,
+    applicable_reasons,
+    ballot_of,
+    is_over,
+    judged,
+    latest_votes_of,
+    on_all_cores,
+    votes_of,
+)
+
+_Item = TypeVar("_Item")
+_AT_ONCE: Final = 1_000
+"""Conversations whose combinations are read together, and which `in_blocks` takes at a time."""
+ConversationKey = tuple[str, str, int]
+"""Student, combination and generation."""
+
+
+class WrittenConversation(NamedTuple):
+    """A student's side of a conversation."""
+
+    key: ConversationKey
+    turns: tuple[Call, ...]
+    text: StudentText | None
+    """None while the conversation is not over."""
+
+
+class GradedConversation(NamedTuple):
+    """A text and its grading calls, each with its reading."""
+
+    text: StudentText
+    calls: list[Call]
+    readings: list[Reading | None]
+    """In the order of the calls; None for a call without a reply."""
+    turns: tuple[Call, ...] = ()
+    """The calls of the student."""
+
+
+def written_conversations(
+    run: Run, journal: JournalReader, *, student: str | None = None, with_uncounted: bool = False
+) -> Iterator[WrittenConversation]:
+    """The students' side of every conversation, in key order; of one student if named.
+
+    Conversations that a dataset step of an earlier version began ahead and never counted are left out by default.
+    """
+    turns = run.turns
+    untried = frozenset() if with_uncounted else ConversationsAhead(run.journal).untried
+    source = _by_conversation(journal.calls("generate", student=student))
+    while block := list(islice(source, _AT_ONCE)):
+        combinations = combinations_of(journal, {key[1] for key, _ in block}, is_complete=False)
+        for key, calls in block:
+            if key not in untried:
+                yield WrittenConversation(key, calls, _text_of(key, calls[-1], combinations, turns))
+
+
+def graded_conversations(
+    run: Run,
+    journal: JournalReader,
+    written: Iterable[WrittenConversation] | None = None,
+    *,
+    student: str | None = None,
+    is_read: bool = True,
+) -> Iterator[GradedConversation]:
+    """The written conversations that are over, all of a run or some, each with the gradings that count.
+
+    Gradings of another text, of an older extraction say, are left out. Unless they are read, there are no readings.
+    """
+    graders = run.known_graders
+    groups = _by_conversation(journal.calls("grade", student=student))
+    group = next(groups, None)
+    for key, turns, text in written_conversations(run, journal) if written is None else written:
+        if text is None:
+            continue
+        while group is not None and group[0] < key:
+            group = next(groups, None)
+        gradings: list[Call] = []
+        if group is not None and group[0] == key:
+            address = text.id
+            for call in group[1]:
+                grade = call.key
+                if isinstance(grade, GradeKey) and grade.text == address:
+                    grader = graders.get(grade.grader)
+                    if grader is None or grader.counts(grade.round):
+                        gradings.append(call)
+        readings = [_reading_of(run, text, call) for call in gradings] if is_read else []
+        yield GradedConversation(text, gradings, readings, turns)
+
+
+def _reading_of(run: Run, text: StudentText, call: Call) -> Reading | None:
+    """What a grading says; a model writes words, and the answer of a person is a document of ours."""
+    if not isinstance(call.outcome, Reply):
+        return None
+    rubric = rubric_of(text.combination.skills, text.combination.topic, phrases=run.phrases)
+    if is_human(grade_key(call).grader):
+        return read_human_answer(rubric, call.outcome.text)
+    return read_grades(rubric, call.outcome.text, text=text.answer.text)
+
+
+def grade_key(call: Call) -> GradeKey:
+    """The key of a call of a conversation's gradings."""
+    assert isinstance(call.key, GradeKey)  # conversations join grading calls only
+    return call.key
+
+
+def turn_of(call: Call) -> int:
+    """The number of a student's turn."""
+    assert isinstance(call.key, GenerateKey)  # the turns of a conversation
+    return call.key.turn
+
+
+def in_blocks(items: Iterable[_Item]) -> Iterator[_Item]:
+    """The same items, of which a block is read before the first of them is used.
+
+    Reading a thousand texts and then using them takes a fifth less time than one text after the other, because the
+    processor does the same work for a while.
+    """
+    source = iter(items)
+    while block := list(islice(source, _AT_ONCE)):
+        yield from block
+
+
+def _text_of(
+    key: ConversationKey, last: Call, combinations: dict[str, Combination], turns: int | None
+) -> StudentText | None:
+    reply = last.outcome.text if isinstance(last.outcome, Reply) else None
+    problem = last.outcome.kind if isinstance(last.outcome, CallProblem) else None
+    has_reply = reply is not None
+    if not is_over(turn=turn_of(last), origin=last.origin, has_reply=has_reply, problem=problem, turns=turns):
+        return None
+    student, combination, generation = key
+    if combination not in combinations:
+        raise UserError(
+            f"The journal does not say what combination {combination} is.",
+            hint="It is damaged. Restore it from a copy.",
+        )
+    finish = last.outcome.finish if isinstance(last.outcome, Reply) else None
+    answer = answer_of(reply, last.origin, turn_of(last))
+    return StudentText(student, combinations[combination], generation, answer, finish)
+
+
+def _by_conversation(calls: Iterable[Call]) -> Iterator[tuple[ConversationKey, tuple[Call, ...]]]:
+    """Calls grouped by conversation; a damaged index could give them out of order, and a join would lose some."""
+    before: ConversationKey | None = None
+    for key, group in groupby(calls, key=lambda call: (call.key.student, call.key.combination, call.key.generation)):
+        if before is not None and not before < key:
+            raise UserError("The journal is damaged: its calls are out of order.", hint="Restore it from a copy.")
+        before = key
+        yield key, tuple(group)
+
+
+class JudgedConversation(NamedTuple):
+    """A conversation with what code decided on its text; None if no code decides."""
+
+    conversation: GradedConversation
+    judged: JudgedText | None
+
+
+def judged_conversations(
+    run: Run,
+    source: Iterable[GradedConversation],
+    code: RulesGrader | None,
+    *,
+    with_words: bool = False,
+    workers: int | None = None,
+) -> Iterator[JudgedConversation]:
+    """Conversations in their order, judged by code."""
+    if code is None:
+        yield from (JudgedConversation(conversation, None) for conversation in source)
+        return
+    waiting: deque[GradedConversation] = deque()
+
+    def texts() -> Iterator[TextToJudge]:
+        for graded in source:
+            waiting.append(graded)
+            combination = graded.text.combination
+            yield TextToJudge(graded.text.answer.text, combination.skills, combination.topic)
+
+    for found in on_all_cores(partial(judged, with_words=with_words), texts(), run.catalog, code, workers=workers):
+        yield JudgedConversation(waiting.popleft(), found)
 
 
 class TextWithBallots(NamedTuple):
@@ -82,7 +263,7 @@ def texts_with_ballots(
     ballots = BallotMaker(run, journal, with_code=with_code)
     if combinations is not None:
         journal.limit_calls(combinations)
-    source = judged_conversations(run, conversations(run, journal), ballots.code, with_words=with_words)
+    source = judged_conversations(run, graded_conversations(run, journal), ballots.code, with_words=with_words)
     yield from in_blocks(ballots.of(*conversation) for conversation in source)
 
 
@@ -103,8 +284,8 @@ class BallotMaker:
         self._voters = _Voters(run)
         if run.is_imported or any(self._voters.is_unknown(name) for name in journal.graders()):
             # The ballots on a text depend on who voted on other texts, so a first pass looks for them.
-            for text, calls, _ in ungraded_conversations(run, journal):
-                self._voters.add(text, {grade_key(call).grader for call in calls})
+            for found in graded_conversations(run, journal, is_read=False):
+                self._voters.add(found.text, {grade_key(call).grader for call in found.calls})
 
     def of(self, conversation: GradedConversation, judged: JudgedText | None) -> TextWithBallots:
         """A text with all ballots on it."""

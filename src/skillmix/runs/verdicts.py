@@ -1,7 +1,9 @@
-"""Judge the texts of a whole run by code, in order: in this process, or on all cores if there are many.
+"""What decides about a text: a grader's votes, code, or both; and the work of code on all cores.
 
-`on_all_cores` is the only place where skillmix spreads its own work over processes. A verdict is a pure function of a
-text and its catalogue, so the results are the same for any number of workers.
+`rules:` is a grader that is code: it decides all points. With `rules:SPEC`, code decides the skills that have a checker
+and a model decides the rest. A verdict is no call: it is computed from the text whenever a run is read. `on_all_cores`
+is the only place where skillmix spreads its own work over processes. A verdict is a pure function of a text and its
+catalog, so the results are the same for any number of workers.
 """
 
 import math
@@ -9,22 +11,236 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from multiprocessing import current_process, get_context, parent_process
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
-from skillmix.catalog.catalog import Catalog
-from skillmix.catalog.own_code import Trust, trust_here, trusting_as
+from skillmix.calls import ONLY_TURN, is_human
+from skillmix.catalog.catalog import Catalog, remember_figures
+from skillmix.catalog.own_code import Trust, remember_trusted, require_trust, trust_here, trusting_as
+from skillmix.checkers.judge import Judge, Verdict
 from skillmix.checkers.passage import Span
-from skillmix.runs.reading.graded_conversations import GradedConversation
-from skillmix.runs.rules_grader import RulesGrader
-from skillmix.runs.run import Run
+from skillmix.checkers.registry import checker_of
+from skillmix.checkers.sense import prompt_texts
+from skillmix.errors import UserError
+from skillmix.grading.answers import Answer, extract_answer, plain_answer
+from skillmix.grading.points import Ballot, StudentText
+from skillmix.grading.reader import Reading
+
+PERSON: Final = "person"
+"""The model of a grader that is a person, as the journal stores it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunGrader:
+    """A grader as the reader of a run needs it."""
+
+    name: str
+    model: str
+    votes: int | None = None
+    """How many rounds count; None for an imported grader, whose rounds all count."""
+    has_code: bool = False
+    """Whether code decides the skills that have a checker."""
+    asks_model: bool = True
+    """Whether a model votes; False if code decides alone."""
+
+    @property
+    def is_code_alone(self) -> bool:
+        """Whether code decides every point."""
+        return self.has_code and not self.asks_model
+
+    @property
+    def is_human(self) -> bool:
+        """Whether a person votes: on a sample of texts, once for each text, and the latest answer counts."""
+        return is_human(self.name)
+
+    def counts(self, number: int) -> bool:
+        """Whether a round, numbered from 0, counts; rounds from when the grader had more of them do not.
+
+        >>> RunGrader("judge", "m", votes=1).counts(0), RunGrader("judge", "m", votes=1).counts(1)
+        (True, False)
+        """
+        return self.votes is None or number < self.votes
+
+
+class CodeVerdict(Protocol):
+    """The decisions of code on one text, as far as points depend on them."""
+
+    @property
+    def evidence(self) -> Container[str]:
+        """The requested skills that have a checker."""
+        ...
+
+    @property
+    def topic(self) -> object:
+        """The words about the topic; None if there are none."""
+        ...
+
+    @property
+    def nonsense(self) -> str | None:
+        """Why the text does not make sense; None if it does."""
+        ...
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """The reason for each point that code denies, by criterion."""
+        ...
+
+    def earns(self, skill: str) -> bool | None:
+        """Whether code gives the point for a skill; None for a skill without a checker."""
+        ...
+
+    def is_woven(self, skills: Sequence[str]) -> bool | None:
+        """Whether the text shows all its skills about the topic; None if a skill without a checker leaves it open."""
+        ...
+
+
+def judge_of(catalog: Catalog) -> Judge:
+    """The judge of a catalogue's texts; one with code of its own must be trusted."""
+    require_trust(catalog.code)
+    remember_trusted(catalog.code)  # in a worker process, the catalogue brings it
+    remember_figures(catalog.name, catalog.figures)
+    requires_woven = catalog.woven == "required"
+    shown = prompt_texts(catalog.skills)
+    return Judge(catalog.vocabulary, shown, requires_woven=requires_woven, figures=catalog.figures)
+
+
+class RulesGrader:
+    """Grades texts of one catalogue."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.judge = judge_of(catalog)
+
+    def verdict(self, text: str, *, skills: Iterable[str], topic: str) -> Verdict:
+        """The points of a text, with the words that earn them."""
+        return self.judge.judge(text, skills=skills, topic=topic)
+
+
+def reading_of(verdict: CodeVerdict, skills: Iterable[str]) -> Reading:
+    """A verdict in the form of a grader's reading; the length point is counted elsewhere, for every grader."""
+    shown = [_point(verdict, skill) for skill in skills]
+    if None in shown:
+        return Reading(None, "a skill has no checker")
+    points = (*shown, float(verdict.topic is not None), float(verdict.nonsense is None), None)
+    return Reading(points, None, (verdict.nonsense,) if verdict.nonsense else ())
+
+
+def applicable_reasons(verdict: CodeVerdict, *, is_alone: bool) -> Mapping[str, str]:
+    """Why code denied points: all of them if it decides alone, else those of skills with a checker."""
+    return {name: why for name, why in verdict.reasons.items() if is_alone or name in verdict.evidence}
+
+
+def require_checkers(catalog: Catalog, skills: Iterable[str], grader: str) -> None:
+    """Refuse `rules:` if a skill has no checker, or if the catalogue's own checkers are not trusted."""
+    require_trust(catalog.code)
+    skills = [skill.name for skill in catalog.require_skills(skills)]
+    unknown = [name for name in skills if checker_of(name) is None]
+    if unknown:
+        raise UserError(
+            f"The grader {grader!r} is `rules:`, and no code can check {_counted(unknown)} of catalogue "
+            f"{catalog.name!r}.",
+            hint="Use the catalogue verifiable, install checkers of yours, or let a model decide: rules:MODEL.",
+        )
+
+
+def _counted(skills: Sequence[str]) -> str:
+    """Skills in words.
+
+    >>> _counted(["irony"]), _counted(["irony", "simile"])
+    ("the skill 'irony'", "2 skills ('irony' is one)")
+    """
+    return f"the skill {skills[0]!r}" if len(skills) == 1 else f"{len(skills)} skills ({skills[0]!r} is one)"
+
+
+def with_verdict(reading: Reading, skills: Sequence[str], verdict: CodeVerdict) -> Reading:
+    """A model's reading, with the points of code for skills that have a checker."""
+    if reading.points is None:
+        return reading
+    own = [_point(verdict, skill) for skill in skills]
+    decided = [model if code is None else code for code, model in zip(own, reading.points, strict=False)]
+    return replace(reading, points=(*decided, *reading.points[len(decided) :]))
+
+
+def _point(verdict: CodeVerdict, skill: str) -> float | None:
+    """1 or 0; None for a skill without a checker."""
+    earned = verdict.earns(skill)
+    return None if earned is None else float(earned)
+
+
+Votes = Mapping[int, Reading | None]
+"""The vote of each round; None if the round has no reply."""
+
+
+def is_over(*, turn: int, origin: str, has_reply: bool, problem: str | None, turns: int | None) -> bool:
+    """Whether a conversation whose latest call is this one is over: by a reply to its last turn, or by a refusal.
+
+    A final problem is the student's own outcome. An imported conversation is over as it is.
+
+    >>> is_over(turn=1, origin="call", has_reply=True, problem=None, turns=2)
+    False
+    >>> is_over(turn=1, origin="call", has_reply=False, problem="final", turns=2)
+    True
+    >>> is_over(turn=ONLY_TURN, origin="call", has_reply=True, problem=None, turns=2)
+    True
+    """
+    if problem is not None:
+        return problem == "final"
+    return has_reply and (turns is None or turn in (turns, ONLY_TURN) or origin != "call")
+
+
+def answer_of(reply: str | None, origin: str, turn: int) -> Answer:
+    """The graded text of the latest reply; an imported text is the answer itself, and no reply is a refusal.
+
+    The only turn of a conversation does not ask for 'Answer:', so its reply is fine without.
+    """
+    if reply is None:
+        return Answer("", "refused")
+    answer = plain_answer(reply) if origin == "imported-text" else extract_answer(reply)
+    return Answer(answer.text, "fine") if turn == ONLY_TURN and answer.status == "no marker" else answer
+
+
+def votes_of(attempts: Iterable[tuple[int, Reading | None]]) -> dict[int, Reading | None]:
+    """The vote of each round: its first readable attempt, or else its latest one with a reply.
+
+    Attempts are pairs of round and reading, those of one round in order.
+    """
+    votes: dict[int, Reading | None] = {}
+    for number, reading in attempts:
+        earlier = votes.get(number)
+        if earlier is None or earlier.points is None:
+            votes[number] = reading or earlier
+    return votes
+
+
+def latest_votes_of(attempts: Iterable[tuple[int, Reading | None]]) -> dict[int, Reading | None]:
+    """The vote of each round of a person: the latest answer, because a further attempt is a correction."""
+    votes: dict[int, Reading | None] = {}
+    for number, reading in attempts:
+        votes[number] = reading or votes.get(number)
+    return votes
+
+
+def ballot_of(text: StudentText, grader: RunGrader, votes: Votes, verdict: CodeVerdict | None) -> Ballot:
+    """A grader's ballot on a text: the votes of a model, the verdict of code, or both.
+
+    Where a grader has code, code decides the skills that have a checker, and the model's votes decide the rest.
+    """
+    skills = text.combination.skills
+    is_woven = verdict.is_woven(skills) if verdict is not None and grader.has_code else None
+    if verdict is not None and grader.is_code_alone:
+        return Ballot(text, grader.name, 1, (reading_of(verdict, skills),), is_woven)
+    readings = tuple([votes[number] for number in sorted(votes)])
+    if verdict is not None and grader.has_code:
+        readings = tuple([reading and with_verdict(reading, skills, verdict) for reading in readings])
+    rounds = max(1, len(votes)) if grader.votes is None else grader.votes
+    return Ballot(text, grader.name, rounds, readings, is_woven)
+
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -152,13 +368,6 @@ class JudgedText:
         return self.all_woven
 
 
-class JudgedConversation(NamedTuple):
-    """A conversation with what code decided on its text; None if no code decides."""
-
-    conversation: GradedConversation
-    judged: JudgedText | None
-
-
 class TextToJudge(NamedTuple):
     """A text, and what it was asked for."""
 
@@ -167,50 +376,19 @@ class TextToJudge(NamedTuple):
     topic: str
 
 
-def judged_conversations(
-    run: Run,
-    source: Iterable[GradedConversation],
-    code: RulesGrader | None,
-    *,
-    with_words: bool = False,
-    workers: int | None = None,
-) -> Iterator[JudgedConversation]:
-    """Conversations in their order, judged by code."""
-    if code is None:
-        yield from (JudgedConversation(conversation, None) for conversation in source)
-        return
-    waiting: deque[GradedConversation] = deque()
-
-    def texts() -> Iterator[TextToJudge]:
-        for graded in source:
-            waiting.append(graded)
-            combination = graded.text.combination
-            yield TextToJudge(graded.text.answer.text, combination.skills, combination.topic)
-
-    judge = judged_with_words if with_words else judged
-    for found in on_all_cores(judge, texts(), run.catalog, code, workers=workers):
-        yield JudgedConversation(waiting.popleft(), found)
-
-
-def judged(code: RulesGrader, task: TextToJudge) -> JudgedText:
-    """What code decides on a text."""
+def judged(code: RulesGrader, task: TextToJudge, *, with_words: bool = False) -> JudgedText:
+    """What code decides on a text; with words, also its evidence, its reasons and the unrequested skills."""
     verdict = code.verdict(task.text, skills=task.skills, topic=task.topic)
     earned = {skill: bool(verdict.earns(skill)) for skill in verdict.evidence}
-    return JudgedText(earned, verdict.topic, verdict.nonsense, {}, verdict.is_woven(task.skills))
-
-
-def judged_with_words(code: RulesGrader, task: TextToJudge) -> JudgedText:
-    """The same with the evidence in words, the reasons, and the skills that were not requested."""
-    verdict = code.verdict(task.text, skills=task.skills, topic=task.topic)
+    found = JudgedText(earned, verdict.topic, verdict.nonsense, {}, verdict.is_woven(task.skills))
+    if not with_words:
+        return found
     spans = [verdict.evidence.get(skill) for skill in task.skills]
     words = tuple(verdict.quote(span) for span in spans)
     shown = zip(task.skills, words, strict=True)
-    return JudgedText(
-        {skill: bool(verdict.earns(skill)) for skill in verdict.evidence},
-        verdict.topic,
-        verdict.nonsense,
-        verdict.reasons,
-        verdict.is_woven(task.skills),
+    return replace(
+        found,
+        reasons=verdict.reasons,
         words=words,
         masked=tuple([verdict.masked_quote(span) for span in spans]),
         woven=tuple([verdict.woven.get(skill) if quoted else None for skill, quoted in shown]),

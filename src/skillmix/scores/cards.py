@@ -24,12 +24,12 @@ from skillmix.render import (
     whole,
     wrapped,
 )
-from skillmix.runs.graders.rater_journal import rater_model, raters_of
-from skillmix.runs.graders.run_grader import PERSON
-from skillmix.runs.reading.call_totals import call_totals
-from skillmix.runs.reading.text_facts import TextFactsReader
+from skillmix.runs.past_calls import call_totals
+from skillmix.runs.people import rater_model, raters_of
 from skillmix.runs.run import Run, opened
+from skillmix.runs.text_rows import TextFactsReader
 from skillmix.runs.texts import texts_with_ballots
+from skillmix.runs.verdicts import PERSON
 from skillmix.scores.graders import (
     GraderCard,
     GraderFacts,

@@ -21,10 +21,10 @@ from skillmix.experiment.step_base import label_parts
 from skillmix.experiment.steps import EvaluateStep
 from skillmix.grading.points import METRICS
 from skillmix.models.lineage import Lineage, other_partitions
-from skillmix.runs.reading.lookups import combinations_of
-from skillmix.runs.reading.text_facts import IMPORTED, counted_cells
+from skillmix.runs.lookups import combinations_of
 from skillmix.runs.run import Run, opened
 from skillmix.runs.students import has_settings, run_datasets, student_lineages
+from skillmix.runs.text_rows import IMPORTED, counted_cells
 from skillmix.runs.texts import TextGrade, TextTable, text_table
 from skillmix.scores.cells import Cell, CellKey, CellScore, largest_cells
 from skillmix.scores.compare import Change, ComparableStudent, before_and_after, comparable_students

@@ -15,7 +15,9 @@ from skillmix.runs.batches.step_batches import PartInBatch, parts_in_batches
 from skillmix.runs.journal.ahead import ConversationsAhead
 from skillmix.runs.planned_work import PlannedCalls, planned_calls
 from skillmix.runs.progress import Bound
-from skillmix.runs.reading.graded_conversations import (
+from skillmix.runs.run import Run, open_run
+from skillmix.runs.students import turns_of
+from skillmix.runs.texts import (
     ConversationKey,
     GradedConversation,
     WrittenConversation,
@@ -23,8 +25,6 @@ from skillmix.runs.reading.graded_conversations import (
     graded_conversations,
     written_conversations,
 )
-from skillmix.runs.run import Run, open_run
-from skillmix.runs.students import turns_of
 from skillmix.scores.scoring import run_scores, skipped_cells
 
 _IMPORTED: Final = "imported"

@@ -38,7 +38,6 @@ from skillmix.runs.batches.step_batches import opened_clients, price_of_calls
 from skillmix.runs.calling import StepContext, opened_models
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.progress import say
-from skillmix.runs.rules_grader import require_checkers
 from skillmix.runs.run import Run
 from skillmix.runs.students import (
     check_students,
@@ -48,6 +47,7 @@ from skillmix.runs.students import (
     settings_for,
     with_trained,
 )
+from skillmix.runs.verdicts import require_checkers
 from skillmix.steps.kinds import kind_of
 from skillmix.steps.train import packages_for_training
 from skillmix.tracking import require_trackers

@@ -22,8 +22,8 @@ from skillmix.runs.budget import LimitedBudget, Task
 from skillmix.runs.calling import StepContext, serve
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.journal.journal import JournalWriter
+from skillmix.runs.past_calls import PastCalls
 from skillmix.runs.progress import RunProgress, Work, watched
-from skillmix.runs.reading.past_calls import PastCalls
 from skillmix.runs.run import Run, imported_document, new_run
 from skillmix.runs.scheduler import CallCounts
 from skillmix.steps.before_run import prices_by_model, probe_settings

@@ -20,10 +20,10 @@ from skillmix.runs.calling import StepContext
 from skillmix.runs.finished.reading_state import reading_state
 from skillmix.runs.finished.step_records import file_state, journal_state
 from skillmix.runs.folder_replacement import REPORT, Kind, require_replaceable, write_whole
-from skillmix.runs.graders.rater_journal import rater_file, require_same_rater
-from skillmix.runs.graders.run_grader import PERSON
+from skillmix.runs.people import rater_file, require_same_rater
 from skillmix.runs.progress import Work, say
 from skillmix.runs.run import Run, open_run
+from skillmix.runs.verdicts import PERSON
 from skillmix.steps.step_kind import Dependencies, RunResult, StepInputs, StepKind, StepT, of_settings
 
 if TYPE_CHECKING:

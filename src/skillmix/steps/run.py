@@ -31,9 +31,9 @@ from skillmix.runs.budget import LimitedBudget
 from skillmix.runs.calling import StepContext
 from skillmix.runs.finished.manifest import invocation_facts
 from skillmix.runs.finished.step_records import FinishedSteps, StepRecord, journal_state
+from skillmix.runs.past_calls import PastCalls
 from skillmix.runs.planned_work import first_model_here
 from skillmix.runs.progress import NO_PROGRESS, RunProgress, Work, say
-from skillmix.runs.reading.past_calls import PastCalls
 from skillmix.runs.run import Run, new_run
 from skillmix.runs.students import with_trained
 from skillmix.steps.before_run import (

@@ -20,9 +20,9 @@ from skillmix.prompts.rubric import OUTCOMES
 from skillmix.render import plural
 from skillmix.runs.calling import StepContext
 from skillmix.runs.conversations import Conversations, model_name
+from skillmix.runs.decisions import code_version
 from skillmix.runs.planned_work import planned_calls
 from skillmix.runs.progress import Work
-from skillmix.runs.reading.decisions import code_version
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts, StopReason
 from skillmix.runs.stopping import signal_of

@@ -30,11 +30,10 @@ from skillmix.render import (
 )
 from skillmix.report.page import asset, page_environment
 from skillmix.runs.folder_replacement import write_whole
-from skillmix.runs.reading.deciding import votes_of
-from skillmix.runs.reading.graded_conversations import GradedConversation, conversations
-from skillmix.runs.rules_grader import RulesGrader, reading_of, require_checkers, with_verdict
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts
+from skillmix.runs.texts import GradedConversation, graded_conversations
+from skillmix.runs.verdicts import RulesGrader, reading_of, require_checkers, votes_of, with_verdict
 from skillmix.scores.cards import cards_as_json
 from skillmix.scores.graders import GraderCard, GraderFacts, TextUnderGraders, TruthAgreement, Vote, grader_card
 from skillmix.scores.statistics.against_truth import Measure
@@ -202,7 +201,7 @@ def measured(plan: CalibrationPlan, run: Run) -> Measured:
     texts: list[MeasuredText] = []
     graded: list[tuple[Call, Reading | None]] = []
     with run.read() as journal:
-        for conversation in conversations(run, journal):
+        for conversation in graded_conversations(run, journal):
             text = conversation.text
             found = known.get((text.combination.id, text.answer.text)) if text.student == STUDENT else None
             if found is not None:

@@ -30,7 +30,7 @@ from skillmix.experiment.steps import NARROWEST
 from skillmix.grading.points import FULL_MARKS, StudentText, earns_nothing, text_score
 from skillmix.hashing import digest, seed_of, short_id
 from skillmix.prompts.rubric import Criterion, rubric_of
-from skillmix.runs.graders.human_votes import asked_criteria
+from skillmix.runs.people import asked_criteria
 from skillmix.runs.texts import RunRecords
 from skillmix.scores.statistics.intervals import CONFIDENCE, wilson_interval
 

@@ -29,7 +29,7 @@ from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
 from skillmix.errors import Interrupted, UserError
-from skillmix.runs.graders.human_votes import HumanAnswer
+from skillmix.runs.people import HumanAnswer
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import StopReason
 from skillmix.runs.stopping import reacting_to_signals, signal_of

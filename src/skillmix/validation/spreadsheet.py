@@ -16,7 +16,7 @@ from typing import Final
 from skillmix.calls import human_grader
 from skillmix.errors import UserError, faults_error
 from skillmix.files import read_text
-from skillmix.runs.graders.human_votes import HumanAnswer, Vote
+from skillmix.runs.people import HumanAnswer, Vote
 from skillmix.validation.sample import AnnotationItem, AskedQuestion
 from skillmix.validation.task import AnnotationTask, fault_of
 

@@ -11,9 +11,9 @@ from skillmix.hashing import short_id
 from skillmix.models.lineage_files import LINEAGE_FILE
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.conversations import model_name
+from skillmix.runs.decisions import code_version
 from skillmix.runs.finished.step_records import FileState, file_state, journal_state
-from skillmix.runs.graders.rater_journal import is_rater_file
-from skillmix.runs.reading.decisions import code_version
+from skillmix.runs.people import is_rater_file
 from skillmix.runs.run import Run
 from skillmix.runs.students import with_trained
 

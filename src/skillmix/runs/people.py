@@ -1,23 +1,120 @@
-"""The journal file of one person's answers: `human-NAME.sqlite` beside the calls of a run.
+"""The answers of people about texts: their form, and one journal file for each person.
 
-Readers take the union of all files in the folder, so the answers count like any votes. A file of its own has its own
-lock: people can answer while the experiment runs, and somebody who read a copy of the run on another machine sends
-this one file back. So an answer is in this file, not in a log beside it, when it is stored.
+A document has a vote for each criterion that people are asked about: 1, 0, or null for "unsure". Code counts the
+length, so nobody is asked about it. An unsure vote is an unknown point, never a zero.
+
+People can answer while the experiment runs, and somebody who read a copy of the run on another machine sends one file
+back. So each person has a file with a lock of its own, and an answer is in this file, not in a log beside it, when it
+is stored.
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeGuard
 
 from skillmix.calls import UNKNOWN_DECODING, GradeKey, Message, Reply, Request, human_grader
 from skillmix.errors import UserError
 from skillmix.grading.points import StudentText
-from skillmix.runs.graders.human_votes import HumanAnswer, answer_of_document, document_of
-from skillmix.runs.graders.run_grader import PERSON
+from skillmix.grading.reader import Reading
+from skillmix.prompts.rubric import Criterion, Rubric
 from skillmix.runs.journal.journal import JournalReader, JournalWriter, make_file
+from skillmix.runs.verdicts import PERSON
+
+Vote = int | None
+"""1 for yes, 0 for no, None for unsure."""
+LONGEST_COMMENT: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class HumanAnswer:
+    """What a person answered about one text."""
+
+    votes: Mapping[str, Vote]
+    """By name of the criterion."""
+    comment: str = ""
+    seconds: float | None = None
+    """Seconds that the text was on the screen before the answer; None if unknown."""
+    id: str | None = None
+    """An id that the page makes for each answer, so that an answer that is sent twice is stored once."""
+
+    def says_the_same(self, other: "HumanAnswer") -> bool:
+        """Whether votes and comment are equal."""
+        return dict(self.votes) == dict(other.votes) and self.comment == other.comment
+
+
+def asked_criteria(rubric: Rubric) -> tuple[Criterion, ...]:
+    """The criteria that people are asked about: all but the length."""
+    return rubric.criteria[:-1]
+
+
+def document_of(answer: HumanAnswer) -> str:
+    """An answer as the journal keeps it."""
+    document = {
+        "votes": dict(answer.votes),
+        "comment": answer.comment,
+        "seconds": answer.seconds,
+        "id": answer.id,
+    }
+    return json.dumps(document, ensure_ascii=False, allow_nan=False)
+
+
+def answer_of_document(text: str) -> HumanAnswer | None:
+    """The answer that a document holds; None if it is damaged."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict):
+        return None
+    votes, comment, seconds, own_id = (document.get(name) for name in ("votes", "comment", "seconds", "id"))
+    if not isinstance(votes, dict) or not all(is_vote(vote) for vote in votes.values()):
+        return None
+    return HumanAnswer(
+        votes,
+        comment if isinstance(comment, str) else "",
+        float(seconds) if is_duration(seconds) else None,
+        own_id if isinstance(own_id, str) else None,
+    )
+
+
+def is_vote(value: object) -> bool:
+    """Whether a value is a vote; true and 1.0 are not.
+
+    >>> [is_vote(value) for value in (1, 0, None, True, 1.0, "1")]
+    [True, True, True, False, False, False]
+    """
+    return value is None or (type(value) is int and value in (0, 1))
+
+
+def is_duration(value: object) -> TypeGuard[float]:
+    """Whether a value is a number of seconds.
+
+    >>> [is_duration(value) for value in (1.5, -1, True, float("nan"), 10**400)]
+    [True, False, False, False, False]
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9
+
+
+def read_human_answer(rubric: Rubric, document: str) -> Reading:
+    """A person's answer in the form of a grader's reading; the comment is its note.
+
+    >>> from skillmix.prompts.rubric import rubric_of
+    >>> read_human_answer(rubric_of(["metaphor"], "Sewing"), '{"votes": {"metaphor": 1, "topic": null, "sense": 0}}')
+    Reading(points=(1.0, None, 0.0, None), problem=None, notes=())
+    """
+    answer = answer_of_document(document)
+    if answer is None:
+        return Reading(None, "the answer is damaged")
+    names = [criterion.name for criterion in asked_criteria(rubric)]
+    if answer.votes.keys() != set(names):
+        return Reading(None, "the answer has other criteria")
+    points = [None if (vote := answer.votes[name]) is None else float(vote) for name in names]
+    return Reading((*points, None), None, (answer.comment,) if answer.comment else ())
+
 
 ItemKey = tuple[str, str]
 """A combination and the hash of a text: an answer is about the text, whichever student wrote it."""
@@ -117,7 +214,8 @@ class RaterJournal(AbstractContextManager["RaterJournal"]):
         A changed answer is a further attempt, and the latest attempt counts.
         """
         attempts = self._answers.get(item_key(text), Attempts(text.conversation))
-        if _is_known(answer, attempts):
+        sent = {one.id for one in attempts.by_number.values() if one is not None and one.id is not None}
+        if answer.id in sent or (attempts.latest is not None and attempts.latest.says_the_same(answer)):
             return False
         number = max(attempts.by_number, default=-1) + 1
         key = GradeKey(*attempts.conversation, text.id, self.grader, 0, number)
@@ -128,12 +226,6 @@ class RaterJournal(AbstractContextManager["RaterJournal"]):
         attempts.by_number[number] = answer
         self._answers[item_key(text)] = attempts
         return True
-
-
-def _is_known(answer: HumanAnswer, attempts: Attempts) -> bool:
-    """Whether an answer was sent before, or says the same as the one that counts."""
-    ids = {one.id for one in attempts.by_number.values() if one is not None and one.id is not None}
-    return answer.id in ids or (attempts.latest is not None and attempts.latest.says_the_same(answer))
 
 
 def rater_file(rater: str) -> str:
@@ -179,11 +271,8 @@ def require_same_rater(folder: Path, rater: str, model: str = PERSON) -> None:
     stored = rater_model(folder, rater)
     if stored not in (None, model):
         given = "a person" if stored == PERSON else f"the simulated rater {stored}"
+        now = "a person" if model == PERSON else model
         raise UserError(
-            f"The answers of {rater} in this run were given by {given}, not by {_in_words(model)}.",
+            f"The answers of {rater} in this run were given by {given}, not by {now}.",
             hint="Give the other rater another name.",
         )
-
-
-def _in_words(model: str) -> str:
-    return "a person" if model == PERSON else model

@@ -1,18 +1,107 @@
-"""The graded texts of a run, those with the most points first."""
+"""The graded texts of a run as rows for readers: facts about texts, and why graders denied points."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from heapq import nlargest, nsmallest
 from typing import NamedTuple
 
+from skillmix.calls import GradeKey, Reply, is_human
+from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
-from skillmix.grading.answers import AnswerStatus, Rules
-from skillmix.grading.points import Ballot, outcome_of, text_score, woven_full_marks
-from skillmix.prompts.rubric import OUTCOMES, TextOutcome
+from skillmix.experiment.plan import PlannedCell
+from skillmix.grading.answers import AnswerStatus, Rules, count_sentences
+from skillmix.grading.points import Ballot, StudentText, outcome_of, text_score, woven_full_marks
+from skillmix.grading.reader import outcome_words, read_grades, words_about
+from skillmix.prompts.rubric import OUTCOMES, TextOutcome, length_limit, rubric_of
 from skillmix.render import name_hint
-from skillmix.runs.reading.text_facts import TextFacts, TextFactsReader
+from skillmix.runs.lookups import combinations_of
 from skillmix.runs.run import Run, opened
 from skillmix.runs.texts import reasons_for, texts_with_ballots, verdict_on
+
+IMPORTED = "imported"
+"""The setting of texts that were imported."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextFacts:
+    """What an analysis of a text needs besides its points."""
+
+    settings: tuple[str, ...]
+    """Settings whose scores count the text; mostly one. Empty for texts that no score counts."""
+    categories: tuple[str | None, ...]
+    """The category of each skill, in the order of the skills; None if the catalog does not have the skill."""
+    status: AnswerStatus
+    finish: str | None
+    """Why the reply ended, in the provider's words; None if unknown."""
+    cut: bool | None
+    """Whether the reply ended at the token limit; None if unknown."""
+    characters: int
+    words: int
+    sentences: int
+    """Counted as the scoring rules count them."""
+    sentence_limit: int
+    """Sentences that the student may write; in an output format its items, turns or lines."""
+
+
+class TextFactsReader:
+    """Works out the facts about the texts of one run."""
+
+    def __init__(self, run: Run, rules: Rules) -> None:
+        self._run = run
+        self._rules = rules
+
+    def facts(self, text: StudentText) -> TextFacts:
+        """The facts about one text."""
+        words = text.answer.text
+        cells = (self._cells[index] for index in self._by_combination.get(text.combination.id, ()))
+        own = (cell for cell in cells if cell.student == text.student and text.generation in cell.numbers)
+        settings = (IMPORTED,) if self._run.is_imported else tuple(dict.fromkeys(cell.label for cell in own))
+        return TextFacts(
+            settings=settings,
+            categories=tuple(self._categories.get(skill) for skill in text.combination.skills),
+            status=text.answer.status,
+            finish=text.finish,
+            cut=text.is_cut,
+            characters=len(words),
+            words=len(words.split()),
+            sentences=count_sentences(words, self._rules.counter),
+            sentence_limit=length_limit(text.combination.k, self._run.phrases.format),
+        )
+
+    @cached_property
+    def _cells(self) -> list[PlannedCell]:
+        now, before = counted_cells(self._run)
+        return [*now, *before]
+
+    @cached_property
+    def _by_combination(self) -> dict[str, tuple[int, ...]]:
+        """The indices of the cells of each combination; equal ones are in memory once, as a run may have millions."""
+        found: dict[str, tuple[int, ...]] = {}
+        once: dict[tuple[int, ...], tuple[int, ...]] = {}
+        for index, cell in enumerate(self._cells):
+            for combination in cell.combinations:
+                indices = (*found.get(combination.id, ()), index)
+                found[combination.id] = once.setdefault(indices, indices)
+        return found
+
+    @cached_property
+    def _categories(self) -> dict[str, str]:
+        catalog = self._run.unchanged_catalog
+        return {skill.name: skill.category for skill in catalog.skills} if catalog else {}
+
+
+def counted_cells(run: Run) -> tuple[list[PlannedCell], list[PlannedCell]]:
+    """The cells that scores count, of the present experiment and of earlier ones.
+
+    Texts that were written for training data do not stand for an evaluation.
+    """
+    evaluated = {(c.student, c.label, c.k) for c in (*run.cells, *run.earlier_cells) if c.purpose == "evaluation"}
+    now, before = (
+        [c for c in cells if c.purpose == "evaluation" or (c.student, c.label, c.k) not in evaluated]
+        for cells in (run.cells, run.earlier_cells)
+    )
+    return now, before
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,3 +250,49 @@ def _row(ballot: Ballot, run: Run, rules: Rules, facts: TextFacts) -> TextRow:
         k=text.combination.k,
         **asdict(facts),
     )
+
+
+class TextUnderGrader(NamedTuple):
+    """A text under one grader."""
+
+    student: str
+    combination: str
+    generation: int
+    grader: str
+
+
+def denial_words(run: Run, denied: Mapping[TextUnderGrader, Collection[str]]) -> dict[TextUnderGrader, dict[str, str]]:
+    """By text and criterion, what a grader wrote about a point that it denied; criteria without such words are absent.
+
+    `denied` has the criteria of interest. The keys of the journal are read to the end, so call this once for all texts.
+    """
+    words: dict[TextUnderGrader, dict[str, str]] = {}
+    if not any(denied.values()):
+        return words
+    with run.read() as journal:
+        wanted = {text.combination for text in denied}
+        combinations = combinations_of(journal, wanted)
+        journal.limit_calls(wanted)
+        for call in journal.calls("grade"):
+            key = call.key
+            assert isinstance(key, GradeKey)  # the stage holds grading calls only
+            text = TextUnderGrader(key.student, key.combination, key.generation, key.grader)
+            if text in denied and isinstance(call.outcome, Reply) and not is_human(key.grader):
+                found = _words_in(run, combinations[key.combination], call.outcome.text, denied[text])
+                words[text] = {**found, **words.get(text, {})}
+    return words
+
+
+def _words_in(run: Run, combination: Combination, reply: str, denied: Collection[str]) -> dict[str, str]:
+    """What one reply says about the denied criteria that it denies itself, or about the outcome that it names."""
+    rubric = rubric_of(combination.skills, combination.topic, phrases=run.phrases)
+    points = read_grades(rubric, reply).by_name(rubric) or {}
+    if rubric.has_outcomes:
+        words = outcome_words(reply)
+        return {name: words for name in denied if words and points.get(name) == 1.0}
+    about = {
+        criterion.name: words_about(rubric, index, reply)
+        for index, criterion in enumerate(rubric.criteria)
+        if criterion.name in denied and points.get(criterion.name) == 0.0
+    }
+    return {name: words for name, words in about.items() if words}

@@ -13,16 +13,16 @@ from skillmix.checkers.registry import ENTRY_POINTS
 from skillmix.grading.answers import Rules
 from skillmix.grading.points import text_score
 from skillmix.hashing import digest
-from skillmix.runs.reading.deciding import ballot_of
-from skillmix.runs.reading.graded_conversations import (
+from skillmix.runs.run import Run
+from skillmix.runs.texts import (
+    JudgedConversation,
     WrittenConversation,
-    conversations_with,
     graded_conversations,
+    judged_conversations,
+    votes_by_grader,
     written_conversations,
 )
-from skillmix.runs.run import Run, RunGrader
-from skillmix.runs.texts import votes_by_grader
-from skillmix.runs.verdicts import JudgedConversation, judged_conversations
+from skillmix.runs.verdicts import RunGrader, ballot_of
 
 READER_VERSION: Final = 5
 """To be raised whenever the same replies could be decided otherwise; a test notices changed code."""
@@ -149,8 +149,11 @@ class OpenDecisions(AbstractContextManager["OpenDecisions"]):
 
     def of(self, student: str, keys: Iterable[tuple[str, int]]) -> list[DecidedConversation]:
         """The conversations of a student with these combinations and generations, as far as they have begun."""
-        run = self._rules.run
-        begun, graded = conversations_with(run, self.journal, student, keys)
+        run, wanted = self._rules.run, {(student, *key) for key in keys}
+        self.journal.limit_calls({combination for _, combination, _ in wanted})
+        source = written_conversations(run, self.journal, student=student, with_uncounted=True)
+        begun = [one for one in source if one.key in wanted]
+        graded = graded_conversations(run, self.journal, begun, student=student)
         judged = judged_conversations(run, graded, self._code, workers=1)
         decided = {one.conversation.text.conversation: self._rules.decide(one) for one in judged}
         return [DecidedConversation(written, decided.get(written.key, ())) for written in begun]
