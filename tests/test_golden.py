@@ -1,14 +1,13 @@
-"""Golden files: what must not change by accident. `make golden` writes them anew."""
+"""Golden files: what must not change by accident. `make golden` writes them again."""
 
-import json
 import os
 from pathlib import Path
 
 import pytest
 
-from skillmix.catalog.combinations import combination_of, draw_combinations
+from skillmix.catalog.combinations import combination_of
 from skillmix.catalog.files import load_catalog
-from skillmix.commands.catalog import combination_json, wanted_draw
+from skillmix.commands import main
 from skillmix.prompts.prompt_set import load_prompts
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -21,12 +20,10 @@ def compare(name: str, content: str) -> None:
     assert content == path.read_text(encoding="utf-8")
 
 
-def test_combinations_are_those_of_the_committed_file() -> None:
-    drawn = draw_combinations(wanted_draw("paper", "held-out", k=5, seed=0), 100)
+def test_combinations_are_those_of_the_committed_file(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["combinations", "paper", "--setting", "held-out", "--k", "5", "--n", "100", "--seed", "0", "--json"])
 
-    shown = json.dumps([combination_json(c) for c in drawn], ensure_ascii=False, indent=1)
-
-    compare("combinations-paper-held-out-k5-n100-seed0.json", shown + "\n")
+    compare("combinations-paper-held-out-k5-n100-seed0.json", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("k", [1, 3])

@@ -74,7 +74,7 @@ def test_answers_are_counted_at_the_end_and_the_exit_status_names_the_signal(in_
 
     assert process.returncode == 128 + number
     assert "ann: 1 of 5 texts answered" in errors and "bo: 0 of 5 texts answered" in errors
-    assert "Traceback" not in errors and errors.endswith("run the same command again to go on\n")
+    assert "Traceback" not in errors and errors.endswith("run the same command again to continue\n")
     # Nothing is left beside the file, so that the file alone can be sent to somebody.
     assert {p.name for p in Path("runs/people/journal").glob("human-ann*")} == {
         "human-ann.sqlite",

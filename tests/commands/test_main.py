@@ -59,7 +59,7 @@ BAD = {
     "missing log": ["import-inspect", "nowhere.eval", "--run", "r"],
     "empty log": ["import-inspect", "empty.jsonl", "--run", "r"],
     "folder as a log": ["import-inspect", ".", "--run", "r"],
-    "share of no run": ["share", "nowhere", "--output", "out", "--organization", "Example Lab"],
+    "share of no run": ["share", "nowhere", "--output", "out"],
     "missing folder": ["import-reference", "nowhere", "--run", "r"],
     "folder without records": ["import-reference", ".", "--run", "r"],
     "missing run": ["scores", "nowhere"],

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from skillmix.commands import main, parser_of_all
+from skillmix.commands import ORDER, main, parser_of_all
+from skillmix.commands.shared import COMMANDS
 
 HEAVY = "torch transformers gguf aiohttp jinja2 matplotlib numpy peft pyarrow pydantic rich yaml"
 WITHOUT_JSON = {"completion", "export", "init", "import-inspect", "import-texts", "import-reference", "merge", "schema"}
@@ -38,6 +39,18 @@ def test_every_command_says_in_a_sentence_what_it_does() -> None:
     for name, parser in commands().items():
         about = parser.description or ""
         assert about[:1].isupper() and about.endswith("."), name
+
+
+def test_every_argument_of_every_command_has_a_help_text() -> None:
+    without = [
+        f"{name} {action.dest}"
+        for name, parser in commands().items()
+        for action in parser._actions
+        if not (action.help or "").strip()
+    ]
+
+    assert without == []
+    assert set(ORDER) == set(COMMANDS), "each command has its place in the list of all"
 
 
 def test_every_command_has_json_but_those_that_only_write_files() -> None:

@@ -1,6 +1,7 @@
 """Grading by code: alone, beside a model, and refused where it could not decide."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,6 @@ import yaml
 
 from skillmix.catalog.files import load_catalog
 from skillmix.commands import main
-from skillmix.commands.catalog import CatalogView, show_catalog
-from skillmix.commands.one_text import NamedCombination, graded_text
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import experiment_of
 from skillmix.experiment.plan import settings_by_model
@@ -21,6 +20,7 @@ from skillmix.runs.text_rows import run_texts
 from skillmix.scores.scoring import run_scores
 from skillmix.scores.status import run_status
 from skillmix.steps.run import run_experiment
+from tests.commands.command_line import give_input, run
 
 TEXT = "Every loaf must rest, every crust must crack, every baker must wait for the bread."
 
@@ -49,18 +49,28 @@ def experiment(folder: Path, grader: str, *, catalog: str = "verifiable") -> Pat
     return path
 
 
-def graded(skills: str, text: str, grader: str = "rules:") -> Any:
-    named = NamedCombination("verifiable", skills, "Sourdough bread")
-    return graded_text(named, text, grader=grader, variant="gpt", seed=0, rules="default")
+@pytest.fixture
+def graded(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[str, str], Any]:
+    """Grade a text by code."""
+
+    def grade(skills: str, text: str) -> Any:
+        give_input(monkeypatch, text.encode())
+        status, out, _ = run(
+            capsys, "grade-text", "verifiable", "--skills", skills, "--topic", "Sourdough bread", "--json"
+        )
+        assert status == 0
+        return json.loads(out)
+
+    return grade
 
 
-def test_rules_grade_without_a_call_and_show_the_words() -> None:
+def test_rules_grade_without_a_call_and_show_the_words(graded: Callable[[str, str], Any]) -> None:
     result = graded("anaphora", TEXT)
 
-    assert all(result.points)
-    assert result.evidence()["anaphora"] in TEXT
-    assert "isocolon" in result.verdict.unrequested
-    assert "anaphora" not in result.verdict.unrequested
+    assert all(result["points"].values())
+    assert result["evidence"]["anaphora"] in TEXT
+    assert "isocolon" in result["unrequested"]
+    assert "anaphora" not in result["unrequested"]
 
 
 @pytest.mark.parametrize(
@@ -73,8 +83,8 @@ def test_rules_grade_without_a_call_and_show_the_words() -> None:
     ],
     ids=["skill", "topic", "sense", "length"],
 )
-def test_each_criterion_can_fail_alone(text: str, place: int) -> None:
-    assert graded("anaphora", text).points[place] is False
+def test_each_criterion_can_fail_alone(graded: Callable[[str, str], Any], text: str, place: int) -> None:
+    assert list(graded("anaphora", text)["points"].values())[place] == 0.0
 
 
 def test_a_run_graded_by_code_makes_no_grader_call(in_folder: Path) -> None:
@@ -176,14 +186,6 @@ def test_every_skill_of_the_catalogue_is_checkable(capsys: pytest.CaptureFixture
     assert all(skill["checkable"] for skill in skills)
     assert len({skill["category"] for skill in skills} - {"reserve"}) >= 8
     assert len(skills) - 5 == sum(skill["category"] != "reserve" for skill in skills)
-
-
-@pytest.mark.parametrize("name", ["paper", "verifiable"])
-def test_which_skills_code_can_check_does_not_depend_on_who_loaded_the_catalogue(name: str) -> None:
-    loaded, shown = load_catalog(name), show_catalog(name)
-
-    assert loaded.skills == shown.catalog.skills
-    assert CatalogView(loaded, shown.shipped).as_json() == shown.as_json()
 
 
 def test_packages_bring_checkers_by_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,10 @@
-"""The command line. Each module has the commands of one noun, with their parsers.
+"""The command line. Each module has the commands of one noun, each a function below the table of its options.
 
 `skillmix --help` loads every module of this folder, so they import what takes time inside their functions.
 
 Standard output is for data, standard error for everything else. Exit status 0: done; 1: finished with missing or
-unreadable items; 2: the user must change something; 128 + n: ended by signal n (130: Ctrl-C).
+unreadable items; 2: the user must change something; 3: batches wait at a provider; 128 + n: ended by signal n
+(130: Ctrl-C).
 """
 
 import logging
@@ -11,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -19,30 +20,26 @@ from typing import TYPE_CHECKING, Any, Final
 from skillmix import __version__
 from skillmix.catalog.own_code import trusting_code
 from skillmix.commands import catalog, dataset, exchange, graders, one_text, results, run, start
-from skillmix.commands.shared import Command, CommandParser
+from skillmix.commands.shared import COMMANDS, Command, CommandParser
 from skillmix.errors import LOG, Interrupted, UserError, visible
 from skillmix.render import wrapped
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
-
-PARSERS = (
-    start.add_parsers,
-    run.add_parsers,
-    dataset.add_parsers,
-    run.add_training,
-    results.add_parsers,
-    exchange.add_share,
-    graders.add_calibrate,
-    exchange.add_imports,
-    results.add_report,
-    graders.add_annotate,
-    catalog.add_parsers,
-    one_text.add_parsers,
-    start.add_models,
+MODULES: Final = (catalog, dataset, exchange, graders, one_text, results, run, start)
+"""The modules that fill the table of commands."""
+ORDER: Final = (
+    *("init", "schema", "completion", "run", "generate", "grade", "evaluate", "dataset", "train", "merge", "status"),
+    *("scores", "compare", "texts", "graders", "export", "share", "calibrate", "import-texts", "import-reference"),
+    *("import-inspect", "report", "annotate", "catalog", "combinations", "novelty", "frequency", "prompts"),
+    *("parse-reply", "grade-text", "models"),
 )
-"""Add commands to the parser, in the order of `skillmix --help`."""
+"""The commands in the order of `skillmix --help`."""
+_TO_BEGIN: Final = (
+    "To begin: `skillmix run smoke` tries it with simulated models, `skillmix run quickstart` with a small model on "
+    "this machine, and `skillmix init evaluate` writes a file for your own model. `skillmix --help` lists all commands."
+)
 
 
 @cache
@@ -54,8 +51,8 @@ def parser_of_all() -> CommandParser:
     )
     parser.add_argument("--version", action="version", version=f"skillmix {__version__}")
     commands: Any = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for add_parsers in PARSERS:
-        add_parsers(commands)
+    for name in ORDER:
+        COMMANDS[name].add_to(commands)
     parser.set_defaults(whole=parser)
     return parser
 
@@ -72,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         getattr(options, "parser", parser).refuse(unknown)
     if not hasattr(options, "command"):
-        parser.ask_for_command()
+        parser.exit_with("skillmix needs a command.", _TO_BEGIN)
     LOG.setLevel(logging.WARNING if options.quiet else logging.INFO)
     command: Command = options.command
     try:
@@ -97,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("hint: Check the path, its permissions and the space on the disk.", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
-        print("interrupted; run the same command again to go on", file=sys.stderr)
+        print("interrupted; run the same command again to continue", file=sys.stderr)
         return 128 + getattr(stop, "number", signal.SIGINT)
 
 
@@ -106,34 +103,13 @@ _SOON_S: Final = 0.01
 
 @contextmanager
 def ending_like_ctrl_c() -> Iterator[None]:
-    """Raise `Interrupted` on both signals, unless a signal is ignored (as under nohup) or has another handler."""
-    # The ranks of a distributed training cannot agree on a step to stop at; their launcher's signal must end them.
-    is_alone = int(os.environ.get("WORLD_SIZE") or 1) == 1
-    before = {}
-    if is_alone and threading.current_thread() is threading.main_thread():
-        for name in ("SIGTERM", "SIGHUP"):
-            number = getattr(signal, name, None)  # Windows has no SIGHUP
-            if number is not None and signal.getsignal(number) == signal.SIG_DFL:
-                before[number] = signal.signal(number, _end)
-    hook = sys.unraisablehook
-    if before:
-        sys.unraisablehook = _sending_again(hook)
-    try:
-        yield
-    finally:
-        sys.unraisablehook = hook
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    """Raise `Interrupted` on SIGTERM and SIGHUP, unless the signal is ignored (as under nohup) or has a handler."""
 
-
-def _end(number: int, _: object) -> None:
-    raise Interrupted(number)
-
-
-def _sending_again(hook: "Callable[[UnraisableHookArgs], object]") -> "Callable[[UnraisableHookArgs], object]":
-    """A hook for errors that nobody can catch: a signal that came while an object was finalized comes again soon."""
+    def end(number: int, _: object) -> None:
+        raise Interrupted(number)
 
     def send_again(problem: "UnraisableHookArgs") -> None:
+        # Nobody can catch an error of a finalizer, so a signal that came during one is sent again soon.
         if not isinstance(problem.exc_value, KeyboardInterrupt):
             hook(problem)
             return
@@ -142,4 +118,20 @@ def _sending_again(hook: "Callable[[UnraisableHookArgs], object]") -> "Callable[
         again.daemon = True
         again.start()
 
-    return send_again
+    # The ranks of a distributed training cannot agree on a step to stop at; their launcher's signal must end them.
+    is_alone = int(os.environ.get("WORLD_SIZE") or 1) == 1
+    before = {}
+    if is_alone and threading.current_thread() is threading.main_thread():
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)  # Windows has no SIGHUP
+            if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+                before[number] = signal.signal(number, end)
+    hook = sys.unraisablehook
+    if before:
+        sys.unraisablehook = send_again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -68,11 +68,6 @@ def cost_line(*, called: int, found: int, seconds: float, cpu_seconds: float, co
     return f"cost: {', '.join(facts)}"
 
 
-def command_lines(commands: Sequence[tuple[str, str]]) -> list[str]:
-    """Commands to try, each with a shell comment that says what it does."""
-    return ["try next:", *(f"  {command}  # {about}" for command, about in commands)] if commands else []
-
-
 _COUNT = 3
 
 
@@ -97,17 +92,25 @@ def run_name(run: Run) -> str:
 def next_commands(ended: Ended, *, program: str) -> list[tuple[str, str]]:
     """Commands as a user types them, each with what it does."""
     trust = " --trust-code" if ended.run.catalog.code is not None else ""
-    return [(command + trust, what) for command, what in islice(_all(ended, program), _COUNT)]
+    return [(f"{line}{trust}", what) for line, what in islice(_all(ended, program), _COUNT)]
 
 
 def _all(ended: Ended, program: str) -> Iterator[tuple[str, str]]:
+    """Every command that fits the run, the most useful first."""
     name = run_name(ended.run)
     experiment = load_experiment(ended.file, changes=ended.changes)
     if ended.scored.scores:
         students = {score.student for score in ended.scored.scores}
         plans = (plan for step in experiment.steps if isinstance(step, ReportStep) for plan in step.contrasts)
         plan = next((plan for plan in plans if {plan.student, plan.against} <= students), None)
-        student, k = (plan.student, plan.k) if plan else _worth_reading(ended.scored)
+        gain = max(ended.scored.changes, key=lambda change: change.row.found, default=None)
+        if plan:
+            student, k = plan.student, plan.k
+        elif gain is not None and gain.row.found > 0:
+            student, k = gain.student, gain.row.k
+        else:
+            best = max(ended.scored.scores, key=lambda s: (s.metric == "full_marks", s.value or 0.0, s.k))
+            student, k = best.student, best.k
         chosen = ["--student", student, "--k", str(k)]
         yield f"{program} {join(['texts', name, '--n', '3', *chosen])}", f"the best texts of {student}"
         if not ended.has_report:
@@ -132,15 +135,6 @@ def _all(ended: Ended, program: str) -> Iterator[tuple[str, str]]:
 
 
 _ECHO = "echo 'Write a sentence of your own here.'"
-
-
-def _worth_reading(scored: ScoredRun) -> tuple[str, int]:
-    """The tuned student and k with the largest gain found; without one, the student and k with the best score."""
-    found = max(scored.changes, key=lambda change: change.row.found, default=None)
-    if found is not None and found.row.found > 0:
-        return found.student, found.row.k
-    best = max(scored.scores, key=lambda s: (s.metric == "full_marks", s.value or 0.0, s.k))
-    return best.student, best.k
 
 
 def _own_text(experiment: Experiment) -> str | None:

@@ -4,78 +4,77 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skillmix.commands.run import add_change_options, add_on_option, add_step_option, run
-from skillmix.commands.shared import Commands, add_command, positive, print_json
+from skillmix.commands.run import CHANGES, ON, STEP, run
+from skillmix.commands.shared import OptionGroup, command, option, positive, print_json
 from skillmix.errors import LOG, UserError
 from skillmix.render import plural
 
 if TYPE_CHECKING:
-    from skillmix.datasets.counts import LeftOut
     from skillmix.experiment.recipes import DataRecipe
 
 
-def add_parsers(commands: Commands) -> None:
-    """Add the command `dataset`."""
-    parser = add_command(commands, "dataset", dataset)
-    parser.set_defaults(stage="dataset")
-    parser.add_argument("sources", nargs="+", metavar="EXPERIMENT.yaml | RUN …", help="an experiment, or runs")
-    steps = parser.add_argument_group("with an experiment")
-    add_step_option(steps)
-    add_change_options(steps)
-    add_on_option(steps)
-    _add_run_options(parser.add_argument_group("with runs"))
-
-
-def _add_run_options(runs: "argparse._ArgumentGroup") -> None:
-    runs.add_argument("--recipe", help="D(1), D(1,2), … or ablation; leaves out every text that the recipe forbids")
-    runs.add_argument(
-        "--k", type=positive, nargs="+", help="every text with these numbers of skills; a leak is an error"
-    )
-    runs.add_argument(
-        "--skills", choices=("train", "all"), help="skills of texts with k = 1 (default: all in a recipe, else train)"
-    )
-    runs.add_argument("--size", type=positive, help="number of texts; a smaller set is part of a larger one")
-    runs.add_argument("--shares", metavar="K=PART,…", default="", help="parts of each k in the set, such as 1=1,2=3")
-    runs.add_argument(
-        "--graders", nargs="+", metavar="NAME", help="graders that must all give full marks (default: every grader)"
-    )
-    runs.add_argument("--writers", nargs="+", metavar="NAME", help="only texts of these students")
-    runs.add_argument("--prompts", metavar="DIR", help="prompt set of the training prompts (default: the first run's)")
-    runs.add_argument("--partition", help="partition that decides what is held out (default: the first run's)")
-    runs.add_argument("--evaluations", nargs="+", default=[], metavar="FILE", help="combinations to keep out")
-    runs.add_argument(
-        "--names",
-        choices=("list", "strict"),
-        default="list",
-        help="list texts that name held-out skills on the data card, or refuse them (default: list)",
-    )
-    runs.add_argument(
-        "--shown",
-        choices=("refuse", "drop", "count"),
-        help="texts that show a reserved pair or two held-out skills, where code can tell (default: the first run's)",
-    )
-    runs.add_argument(
-        "--only-requested", action="store_true", help="leave out texts that show a skill that was not requested"
-    )
-    runs.add_argument("--reserved", type=float, default=0.2, help="share of the skill sets to keep out (default 0.2)")
-    runs.add_argument(
-        "--near-duplicates",
-        type=float,
-        default=0.7,
-        help="overlap from which a text counts as a copy (default 0.7); 0 removes only exact copies",
-    )
-    runs.add_argument(
-        "--validation", type=float, default=0.05, help="share of the combinations for validation (default 0.05)"
-    )
-    runs.add_argument(
-        "--preferences",
-        type=Path,
-        metavar="FILE",
-        help="also write pairs of texts with and without full marks to FILE.jsonl or FILE.parquet, for DPO",
-    )
-    runs.add_argument("--output", type=Path, metavar="DIR", help="default: dataset/ in the first run's folder")
-
-
+@command(
+    "dataset",
+    option("sources", nargs="+", metavar="EXPERIMENT.yaml | RUN …", help="an experiment, or runs"),
+    OptionGroup("with an experiment", (STEP, *CHANGES, ON)),
+    OptionGroup(
+        "with runs",
+        (
+            option("--recipe", help="D(1), D(1,2), … or ablation; leaves out every text that the recipe forbids"),
+            option("--k", type=positive, nargs="+", help="every text with these numbers of skills; a leak is an error"),
+            option(
+                "--skills",
+                choices=("train", "all"),
+                help="skills of texts with k = 1 (default: all in a recipe, else train)",
+            ),
+            option("--size", type=positive, help="number of texts; a smaller set is part of a larger one"),
+            option("--shares", metavar="K=PART,…", default="", help="parts of each k in the set, such as 1=1,2=3"),
+            option(
+                "--graders",
+                nargs="+",
+                metavar="NAME",
+                help="graders that must all give full marks (default: every grader)",
+            ),
+            option("--writers", nargs="+", metavar="NAME", help="only texts of these students"),
+            option("--prompts", metavar="DIR", help="prompt set of the training prompts (default: the first run's)"),
+            option("--partition", help="partition that decides what is held out (default: the first run's)"),
+            option("--evaluations", nargs="+", default=[], metavar="FILE", help="combinations to keep out"),
+            option(
+                "--names",
+                choices=("list", "strict"),
+                default="list",
+                help="list texts that name held-out skills on the data card, or refuse them (default: list)",
+            ),
+            option(
+                "--shown",
+                choices=("refuse", "drop", "count"),
+                help="texts that show a reserved pair or two held-out skills, where code can tell (default: the first "
+                "run's)",
+            ),
+            option(
+                "--only-requested", action="store_true", help="leave out texts that show a skill that was not requested"
+            ),
+            option("--reserved", type=float, default=0.2, help="share of the skill sets to keep out (default 0.2)"),
+            option(
+                "--near-duplicates",
+                type=float,
+                default=0.7,
+                help="overlap from which a text counts as a copy (default 0.7); 0 removes only exact copies",
+            ),
+            option(
+                "--validation", type=float, default=0.05, help="share of the combinations for validation (default 0.05)"
+            ),
+            option(
+                "--preferences",
+                type=Path,
+                metavar="FILE",
+                help="also write pairs of texts with and without full marks to FILE.jsonl or FILE.parquet, for DPO",
+            ),
+            option("--output", type=Path, metavar="DIR", help="default: dataset/ in the first run's folder"),
+        ),
+    ),
+    stage="dataset",
+)
 def dataset(options: argparse.Namespace) -> int:
     """Collect conversations with full marks as training data, from an experiment's dataset steps or from runs."""
     if any(source.endswith((".yaml", ".yml")) for source in options.sources):
@@ -102,8 +101,8 @@ def _dataset_of_runs(options: argparse.Namespace) -> int:
     recipe = _recipe(options)
     for name in ("reserved", "near_duplicates", "validation"):
         if not 0 <= getattr(options, name) <= 1:
-            option = f"--{name.replace('_', '-')} {getattr(options, name):g}"
-            raise UserError(f"{option} is not a share.", hint="Give a number from 0 to 1.")
+            given = f"--{name.replace('_', '-')} {getattr(options, name):g}"
+            raise UserError(f"{given} is not a share.", hint="Give a number from 0 to 1.")
     written = dataset_of_runs(
         FromRuns(
             runs=options.sources,
@@ -123,7 +122,18 @@ def _dataset_of_runs(options: argparse.Namespace) -> int:
             preferences=options.preferences,
         )
     )
-    _print_left_out(written.left, recipe.name)
+    left = written.left
+    counts = {
+        "with less than full marks": left.less,
+        "undecided: votes are missing or cannot be read": left.undecided,
+        "of conversations that are not over": left.unfinished,
+        "without all turns of a conversation": left.not_conversations,
+        **{f"outside of {recipe.name}: {why}": count for why, count in left.outside.items()},
+        **{f"left out: {why}": count for why, count in {**left.removed, **left.shown}.items()},
+    }
+    for why, count in counts.items():
+        if count:
+            LOG.warning(f"{plural(count, 'text')} {why}")
     if options.json:
         print_json(written.as_json())
     else:
@@ -131,10 +141,11 @@ def _dataset_of_runs(options: argparse.Namespace) -> int:
         if written.preferences is not None:
             print(written.preferences.file)
             LOG.info(f"{plural(written.preferences.pairs, 'pair')} of texts in {written.preferences.file}")
-    return 1 if written.left.undecided or written.left.unfinished else 0
+    return 1 if left.undecided or left.unfinished else 0
 
 
 def _recipe(options: argparse.Namespace) -> "DataRecipe":
+    """The recipe that `--recipe` names, or that `--k`, `--size` and `--shares` make."""
     from skillmix.experiment.recipes import plain_recipe, recipe_named
 
     if options.recipe and (options.k or options.shares):
@@ -144,7 +155,14 @@ def _recipe(options: argparse.Namespace) -> "DataRecipe":
         )
     if options.recipe:
         return recipe_named(options.recipe, size=options.size, skills=options.skills)
-    shares = _shares(options.shares)
+    form = "Write K=PART,K=PART, such as 1=1,2=3."
+    try:
+        pairs = [part.split("=") for part in options.shares.split(",") if part.strip()]
+        shares = {int(k): float(part) for k, part in pairs}
+    except ValueError:
+        raise UserError(f"--shares {options.shares!r} cannot be read.", hint=form) from None
+    if any(k < 1 or not 0 < part < float("inf") for k, part in shares.items()):
+        raise UserError(f"--shares {options.shares!r} has a k below 1, or a part that is not above 0.", hint=form)
     ks = options.k or sorted(shares)
     if shares and (options.size is None or set(ks) != set(shares)):
         raise UserError(
@@ -152,31 +170,3 @@ def _recipe(options: argparse.Namespace) -> "DataRecipe":
             hint="Write for example --size 1000 --shares 1=1,2=3.",
         )
     return plain_recipe(ks, size=options.size, skills=options.skills, shares=shares)
-
-
-def _print_left_out(left: "LeftOut", recipe: str) -> None:
-    counts = {
-        "with less than full marks": left.less,
-        "undecided: votes are missing or cannot be read": left.undecided,
-        "of conversations that are not over": left.unfinished,
-        "without all turns of a conversation": left.not_conversations,
-        **{f"outside of {recipe}: {why}": count for why, count in left.outside.items()},
-        **{f"left out: {why}": count for why, count in {**left.removed, **left.shown}.items()},
-    }
-    for why, count in counts.items():
-        if count:
-            LOG.warning(f"{plural(count, 'text')} {why}")
-
-
-def _shares(text: str) -> dict[int, float]:
-    try:
-        pairs = [part.split("=") for part in text.split(",") if part.strip()]
-        shares = {int(k): float(part) for k, part in pairs}
-    except ValueError:
-        raise UserError(f"--shares {text!r} cannot be read.", hint="Write K=PART,K=PART, such as 1=1,2=3.") from None
-    if any(k < 1 or not 0 < part < float("inf") for k, part in shares.items()):
-        raise UserError(
-            f"--shares {text!r} has a k below 1, or a part that is not above 0.",
-            hint="Write K=PART,K=PART, such as 1=1,2=3.",
-        )
-    return shares

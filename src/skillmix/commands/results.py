@@ -1,27 +1,24 @@
-"""Commands that show the results of a run: `status`, `scores`, `compare`, `texts`, `graders` and `export`."""
+"""Commands that show the results of a run: `status`, `scores`, `compare`, `texts`, `graders` and `report`."""
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from shlex import quote
+from typing import TYPE_CHECKING, Final
 
 from skillmix.commands.shared import (
-    METRIC_NAMES,
-    Commands,
+    RULES,
+    RUN,
+    TRUST,
     above_zero,
-    add_command,
-    add_trust_option,
+    command,
     not_negative,
+    option,
     positive,
-    print_first,
     print_json,
     print_notes,
-    print_outcomes,
-    print_result,
-    print_scores,
-    score_rows,
 )
 from skillmix.errors import LOG, UserError
 from skillmix.render import (
@@ -40,78 +37,17 @@ from skillmix.render import (
 
 if TYPE_CHECKING:
     from skillmix.runs.run import Run
-    from skillmix.runs.text_rows import TextRow, TextUnderGrader
+    from skillmix.runs.text_rows import TextRow
     from skillmix.scores.cells import CellScore
-    from skillmix.scores.pairs import BestText, DifferingTexts
+    from skillmix.scores.outcomes import OutcomeScore
+    from skillmix.scores.pairs import BestText
+    from skillmix.scores.scoring import ScoredRun
 
-    DenialWords = Mapping[TextUnderGrader, Mapping[str, str]]
-    from skillmix.catalog.novelty import MeasuredFrequencies
-
-
-def add_parsers(commands: Commands) -> None:
-    """Add the commands that read a run."""
-    parser = add_command(commands, "status", status)
-    add_trust_option(parser)
-    parser.add_argument("run", metavar="RUN")
-
-    parser = add_command(commands, "scores", scores)
-    add_trust_option(parser)
-    parser.add_argument("run", metavar="RUN")
-    parser.add_argument("--rules", help="default or paper (default: the run's own)")
-    parser.add_argument("--metric", default="full_marks", choices=METRIC_NAMES, help="default: full_marks")
-    parser.add_argument("--wide", action="store_true", help="print every metric and count, one row for each k")
-    parser.add_argument(
-        "--sets", action="store_true", help="add rows for reserved and for seen skill sets of train skills"
-    )
-    parser.add_argument(
-        "--fail-below",
-        action="append",
-        default=[],
-        type=_floor,
-        metavar="[STUDENT=]SHARE",
-        help="exit with status 1 if a score of --metric is below this share or unknown; may be repeated",
-    )
-
-    parser = add_command(commands, "compare", compare)
-    add_trust_option(parser)
-    parser.add_argument("run", metavar="RUN")
-    parser.add_argument("first", metavar="A", help="a student of the run")
-    parser.add_argument("second", metavar="B", help="another student; differences are B minus A")
-    parser.add_argument("--metric", default="full_marks", choices=METRIC_NAMES, help="default: full_marks")
-    parser.add_argument("--rules", help="default or paper (default: the run's own)")
-    parser.add_argument("--wide", action="store_true", help="print every column")
-    parser.add_argument(
-        "--texts", type=positive, metavar="N", help="also show N combinations on which A and B differ, with their texts"
-    )
-
-    parser = add_command(commands, "texts", texts)
-    add_trust_option(parser)
-    parser.add_argument("run", metavar="RUN")
-    parser.add_argument("--n", type=positive, default=10, help="number of texts (default 10)")
-    parser.add_argument("--student", help="only texts of this student")
-    parser.add_argument("--k", type=not_negative, help="only texts with this number of skills")
-    parser.add_argument("--worst", action="store_true", help="show texts with the fewest points first")
-
-    parser = add_command(commands, "graders", graders)
-    add_trust_option(parser)
-    parser.add_argument("runs", nargs="+", metavar="RUN")
-    parser.add_argument(
-        "--truth",
-        metavar="GRADER",
-        help="compare with this grader, with rules (code) or with people (default: people, else code, else another)",
-    )
-    parser.add_argument("--rules", help="default or paper (default: each run's own)")
-    parser.add_argument("--wide", action="store_true", help="print every measure, and a table by skill")
-
-    parser = add_command(commands, "export", export, has_json=False)
-    add_trust_option(parser)
-    parser.add_argument("run", metavar="RUN")
-    parser.add_argument("--what", choices=("texts", "votes", "calls"), required=True)
-    parser.add_argument("--format", choices=("jsonl", "parquet"), default="jsonl")
-    parser.add_argument("--rules", help="default or paper (default: the run's own)")
-    parser.add_argument("--output", type=Path, help="default: a file in the run's folder")
+_METRICS: Final = ("full_marks", "all_skills", "skill_fraction")
+_METRIC: Final = option("--metric", default="full_marks", choices=_METRICS, help="default: full_marks")
 
 
+@command("status", TRUST, RUN)
 def status(options: argparse.Namespace) -> int:
     """Count the calls of a run that are done, missing, failed or unreadable, and show its steps."""
     from skillmix.runs.run import open_run
@@ -155,10 +91,28 @@ def _floor(text: str) -> tuple[str, float]:
     return student, least
 
 
+@command(
+    "scores",
+    TRUST,
+    RUN,
+    RULES,
+    _METRIC,
+    option("--wide", action="store_true", help="print every metric and count, one row for each k"),
+    option("--sets", action="store_true", help="add rows for reserved and for seen skill sets of train skills"),
+    option(
+        "--fail-below",
+        action="append",
+        default=[],
+        type=_floor,
+        metavar="[STUDENT=]SHARE",
+        help="exit with status 1 if a score of --metric is below this share or unknown; may be repeated",
+    ),
+)
 def scores(options: argparse.Namespace) -> int:
     """Print the score table of a run, or its outcomes where graders name outcomes."""
     from skillmix.runs.run import open_run
     from skillmix.scores.scoring import scored_run, students_without_scores
+    from skillmix.scores.table import cut_lines, set_table, trained_note
 
     run = open_run(options.run)
     if run.has_outcomes:
@@ -174,29 +128,19 @@ def scores(options: argparse.Namespace) -> int:
     ungraded = students_without_scores(run, scores)
     print_notes(f"the texts of {student} have no gradings yet, and are in no row" for student in ungraded)
     print_notes(scored.notes)
-    from skillmix.scores.table import cut_lines, set_table, trained_note
-
     for line in cut_lines(scores):
         LOG.warning(f"cut: {line}")
-    if options.json:
-        print_json(score_rows(scores, by_sets=options.sets))
-    elif scores:
-        print_first(scored)
-        print_scores(scores, run=options.run, metric=options.metric, wide=options.wide)
+    print_scores(
+        scored, run=options.run, as_json=options.json, metric=options.metric, wide=options.wide, by_sets=options.sets
+    )
     if not options.json:
-        print_result(scored, run=options.run)
         for part in (set_table(scores), trained_note(scores)):
             if part:
                 print(f"\n{part if part.startswith('|') else wrapped(part, indent=2)}")
     sys.stdout.flush()
-    return _status_of_floors(scores, options.metric, options.fail_below)
-
-
-def _status_of_floors(scores: "Sequence[CellScore]", metric: str, floors: Sequence[tuple[str, float]]) -> int:
-    """The exit status: 1, after a line for each score that is below a floor or unknown, else 0."""
     status = 0
-    for student, least in floors:
-        rows = [s for s in scores if s.metric == metric and s.sets == "all" and student in ("", s.student)]
+    for student, least in options.fail_below:
+        rows = [s for s in scores if s.metric == options.metric and s.sets == "all" and student in ("", s.student)]
         if not rows:
             known = list(dict.fromkeys(score.student for score in scores))
             raise UserError(
@@ -206,13 +150,81 @@ def _status_of_floors(scores: "Sequence[CellScore]", metric: str, floors: Sequen
         for row in (row for row in rows if row.value is None or row.value < least):
             status = 1
             value = "unknown" if row.value is None else f"{row.value:.3f}, below {least:g}"
-            LOG.warning(f"failed: {metric} of {row.student} by {row.grader}, {row.setting}, k = {row.k}: {value}")
+            place = f"{row.student} by {row.grader}, {row.setting}, k = {row.k}"
+            LOG.warning(f"failed: {options.metric} of {place}: {value}")
     return status
 
 
+def print_scores(
+    scored: "ScoredRun",
+    *,
+    run: str,
+    as_json: bool,
+    metric: str = "full_marks",
+    wide: bool = False,
+    by_sets: bool = False,
+) -> None:
+    """Print which students miss the format, the scores, the main result and every tuned student against its base.
+
+    As JSON, `by_sets` adds the skill sets, and how many combinations were trained on.
+    """
+    from skillmix.commands.closing import shown_lines
+    from skillmix.scores.table import NOTE, WIDE_NOTE, score_table, score_title, wide_table
+
+    scores: Sequence[CellScore] = scored.scores
+    if as_json:
+        hidden = set() if by_sets else {"sets", "trained_on", "seen_pairs"}
+        rows = (score.json_row() for score in scores)
+        print_json([{name: value for name, value in row.items() if name not in hidden} for row in rows])
+        return
+    for line in scored.format_first if scores else ():
+        print(f"{wrapped(line, indent=2)}\n")
+    if scores and wide:
+        print(f"{wide_table(scores)}\n\n{wrapped(WIDE_NOTE)}")
+    elif scores:
+        print(f"{score_title(scores, metric)}:\n\n{score_table(scores, metric)}\n\n{wrapped(NOTE)}")
+        others = " or ".join(name for name in _METRICS if name != metric)
+        more = f"skillmix scores {quote(run)} --wide"
+        print(wrapped(f"More: {more} for every metric and count; --metric {others}; --json"))
+    lines = [*scored.result, *shown_lines(scored.changes, run=run)]
+    if lines:
+        print("\n" + "\n".join(wrapped(line, indent=2) for line in lines))
+
+
+def print_outcomes(run: "Run", *, name: str, as_json: bool) -> "list[OutcomeScore]":
+    """Print and return the outcomes of a run whose graders name them, and the differences between its students."""
+    from skillmix.scores.outcomes import run_outcome_changes, run_outcomes
+    from skillmix.scores.table import OUTCOME_NOTE, outcome_change_note, outcome_table, outcome_title
+
+    scores = run_outcomes(run)
+    if as_json:
+        print_json([score.json_row() for score in scores])
+    elif scores:
+        print(f"{outcome_title(scores)}:\n\n{outcome_table(scores)}\n\n{wrapped(OUTCOME_NOTE)}")
+        note = outcome_change_note(run_outcome_changes(run))
+        if note:
+            print("\n" + "\n".join(wrapped(line, indent=2) for line in note.splitlines()))
+        print(wrapped(f"More: skillmix texts {quote(name)}; --json"))
+    return scores
+
+
+@command(
+    "compare",
+    TRUST,
+    RUN,
+    option("first", metavar="A", help="a student of the run"),
+    option("second", metavar="B", help="another student; differences are B minus A"),
+    _METRIC,
+    RULES,
+    option("--wide", action="store_true", help="print every column"),
+    option(
+        "--texts", type=positive, metavar="N", help="also show N combinations on which A and B differ, with their texts"
+    ),
+)
 def compare(options: argparse.Namespace) -> int:
     """Compare two students of a run on the combinations that both have complete."""
     from skillmix.runs.run import open_run
+    from skillmix.runs.text_rows import TextUnderGrader, denial_words
     from skillmix.scores.pairs import (
         STILL_NEEDED,
         compare_students,
@@ -225,128 +237,78 @@ def compare(options: argparse.Namespace) -> int:
     comparison = compare_students(
         run, options.first, options.second, metric=options.metric, rules=options.rules, texts=options.texts or 0
     )
-    shown = comparison.texts
     if options.json:
         return print_json(asdict(comparison))
     print(f"{comparison_title(comparison)}:\n\n{comparison_table(comparison, wide=options.wide)}")
     print(f"\n{wrapped(comparison_note(comparison))}" + (f"\n{STILL_NEEDED}" if options.wide else ""))
-    differing = plural(comparison.differing, "combination")
-    if shown:
-        print(f"\n{len(shown)} of the {differing} on which they differ; * marks points that differ:\n")
-        print("\n\n".join(_both_texts(pair, _words_on_pairs(run, shown)) for pair in shown))
-    else:
+    differing, shown = plural(comparison.differing, "combination"), comparison.texts
+    if not shown:
         print(f"More: --texts 3 shows texts of the {differing} on which they differ; --wide; --json")
+        return 0
+    print(f"\n{len(shown)} of the {differing} on which they differ; * marks points that differ:\n")
+    sides = [
+        (best, TextUnderGrader(best.student, pair.combination, best.generation, pair.grader))
+        for pair in shown
+        for best in (pair.first, pair.second)
+    ]
+    words = denial_words(run, {key: _denied_without_reason(best) for best, key in sides})
+    columns = []
+    for best, key in sides:
+        own = words.get(key, {})
+        why = {n: grounds(best.evidence.get(n), best.reasons.get(n), grader_words=own.get(n)) for n in best.points}
+        text = (one_line(best.text) or "(no text)") + (f" [{CUT}]" if best.cut else "")
+        points = [point_line(name, point, why[name]) for name, point in best.points.items()]
+        columns.append([f"{best.student} ({share(best.value)})", text, "", *points])
+    blocks = []
+    for pair, first, second in zip(shown, columns[::2], columns[1::2], strict=True):
+        marked = [False] * 3 + [pair.first.points[name] != pair.second.points[name] for name in pair.first.points]
+        heading = f"{pair.grader}, {pair.setting}, k = {pair.k}: {'; '.join(pair.skills)} on {pair.topic}"
+        blocks.append(f"{wrapped(heading, indent=2)}\n\n{side_by_side(first, second, marked=marked)}")
+    print("\n\n".join(blocks))
     return 0
 
 
-def _words_on_pairs(run: "Run", pairs: "Sequence[DifferingTexts]") -> "DenialWords":
-    """What graders wrote about the points that they denied."""
-    from skillmix.runs.text_rows import TextUnderGrader, denial_words
-
-    denied = {
-        TextUnderGrader(best.student, pair.combination, best.generation, pair.grader): _without_reason(best)
-        for pair in pairs
-        for best in (pair.first, pair.second)
-    }
-    return denial_words(run, denied)
-
-
-def _without_reason(text: "BestText | TextRow") -> set[str]:
+def _denied_without_reason(text: "BestText | TextRow") -> set[str]:
     """The criteria whose point is denied without a reason of code."""
     return {name for name, point in text.points.items() if point is False and name not in text.reasons}
 
 
-def _to_explain(row: "TextRow") -> set[str]:
-    """The criteria on which the grader's words are shown: points that it denied, or the outcome that it named."""
-    if row.has_outcome:
-        return {row.outcome} if row.outcome and row.outcome not in row.reasons else set()
-    return _without_reason(row)
-
-
-def _both_texts(pair: "DifferingTexts", words: "DenialWords") -> str:
-    """A combination with the best text of each student, side by side, and the points that differ marked."""
-    from skillmix.runs.text_rows import TextUnderGrader
-
-    columns = []
-    for best in (pair.first, pair.second):
-        own = words.get(TextUnderGrader(best.student, pair.combination, best.generation, pair.grader), {})
-        points = [
-            point_line(
-                name, point, grounds(best.evidence.get(name), best.reasons.get(name), grader_words=own.get(name))
-            )
-            for name, point in best.points.items()
-        ]
-        text = one_line(best.text) or "(no text)"
-        columns.append(
-            [f"{best.student} ({share(best.value)})", f"{text}{f' [{CUT}]' if best.cut else ''}", "", *points]
-        )
-    marked = [pair.first.points[name] != pair.second.points[name] for name in pair.first.points]
-    heading = f"{pair.grader}, {pair.setting}, k = {pair.k}: {'; '.join(pair.skills)} on {pair.topic}"
-    return f"{wrapped(heading, indent=2)}\n\n{side_by_side(*columns, marked=[False, False, False, *marked])}"
-
-
+@command(
+    "texts",
+    TRUST,
+    RUN,
+    option("--n", type=positive, default=10, help="number of texts (default 10)"),
+    option("--student", help="only texts of this student"),
+    option("--k", type=not_negative, help="only texts with this number of skills"),
+    option("--worst", action="store_true", help="show texts with the fewest points first"),
+)
 def texts(options: argparse.Namespace) -> int:
     """Show texts of a run with their points and why points were lost, best first."""
     from skillmix.runs.run import open_run
-    from skillmix.runs.text_rows import denial_words, first_texts
+    from skillmix.runs.text_rows import TextUnderGrader, denial_words, first_texts
 
     run = open_run(options.run)
     rows, total = first_texts(run, options.n, student=options.student, k=options.k, worst=options.worst)
-    words = denial_words(run, {_text_key(row): _to_explain(row) for row in rows})
+    keys = [TextUnderGrader(row.student, row.combination, row.generation, row.grader) for row in rows]
+    # The grader's words are shown about points that it denied, or about the outcome that it named.
+    unexplained: list[Collection[str]] = []
+    for row in rows:
+        named = [row.outcome] if row.outcome is not None and row.outcome not in row.reasons else []
+        unexplained.append(named if row.has_outcome else _denied_without_reason(row))
+    found = denial_words(run, dict(zip(keys, unexplained, strict=True)))
+    words: list[Mapping[str, str]] = [found.get(key, {}) for key in keys]
     if options.json:
-        return print_json([{**asdict(row), "grader_words": words.get(_text_key(row), {})} for row in rows])
-    print(text_page(rows, words))
+        return print_json([{**asdict(row), "grader_words": own} for row, own in zip(rows, words, strict=True)])
+    names_grader = len({row.grader for row in rows}) > 1
+    pages = [_paragraph(row, own, names_grader=names_grader) for row, own in zip(rows, words, strict=True)]
+    print("\n\n".join(pages) or "There are no graded texts.")
     if total > len(rows):
         print(f"\n{len(rows)} of {total} graded texts. More: --n N, --worst, --student S, --k K, --json")
     return 0
 
 
-def _text_key(row: "TextRow") -> "TextUnderGrader":
-    from skillmix.runs.text_rows import TextUnderGrader
-
-    return TextUnderGrader(row.student, row.combination, row.generation, row.grader)
-
-
-def graders(options: argparse.Namespace) -> int:
-    """Print a card for each grader: agreement with the truth, bias, steadiness, cost, and corrected scores."""
-    from skillmix.scores.cards import CORRECTED_NOTE, NOTE, card_text, cards_as_json, run_cards
-
-    cards = run_cards(options.runs, truth=options.truth, rules=options.rules)
-    if options.json:
-        return print_json(cards_as_json(cards))
-    if not cards:
-        print("There are no graded texts.")
-        return 0
-    print("\n\n".join(card_text(card, wide=options.wide) for card in cards))
-    if any(card.by_kind for card in cards):
-        print(f"\n{wrapped(NOTE)}")
-    if any(card.corrected for card in cards):
-        print(wrapped(CORRECTED_NOTE))
-    if not options.wide and any(card.by_kind for card in cards):
-        print("More: --wide for alpha and a table by skill; --truth GRADER, rules or people; --json")
-    return 0
-
-
-def export(options: argparse.Namespace) -> int:
-    """Write the texts, votes or calls of a run to a file."""
-    from skillmix.exchange.export import export
-
-    path = export(
-        options.run, what=options.what, file_format=options.format, rules=options.rules, output=options.output
-    )
-    print(path)
-    return 0
-
-
-def text_page(rows: "Sequence[TextRow]", words: "DenialWords | None" = None) -> str:
-    """One paragraph for each text, for a terminal; the grader is named if there are several."""
-    several = len({row.grader for row in rows}) > 1
-    known = words or {}
-    pages = [_paragraph(row, known.get(_text_key(row), {}), names_grader=several) for row in rows]
-    return "\n\n".join(pages) or "There are no graded texts."
-
-
 def _paragraph(row: "TextRow", words: Mapping[str, str], *, names_grader: bool) -> str:
+    """A text with its points, for a terminal."""
     grader = f", graded by {row.grader}" if names_grader else ""
     settings = f", {' and '.join(row.settings) or 'in no score'}"
     cut = f" [{CUT}]" if row.cut else ""
@@ -367,44 +329,77 @@ def _paragraph(row: "TextRow", words: Mapping[str, str], *, names_grader: bool) 
     return "\n".join(lines)
 
 
-def add_report(commands: Commands) -> None:
-    """Add the command `report`."""
-    parser = add_command(commands, "report", report)
-    add_trust_option(parser)
-    parser.add_argument("targets", nargs="+", metavar="RUN|EXPERIMENT.yaml", help="runs, or an experiment file")
-    parser.add_argument("--rules", choices=("default", "paper", "both"), help="default: each run's own")
-    parser.add_argument("--published", action="store_true", help="show the paper's published figures beside the run's")
-    parser.add_argument(
-        "--tokens", type=above_zero, metavar="N", help="corpus size for the novelty bound (default 2e12)"
-    )
-    parser.add_argument(
+@command(
+    "graders",
+    TRUST,
+    option("runs", nargs="+", metavar="RUN", help="names of runs, or paths to them"),
+    option(
+        "--truth",
+        metavar="GRADER",
+        help="compare with this grader, with rules (code) or with people (default: people, else code, else another)",
+    ),
+    option("--rules", help="default or paper (default: each run's own)"),
+    option("--wide", action="store_true", help="print every measure, and a table by skill"),
+)
+def graders(options: argparse.Namespace) -> int:
+    """Print a card for each grader: agreement with the truth, bias, steadiness, cost, and corrected scores."""
+    from skillmix.scores.cards import CORRECTED_NOTE, NOTE, card_text, cards_as_json, run_cards
+
+    cards = run_cards(options.runs, truth=options.truth, rules=options.rules)
+    if options.json:
+        return print_json(cards_as_json(cards))
+    if not cards:
+        print("There are no graded texts.")
+        return 0
+    print("\n\n".join(card_text(card, wide=options.wide) for card in cards))
+    if any(card.by_kind for card in cards):
+        print(f"\n{wrapped(NOTE)}")
+    if any(card.corrected for card in cards):
+        print(wrapped(CORRECTED_NOTE))
+    if not options.wide and any(card.by_kind for card in cards):
+        print("More: --wide for alpha and a table by skill; --truth GRADER, rules or people; --json")
+    return 0
+
+
+@command(
+    "report",
+    TRUST,
+    option("targets", nargs="+", metavar="RUN|EXPERIMENT.yaml", help="runs, or an experiment file"),
+    option("--rules", choices=("default", "paper", "both"), help="default: each run's own"),
+    option("--published", action="store_true", help="show the paper's published figures beside the run's"),
+    option("--tokens", type=above_zero, metavar="N", help="corpus size for the novelty bound (default 2e12)"),
+    option(
         "--frequencies",
         type=Path,
         metavar="FILE.json",
         help="frequencies.json of `skillmix frequency`, for a novelty bound with the frequency of each skill",
-    )
-    parser.add_argument("--no-figures", action="store_true", help="write only pages and tables")
-    parser.add_argument(
+    ),
+    option("--no-figures", action="store_true", help="write only pages and tables"),
+    option(
         "--style",
         choices=("paper", "slide"),
         help="also draw the figures for a paper (as wide as a column or a page) or for slides, as PDF and PNG",
-    )
-    parser.add_argument(
-        "--texts", type=positive, metavar="N", help="show a sample of N texts of a larger run (default 200,000)"
-    )
-    parser.add_argument("--output", type=Path, metavar="DIR", help="default: report/ in the run's folder")
-
-
+    ),
+    option("--texts", type=positive, metavar="N", help="show a sample of N texts of a larger run (default 200,000)"),
+    option("--output", type=Path, metavar="DIR", help="default: report/ in the run's folder"),
+)
 def report(options: argparse.Namespace) -> int:
     """Write pages, tables and figures about an experiment or about runs."""
+    from skillmix.catalog.novelty import MeasuredFrequencies
+    from skillmix.frequencies.frequency_file import load_result, upper_shares
     from skillmix.report.read import MOST_TEXTS
     from skillmix.report.write import ReportOptions, report
 
+    frequencies = None
+    if options.frequencies is not None:
+        result = load_result(options.frequencies)
+        file = str(options.frequencies)
+        frequencies = MeasuredFrequencies(file, upper_shares(result), result.sentences_per_passage)
     report_options = ReportOptions(
         rules=options.rules,
         published=options.published,
         tokens=options.tokens,
-        frequencies=_frequencies(options.frequencies),
+        frequencies=frequencies,
         figures=not options.no_figures,
         style=options.style,
         texts=options.texts or MOST_TEXTS,
@@ -415,13 +410,3 @@ def report(options: argparse.Namespace) -> int:
         return print_json({**facts, "missing": list(written.gaps)})
     print(written.page)
     return 0
-
-
-def _frequencies(file: Path | None) -> "MeasuredFrequencies | None":
-    from skillmix.catalog.novelty import MeasuredFrequencies
-    from skillmix.frequencies.frequency_file import load_result, upper_shares
-
-    if file is None:
-        return None
-    result = load_result(file)
-    return MeasuredFrequencies(str(file), upper_shares(result), result.sentences_per_passage)

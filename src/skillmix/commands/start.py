@@ -8,7 +8,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Final
 
-from skillmix.commands.shared import Commands, add_command, print_json, program
+from skillmix.commands.shared import command, option, print_json, program
 from skillmix.errors import LOG, UserError
 from skillmix.render import wrapped
 
@@ -18,18 +18,6 @@ PURPOSES: Final = {
     "tune": "fine-tune a model and test it",
 }
 _MODEL: Final = re.compile(r'(?<=\{model: ")[^"]+(?=")')
-
-
-def add_parsers(commands: Commands) -> None:
-    """Add the commands `init`, `schema` and `completion`."""
-    parser = add_command(commands, "init", init, has_json=False)
-    about = "; ".join(f"{name}: {words}" for name, words in PURPOSES.items())
-    parser.add_argument("purpose", choices=tuple(PURPOSES), metavar="|".join(PURPOSES), help=about)
-    parser.add_argument("--model", metavar="SPEC", help="the model, such as openai:NAME@http://localhost:8000/v1")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="default: PURPOSE.yaml; never overwritten")
-    add_command(commands, "schema", schema, has_json=False)
-    shells = add_command(commands, "completion", completion, has_json=False)
-    shells.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that the script is for")
 
 
 _NAMES: Final = {
@@ -43,6 +31,11 @@ _NAMES: Final = {
 """By shell, how experiments and runs complete: files, the names of shipped experiments (@) and the folders of runs."""
 
 
+@command(
+    "completion",
+    option("shell", choices=("bash", "zsh", "fish"), help="the shell that the script is for"),
+    has_json=False,
+)
 def completion(options: argparse.Namespace) -> int:
     """Print a script that completes commands, options and runs in bash, zsh or fish.
 
@@ -57,21 +50,29 @@ def completion(options: argparse.Namespace) -> int:
     shipped = " ".join(shipped_experiments())
     calls = {shell: call.replace("@", shipped) for shell, (call, _) in _NAMES.items()}
     preamble = {shell: code.replace("@", shipped) for shell, (_, code) in _NAMES.items()}
-    for action in (action for command in _subparsers(parser) for action in command._actions):
+    (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    for action in (action for own in commands.choices.values() for action in own._actions):
         metavar = str(action.metavar or "")
         if "RUN" in metavar or "EXPERIMENT" in metavar:
-            action.complete = {**calls, "preamble": preamble}  # type: ignore[attr-defined]
+            action.complete = {**calls, "preamble": preamble}
         elif action.type is Path or metavar in ("DIR", "FILE", "PATH"):
-            action.complete = shtab.FILE  # type: ignore[attr-defined]
+            action.complete = shtab.FILE
     print(shtab.complete(parser, shell=options.shell))
     return 0
 
 
-def _subparsers(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
-    (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    return list(commands.choices.values())
-
-
+@command(
+    "init",
+    option(
+        "purpose",
+        choices=tuple(PURPOSES),
+        metavar="|".join(PURPOSES),
+        help="; ".join(f"{name}: {words}" for name, words in PURPOSES.items()),
+    ),
+    option("--model", metavar="SPEC", help="the model, such as openai:NAME@http://localhost:8000/v1"),
+    option("--output", type=Path, metavar="FILE", help="default: PURPOSE.yaml; never overwritten"),
+    has_json=False,
+)
 def init(options: argparse.Namespace) -> int:
     """Write a commented experiment file to start from: evaluate a model, make data, or fine-tune."""
     file: Path = options.output or Path(f"{options.purpose}.yaml")
@@ -87,6 +88,7 @@ def init(options: argparse.Namespace) -> int:
     return 0
 
 
+@command("schema", has_json=False)
 def schema(_: argparse.Namespace) -> int:
     """Print the JSON Schema of an experiment file, with which editors complete and check its keys."""
     from skillmix.experiment.experiment import Experiment
@@ -110,12 +112,7 @@ def starter(purpose: str, *, model: str | None = None) -> str:
     return before + students + _MODEL.sub(lambda _: quoted, after, count=1)
 
 
-def add_models(commands: Commands) -> None:
-    """Add the command `models`."""
-    parser = add_command(commands, "models", models)
-    parser.add_argument("--fetch", action="store_true", help="download the bundled models into the cache")
-
-
+@command("models", option("--fetch", action="store_true", help="download the bundled models into the cache"))
 def models(options: argparse.Namespace) -> int:
     """List the forms of model specs and the bundled models."""
     from skillmix.models.bundled import SOURCES, bundled_model, bundled_models
