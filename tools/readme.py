@@ -16,7 +16,7 @@ from typing import Any
 
 from skillmix.render import in_percent, markdown_table, plural, share, share_with_interval, signed_with_interval, whole
 from skillmix.report.figures.style import as_svg, house_style, laid_out
-from skillmix.scores.compare import SMALLEST_GAIN
+from skillmix.scores.comparisons import SMALLEST_GAIN
 from tools.headline import headline_figure
 
 ROOT = Path(__file__).parents[1]

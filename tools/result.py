@@ -35,8 +35,7 @@ from skillmix.experiment.step_base import label_parts
 from skillmix.grading.points import FULL_MARKS
 from skillmix.models.lineage_files import LINEAGE_FILE, read_dataset_file, read_model_file
 from skillmix.runs.run import Run, open_run
-from skillmix.scores.cells import Cell
-from skillmix.scores.compare import Cells
+from skillmix.scores.cells import Cell, Cells
 from skillmix.scores.findings import JudgedContrast, judged_contrasts
 from skillmix.scores.scoring import comparable_in, scored_cells
 from skillmix.scores.statistics.intervals import CONFIDENCE, mean_interval, t_quantile, wilson_interval

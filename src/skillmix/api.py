@@ -33,10 +33,11 @@ from skillmix.runs.text_rows import TextRow, run_texts
 from skillmix.runs.verdicts import RulesGrader, reading_of, require_checkers
 from skillmix.scores.cards import run_cards
 from skillmix.scores.cells import CellScore
+from skillmix.scores.comparisons import StudentComparison, compare_students
 from skillmix.scores.graders import GraderCard
 from skillmix.scores.outcomes import OutcomeChange, OutcomeScore, run_outcome_changes, run_outcomes
-from skillmix.scores.pairs import StudentComparison, compare_students
-from skillmix.scores.scoring import ScoredRun, run_scores, scored_run
+from skillmix.scores.scoring import run_scores
+from skillmix.scores.sentences import ScoredRun, scored_run
 from skillmix.scores.table import outcome_table, outcome_table_html, score_table, score_table_html
 from skillmix.steps.calibrating import calibrated
 from skillmix.steps.run import StepFilter, run_checked

@@ -19,7 +19,7 @@ from skillmix.errors import UserError, visible
 from skillmix.runs.progress import say
 from skillmix.runs.run import Run
 from skillmix.scores.cells import CellScore
-from skillmix.scores.scoring import scored_run
+from skillmix.scores.sentences import scored_run
 
 
 class Tracker(Protocol):

@@ -4,9 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from skillmix.commands.closing import shown_lines
-from skillmix.scores.compare import Change, FormatEffect, PairRow, ValidTexts
-from skillmix.scores.scoring import scored_run
+from skillmix.scores.comparisons import Change, FormatEffect, PairRow, ValidTexts
+from skillmix.scores.sentences import scored_run, shown_lines
 from skillmix.scores.statistics.intervals import ShareDifference
 from tests.report.worlds import make_world
 

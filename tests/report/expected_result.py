@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.scores.wording import CLAIM_TITLES
+from skillmix.scores.sentences import CLAIM_TITLES
 from tests.report.expected_data import findings
 from tests.report.expected_scores import Case, Row, pair_rows
 from tests.report.second_run import mean

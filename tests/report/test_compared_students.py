@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from skillmix.render import in_words
-from skillmix.scores.pairs import compare_students
+from skillmix.scores.comparisons import compare_students
 from tests.report.conftest import inside
 from tests.report.test_pages import chunk
 from tests.report.worlds import World

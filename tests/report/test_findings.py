@@ -15,10 +15,10 @@ from skillmix.experiment.plan import cells_of
 from skillmix.models.lineage import Lineage
 from skillmix.report.write import ReportOptions, report
 from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.compare import ComparableStudent
 from skillmix.scores.findings import Finding, findings
+from skillmix.scores.scoring import ComparableStudent
+from skillmix.scores.sentences import finding_sentence
 from skillmix.scores.statistics.differences import gain, more_to_exclude, more_to_find
-from skillmix.scores.wording import finding_sentence
 from tests.ends import ends
 from tests.report.worlds import make_world
 
@@ -255,10 +255,10 @@ def practice(*singles: Lineage) -> list[Finding]:
 def test_composition_is_compared_with_practice_of_equal_texts_and_steps() -> None:
     equal, other = practice(lineage(1, rows=400), lineage(1, rows=960, steps=104))
 
-    assert (equal.first, equal.is_matched, equal.verdict) == ("single1", True, "supported")
+    assert (equal.first, equal.pair.is_matched, equal.verdict) == ("single1", True, "supported")
     assert "(1,000 conversations against 960, 100 steps against 104)" in finding_sentence(equal)
     assert "more practice" not in finding_sentence(equal)
-    assert (other.first, other.is_matched) == ("single0", False)
+    assert (other.first, other.pair.is_matched) == ("single0", False)
     assert "more practice may explain a difference" in finding_sentence(other)
 
 
@@ -266,7 +266,7 @@ def test_composition_is_compared_with_practice_of_equal_texts_and_steps() -> Non
 def test_equal_means_within_five_percent_of_texts_and_steps(single: Lineage) -> None:
     (finding,) = practice(single)
 
-    assert not finding.is_matched
+    assert not finding.pair.is_matched
 
 
 def test_efficiency_prefers_equal_steps_or_says_that_it_cannot() -> None:
@@ -282,9 +282,9 @@ def test_efficiency_prefers_equal_steps_or_says_that_it_cannot() -> None:
     del students["long"]
     one = judged(students, [cell(name, count, 200) for name, count in rates.items() if name != "long"])["efficiency"]
 
-    assert (both.first, both.is_matched) == ("long", True)
+    assert (both.first, both.pair.is_matched) == ("long", True)
     assert "1,000 conversations against 1,200, 100 steps against 100" in finding_sentence(both)
-    assert (one.first, one.is_matched) == ("m12", False)
+    assert (one.first, one.pair.is_matched) == ("m12", False)
     assert "Steps could not be matched" in finding_sentence(one)
 
 

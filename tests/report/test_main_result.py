@@ -8,7 +8,7 @@ from skillmix.experiment.steps import Contrast
 from skillmix.report.records import Report, RunFacts, by_key
 from skillmix.scores.cells import Cell
 from skillmix.scores.findings import findings, judge_planned
-from skillmix.scores.wording import MainResult
+from skillmix.scores.sentences import MainResult
 from tests.report.test_findings import WHO, cell, contender, lineage
 
 FACTS = RunFacts(

@@ -4,6 +4,7 @@ import html
 import json
 import re
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pandas as pd
@@ -11,10 +12,12 @@ import pytest
 
 import skillmix
 from skillmix.commands import main
+from skillmix.experiment.experiment import experiment_of
 from skillmix.report.write import ReportOptions, report
 from skillmix.runs.run import open_run
 from skillmix.scores.findings import findings
 from skillmix.scores.scoring import comparable_in, scored_cells
+from skillmix.steps.run import run_checked
 from tests.report.test_compared_students import index_of, items
 from tests.report.worlds import make_world, write_model
 
@@ -160,3 +163,37 @@ def test_the_format_comes_before_any_score(in_folder: Path, capsys: pytest.Captu
     assert "prompts: worked" in scores and "max_tokens" in scores and "marker" in scores
     assert page.index(first) < page.index("points")
     assert "m1 misses the format" not in scores + page
+
+
+def test_several_partitions_are_one_sentence_about_the_setting_all(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rates = {"base": "skill=0.3", "other": "skill=0.6"}
+    document = {
+        "name": "world",
+        "catalog": "paper",
+        "partitions": ["category", "random-skills:1", "random-skills:2"],
+        "students": {name: {"model": f"scripted:student?{rate}{EXACT}"} for name, rate in rates.items()},
+        "graders": {"judge": {"model": "scripted:grader", "rounds": 1}},
+        "steps": [
+            {"name": "eval", "stage": "evaluate", "students": list(rates), "graders": ["judge"], "k": [2],
+             "settings": ["train", "all"], "combinations": 20, "generations": 1},
+        ],
+    }  # fmt: skip
+    run_checked(experiment_of(document, source="world"))
+
+    terminal = flat(outputs(capsys, "scores", "world"))
+    page = report(["world"], options=ReportOptions(figures=False)).page
+    view = skillmix.open_run("world")
+    cells = {key: cell.best("full_marks") for key, cell in scored_cells("world").items()}
+
+    means = [
+        mean(after[c] - cells[key._replace(student="base")][c] for c in after)
+        for key, after in cells.items()
+        if key.student == "other" and key.setting.startswith("all under")
+    ]
+    difference = f"a difference of {round(100 * mean(means))} points"
+    assert len(means) == 3 and difference in view.result
+    assert "3 partitions, setting all, grader judge, 20 combinations" in view.result and "training" not in view.result
+    assert flat(view.result) in terminal
+    assert view.result.startswith(headline_of(page))

@@ -11,7 +11,7 @@ from skillmix.commands import main
 from skillmix.render import signed_with_interval
 from skillmix.report.write import ReportOptions, report
 from skillmix.runs.text_rows import run_texts
-from skillmix.scores.pairs import compare_students
+from skillmix.scores.comparisons import compare_students
 from tests.report.cases import Reported, run_document
 from tests.report.conftest import inside
 from tests.report.test_browser import assert_quiet, browser, click, open_texts, shown, wait

@@ -9,7 +9,7 @@ import pytest
 
 from skillmix.commands import main
 from skillmix.scores.cells import Cell
-from skillmix.scores.compare import before_and_after
+from skillmix.scores.comparisons import before_and_after
 from tests.report.cases import Reported
 from tests.report.conftest import inside
 from tests.report.test_findings import cell, contender, lineage

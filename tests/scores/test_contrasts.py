@@ -11,9 +11,9 @@ from skillmix.experiment.steps import Contrast
 from skillmix.grading.answers import AnswerStatus
 from skillmix.models.lineage import Lineage
 from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.compare import ComparableStudent
 from skillmix.scores.findings import JudgedContrast, judge_planned
-from skillmix.scores.wording import contrast_result
+from skillmix.scores.scoring import ComparableStudent
+from skillmix.scores.sentences import contrast_result
 
 WORLDS = 80
 FINE: AnswerStatus = "fine"

@@ -2,7 +2,7 @@
 
 from skillmix.catalog.combinations import Combination
 from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.compare import FormatEffect, compare_cells, format_effect
+from skillmix.scores.comparisons import FormatEffect, compare_cells, format_effect
 
 FULL, NONE = (True,) * 5, (False, *(True,) * 4)
 N = 60
@@ -19,8 +19,9 @@ def student(name: str, *, valid: int, full: int) -> Cell:
 
 
 def effect(first: Cell, second: Cell) -> FormatEffect:
-    (row,) = compare_cells("r", first.key.student, second.key.student, {c.key: c for c in (first, second)})
-    return format_effect([(first, second)], row.found)
+    students, cells = (first.key.student, second.key.student), {c.key: c for c in (first, second)}
+    (row,) = compare_cells("r", *students, cells)
+    return format_effect(students, ["r"], first.key[2:], cells, row.found)
 
 
 def test_format_explains_a_difference_if_valid_texts_are_equally_good() -> None:

@@ -17,7 +17,7 @@ from skillmix.report.records import Report, RunFacts
 from skillmix.report.tables.scores import chosen_pairs, compared_pairs, pair_table
 from skillmix.runs.run import open_run
 from skillmix.scores.cells import Cell
-from skillmix.scores.pairs import compare_students
+from skillmix.scores.comparisons import compare_students
 from skillmix.scores.scoring import scored_cells
 
 

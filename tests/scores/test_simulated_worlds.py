@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from skillmix.catalog.combinations import Combination, combination_of
 from skillmix.models.lineage import Lineage
 from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.compare import ComparableStudent
 from skillmix.scores.findings import Finding, findings
+from skillmix.scores.scoring import ComparableStudent
 from skillmix.scores.statistics.differences import TableMoments, crossed_moments, difference_of, gain, uncertainty
 from skillmix.scores.statistics.intervals import t_quantile
 from tests.ends import ends

@@ -10,7 +10,8 @@ import skillmix
 from skillmix.commands import main
 from skillmix.report.write import ReportOptions, report
 from skillmix.runs.run import open_run
-from skillmix.scores.scoring import run_scores, scored_run
+from skillmix.scores.scoring import run_scores
+from skillmix.scores.sentences import scored_run
 from skillmix.scores.status import run_status
 from skillmix.steps.run import run_experiment
 

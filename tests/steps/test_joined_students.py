@@ -14,8 +14,7 @@ from skillmix.report.write import ReportOptions, write_report
 from skillmix.runs.run import open_run
 from skillmix.runs.students import settings_for, student_lineages
 from skillmix.scores.cells import CellKey
-from skillmix.scores.compare import comparable_students
-from skillmix.scores.scoring import run_scores, scored_cells
+from skillmix.scores.scoring import comparable_students, run_scores, scored_cells
 from skillmix.steps.run import run_experiment
 from tests.steps.estimating import dry_run
 

@@ -17,9 +17,8 @@ from skillmix.models.local.resident import MODELS
 from skillmix.models.scripted import ScriptedModel
 from skillmix.runs.run import open_run
 from skillmix.runs.students import run_datasets, student_lineages
-from skillmix.scores.compare import comparable_students
 from skillmix.scores.findings import Finding, findings
-from skillmix.scores.scoring import scored_cells
+from skillmix.scores.scoring import comparable_students, scored_cells
 from skillmix.steps.run import run_experiment
 
 pytest.importorskip("torch", reason="the extra `train` is not installed")
@@ -94,7 +93,7 @@ def test_a_true_effect_is_found_over_partitions_and_seeds(effect: tuple[Path, Fi
     finding = effect[1]
 
     (compared,) = finding.compared
-    assert finding.verdict == "supported" and finding.is_matched
+    assert finding.verdict == "supported" and finding.pair.is_matched
     assert (finding.first, finding.second, finding.setting) == ("m1", "m12", "held-out")
     assert finding.runs == ("effect",)
     assert (compared.gain.partitions, compared.gain.unit, compared.gain.seeds) == (3, "partitions", 6)

@@ -11,7 +11,8 @@ from skillmix.commands import main
 from skillmix.grading.points import FULL_MARKS, text_score
 from skillmix.runs.run import open_run
 from skillmix.runs.texts import run_records
-from skillmix.scores.scoring import scored_cells, scored_run
+from skillmix.scores.scoring import scored_cells
+from skillmix.scores.sentences import scored_run
 
 
 def planned(folder: Path, *, weak: float, strong: float) -> Path:

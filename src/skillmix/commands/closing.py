@@ -5,46 +5,14 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from shlex import join
-from typing import Final
 
 from skillmix.catalog.files import load_catalog
 from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.plan import first_combination
 from skillmix.experiment.steps import ReportStep
-from skillmix.render import dollars, duration, in_words, plural, share, signed_with_interval, whole
+from skillmix.render import dollars, duration, plural, whole
 from skillmix.runs.run import Run
-from skillmix.scores.compare import Change
-from skillmix.scores.scoring import ScoredRun
-
-_MAX_LINES: Final = 12
-_NOTE: Final = (
-    "p is corrected over all settings and k of two students under one grader; within noise: p is .05 or more."
-)
-
-
-def shown_lines(changes: Sequence[Change], *, run: str) -> list[str]:
-    """The differences between tuned students and their bases, in the order of the cells; none without such a pair."""
-    several = [len({getattr(change.row, name) for change in changes}) > 1 for name in ("setting", "grader")]
-    lines = [_line(change, *several) for change in changes[:_MAX_LINES]]
-    more = len(changes) - len(lines)
-    if more:
-        lines.append(f"{plural(more, 'more difference')}: skillmix report {run}")
-    return [*lines, _NOTE] if lines else []
-
-
-def _line(change: Change, names_setting: bool, names_grader: bool) -> str:
-    """A difference with its verdict, and the role of format in it."""
-    row = change.row
-    named = [row.setting] * names_setting + [f"graded by {row.grader}"] * names_grader
-    place = f" ({', '.join(named)})" if named else ""
-    format_words = change.format_words
-    explained = f" {format_words[0].upper()}{format_words[1:]}." if format_words else ""
-    return (
-        f"With {in_words(row.k)} {'skill' if row.k == 1 else 'skills'}{place}: {change.student} "
-        f"{share(row.second_value)}, {change.base} {share(row.first_value)} on "
-        f"{plural(row.combinations, 'combination')}, difference "
-        f"{signed_with_interval(row.difference, row.low, row.high)}: {row.words}.{explained}"
-    )
+from skillmix.scores.sentences import ScoredRun
 
 
 def cost_line(*, called: int, found: int, seconds: float, cpu_seconds: float, cost_usd: float | None) -> str:

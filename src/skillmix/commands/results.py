@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from skillmix.runs.run import Run
     from skillmix.runs.text_rows import TextRow
     from skillmix.scores.cells import CellScore
+    from skillmix.scores.comparisons import BestText
     from skillmix.scores.outcomes import OutcomeScore
-    from skillmix.scores.pairs import BestText
-    from skillmix.scores.scoring import ScoredRun
+    from skillmix.scores.sentences import ScoredRun
 
 _METRICS: Final = ("full_marks", "all_skills", "skill_fraction")
 _METRIC: Final = option("--metric", default="full_marks", choices=_METRICS, help="default: full_marks")
@@ -111,7 +111,8 @@ def _floor(text: str) -> tuple[str, float]:
 def scores(options: argparse.Namespace) -> int:
     """Print the score table of a run, or its outcomes where graders name outcomes."""
     from skillmix.runs.run import open_run
-    from skillmix.scores.scoring import scored_run, students_without_scores
+    from skillmix.scores.scoring import students_without_scores
+    from skillmix.scores.sentences import scored_run
     from skillmix.scores.table import cut_lines, set_table, trained_note
 
     run = open_run(options.run)
@@ -168,7 +169,7 @@ def print_scores(
 
     As JSON, `by_sets` adds the skill sets, and how many combinations were trained on.
     """
-    from skillmix.commands.closing import shown_lines
+    from skillmix.scores.sentences import shown_lines
     from skillmix.scores.table import NOTE, WIDE_NOTE, score_table, score_title, wide_table
 
     scores: Sequence[CellScore] = scored.scores
@@ -225,7 +226,7 @@ def compare(options: argparse.Namespace) -> int:
     """Compare two students of a run on the combinations that both have complete."""
     from skillmix.runs.run import open_run
     from skillmix.runs.text_rows import TextUnderGrader, denial_words
-    from skillmix.scores.pairs import (
+    from skillmix.scores.comparisons import (
         STILL_NEEDED,
         compare_students,
         comparison_note,

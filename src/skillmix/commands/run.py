@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
     from skillmix.commands.closing import Ended, cost_line, next_commands, run_name
     from skillmix.models.local.importing import import_lean
     from skillmix.runs.batches.step_batches import WAIT, BatchWishes, parts_in_batches
-    from skillmix.scores.scoring import ScoredRun, scored_run
+    from skillmix.scores.sentences import ScoredRun, scored_run
     from skillmix.scores.table import cut_lines
     from skillmix.steps.run import StepFilter, run_experiment
 

@@ -36,11 +36,11 @@ from skillmix.report.registry import (
 )
 from skillmix.report.tables.data import PAPER
 from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.compare import effect_between
+from skillmix.scores.comparisons import format_effect
 from skillmix.scores.findings import Claim, Finding
 from skillmix.scores.outcomes import OutcomeCell
+from skillmix.scores.sentences import CLAIM_TITLES, MainResult, ResultNumber, finding_sentence, graded_texts
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS
-from skillmix.scores.wording import CLAIM_TITLES, MainResult, ResultNumber, finding_sentence, graded_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -601,7 +601,7 @@ def claim_sentence(finding: Finding, cells: Mapping[CellKey, Cell]) -> str:
     students = finding.first, finding.second
     notes = []
     for c in finding.compared:
-        effect = effect_between(students, finding.runs, (finding.grader, finding.setting, c.k), cells, c.found)
+        effect = format_effect(students, finding.runs, (finding.grader, finding.setting, c.k), cells, c.found)
         words = effect.words(*students)
         notes += [f" At k = {c.k}, {words}."] if words else []
     return finding_sentence(finding) + "".join(notes)

@@ -49,10 +49,19 @@ from skillmix.runs.texts import (
 from skillmix.runs.verdicts import judge_of
 from skillmix.scores.cards import GradedRun, graded_run_of
 from skillmix.scores.cells import Cell, largest_cells
-from skillmix.scores.compare import ComparableStudent, comparable_students, student_specs
 from skillmix.scores.graders import Readability
 from skillmix.scores.outcomes import OutcomeCell, OutcomeChange, outcome_cells, outcome_changes
-from skillmix.scores.scoring import TableRow, partition_notes, score_of, skipped_cells, table_rows, unnamed_notes
+from skillmix.scores.scoring import (
+    ComparableStudent,
+    TableRow,
+    comparable_students,
+    partition_notes,
+    score_of,
+    skipped_cells,
+    student_specs,
+    table_rows,
+    unnamed_notes,
+)
 from skillmix.training.log import TrainingCurve, run_curves
 
 

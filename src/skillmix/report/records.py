@@ -14,11 +14,12 @@ from skillmix.render import in_words, p_value, share, signed_with_interval, whol
 from skillmix.runs.finished.manifest import Invocations
 from skillmix.runs.past_calls import CallTotals
 from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.compare import Change, ComparableStudent, PairRow, compare_cells, practice_between
+from skillmix.scores.comparisons import Change, PairRow, compare_cells, explanations
 from skillmix.scores.findings import Finding, JudgedContrast
 from skillmix.scores.graders import Disagreement, GraderAgreement, GraderCard, Readability, RoundAgreement
 from skillmix.scores.outcomes import OutcomeCell, OutcomeChange
-from skillmix.scores.wording import MainResult, contrast_result, explanations, format_warnings, main_result
+from skillmix.scores.scoring import ComparableStudent, practice_between
+from skillmix.scores.sentences import MainResult, contrast_result, format_warnings, main_result
 from skillmix.training.log import TrainingCurve
 
 
@@ -258,7 +259,7 @@ class Report:
         """Before and after: a base and its richest tuned model; without lineage the first two students of a run."""
         return list(
             dict.fromkeys(
-                ((run, f.first), (run, f.second)) for f in self.findings if not f.first_k for run in f.runs[:1]
+                ((run, f.first), (run, f.second)) for f in self.findings if not f.pair.first.k for run in f.runs[:1]
             )
         )
 

@@ -22,7 +22,7 @@ from skillmix.runs.folder_replacement import REPORT, REPORT_MARK, REPORT_NOTE, r
 from skillmix.runs.progress import say
 from skillmix.runs.run import Run, open_run
 from skillmix.scores.cards import cards_of
-from skillmix.scores.compare import before_and_after
+from skillmix.scores.comparisons import before_and_after
 from skillmix.scores.findings import findings, judged_contrasts
 from skillmix.scores.graders import grader_agreement, round_agreement
 

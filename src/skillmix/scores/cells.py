@@ -291,6 +291,9 @@ class Cell:
         )
 
 
+Cells = Mapping[CellKey, Cell]
+
+
 def largest_cells(cells: Iterable[Cell]) -> dict[CellKey, Cell]:
     """One cell for each key: two steps may draw for the same key, and the larger draw contains the smaller."""
     largest: dict[CellKey, Cell] = {}

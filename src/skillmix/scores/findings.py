@@ -13,9 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, groupby
-from math import sqrt
-from statistics import fmean, stdev, variance
-from typing import Any, Final, Literal, TypeVar
+from statistics import fmean
+from typing import Final, Literal, NamedTuple
 
 from skillmix.catalog.catalog import SETTINGS
 from skillmix.experiment.step_base import label_parts
@@ -25,42 +24,22 @@ from skillmix.prompts.rubric import rubric_of
 from skillmix.render import one_line, signed_with_interval
 from skillmix.runs.run import Run
 from skillmix.runs.texts import texts_with_ballots
-from skillmix.scores.cells import CellKey
-from skillmix.scores.compare import (
-    EQUAL,
-    LEVEL,
-    SMALLEST_GAIN,
-    Cells,
-    ComparableStudent,
-    Judged,
-    Place,
-    are_close,
-    base_of,
-    explained,
-    families,
-    family_of,
-    paired_values,
-    practice_of,
-)
+from skillmix.scores.cells import CellKey, Cells
+from skillmix.scores.comparisons import LEVEL, SMALLEST_GAIN, Judged, Place, explained, family_of, paired_values
+from skillmix.scores.scoring import EQUAL, ComparableStudent, are_close, base_of, families, practice_of
 from skillmix.scores.statistics.differences import (
     Gain,
     MoreData,
     gain,
+    gain_of_means,
+    gain_of_two_samples,
     largest,
     more_to_exclude,
     more_to_find,
     smallest,
 )
-from skillmix.scores.statistics.intervals import (
-    CONFIDENCE,
-    FEWEST_COMBINATIONS,
-    ROUNDING,
-    constant_interval,
-    t_quantile,
-    two_sided_p,
-)
+from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS, ROUNDING
 
-_Finding = TypeVar("_Finding", bound=Any)
 _UNDER = " under "
 """Between the name of a run, which has no blanks, and a partition."""
 
@@ -86,24 +65,8 @@ def _joined(run: str, partition: str | None) -> str:
     return f"{run}{_UNDER}{partition}" if partition else run
 
 
-def _together(finding: _Finding, students: Sequence[ComparableStudent]) -> _Finding:
-    """A finding with the runs that there are; over several partitions, its students have their names in the file."""
-    partitions = {run.partition(_UNDER)[2] for run in finding.runs}
-    runs, repeated = (
-        tuple(dict.fromkeys(run.partition(_UNDER)[0] for run in names)) for names in (finding.runs, finding.repeated)
-    )
-    if len(partitions) == 1:
-        setting = _joined(finding.setting, partitions.pop())
-        return replace(finding, runs=runs, repeated=repeated, setting=setting)
-    names: Mapping[tuple[str, str], str] = {(s.run, s.student): s.family or s.student for s in students}
-    first, second = (names[finding.runs[0], student] for student in (finding.first, finding.second))
-    return replace(finding, runs=runs, repeated=repeated, first=first, second=second)
-
-
 Claim = Literal["composition", "trained k", "held-out", "larger k", "efficiency", "control", "planned"]
 """`planned` claims nothing: it is the comparison that a report leads with if no claim is supported."""
-CLAIMS: Final[tuple[Claim, ...]] = ("composition", "trained k", "held-out", "larger k", "efficiency", "control")
-"""In the order in which they are shown, and in which a report prefers one as its main result."""
 TRAIN: Final = "train"
 """The setting of the skills that students were trained on."""
 
@@ -115,6 +78,7 @@ class StudentPair:
     first: ComparableStudent
     second: ComparableStudent
     is_matched: bool = False
+    """Composition: both trained on equal texts and steps. Efficiency: the second trained for no more steps."""
     practice: ComparableStudent | None = None
     """If the first is a base: the student of single skills that practised as much as the second."""
 
@@ -130,15 +94,6 @@ class Comparison:
     ks: tuple[int, ...]
     generations: int
 
-    @property
-    def signature(self) -> str:
-        """Everything but data, seed and partition that comparisons must share to be pooled."""
-        first, second = self.pair.first, self.pair.second
-        protocol = (second.catalog, second.prompts, second.decoding, second.graders.get(self.grader), self.generations)
-        training = (first.k, second.k, first.recipe, second.recipe, self.pair.is_matched)
-        setting, catalog, _ = label_parts(self.setting)
-        return str((self.claim, first.base, self.grader, setting, catalog, *protocol, *training))
-
 
 def _comparisons_to_pool(students: Sequence[ComparableStudent], cells: Cells) -> Iterator[Sequence[Comparison]]:
     """Groups of comparisons that repeat each other over runs, seeds and partitions; the planned one is among them.
@@ -148,21 +103,30 @@ def _comparisons_to_pool(students: Sequence[ComparableStudent], cells: Cells) ->
     found = [
         comparison
         for family in families(students).values()
-        for claim, choice in _CHOICES.items()
-        for pair in _with_repeats(choice(family), family)
+        for claim, rule in CLAIMS.items()
+        for pair in _with_repeats(rule.pairs(family), family)
         for comparison in _comparisons(claim, pair, cells)
     ]
-    for _, group in groupby(sorted(found, key=lambda c: c.signature), key=lambda c: c.signature):
+
+    def signature(comparison: Comparison) -> str:
+        """Everything but data, seed and partition that comparisons must share to be pooled."""
+        first, second = comparison.pair.first, comparison.pair.second
+        grader, (setting, catalog, _) = comparison.grader, label_parts(comparison.setting)
+        protocol = (second.catalog, second.prompts, second.decoding, second.graders.get(grader), comparison.generations)
+        training = (first.k, second.k, first.training.recipe, second.training.recipe, comparison.pair.is_matched)
+        return str((comparison.claim, first.base, grader, setting, catalog, *protocol, *training))
+
+    for _, group in groupby(sorted(found, key=signature), key=signature):
         # One group if each partition has one data set of the same size, and else a group for each data set. The data
         # sets of two partitions cannot be equal, because their train skills differ.
         same = list(group)
         by_data: dict[object, list[Comparison]] = defaultdict(list)
         by_partition: dict[str, set[object]] = defaultdict(set)
         for comparison in same:
-            data = comparison.pair.first.data, comparison.pair.second.data
+            data = comparison.pair.first.training.datasets, comparison.pair.second.training.datasets
             by_data[data].append(comparison)
             by_partition[comparison.pair.second.partition].add(data)
-        sizes = [(c.pair.first.rows, c.pair.second.rows) for c in same]
+        sizes = [(c.pair.first.training.rows, c.pair.second.training.rows) for c in same]
         has_one_size = all(
             are_close(rows, other)
             for size in sizes
@@ -177,27 +141,26 @@ def _comparisons_to_pool(students: Sequence[ComparableStudent], cells: Cells) ->
             if one.run == other.run:
                 firsts.setdefault(one.run, StudentPair(one, other))
         planned = [comparison for pair in firsts.values() for comparison in _comparisons("planned", pair, cells)]
-        for _, group in groupby(sorted(planned, key=_as_planned), key=_as_planned):
+
+        def repeated(comparison: Comparison) -> str:
+            """What comparisons of students without lineage share if partitions of one run repeat them."""
+            first, second = comparison.pair.first, comparison.pair.second
+            names = [student.family or student.student for student in (first, second)]
+            return str((first.run.partition(_UNDER)[0], *names, f"{comparison.grader} {comparison.setting}"))
+
+        for _, group in groupby(sorted(planned, key=repeated), key=repeated):
             yield list(group)
-
-
-def _as_planned(comparison: Comparison) -> str:
-    """The comparisons of students without lineage that partitions of one run repeat."""
-    first, second = comparison.pair.first, comparison.pair.second
-    names = [student.family or student.student for student in (first, second)]
-    return str((first.run.partition(_UNDER)[0], *names, f"{comparison.grader} {comparison.setting}"))
 
 
 def _comparisons(claim: Claim, pair: StudentPair, cells: Cells) -> Iterator[Comparison]:
     """The comparisons in each grader and setting in which the second student has cells that the claim is about."""
-    second = pair.second
+    second, rule = pair.second, CLAIMS[claim]
     ks: dict[tuple[str, str], list[int]] = defaultdict(list)
     for key in cells:
-        if (key.run, key.student) == (second.run, second.student) and _IS_TESTED[claim](key.k, second):
+        if (key.run, key.student) == (second.run, second.student) and rule.is_about(key.k, second):
             ks[key.grader, key.setting].append(key.k)
     for (grader, setting), tested in sorted(ks.items()):
-        name = label_parts(setting).setting
-        if name == _SETTINGS.get(claim, name):
+        if rule.setting in (None, label_parts(setting).setting):
             points = cells[CellKey(second.run, second.student, grader, setting, min(tested))].points
             generations = max(map(len, points), default=0)
             yield Comparison(claim, setting, grader, pair, tuple(sorted(tested)), generations)
@@ -210,7 +173,8 @@ def _with_repeats(pairs: Iterable[StudentPair], family: Sequence[ComparableStude
     """
 
     def training(student: ComparableStudent) -> tuple[object, ...]:
-        return tuple(getattr(student, name) for name in _TRAINING)
+        own = student.training
+        return own.k, student.asks_one, own.datasets, own.recipe, student.partition, own.rows, own.steps
 
     for pair in pairs:
         firsts = {c.seed: c for c in family if training(c) == training(pair.first)}
@@ -225,14 +189,16 @@ def _with_repeats(pairs: Iterable[StudentPair], family: Sequence[ComparableStude
             yield StudentPair(one, other, pair.is_matched, None if one.k else practice_of(other, family))
 
 
-_TRAINING: Final = ("k", "asks_one", "data", "recipe", "partition", "rows", "steps")
-"""What a training is, apart from its seed."""
-
-
-def _richest(family: Sequence[ComparableStudent], *, is_composed: bool) -> ComparableStudent | None:
+def _richest(family: Sequence[ComparableStudent], *, is_composed: bool = False) -> ComparableStudent | None:
     """The student trained on the most skills in one text, then on the most numbers of skills and conversations."""
     tuned = [c for c in family if c.k and (c.is_composed or not is_composed)]
-    return max(tuned, key=lambda c: (max(c.k), len(c.k), c.rows or 0), default=None)
+    return max(tuned, key=lambda c: (max(c.k), len(c.k), c.training.rows or 0), default=None)
+
+
+def _most_practised(students: Iterable[ComparableStudent]) -> ComparableStudent | None:
+    """Of the students of single skills, the one with the most conversations and steps."""
+    single = [c for c in students if c.k == (1,)]
+    return max(single, key=lambda c: (c.training.rows or 0, c.training.steps or 0), default=None)
 
 
 def _base_and(second: ComparableStudent | None, family: Sequence[ComparableStudent]) -> list[StudentPair]:
@@ -253,14 +219,10 @@ def _single_skills_and_composed(family: Sequence[ComparableStudent]) -> list[Stu
     if richest is None:
         return []
     matched = practice_of(richest, family)
-    other = _most_practised([c for c in family if c.k == (1,) and practice_of(richest, [c]) is None])
+    other = _most_practised(c for c in family if practice_of(richest, [c]) is None)
     return [
         StudentPair(single, richest, is_matched) for single, is_matched in ((matched, True), (other, False)) if single
     ]
-
-
-def _most_practised(students: Sequence[ComparableStudent]) -> ComparableStudent | None:
-    return max(students, key=lambda c: (c.rows or 0, c.steps or 0), default=None)
 
 
 def _richer_of_no_more_data(family: Sequence[ComparableStudent]) -> list[StudentPair]:
@@ -268,38 +230,36 @@ def _richer_of_no_more_data(family: Sequence[ComparableStudent]) -> list[Student
 
     A pair with no more steps comes first, then the largest k, then the closest size.
     """
-    sized = [(c, c.rows) for c in family if c.k and c.rows is not None]
+    sized = [(c, c.training.rows) for c in family if c.k and c.training.rows is not None]
     pairs = []
     for number, (first, rows) in enumerate(sized):
         for second, fewer in sized:
             if max(first.k) >= 2 and max(second.k) > max(first.k) and fewer <= rows:
-                known = first.steps is not None and second.steps is not None
-                is_matched = known and (second.steps or 0) <= (first.steps or 0) * (1 + EQUAL)
+                steps, own = first.training.steps, second.training.steps
+                is_matched = steps is not None and own is not None and own <= steps * (1 + EQUAL)
                 rank = not is_matched, -max(second.k), rows - fewer, number
                 pairs.append((rank, StudentPair(first, second, is_matched)))
     return [min(pairs, key=lambda p: p[0])[1]] if pairs else []
 
 
-_CHOICES: Final[Mapping[Claim, Callable[[Sequence[ComparableStudent]], list[StudentPair]]]] = {
-    "composition": _single_skills_and_composed,
-    "trained k": lambda family: _base_and(_richest(family, is_composed=False), family),
-    "held-out": _practice_and_composed,
-    "larger k": _practice_and_composed,
-    "efficiency": _richer_of_no_more_data,
-    "control": lambda family: _base_and(_most_practised([c for c in family if c.k == (1,)]), family),
-    "planned": lambda family: _base_and(_richest(family, is_composed=False), family),
+class _ClaimRule(NamedTuple):
+    """Which students of a family a claim compares, at which k of the second, and in which setting if in one alone."""
+
+    pairs: Callable[[Sequence[ComparableStudent]], list[StudentPair]]
+    is_about: Callable[[int, ComparableStudent], bool] = lambda k, second: k >= 2
+    setting: str | None = None
+
+
+CLAIMS: Final[Mapping[Claim, _ClaimRule]] = {
+    "composition": _ClaimRule(_single_skills_and_composed),
+    "trained k": _ClaimRule(lambda family: _base_and(_richest(family), family), lambda k, second: k in second.k, TRAIN),
+    "held-out": _ClaimRule(_practice_and_composed, setting="held-out"),
+    "larger k": _ClaimRule(_practice_and_composed, lambda k, second: k > max(second.k)),
+    "efficiency": _ClaimRule(_richer_of_no_more_data),
+    "control": _ClaimRule(lambda family: _base_and(_most_practised(family), family)),
+    "planned": _ClaimRule(lambda family: _base_and(_richest(family), family), lambda k, second: True),
 }
-_SETTINGS: Final[Mapping[Claim, str]] = {"trained k": TRAIN, "held-out": "held-out"}
-"""The setting of a claim that is about one setting."""
-_IS_TESTED: Final[Mapping[Claim, Callable[[int, ComparableStudent], bool]]] = {
-    "composition": lambda k, second: k >= 2,
-    "trained k": lambda k, second: k in second.k,
-    "held-out": lambda k, second: k >= 2,
-    "larger k": lambda k, second: k > max(second.k),
-    "efficiency": lambda k, second: k >= 2,
-    "control": lambda k, second: k >= 2,
-    "planned": lambda k, second: True,
-}
+"""In the order in which claims are shown, and in which a report prefers one as its main result."""
 
 
 ClaimVerdict = Literal["supported", "not supported", "not taught", "too little data"]
@@ -310,20 +270,13 @@ class Finding:
     """One claim for one base model, grader and setting."""
 
     claim: Claim
-    base: str
     grader: str
     setting: str
     first: str
     second: str
     """The names of the two students, in the first run if there are several."""
-    first_k: tuple[int, ...]
-    second_k: tuple[int, ...]
-    first_rows: int | None
-    second_rows: int | None
-    first_steps: int | None
-    second_steps: int | None
-    is_matched: bool
-    """Composition: both trained on equal texts and steps. Efficiency: the second trained for no more steps."""
+    pair: StudentPair
+    """The two students of the first run."""
     runs: tuple[str, ...]
     repeated: tuple[str, ...]
     """Those of the runs that hold the same scores of the same models as another of them; they count once."""
@@ -344,8 +297,7 @@ def findings(students: Sequence[ComparableStudent], cells: Cells) -> list[Findin
     known: dict[object, dict[Place, Judged]] = {}
     found = [f for group in _comparisons_to_pool(students, cells) if (f := _finding(group, cells, known))]
     planned = {(f.runs, f.second, f.grader, f.setting): f.compared for f in found if f.claim == "planned"}
-    runs = list(dict.fromkeys(student.run for student in students))
-    order = (*CLAIMS, "planned")
+    runs, order = list(dict.fromkeys(student.run for student in students)), list(CLAIMS)
     for number, f in enumerate(found):
         # Gains of the planned comparison at k of the finding that practice on single skills explains.
         ks = {c.k for c in f.compared} if f.claim not in ("efficiency", "control") else set()
@@ -355,14 +307,25 @@ def findings(students: Sequence[ComparableStudent], cells: Cells) -> list[Findin
         found,
         key=lambda f: (
             order.index(f.claim),
-            f.base,
+            f.pair.first.base,
             f.grader,
-            not f.is_matched,
+            not f.pair.is_matched,
             (*SETTINGS, f.setting).index(f.setting),
             runs.index(f.runs[0]),
         ),
     )
-    return [_together(f, students) for f in ordered]
+    names: Mapping[tuple[str, str], str] = {(s.run, s.student): s.family or s.student for s in students}
+    together = []
+    for f in ordered:
+        # So far each partition was a run. Over several partitions, students have their names in the file.
+        partitions = {run.partition(_UNDER)[2] for run in f.runs}
+        own, repeated = (tuple(dict.fromkeys(r.partition(_UNDER)[0] for r in rs)) for rs in (f.runs, f.repeated))
+        if len(partitions) == 1:
+            f = replace(f, setting=_joined(f.setting, partitions.pop()))
+        else:
+            f = replace(f, first=names[f.runs[0], f.first], second=names[f.runs[0], f.second])
+        together.append(replace(f, runs=own, repeated=repeated))
+    return together
 
 
 def _finding(
@@ -394,18 +357,11 @@ def _finding(
         trainings.append(training)
     return Finding(
         claim=claim,
-        base=pair.first.base,
         grader=grader,
         setting=setting,
         first=pair.first.student,
         second=pair.second.student,
-        first_k=pair.first.k,
-        second_k=pair.second.k,
-        first_rows=pair.first.rows,
-        second_rows=pair.second.rows,
-        first_steps=pair.first.steps,
-        second_steps=pair.second.steps,
-        is_matched=pair.is_matched,
+        pair=pair,
         runs=tuple(dict.fromkeys(c.pair.first.run for c in comparisons)),
         repeated=tuple(dict.fromkeys(repeated)),
         compared=tuple(compared),
@@ -615,29 +571,5 @@ def _difference(first: _Units, second: _Units, partitions: Sequence[str], *, is_
         if all(by_id for seeds in nested.values() for by_id in seeds.values()):
             return gain(nested)
     if len(partitions) > 1:
-        return _over_partitions([_mean(first[p]) - _mean(second[p]) for p in partitions])
-    return _two_samples(*(list(_pooled(units[partitions[0]]).values()) for units in (first, second)))
-
-
-def _over_partitions(values: Sequence[float]) -> Gain:
-    """The mean over partitions by Student's t; no interval for two."""
-    n, mean = len(values), fmean(values)
-    error = stdev(values) / sqrt(n)
-    half = float(t_quantile((1 + CONFIDENCE) / 2, n - 1)) * error
-    interval = (max(-1.0, mean - half), min(1.0, mean + half)) if error > 0 else constant_interval(mean, n)
-    p = two_sided_p(mean / error, n - 1) if error > 0 else 1.0
-    low, high = interval if n > 2 else (None, None)
-    return Gain(mean, low, high, p, n, n, n, "partitions", tuple(values))
-
-
-def _two_samples(first: Sequence[float], second: Sequence[float]) -> Gain:
-    """Welch's test between the combinations of two settings in one partition."""
-    parts = [(variance(side) / len(side), len(side)) if len(side) > 1 else (0.0, 1) for side in (first, second)]
-    mean, squared = fmean(first) - fmean(second), sum(part for part, _ in parts)
-    n = min(len(first), len(second))
-    if squared == 0 or n < 2:
-        return Gain(mean, None, None, 1.0, n, 1, 1, "combinations", (mean,))
-    degrees = squared**2 / sum(part**2 / (size - 1) for part, size in parts)
-    half = float(t_quantile((1 + CONFIDENCE) / 2, degrees)) * sqrt(squared)
-    p = two_sided_p(mean / sqrt(squared), degrees)
-    return Gain(mean, max(-1.0, mean - half), min(1.0, mean + half), p, n, 1, 1, "combinations", (mean,))
+        return gain_of_means([_mean(first[p]) - _mean(second[p]) for p in partitions])
+    return gain_of_two_samples(*(list(_pooled(units[partitions[0]]).values()) for units in (first, second)))

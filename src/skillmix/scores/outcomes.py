@@ -17,8 +17,7 @@ from skillmix.prompts.rubric import OUTCOMES, TextOutcome
 from skillmix.runs.run import Run, opened
 from skillmix.runs.students import has_settings, student_lineages
 from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.compare import base_of, comparable_students, families
-from skillmix.scores.scoring import cell_facts, scored_cells
+from skillmix.scores.scoring import base_of, cell_facts, comparable_students, families, scored_cells
 from skillmix.scores.statistics.differences import holm, paired_difference
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS, mean_interval, wilson_interval
 

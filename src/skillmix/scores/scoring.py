@@ -1,4 +1,4 @@
-"""`skillmix scores`: from a run's journal to the cells of its table, without a call.
+"""`skillmix scores`: from a run's journal to the cells of its table and to the students that can be compared.
 
 The rows are those that the experiment plans, and what else the journal holds. The experiment at hand may be smaller
 than an earlier one of the same run. A row then counts the combinations of both, and rows that only an earlier
@@ -17,19 +17,18 @@ from numpy.typing import NDArray
 from skillmix.catalog.combinations import Combination, is_reserved
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, RowKey, place_of, writers_and_graders
-from skillmix.experiment.step_base import label_parts
+from skillmix.experiment.step_base import JOINED, label_parts
 from skillmix.experiment.steps import EvaluateStep
-from skillmix.grading.points import METRICS
+from skillmix.grading.points import FULL_MARKS, METRICS
+from skillmix.hashing import short_id
 from skillmix.models.lineage import Lineage, other_partitions
+from skillmix.prompts.prompt_set import load_prompts, shipped_prompt_sets
 from skillmix.runs.lookups import combinations_of
 from skillmix.runs.run import Run, opened
-from skillmix.runs.students import has_settings, run_datasets, student_lineages
+from skillmix.runs.students import has_settings, made_students, run_datasets, settings_for, student_lineages
 from skillmix.runs.text_rows import IMPORTED, counted_cells
 from skillmix.runs.texts import TextGrade, TextTable, text_table
 from skillmix.scores.cells import Cell, CellKey, CellScore, largest_cells
-from skillmix.scores.compare import Change, ComparableStudent, before_and_after, comparable_students
-from skillmix.scores.findings import findings, judged_contrasts
-from skillmix.scores.wording import contrast_result, format_warnings, main_result
 
 NOT_IN_FILE: Final = "not-in-file"
 """The setting of texts that no known experiment of the run plans."""
@@ -44,16 +43,11 @@ class TableRow:
     setting: str
     k: int
     numbers: NDArray[np.int32]
-    """By combination and generation; see `_MISSING` and `_NO_TEXT`."""
+    """By combination and generation; -1 for a text that is missing or has no ballot; see also `_NO_TEXT`."""
     grades: Sequence[TextGrade]
     combinations: tuple[Combination, ...]
     unnamed: int = 0
     """Combinations that the journal holds and the experiment at hand does not name."""
-
-    def part(self, chosen: Sequence[int]) -> "TableRow":
-        """The same row with only some of its combinations."""
-        combinations = tuple(self.combinations[i] for i in chosen)
-        return replace(self, numbers=self.numbers[list(chosen)], combinations=combinations)
 
     def cell(self, run: str) -> Cell:
         """The row with its points; equal texts are in memory once."""
@@ -70,8 +64,6 @@ class TableRow:
         )
 
 
-_MISSING: Final = -1
-"""The text of this generation is missing, or has no ballot."""
 _NO_TEXT: Final = -2
 """The row has fewer texts than others."""
 _Value = TypeVar("_Value")
@@ -90,40 +82,38 @@ def table_rows(run: Run, table: TextTable) -> Iterator[TableRow]:
     if run.is_imported:
         yield from _rows_outside(run, table, [])
         return
-    yield from _planned_rows(run, table)
+    now, before = counted_cells(run)
+    earlier: dict[RowKey, PlannedCell] = {}
+    """The cells of earlier experiments by row: of several, that with the most combinations."""
+    for cell in before:
+        for key in _keys(cell):
+            if key not in earlier or len(earlier[key].combinations) < len(cell.combinations):
+                earlier[key] = cell
+
+    def row(cell: PlannedCell, grader: str, drawn: Iterable[Combination], unnamed: int) -> TableRow:
+        own = tuple(drawn)
+        numbers = table.numbers(cell.student, grader, own, cell.numbers)
+        return TableRow(cell.student, grader, cell.label, cell.k, numbers, table.grades, own, unnamed)
+
+    for cell in now:
+        own = {c.id for c in cell.combinations}
+        for key in _keys(cell):
+            # Of an earlier experiment, combinations with as many texts as the present one plans count too.
+            drawn = earlier[key].combinations if key in earlier else ()
+            is_written = table.places(cell.student, drawn, cell.numbers) >= 0
+            more = [c for c, texts in zip(drawn, is_written, strict=True) if c.id not in own and texts.all()]
+            yield row(cell, key[1], (*cell.combinations, *more), len(more))
+    named = {key for cell in now for key in _keys(cell)}
+    for key, cell in earlier.items():
+        is_written = table.places(cell.student, cell.combinations, cell.numbers) >= 0
+        held = [c for c, texts in zip(cell.combinations, is_written, strict=True) if texts.any()]
+        if key not in named and held:
+            yield row(cell, key[1], held, len(held))
     yield from _rows_outside(run, table, [*run.cells, *run.earlier_cells])
 
 
-def _planned_rows(run: Run, table: TextTable) -> Iterator[TableRow]:
-    """The rows of all known experiments: all planned texts of the one at hand, and what is written of earlier ones."""
-    now, before = counted_cells(run)
-    earlier = _largest(before)
-    for cell in now:
-        for grader in cell.graders:
-            former = earlier.get(_key(cell, grader))
-            more = _held_beyond(cell, former, table) if former else ()
-            whole = replace(cell, combinations=(*cell.combinations, *more))
-            yield _row(whole, grader, table, unnamed=len(more))
-    named = {_key(cell, grader) for cell in now for grader in cell.graders}
-    for key, cell in earlier.items():
-        is_written = table.places(cell.student, cell.combinations, cell.numbers) >= 0
-        held = tuple(c for c, texts in zip(cell.combinations, is_written, strict=True) if texts.any())
-        if key not in named and held:
-            yield _row(replace(cell, combinations=held), key[1], table, unnamed=len(held))
-
-
-def _held_beyond(cell: PlannedCell, earlier: PlannedCell, table: TextTable) -> tuple[Combination, ...]:
-    """Combinations of an earlier experiment that have as many texts as the present one asks for."""
-    own = {c.id for c in cell.combinations}
-    is_written = table.places(cell.student, earlier.combinations, cell.numbers) >= 0
-    pairs = zip(earlier.combinations, is_written, strict=True)
-    return tuple(c for c, texts in pairs if c.id not in own and texts.all())
-
-
-def _row(cell: PlannedCell, grader: str, table: TextTable, *, unnamed: int) -> TableRow:
-    numbers = table.numbers(cell.student, grader, cell.combinations, cell.numbers)
-    combinations = tuple(cell.combinations)
-    return TableRow(cell.student, grader, cell.label, cell.k, numbers, table.grades, combinations, unnamed)
+def _keys(cell: PlannedCell) -> list[RowKey]:
+    return [(cell.student, grader, cell.label, cell.k) for grader in cell.graders]
 
 
 def _rows_outside(run: Run, table: TextTable, planned: Sequence[PlannedCell]) -> Iterator[TableRow]:
@@ -147,8 +137,8 @@ def _rows_outside(run: Run, table: TextTable, planned: Sequence[PlannedCell]) ->
                 widest = max(map(len, own.values()))
                 rows = [[*numbers, *[_NO_TEXT] * (widest - len(numbers))] for numbers in own.values()]
                 setting, unnamed = (IMPORTED, 0) if run.is_imported else (NOT_IN_FILE, len(own))
-                matrix, combinations = np.array(rows, np.int32), tuple(known[c] for c in own)
-                yield TableRow(student, grader, setting, k, matrix, table.grades, combinations, unnamed)
+                matrix, drawn = np.array(rows, np.int32), tuple(known[c] for c in own)
+                yield TableRow(student, grader, setting, k, matrix, table.grades, drawn, unnamed)
 
 
 def _graded(
@@ -156,9 +146,9 @@ def _graded(
 ) -> dict[str, list[int]]:
     """The combinations that a grader voted on, or need not; none if it voted on no text at all."""
     texts = {c: [grades[number] for number in numbers] for c, numbers in by_combination.items()}
-    if not any(grade.votes for own in texts.values() for grade in own):
-        return {}
     voted = {c for c, own in texts.items() if any(grade.votes for grade in own)}
+    if not voted:
+        return {}
     wanted = voted.union(c for c, own in texts.items() if all(grade.earns_nothing for grade in own))
     # Resampled intervals depend on the order: of a grader that no experiment names, combinations with votes come first.
     ordered = by_combination if is_known else sorted(by_combination, key=lambda c: c not in voted)
@@ -170,56 +160,25 @@ def unnamed_notes(rows: Iterable[TableRow]) -> list[str]:
     whole: dict[tuple[str, str], list[str]] = defaultdict(list)
     partly: dict[tuple[str, str], list[str]] = defaultdict(list)
     for row in rows:
-        if row.unnamed:
-            context = f"{row.setting}, k = {row.k}"
-            if row.unnamed == len(row.combinations):
-                whole[row.student, row.grader].append(context)
-            else:
-                count = f"{row.unnamed} of {len(row.combinations)} ({context})"
-                partly[row.student, row.grader].append(count)
-    notes = [
-        f"the experiment file does not name {student} under {grader}; the run holds {'; '.join(contexts)}"
-        for (student, grader), contexts in whole.items()
-    ]
-    return notes + [
-        f"the experiment file does not name all combinations of {student} under {grader}; the rows also count "
-        f"{', '.join(counts)}"
-        for (student, grader), counts in partly.items()
+        place = f"{row.setting}, k = {row.k}"
+        if row.unnamed and row.unnamed == len(row.combinations):
+            whole[row.student, row.grader].append(place)
+        elif row.unnamed:
+            partly[row.student, row.grader].append(f"{row.unnamed} of {len(row.combinations)} ({place})")
+    start = "the experiment file does not name"
+    return [
+        *(f"{start} {s} under {g}; the run holds {'; '.join(own)}" for (s, g), own in whole.items()),
+        *(
+            f"{start} all combinations of {s} under {g}; the rows also count {', '.join(own)}"
+            for (s, g), own in partly.items()
+        ),
     ]
 
 
-def _key(cell: PlannedCell, grader: str) -> RowKey:
-    return cell.student, grader, cell.label, cell.k
-
-
-def _largest(cells: Iterable[PlannedCell]) -> dict[RowKey, PlannedCell]:
-    """One cell for each row: that with the most combinations."""
-    largest: dict[RowKey, PlannedCell] = {}
-    for cell in cells:
-        for grader in cell.graders:
-            known = largest.get(_key(cell, grader))
-            if known is None or len(known.combinations) < len(cell.combinations):
-                largest[_key(cell, grader)] = cell
-    return largest
-
-
 @dataclass(frozen=True, slots=True)
-class ScoredRun:
-    """The cells of a run's table, and what tuning changed."""
+class ScoredCells:
+    """The scores of a run, with the cells and the rows that they were computed from."""
 
-    scores: list[CellScore]
-    changes: list[Change]
-    """Tuned students against their bases, where a run has both."""
-    notes: list[str]
-    """What the experiment at hand does not name, and what students saw under another partition."""
-    format_first: list[str] = field(default_factory=list)
-    """Students most of whose replies miss the format."""
-    result: list[str] = field(default_factory=list)
-    """The main result, its evidence and example texts, as a report states them; empty for a run of one student."""
-
-
-@dataclass(frozen=True, slots=True)
-class _ScoredCells:
     scores: list[CellScore]
     cells: list[Cell]
     rows: Sequence[TableRow]
@@ -231,46 +190,44 @@ def run_scores(run: Run | str, *, rules: str | None = None, by_sets: bool = Fals
     By sets, the cells on train skills come again in two parts: skill sets that are reserved, and those that data sets
     may hold.
     """
-    return _scored(opened(run), rules, by_sets=by_sets).scores
-
-
-def scored_run(run: Run | str, *, rules: str | None = None, by_sets: bool = False) -> ScoredRun:
-    """The scores of a run, and every tuned student beside its base."""
-    run = opened(run)
-    scored = _scored(run, rules, by_sets=by_sets)
-    cells = largest_cells(scored.cells)
-    notes = [*unnamed_notes(scored.rows), *partition_notes(run, _lineages(run, cells), cells.values())]
-    students = comparable_in(run, cells)
-    found = findings(students, cells)
-    planned = judged_contrasts([run], students, cells)
-    main = contrast_result(planned, cells.values()) if planned else main_result(list(cells.values()), found)
-    result = [main.sentence, main.evidence, *main.example] if found or planned else []
-    first = [] if run.has_outcomes else format_warnings(list(cells.values()))
-    return ScoredRun(scored.scores, before_and_after(students, cells), notes, first, result)
+    return score_run(opened(run), rules, by_sets=by_sets).scores
 
 
 def scored_cells(run: Run | str, *, rules: str | None = None) -> dict[CellKey, Cell]:
     """The cells of a run's table by key, with the points of their texts."""
-    return largest_cells(_scored(opened(run), rules, by_sets=False).cells)
+    return largest_cells(score_run(opened(run), rules).cells)
 
 
-def _scored(run: Run, rules: str | None, *, by_sets: bool) -> _ScoredCells:
+def score_run(run: Run, rules: str | None, *, by_sets: bool = False) -> ScoredCells:
+    """Score every row of a run; a cell that an early stop skipped is left out unless some of its texts are scored."""
     chosen = run.rules(rules)
-    scores: list[CellScore] = []
-    cells: list[Cell] = []
     rows = list(table_rows(run, text_table(run, chosen)))
-    training = {student: _Training(run, lineage) for student, lineage in _lineages(run, rows).items()}
-    for sets, row in _parts(rows, run.experiment.reserved if by_sets else 0.0):
-        cell = row.cell(run.name)
-        # Where graders name outcomes, a text has no points; `outcomes/` counts these cells.
-        metrics = () if run.has_outcomes else METRICS
-        of_cell = [replace(score_of(cell, metric, run), sets=sets) for metric in metrics]
-        scores += training[row.student].counted(of_cell, cell) if row.student in training else of_cell
-        if sets == "all":
-            cells.append(cell)
-    kept = _without_skipped(scores, run.experiment)
+    lineages = lineages_in(run, rows)
+    pairs = {student: _pairs_seen(lineage) for student, lineage in lineages.items()}
+    # Where graders name outcomes, a text has no points; `outcomes.py` counts these cells.
+    metrics = () if run.has_outcomes else METRICS
+    scores, cells = list[CellScore](), list[Cell]()
+    for row in rows:
+        whole = row.cell(run.name)
+        cells.append(whole)
+        parts = {"all": whole}
+        reserved = run.experiment.reserved if by_sets else 0.0
+        if reserved and row.k >= 2 and label_parts(row.setting).setting == "train":
+            parts["reserved"] = whole.only(lambda c, share=reserved: is_reserved(c.skills, share))  # type: ignore[misc]
+            parts["seen"] = whole.only(lambda c, share=reserved: not is_reserved(c.skills, share))  # type: ignore[misc]
+        for sets, cell in parts.items():
+            trained = seen = None
+            if row.student in lineages:
+                lineage, own_pairs = lineages[row.student], pairs[row.student]
+                trained = sum(c.id in lineage.combinations for c in cell.combinations)
+                is_elsewhere = bool(_partitions_elsewhere(run, lineage, row.setting))
+                seen = _count_with(own_pairs, cell) if is_elsewhere and own_pairs is not None else None
+            for metric in metrics:
+                scores.append(replace(score_of(cell, metric, run), sets=sets, trained_on=trained, seen_pairs=seen))
+    skipped = {cell[1:] for cell in skipped_cells(run.experiment, scores)}
+    kept = [s for s in scores if (s.student, s.setting, s.k) not in skipped or s.complete]
     keys = {(s.student, s.grader, s.setting, s.k) for s in kept}
-    return _ScoredCells(kept, [c for c in cells if run.has_outcomes or c.key[1:] in keys], rows)
+    return ScoredCells(kept, [c for c in cells if run.has_outcomes or c.key[1:] in keys], rows)
 
 
 def score_of(cell: Cell, metric: str, run: Run) -> CellScore:
@@ -295,7 +252,7 @@ def cell_facts(key: CellKey, run: Run) -> dict[str, Any]:
     }
 
 
-def _lineages(run: Run, rows: Iterable[TableRow] | Iterable[CellKey]) -> dict[str, Lineage]:
+def lineages_in(run: Run, rows: Iterable[TableRow] | Iterable[CellKey]) -> dict[str, Lineage]:
     """The lineages of the tuned students of some rows; they are read once."""
     students = dict.fromkeys(row.student for row in rows)
     datasets = {facts.hash: facts for facts in run_datasets(run)}
@@ -303,22 +260,11 @@ def _lineages(run: Run, rows: Iterable[TableRow] | Iterable[CellKey]) -> dict[st
     return {student: known[student] for student in students if student in known}
 
 
-class _Training:
-    """What one student was trained on, as far as it concerns the combinations of its cells."""
-
-    def __init__(self, run: Run, lineage: Lineage) -> None:
-        self._run, self._lineage = run, lineage
-        self._pairs = _pairs_seen(lineage)
-
-    def counted(self, scores: Iterable[CellScore], cell: Cell) -> list[CellScore]:
-        """Scores with the number of combinations that the student was trained on, or saw two skills of together."""
-        trained = sum(c.id in self._lineage.combinations for c in cell.combinations)
-        is_elsewhere = bool(_partitions_elsewhere(self._run, self._lineage, cell.key.setting))
-        seen = _count_with(self._pairs, cell) if is_elsewhere and self._pairs is not None else None
-        return [replace(score, trained_on=trained, seen_pairs=seen) for score in scores]
-
-
 _SkillPairs = frozenset[frozenset[str]]
+
+
+def _pairs_of(skills: Iterable[str]) -> Iterator[frozenset[str]]:
+    return map(frozenset, combinations(sorted(skills), 2))
 
 
 def _pairs_seen(lineage: Lineage) -> _SkillPairs | None:
@@ -328,6 +274,11 @@ def _pairs_seen(lineage: Lineage) -> _SkillPairs | None:
     return frozenset(pair for skills in lineage.skill_sets for pair in _pairs_of(skills))
 
 
+def _count_with(pairs: _SkillPairs, cell: Cell) -> int:
+    """How many combinations of a cell have one of these pairs of skills."""
+    return sum(not pairs.isdisjoint(_pairs_of(c.skills)) for c in cell.combinations)
+
+
 def _partitions_elsewhere(run: Run, lineage: Lineage, label: str) -> frozenset[str]:
     """The partitions that a student's training data were made under, other than that of the cells with this label."""
     if run.is_imported or not lineage.partitions:
@@ -335,15 +286,6 @@ def _partitions_elsewhere(run: Run, lineage: Lineage, label: str) -> frozenset[s
     place = place_of(label_parts(label), run.experiment, run.catalog)
     names = {label_parts(label).catalog or run.experiment.catalog, place.catalog.name}
     return other_partitions(lineage, place.partition.name, names)
-
-
-def _pairs_of(skills: Iterable[str]) -> Iterator[frozenset[str]]:
-    return map(frozenset, combinations(sorted(skills), 2))
-
-
-def _count_with(pairs: _SkillPairs, cell: Cell) -> int:
-    """How many combinations of a cell have one of these pairs of skills."""
-    return sum(not pairs.isdisjoint(_pairs_of(c.skills)) for c in cell.combinations)
 
 
 def partition_notes(run: Run, lineages: Mapping[str, Lineage], cells: Iterable[Cell]) -> list[str]:
@@ -357,41 +299,16 @@ def partition_notes(run: Run, lineages: Mapping[str, Lineage], cells: Iterable[C
         if not names:
             continue
         pairs = _pairs_seen(lineage)
-        if pairs is None:
-            notes.append(f"{student} was trained under the partition {names}; which skills it saw together is unknown")
-            continue
-        counts = {
-            f"{_count_with(pairs, cell)} of {len(cell.combinations)} ({cell.key.setting}, k = {cell.key.k})": None
-            for cell in own
-            if elsewhere[cell.key.setting] and _count_with(pairs, cell)
-        }
-        seen = f"combinations with two skills that it saw together: {', '.join(counts) or 'none'}"
+        seen = "which skills it saw together is unknown"
+        if pairs is not None:
+            counts = dict.fromkeys(
+                f"{_count_with(pairs, cell)} of {len(cell.combinations)} ({cell.key.setting}, k = {cell.key.k})"
+                for cell in own
+                if elsewhere[cell.key.setting] and _count_with(pairs, cell)
+            )
+            seen = f"combinations with two skills that it saw together: {', '.join(counts) or 'none'}"
         notes.append(f"{student} was trained under the partition {names}; {seen}")
     return notes
-
-
-def comparable_in(run: Run, cells: Iterable[CellKey]) -> list[ComparableStudent]:
-    """The students of some cells, ready for comparison; none for a run whose graders name outcomes."""
-    cells = list(cells)
-    students = [name for name in dict.fromkeys(key.student for key in cells) if has_settings(run, name)]
-    return [] if run.has_outcomes else comparable_students(run, run.known_experiment, students, _lineages(run, cells))
-
-
-def _parts(rows: Iterable[TableRow], reserved: float) -> Iterator[tuple[str, TableRow]]:
-    """Each cell, and its two parts where a share of its skill sets is reserved."""
-    for row in rows:
-        yield "all", row
-        if not reserved or row.k < 2 or label_parts(row.setting).setting != "train":
-            continue
-        for name, wanted in (("reserved", True), ("seen", False)):
-            chosen = [i for i, c in enumerate(row.combinations) if is_reserved(c.skills, reserved) == wanted]
-            yield name, row.part(chosen)
-
-
-def _without_skipped(scores: list[CellScore], experiment: Experiment) -> list[CellScore]:
-    """Drop the cells that `stop_below` skipped, unless some of their texts are scored."""
-    skipped = {cell[1:] for cell in skipped_cells(experiment, scores)}
-    return [s for s in scores if (s.student, s.setting, s.k) not in skipped or s.complete]
 
 
 def students_without_scores(run: Run, scores: Sequence[CellScore]) -> list[str]:
@@ -410,7 +327,7 @@ def skipped_cells(experiment: Experiment, scores: Sequence[CellScore]) -> set[Sk
     values = {
         (s.student, s.grader, s.setting, s.k): s.value
         for s in scores
-        if s.metric == "full_marks" and s.sets == "all" and s.value is not None
+        if s.metric == FULL_MARKS and s.sets == "all" and s.value is not None
     }
     skipped: set[SkippedCell] = set()
     for step in experiment.steps:
@@ -418,13 +335,178 @@ def skipped_cells(experiment: Experiment, scores: Sequence[CellScore]) -> set[Sk
             continue
         for student in step.student_names:
             for setting in dict.fromkeys(cell.label for cell in step.undrawn_cells(experiment.steps)):
-                reached = [k for k in sorted(set(step.k)) if _is_below(step, student, setting, k, values)]
-                skipped |= {(step.name, student, setting, k) for k in step.k if reached and k > reached[0]}
+                is_below = False
+                for k in sorted(set(step.k)):
+                    if is_below:
+                        skipped.add((step.name, student, setting, k))
+                    found = [values.get((student, grader, setting, k)) for grader in step.graders]
+                    is_below |= bool(found) and all(value is not None and value < step.stop_below for value in found)
     return skipped
 
 
-def _is_below(
-    step: EvaluateStep, student: str, setting: str, k: int, values: Mapping[tuple[str, str, str, int], float | None]
-) -> bool:
-    found = [values.get((student, grader, setting, k)) for grader in step.graders]
-    return bool(found) and all(value is not None and value < (step.stop_below or 0.0) for value in found)
+EQUAL: Final = 0.05
+"""Numbers of conversations or steps that differ by no more than this share count as equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparableStudent:
+    """A student with everything that decides which others it may be compared with."""
+
+    run: str
+    student: str
+    spec: str
+    """The student's model in the experiment."""
+    prompts: str
+    """Its prompt set; students with other prompts are not compared."""
+    lineage: Lineage | None
+    """Its training; None for a base."""
+    partition: str
+    seed: int
+    """The seed of its training or, for a base, of the run."""
+    decoding: str = ""
+    """Its sampling settings; students with other settings are not compared."""
+    catalog: str = ""
+    """The hash of the catalog of its run."""
+    graders: Mapping[str, str] = field(default_factory=dict)
+    """The graders of its run by name, each with a hash of everything that decides its points."""
+    family: str | None = None
+    """Its name in the file, if the file repeats it for seeds, partitions or values of a matrix."""
+
+    @property
+    def base(self) -> str:
+        """The model at the root: the first that was tuned, or the student itself."""
+        return self.lineage.base if self.lineage else self.spec
+
+    @property
+    def training(self) -> Lineage:
+        """Its training, which is empty for a base."""
+        return self.lineage or _UNTUNED
+
+    @property
+    def k(self) -> tuple[int, ...]:
+        """Numbers of skills in its training texts; empty for a base."""
+        return self.training.k
+
+    @property
+    def asks_one(self) -> bool:
+        """Whether each request of its training texts names one skill, however many skills the texts show."""
+        return self.training.requests == "one"
+
+    @property
+    def is_composed(self) -> bool:
+        """Whether it was trained on requests for two skills or more."""
+        return max(self.k, default=0) >= 2 and not self.asks_one
+
+
+_UNTUNED: Final = Lineage(
+    base="", k=(), seed=None, partition=None, datasets=(), combinations=frozenset(), skill_sets=None, rows=None,
+    steps=None, is_adapter=False, identity="",
+)  # fmt: skip
+
+
+def families(students: Sequence[ComparableStudent]) -> dict[tuple[str, str, str, str], list[ComparableStudent]]:
+    """Students of one run, grouped by root, prompt set and sampling settings."""
+    groups: dict[tuple[str, str, str, str], list[ComparableStudent]] = {}
+    for student in students:
+        shared = (student.run, student.base, student.prompts, student.decoding)
+        groups.setdefault(shared, []).append(student)
+    return groups
+
+
+def base_of(family: Sequence[ComparableStudent]) -> ComparableStudent | None:
+    """The student of a family that was not tuned."""
+    return next((c for c in family if c.lineage is None), None)
+
+
+def practice_of(second: ComparableStudent, family: Sequence[ComparableStudent]) -> ComparableStudent | None:
+    """The student of single skills that had as many texts and steps as a composed one; None if there is none.
+
+    The best control has the same texts, with requests that name one skill.
+    """
+    equal = [
+        c
+        for c in family
+        if second.is_composed
+        and (c.asks_one or c.k == (1,))
+        and are_close(c.training.rows, second.training.rows)
+        and are_close(c.training.steps, second.training.steps)
+    ]
+    return max(
+        equal,
+        key=lambda c: (c.asks_one, c.seed == second.seed, c.training.rows or 0, c.training.steps or 0),
+        default=None,
+    )
+
+
+def practice_between(students: Sequence[ComparableStudent], first: str, second: str) -> str | None:
+    """The name of the student of single skills that is matched with the second, if the first is the second's base."""
+    for family in families(students).values():
+        base, tuned = base_of(family), next((c for c in family if c.student == second), None)
+        if base is not None and base.student == first and tuned is not None:
+            practice = practice_of(tuned, family)
+            return practice.student if practice else None
+    return None
+
+
+def are_close(number: int | None, other: int | None) -> bool:
+    """Whether two numbers of conversations or steps count as equal; unknown numbers do not."""
+    return number is not None and other is not None and abs(number - other) <= EQUAL * max(number, other)
+
+
+def student_specs(experiment: Experiment) -> dict[str, str]:
+    """The model of every student; that of a train step is described by its step."""
+    trained = {n: s if s.startswith(JOINED) else f"made by step {n}" for n, s in made_students(experiment).items()}
+    return {name: s.model for name, s in experiment.students.items()} | trained
+
+
+def comparable_in(run: Run, cells: Iterable[CellKey]) -> list[ComparableStudent]:
+    """The students of some cells, ready for comparison; none for a run whose graders name outcomes."""
+    cells = list(cells)
+    students = [name for name in dict.fromkeys(key.student for key in cells) if has_settings(run, name)]
+    return [] if run.has_outcomes else comparable_students(run, run.known_experiment, students, lineages_in(run, cells))
+
+
+def comparable_students(
+    run: Run, experiment: Experiment, students: Iterable[str], lineages: Mapping[str, Lineage]
+) -> list[ComparableStudent]:
+    """The students of a run, ready for comparison; without a lineage, a student is a base. None is joined by code."""
+    specs = student_specs(experiment)
+    graders: dict[str, str] = {}
+    if not run.is_imported:
+        # A hash of each grader's settings, the prompts and the rules; speed and waiting times decide no points.
+        own_prompts = run.fact("prompts_hash") or experiment.prompts
+        if own_prompts in shipped_prompt_sets():
+            own_prompts = load_prompts(own_prompts).content_hash()
+        rules = [experiment.rules, experiment.answer.model_dump(mode="json"), own_prompts]
+        for name, grader in experiment.graders.items():
+            document = grader.model_dump(mode="json", exclude={"concurrency", "timeout"})
+            graders[name] = short_id("grader", document, rules)
+    comparable = []
+    for student in students:
+        prompts = decoding = ""
+        if specs:
+            settings = settings_for(experiment, student)
+            if settings.joined:
+                continue
+            prompts = settings.prompts or experiment.prompts
+            decoding = f"temperature {settings.temperature}, top_p {settings.top_p}, {settings.max_tokens} tokens"
+            decoding = ", ".join(filter(None, [decoding, settings.additions]))
+        lineage, variant = lineages.get(student), experiment.variants.get(student)
+        seeds = (lineage.seed if lineage else None, variant.seed if variant else None, experiment.seed)
+        partition = (lineage and lineage.partition) or (variant and variant.partition) or experiment.partition
+        comparable.append(
+            ComparableStudent(
+                run=run.name,
+                student=student,
+                spec=specs.get(student, student),
+                prompts=prompts,
+                lineage=lineage,
+                partition=partition or "default",
+                seed=next(seed for seed in seeds if seed is not None),
+                decoding=decoding,
+                catalog=run.fact("catalog_hash") or run.fact("catalog") or "",
+                graders=graders,
+                family=variant.family if variant else None,
+            )
+        )
+    return comparable

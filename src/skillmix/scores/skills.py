@@ -99,13 +99,13 @@ def saturation(cells: Iterable[Cell], *, level: float) -> Saturation | None:
     known = [(k, s) for k, s in scores if s.value is not None]
     if not known:
         return None
-    reached = dict.fromkeys(("value", "low", "high"), 0)
+    reached = {"value": 0, "low": 0, "high": 0}
     for end in reached:
         for k, score in known:
             if float(getattr(score, end)) < level:
                 break
             reached[end] = k
-    return Saturation(*reached.values(), known[-1][0])
+    return Saturation(reached["value"], reached["low"], reached["high"], known[-1][0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from skillmix.models.batches import dialects
 from skillmix.runs import scheduler
 from skillmix.runs.batches import batched
 from skillmix.runs.run import open_run
-from skillmix.scores.scoring import scored_run
+from skillmix.scores.sentences import scored_run
 from skillmix.scores.status import run_status
 from tests.runs.batches.experiments import FAST, written
 from tests.runs.batches.stub_provider import StubProvider, serving

@@ -26,8 +26,8 @@ from skillmix.report.registry import Drawing, Position, figure, figures
 from skillmix.report.tables.scores import common_k, novelty_bound, students_label, without_common
 from skillmix.scores.cells import Cell
 from skillmix.scores.outcomes import TOPICS, OutcomeCell
+from skillmix.scores.sentences import MainResult
 from skillmix.scores.skills import cell_independence, saturation
-from skillmix.scores.wording import MainResult
 
 _Lines = list[tuple[int, StudentKey, list[Cell]]]
 """For each student: its index, its key, and its scored cells by k."""

@@ -23,7 +23,7 @@ def finding_table(report: Report) -> ReportTable | None:
                 (
                     f.claim,
                     f"{f.second} − {f.first}",
-                    f"{short_name(f.second_k)} − {short_name(f.first_k)}",
+                    f"{short_name(f.pair.second.k)} − {short_name(f.pair.first.k)}",
                     f.grader,
                     f.setting,
                     str(c.k),

@@ -29,7 +29,7 @@ from skillmix.report.registry import (
     tables,
 )
 from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.compare import Change, PairRow
+from skillmix.scores.comparisons import Change, PairRow
 from skillmix.scores.skills import Rate, skill_rates
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS
 

@@ -3,9 +3,9 @@
 Three shares determine all measures against the truth: how often the grader gives the point, how often the truth gives
 it where the grader does, and how often the truth gives it where the grader denies it. The first comes from all graded
 units and the other two from the labelled ones. So a sample with more texts of one outcome than of the other, as people
-are given, does not bias sensitivity and specificity. Shares of labelled units have Wilson intervals if every unit has a label. All
-other intervals are quantiles of draws of the shares from their Jeffreys posteriors, Beta(x + 1/2, n - x + 1/2), with
-effective counts x and n.
+are given, does not bias sensitivity and specificity. Shares of labelled units have Wilson intervals if every unit has a
+label. All other intervals are quantiles of draws of the shares from their Jeffreys posteriors, Beta(x + 1/2, n - x +
+1/2), with effective counts x and n.
 
 Some texts get no full marks whatever a grader says: code denies them. `Open` is the share of the other texts. Among
 these, the share with full marks is estimated in one of three ways:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, comb, sqrt
+from statistics import fmean, stdev, variance
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -346,6 +347,30 @@ def _pooled(nested: Nested, moments: TableMoments, means: tuple[float, ...], per
 
 def _unit(nested: Nested) -> Unit:
     return "partitions" if len(nested) > 1 else "seeds"
+
+
+def gain_of_means(values: Sequence[float]) -> Gain:
+    """The mean of one difference for each partition by Student's t; no interval for two."""
+    n, mean = len(values), fmean(values)
+    error = stdev(values) / sqrt(n)
+    half = float(t_quantile((1 + CONFIDENCE) / 2, n - 1)) * error
+    interval = (max(-1.0, mean - half), min(1.0, mean + half)) if error > 0 else constant_interval(mean, n)
+    p = two_sided_p(mean / error, n - 1) if error > 0 else 1.0
+    low, high = interval if n > 2 else (None, None)
+    return Gain(mean, low, high, p, n, n, n, "partitions", tuple(values))
+
+
+def gain_of_two_samples(first: Sequence[float], second: Sequence[float]) -> Gain:
+    """Welch's test between the combinations of two settings in one partition."""
+    parts = [(variance(side) / len(side), len(side)) if len(side) > 1 else (0.0, 1) for side in (first, second)]
+    mean, squared = fmean(first) - fmean(second), sum(part for part, _ in parts)
+    n = min(len(first), len(second))
+    if squared == 0 or n < 2:
+        return Gain(mean, None, None, 1.0, n, 1, 1, "combinations", (mean,))
+    degrees = squared**2 / sum(part**2 / (size - 1) for part, size in parts)
+    half = float(t_quantile((1 + CONFIDENCE) / 2, degrees)) * sqrt(squared)
+    p = two_sided_p(mean / sqrt(squared), degrees)
+    return Gain(mean, max(-1.0, mean - half), min(1.0, mean + half), p, n, 1, 1, "combinations", (mean,))
 
 
 _MOST_UNITS: Final = 200

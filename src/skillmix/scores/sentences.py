@@ -8,16 +8,27 @@ how often it earns full marks.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from skillmix.experiment.step_base import label_parts
 from skillmix.grading.points import FULL_MARKS
 from skillmix.models.lineage import short_name
-from skillmix.render import in_percent, plural, points_interval, share, signed_points, signed_with_interval, whole
-from skillmix.scores.cells import WRITTEN, Cell, CellKey
-from skillmix.scores.compare import SMALLEST_GAIN, Judged, PairRow
-from skillmix.scores.findings import Claim, Finding, JudgedContrast
+from skillmix.render import (
+    in_percent,
+    in_words,
+    plural,
+    points_interval,
+    share,
+    signed_points,
+    signed_with_interval,
+    whole,
+)
+from skillmix.runs.run import Run, opened
+from skillmix.scores.cells import WRITTEN, Cell, CellKey, CellScore, largest_cells
+from skillmix.scores.comparisons import SMALLEST_GAIN, Change, Judged, before_and_after, explanations
+from skillmix.scores.findings import Claim, Finding, JudgedContrast, findings, judged_contrasts
+from skillmix.scores.scoring import comparable_in, lineages_in, partition_notes, score_run, unnamed_notes
 
 
 def format_warnings(cells: Sequence[Cell]) -> list[str]:
@@ -45,6 +56,17 @@ def format_warnings(cells: Sequence[Cell]) -> list[str]:
 
 def finding_sentence(finding: Finding) -> str:
     """One or more sentences about a finding, with its numbers and what limits them."""
+    # The second student against the first, with their training data.
+    first, second = finding.pair.first.training, finding.pair.second.training
+    students = f"{finding.second}, tuned on {short_name(second.k)}, against {finding.first},"
+    if first.k:
+        rows, more_rows, steps, more_steps = (
+            "unknown" if number is None else whole(number)
+            for number in (first.rows, second.rows, first.steps, second.steps)
+        )
+        students += (
+            f" {short_name(first.k)} ({more_rows} conversations against {rows}, {more_steps} steps against {steps}),"
+        )
     best = max(finding.compared, key=lambda c: c.gain.mean)
     ks = _listed([c.k for c in finding.compared])
     gains = [c for c in finding.compared if c.is_gain]
@@ -56,7 +78,7 @@ def finding_sentence(finding: Finding) -> str:
         is_pair = unit != "combinations" and len(best.gain.values) == 2 and best.gain.low is None
         pair = f" Two {unit} cannot show how far {unit} differ, so there is no interval." if is_pair else ""
         sentence = (
-            f"{_students(finding)} changes full marks by {_estimate(best)} at k = {best.k} ({best.words}) over "
+            f"{students} changes full marks by {_estimate(best)} at k = {best.k} ({best.words}) over "
             f"{whole(best.gain.combinations)} combinations{scope}; {need(finding)}.{pair}"
         )
     elif finding.verdict != "not taught" and (finding.verdict == "supported") != (finding.claim == "control"):
@@ -65,7 +87,7 @@ def finding_sentence(finding: Finding) -> str:
         found = _listed([c.k for c in gains])
         where = f"every k tried: {found}." if len(gains) == len(finding.compared) else f"some k: {found} of {ks}."
         sentence = (
-            f"{_students(finding)} {verb} full marks by {_estimate(best)} at k = {best.k} ({best.words}), "
+            f"{students} {verb} full marks by {_estimate(best)} at k = {best.k} ({best.words}), "
             f"{_scope(best)}; a gain of {share(SMALLEST_GAIN)} or more is found at {where}"
         )
     else:
@@ -75,8 +97,7 @@ def finding_sentence(finding: Finding) -> str:
             shown = min(losses, key=lambda c: c.gain.mean)
             change = f"lowers full marks by {_estimate(shown)} at k = {shown.k} ({shown.words})"
         sentence = (
-            f"{_students(finding)} {change}, {_scope(shown)}, and at no k of {ks} can the gain be "
-            f"{share(SMALLEST_GAIN)} or more."
+            f"{students} {change}, {_scope(shown)}, and at no k of {ks} can the gain be {share(SMALLEST_GAIN)} or more."
         )
     if finding.verdict == "not taught":
         sentence = (
@@ -120,20 +141,7 @@ def limits(finding: Finding) -> list[str]:
     """What else than the claim may explain a difference."""
     if finding.explained:
         return explanations(finding.second, finding.explained)
-    return [_UNMATCHED[finding.claim]] if finding.claim in _UNMATCHED and not finding.is_matched else []
-
-
-def explanations(second: str, rows: Iterable[Judged | PairRow]) -> list[str]:
-    """A sentence for each student of single skills that gains as well where the second student does not surpass it."""
-    places: dict[str, list[str]] = defaultdict(list)
-    for row in rows:
-        if row.explained_by:
-            places[row.explained_by].append(f"{row.setting}, k = {row.k}")
-    return [
-        f"{practice}, with as many texts and steps of single skills, gains as well, and {second} is not found to do "
-        f"better: practice on single skills explains this gain ({'; '.join(where)})."
-        for practice, where in places.items()
-    ]
+    return [_UNMATCHED[finding.claim]] if finding.claim in _UNMATCHED and not finding.pair.is_matched else []
 
 
 _NO_PRACTICE: Final = (
@@ -145,17 +153,6 @@ _UNMATCHED: Final[dict[Claim, str]] = {
     "larger k": _NO_PRACTICE,
     "efficiency": "Steps could not be matched, so more steps may explain a difference.",
 }
-
-
-def _students(finding: Finding) -> str:
-    """The second student against the first, with their training data."""
-    rows, more_rows, steps, more_steps = (
-        "unknown" if number is None else whole(number)
-        for number in (finding.first_rows, finding.second_rows, finding.first_steps, finding.second_steps)
-    )
-    data = f", {short_name(finding.first_k)}" if finding.first_k else ""
-    sizes = f" ({more_rows} conversations against {rows}, {more_steps} steps against {steps})" if data else ""
-    return f"{finding.second}, tuned on {short_name(finding.second_k)}, against {finding.first}{data}{sizes},"
 
 
 def _scope(one: Judged) -> str:
@@ -223,8 +220,8 @@ def main_result(cells: Sequence[Cell], findings: Sequence[Finding]) -> MainResul
         return _of_finding(cells, supported[0], CLAIM_TITLES[supported[0].claim])
     if not planned:
         return _of_one_student(cells)
-    place = cells[0].key.grader, main_setting(cells)
-    finding = next((f for f in planned if (f.grader, f.setting) == place), planned[0])
+    place = cells[0].key.grader, label_parts(main_setting(cells) or "").setting
+    finding = next((f for f in planned if (f.grader, label_parts(f.setting).setting) == place), planned[0])
     shown, first, second = _shown(finding), finding.first, finding.second
     title = f"{shown.verdict.capitalize()} to tell {second} and {first} apart"
     if shown.found:
@@ -237,7 +234,7 @@ def main_result(cells: Sequence[Cell], findings: Sequence[Finding]) -> MainResul
 def main_setting(cells: Sequence[Cell]) -> str | None:
     """The setting `all`, or the first one; None without cells."""
     settings = [cell.key.setting for cell in cells]
-    return "all" if "all" in settings else next(iter(settings), None)
+    return next((name for name in settings if label_parts(name).setting == "all"), next(iter(settings), None))
 
 
 def _shown(finding: Finding) -> Judged:
@@ -271,8 +268,9 @@ def _of_finding(cells: Sequence[Cell], finding: Finding, headline: str) -> MainR
             f"{skills}, {second} earns full marks on {rates[0]} % of combinations and {first} on {rates[1]} %, "
             f"{difference}"
         )
-    trained = "one training run, " if finding.second_k else ""
-    trained = f"{plural(gain.seeds, 'training')}, " if gain.seeds > 1 else trained
+    units = [plural(gain.partitions, "partition")] if gain.partitions > 1 else []
+    if finding.pair.second.k:
+        units.insert(0, "one training run" if gain.seeds == 1 else plural(gain.seeds, "training"))
     named = f"run {run}, " if len({key.run for key in by_key}) > 1 and gain.seeds <= 1 else ""
     more = f" {_capital(need(finding))}."
     if shown.found:
@@ -281,9 +279,10 @@ def _of_finding(cells: Sequence[Cell], finding: Finding, headline: str) -> MainR
         rest = [k for k in ks if k not in found]
         but = f", but not at k = {_listed(rest)}" if rest else ", which is every k tried"
         more = f" A difference is found at k = {_listed(found)}{but}." if len(ks) > 1 else ""
-    # The rows of a comparison over partitions name their partition.
+    # The cells of a comparison over partitions name their partition.
     where = (finding.grader, label_parts(finding.setting)[:2], shown.k)
     cell = next(c for c in cells if (c.key.grader, label_parts(c.key.setting)[:2], c.key.k) == where)
+    scope = ", ".join([*units, f"{named}{_scope_of(cell, finding.setting, gain.combinations)}"])
     # How many combinations, seeds or partitions agree with the direction.
     better, worse = sum(v > 0 for v in gain.values), sum(v < 0 for v in gain.values)
     neither = len(gain.values) - better - worse
@@ -292,7 +291,7 @@ def _of_finding(cells: Sequence[Cell], finding: Finding, headline: str) -> MainR
     return MainResult(
         headline=headline,
         detail=f"{words}; {shown.words}.",
-        evidence=" ".join([_capital(f"{trained}{named}{_scope_of(cell, gain.combinations)}.{more}"), *limits(finding)]),
+        evidence=" ".join([_capital(f"{scope}.{more}"), *limits(finding)]),
         numbers=(
             ResultNumber(
                 _points(gain.mean, signed=True), signed_interval, f"{second} minus {first} in full marks, k = {shown.k}"
@@ -352,7 +351,7 @@ def _of_one_student(cells: Sequence[Cell]) -> MainResult:
     return MainResult(
         headline=headline,
         detail=", ".join(details) + ".",
-        evidence=_capital(f"{_scope_of(own[0], scores[0].complete)}{' at each k' * (len(own) > 1)}."),
+        evidence=_capital(f"{_scope_of(own[0], key.setting, scores[0].complete)}{' at each k' * (len(own) > 1)}."),
         numbers=(*numbers, texts),
         students=((key.run, key.student),),
         grader=key.grader,
@@ -403,11 +402,11 @@ def contrast_result(contrasts: Sequence[JudgedContrast], cells: Iterable[Cell]) 
     )
 
 
-def _scope_of(cell: Cell, combinations: int) -> str:
-    """The cell that a sentence is about."""
+def _scope_of(cell: Cell, setting: str, combinations: int) -> str:
+    """The cells that a sentence is about."""
     generations = max(map(len, cell.points), default=1)
     best = f"best of {generations} texts on " if generations > 1 else ""
-    return f"setting {cell.key.setting}, grader {cell.key.grader}, {best}{plural(combinations, 'combination')}"
+    return f"setting {setting}, grader {cell.key.grader}, {best}{plural(combinations, 'combination')}"
 
 
 def _listed(ks: Sequence[int]) -> str:
@@ -427,3 +426,64 @@ def interval_words(low: float | None, high: float | None, *, signed: bool = Fals
 
 def _capital(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredRun:
+    """The cells of a run's table, and what tuning changed."""
+
+    scores: list[CellScore]
+    changes: list[Change]
+    """Tuned students against their bases, where a run has both."""
+    notes: list[str]
+    """What the experiment at hand does not name, and what students saw under another partition."""
+    format_first: list[str] = field(default_factory=list)
+    """Students most of whose replies miss the format."""
+    result: list[str] = field(default_factory=list)
+    """The main result, its evidence and example texts, as a report states them; empty for a run of one student."""
+
+
+def scored_run(run: Run | str, *, rules: str | None = None, by_sets: bool = False) -> ScoredRun:
+    """The scores of a run, and every tuned student beside its base."""
+    run = opened(run)
+    scored = score_run(run, rules, by_sets=by_sets)
+    cells = largest_cells(scored.cells)
+    notes = [*unnamed_notes(scored.rows), *partition_notes(run, lineages_in(run, cells), cells.values())]
+    students = comparable_in(run, cells)
+    found = findings(students, cells)
+    planned = judged_contrasts([run], students, cells)
+    main = contrast_result(planned, cells.values()) if planned else main_result(list(cells.values()), found)
+    result = [main.sentence, main.evidence, *main.example] if found or planned else []
+    first = [] if run.has_outcomes else format_warnings(list(cells.values()))
+    return ScoredRun(scored.scores, before_and_after(students, cells), notes, first, result)
+
+
+_MAX_LINES: Final = 12
+_NOTE: Final = (
+    "p is corrected over all settings and k of two students under one grader; within noise: p is .05 or more."
+)
+
+
+def shown_lines(changes: Sequence[Change], *, run: str) -> list[str]:
+    """The differences between tuned students and their bases, in the order of the cells; none without such a pair."""
+    several = [len({getattr(change.row, name) for change in changes}) > 1 for name in ("setting", "grader")]
+    lines = [_line(change, *several) for change in changes[:_MAX_LINES]]
+    more = len(changes) - len(lines)
+    if more:
+        lines.append(f"{plural(more, 'more difference')}: skillmix report {run}")
+    return [*lines, _NOTE] if lines else []
+
+
+def _line(change: Change, names_setting: bool, names_grader: bool) -> str:
+    """A difference with its verdict, and the role of format in it."""
+    row = change.row
+    named = [row.setting] * names_setting + [f"graded by {row.grader}"] * names_grader
+    place = f" ({', '.join(named)})" if named else ""
+    words = change.format_words
+    explained = f" {_capital(words)}." if words else ""
+    return (
+        f"With {in_words(row.k)} {'skill' if row.k == 1 else 'skills'}{place}: {change.student} "
+        f"{share(row.second_value)}, {change.base} {share(row.first_value)} on "
+        f"{plural(row.combinations, 'combination')}, difference "
+        f"{signed_with_interval(row.difference, row.low, row.high)}: {row.words}.{explained}"
+    )
