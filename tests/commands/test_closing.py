@@ -1,12 +1,18 @@
 """The sentences about the differences between tuned students and their bases."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from skillmix.commands.closing import run_cost
+from skillmix.runs.run import open_run
 from skillmix.scores.comparisons import Change, FormatEffect, PairRow, ValidTexts
 from skillmix.scores.sentences import scored_run, shown_lines
 from skillmix.scores.statistics.intervals import ShareDifference
+from skillmix.steps.step_kind import RunResult
 from tests.report.worlds import make_world
 
 
@@ -76,3 +82,10 @@ def test_lineage_decides_who_is_tuned(in_folder: Path) -> None:
     assert lines[0].endswith(": a gain, p < .001.")
     assert len(lines) == 2
     assert "other" not in "\n".join(lines)
+
+
+def test_the_cpu_time_of_a_run_counts_child_processes(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_world(in_folder, "world", {"base": "skill=0.5"}, settings=["all"], k=[1], combinations=1, generations=1)
+    monkeypatch.setattr(os, "times", lambda: os.times_result((10.0, 2.0, 3000.0, 600.0, 5000.0)))
+
+    assert "60 min of CPU time" in run_cost(RunResult(open_run("world")))

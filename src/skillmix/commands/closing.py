@@ -1,5 +1,6 @@
-"""The last lines of `skillmix run`: the differences that tuning made, the cost, and commands to try next."""
+"""The last lines of `skillmix run`: the cost, and commands to try next."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -13,6 +14,24 @@ from skillmix.experiment.steps import ReportStep
 from skillmix.render import dollars, duration, plural, whole
 from skillmix.runs.run import Run
 from skillmix.scores.sentences import ScoredRun
+from skillmix.steps.step_kind import RunResult
+
+
+def run_cost(result: RunResult) -> str:
+    """The cost of a run that just ended, with the CPU time of its child processes."""
+    found = result.found
+    # Two steps that use one call count it twice. One step finds no call twice, and a run that was finished before ends
+    # without a look into its journal.
+    if found and len(result.counts) > 1 and not result.counts.keys() <= result.taken:
+        with result.run.read() as journal:
+            found = min(found, max(0, journal.size() - result.called))
+    return cost_line(
+        called=result.called,
+        found=found,
+        seconds=result.seconds,
+        cpu_seconds=sum(os.times()[:4]),
+        cost_usd=result.cost_usd,
+    )
 
 
 def cost_line(*, called: int, found: int, seconds: float, cpu_seconds: float, cost_usd: float | None) -> str:

@@ -1,7 +1,6 @@
 """Commands that run an experiment: `run`, and those for the steps of one stage; and `merge`."""
 
 import argparse
-import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -74,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     """Run every step of an experiment; run the same command again to continue."""
     if options.dry_run:
         return dry_run(options)
-    from skillmix.commands.closing import Ended, cost_line, next_commands, run_name
+    from skillmix.commands.closing import Ended, next_commands, run_cost, run_name
     from skillmix.models.local.importing import import_lean
     from skillmix.runs.batches.step_batches import WAIT, BatchWishes, parts_in_batches
     from skillmix.scores.sentences import ScoredRun, scored_run
@@ -132,20 +131,7 @@ def run(options: argparse.Namespace) -> int:
         LOG.warning(f"cut: {line}")
     for line in result.waiting_lines():
         LOG.warning(f"missing: {line}")
-    found = result.found
-    # Two steps that use one call count it twice. One step finds no call twice, and a run that was finished before ends
-    # without a look into its journal.
-    if found and len(result.counts) > 1 and not result.counts.keys() <= result.taken:
-        with result.run.read() as journal:
-            found = min(found, max(0, journal.size() - result.called))
-    cost = cost_line(
-        called=result.called,
-        found=found,
-        seconds=result.seconds,
-        cpu_seconds=sum(os.times()[:4]),
-        cost_usd=result.cost_usd,
-    )
-    LOG.info(f"{cost}; all in {result.run.path}")
+    LOG.info(f"{run_cost(result)}; all in {result.run.path}")
     for page in result.reports:
         LOG.info(f"report: open {page} in a browser")
     if not options.json:
