@@ -122,8 +122,8 @@ def test_an_empty_list_in_a_step_is_refused_with_its_keys(step: int, key: str) -
             "Keys of an evaluate step: name, stage, catalog, partition, students, settings, k, combinations,",
         ),
         (["steps", 1], "Keys of a report step: name, stage, rules, published, tokens, runs, contrasts."),
-        (["students", "base"], "Keys of a student: key, insecure, system, extra, batch, model,"),
-        (["graders", "gpt"], "Keys of a grader: key, insecure, system, extra, batch, model, rounds,"),
+        (["students", "base"], "Keys of a student: key, insecure, proxy, system, extra, batch, model,"),
+        (["graders", "gpt"], "Keys of a grader: key, insecure, proxy, system, extra, batch, model, rounds,"),
         (["budget"], "Keys of budget: max_usd, max_calls."),
     ],
 )

@@ -246,3 +246,37 @@ def test_a_student_and_a_grader_elsewhere_each_see_their_own_key_alone(
     files = [path for path in (in_folder / "runs").rglob("*") if path.is_file()]
     assert not any(b"0123456789" in path.read_bytes() for path in files)
     assert "0123456789" not in said.out + said.err
+
+
+def test_calls_go_through_the_proxy_of_the_environment_where_the_file_says_so(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    for name in ("HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+    async def forward(request: web.Request) -> web.Response:
+        asked.append(f"{request.method} {request.raw_path if '//' in request.raw_path else request.url}")
+        if request.method == "GET":
+            return web.json_response({"data": [{"id": "m"}]})
+        return chat(ANSWER)
+
+    async def main() -> tuple[int, int]:
+        proxy = web.Application()
+        proxy.router.add_route("*", "/{rest:.*}", forward)
+        runner = web.AppRunner(proxy)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        path = experiment(in_folder, model="openai:m@http://models.example/v1", proxy=True)
+        try:
+            without = await asyncio.to_thread(command, ["run", str(path)])
+            monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{runner.addresses[0][1]}")
+            return without, await asyncio.to_thread(command, ["run", str(path)])
+        finally:
+            await runner.cleanup()
+
+    assert asyncio.run(main()) == (2, 0)
+    assert set(asked) == {
+        "GET http://models.example/v1/models",
+        "POST http://models.example/v1/chat/completions",
+    }

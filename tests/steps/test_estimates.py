@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from skillmix.steps.estimates import CallEstimate, estimate_table
 from skillmix.steps.run import run_experiment
 from tests.steps.estimating import dry_run
 
+TODAY = datetime.now(UTC).date().isoformat()
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
@@ -72,7 +74,7 @@ def written(folder: Path, *, steps: list[dict[str, Any]] | None = None, **change
 def prices(in_folder: Path) -> Path:
     path = in_folder / "prices.yaml"
     lines = [
-        f"'{GRADER}': {{input: 1000, output: 2000, noted: 2026-01-31, source: a letter}}",
+        f"'{GRADER}': {{input: 1000, output: 2000, noted: {TODAY}, source: a letter}}",
         "other: {input: 1, output: 1}",
     ]
     path.write_text("\n".join(lines), encoding="utf-8")
@@ -201,11 +203,11 @@ def test_the_table_shows_prices_with_their_date_and_what_a_model_is_sent_besides
 
     assert f'| {GRADER} (system "Be strict.", reasoning_effort "low", no seed) |' in shown
     assert (
-        f"Price of {GRADER}: 1000 and 2000 US dollars per million tokens in and out (noted on 2026-01-31; a letter)."
+        f"Price of {GRADER}: 1000 and 2000 US dollars per million tokens in and out (noted on {TODAY}; a letter)."
         in shown
     )
     assert (grader["role"], grader["system"], grader["extra"]["seed"]) == ("grader", "Be strict.", False)
-    price = {"input": 1000.0, "output": 2000.0, "noted": "2026-01-31", "source": "a letter", "batch": None}
+    price = {"input": 1000.0, "output": 2000.0, "noted": TODAY, "source": "a letter", "batch": None}
     assert grader["price"] == price
     assert (student["system"], student["extra"], student["price"]["noted"]) == (None, {}, None)
     assert set(grader["expected"]) == {"calls", "input_tokens", "output_tokens", "cost_usd", "basis"}

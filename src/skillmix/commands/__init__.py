@@ -33,7 +33,7 @@ ORDER: Final = (
     *("init", "schema", "completion", "run", "generate", "grade", "evaluate", "dataset", "train", "merge", "status"),
     *("scores", "compare", "texts", "graders", "export", "share", "calibrate", "import-texts", "import-reference"),
     *("import-inspect", "report", "annotate", "catalog", "combinations", "novelty", "frequency", "prompts"),
-    *("parse-reply", "grade-text", "models"),
+    *("parse-reply", "grade-text", "models", "prices"),
 )
 """The commands in the order of `skillmix --help`."""
 _TO_BEGIN: Final = (

@@ -1,4 +1,7 @@
-"""Commands to begin with: `init`, `schema` and `completion` write what an editor or a shell needs; `models` lists."""
+"""Commands to begin with: `init`, `schema` and `completion` write what an editor or a shell needs.
+
+`models` and `prices` list what an experiment can name, and what it costs.
+"""
 
 import argparse
 import json
@@ -130,3 +133,61 @@ def models(options: argparse.Namespace) -> int:
         facts = f"{model.spec}: {model.about}, {model.licence}, from {model.package}; {where}"
         print(f"\n{wrapped(facts, indent=2)}")
     return 0
+
+
+_LONGEST_LIST: Final = 32 << 20
+_LIST_TIMEOUT: Final = 60.0
+
+
+@command(
+    "prices",
+    option("specs", nargs="*", metavar="SPEC", help="further models whose prices are wanted"),
+    option("--prices", type=Path, metavar="FILE", help="your own price file"),
+    option("--from", dest="source", metavar="LIST", help="a price list: a JSON file or an https address"),
+    option("--output", type=Path, metavar="FILE", help="write the refreshed prices here"),
+)
+def prices(options: argparse.Namespace) -> int:
+    """Show the prices of models, or refresh them from a price list with `--from LIST --output FILE`."""
+    from skillmix.experiment.costs import load_prices, price_warnings, prices_as_yaml, refreshed_prices
+
+    known = load_prices(options.prices)
+    missing: list[str] = []
+    if options.specs and not options.source:
+        raise UserError("Prices of further models come from a price list.", hint="Name it with --from LIST.")
+    if options.source:
+        content = _price_list(options.source)
+        known, missing = refreshed_prices(known, options.specs, content, source=options.source)
+        for spec in missing:
+            LOG.warning(f"{options.source} has no price of {spec}" + ("; the old one is kept" if spec in known else ""))
+    shown = prices_as_yaml(known)
+    if options.output:
+        new = options.output.with_name(f"{options.output.name}.new")
+        new.write_text(shown, encoding="utf-8")
+        new.replace(options.output)
+        LOG.info(f"next: add --prices {options.output} to your command")
+    elif options.json:
+        return print_json({spec: asdict(price) for spec, price in known.items()})
+    else:
+        print(shown, end="")
+    for warning in price_warnings(known):
+        LOG.warning(f"warning: {warning}")
+    return 0 if not missing else 1
+
+
+def _price_list(source: str) -> str:
+    """The text of a price list, from a file or an https address."""
+    from skillmix.files import read_text
+
+    if not source.startswith("https://"):
+        return read_text(Path(source))
+    from urllib.error import URLError
+    from urllib.request import urlopen
+
+    try:
+        with urlopen(source, timeout=_LIST_TIMEOUT) as response:
+            content: bytes = response.read(_LONGEST_LIST + 1)
+    except (URLError, OSError, ValueError) as error:
+        raise UserError(f"{source} cannot be fetched: {error}.", hint="Download the list and name the file.") from None
+    if len(content) > _LONGEST_LIST:
+        raise UserError(f"{source} has more than {_LONGEST_LIST >> 20} MiB.", hint="Check the address.")
+    return content.decode("utf-8", "replace")

@@ -1,8 +1,9 @@
 """Prices of tokens, upper bounds for the cost of a call, and GPU hours of local models."""
 
 import re
-from dataclasses import replace
-from datetime import date
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -11,8 +12,9 @@ from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from skillmix.calls import Request
+from skillmix.errors import UserError
 from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep
-from skillmix.files import SHIPPED, checked_yaml
+from skillmix.files import SHIPPED, checked_yaml, parsed_json
 from skillmix.models.checkpoints import base_and_adapters, parameters_in
 from skillmix.models.shapes import CopiedShape, shape_of
 from skillmix.models.specs import ModelSpec, parse_spec, provider_of
@@ -100,6 +102,73 @@ def load_prices(path: Path | None) -> dict[str, Price]:
     """Read the user's price file, or the one in the package."""
     hint = "A line looks like openai:gpt-4o: {input: 2.5, output: 10.0, noted: 2026-01-31}."
     return checked_yaml(path or SHIPPED / "prices.yaml", dict[str, Price], hint=hint)
+
+
+_OLD: Final = 90
+"""Days after which a price should be checked."""
+
+
+def price_warnings(prices: Mapping[str, Price | None], *, today: date | None = None) -> Iterator[str]:
+    """Warn about prices that were noted long ago; `prices` has them by model."""
+    for name, price in sorted(prices.items()):
+        if price is None or price.is_zero or price.noted is None:
+            continue
+        if ((today or datetime.now(UTC).date()) - date.fromisoformat(price.noted)).days > _OLD:
+            yield (
+                f"the price of {name} was noted on {price.noted}, more than {_OLD} days ago: check it, or refresh it "
+                "with `skillmix prices --from LIST`"
+            )
+
+
+def refreshed_prices(
+    prices: Mapping[str, Price], wanted: Iterable[str], content: bytes | str, *, source: str
+) -> tuple[dict[str, Price], list[str]]:
+    """Take the prices of models from a price list; the second value names the models that the list lacks.
+
+    A list is the JSON file of LiteLLM, with dollars per token by model, or OpenRouter's list of models.
+    """
+    hint = "Give the JSON price list of LiteLLM, or OpenRouter's list of models."
+    document = parsed_json(content, source=source, hint=hint)
+    if not isinstance(document, dict):
+        raise UserError(f"{source} is not a price list.", hint=hint)
+    listed: dict[str, tuple[object, object]] = {}
+    if isinstance(document.get("data"), list):
+        for entry in document["data"]:
+            if isinstance(entry, dict) and isinstance(costs := entry.get("pricing"), dict):
+                listed[f"openrouter:{entry.get('id')}"] = costs.get("prompt"), costs.get("completion")
+    else:
+        for name, entry in document.items():
+            if isinstance(entry, dict):
+                owner = str(entry.get("litellm_provider"))
+                spec = f"{owner.removesuffix('_ai')}:{name.removeprefix(f'{owner}/')}"
+                listed[spec] = entry.get("input_cost_per_token"), entry.get("output_cost_per_token")
+    today = datetime.now(UTC).date().isoformat()
+    refreshed, missing = dict(prices), []
+    for spec in dict.fromkeys([*prices, *wanted]):
+        try:
+            read, written = (round(1e6 * float(str(cost)), 6) for cost in listed[spec])
+            batch = prices[spec].batch if spec in prices else None
+            refreshed[spec] = Price(read, written, noted=today, source=source, batch=batch)
+        except (KeyError, ValueError):  # not listed, or without a price that is a number
+            missing.append(spec)
+    return refreshed, missing
+
+
+def prices_as_yaml(prices: Mapping[str, Price]) -> str:
+    """Write a price file, one line for each model."""
+    import yaml
+
+    lines = [
+        yaml.safe_dump(
+            {spec: {name: value for name, value in asdict(price).items() if value is not None}},
+            default_flow_style=None,
+            sort_keys=False,
+            allow_unicode=True,
+            width=1_000_000,
+        )
+        for spec, price in prices.items()
+    ]
+    return "".join(["# US dollars per million tokens, by model spec without its address.\n", *lines])
 
 
 PEAK: Final = 989e12

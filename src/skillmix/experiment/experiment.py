@@ -49,7 +49,7 @@ from skillmix.models.request_fields import (
     without_seed,
 )
 from skillmix.models.shapes import shape_of
-from skillmix.models.specs import asked_model, check_spec, parse_spec, provider_of, uses_code
+from skillmix.models.specs import Access, asked_model, check_spec, parse_spec, provider_of, uses_code
 from skillmix.prompts.prompt_set import DEFAULT_VARIANT, load_prompts
 from skillmix.prompts.rubric import FormatName
 
@@ -83,12 +83,14 @@ KeyName = Annotated[
 class AskedModel(Section):
     """How to reach a model, and what every request to it carries besides the prompts."""
 
-    left_out_if_unset: ClassVar[tuple[str, ...]] = ("system", "extra", "batch", "joined")
+    left_out_if_unset: ClassVar[tuple[str, ...]] = ("proxy", "system", "extra", "batch", "joined")
 
     key: KeyName | None = None
     """Name of the environment variable that holds the key; a provider's own address needs no such name."""
     insecure: bool = False
     """Whether the key may go over plain http to another machine."""
+    proxy: bool = False
+    """Whether calls go through the proxy that the environment names (`HTTPS_PROXY`, `HTTP_PROXY`, `NO_PROXY`)."""
     system: Annotated[str, _without_faults(lambda system: filter(None, [system_fault(system)]))] | None = None
     """System text before the first prompt of every conversation."""
     extra: Annotated[
@@ -105,6 +107,11 @@ class AskedModel(Section):
     def asked(self) -> str | None:
         """The model to call; None if code alone decides."""
         return asked_model(self.model)
+
+    @property
+    def access(self) -> Access:
+        """Which key the model is sent, and on which way."""
+        return Access(self.key, self.insecure, self.proxy)
 
     @property
     def sends_seed(self) -> bool:
@@ -128,9 +135,8 @@ class AskedModel(Section):
         with refusing_values():
             check_spec(self.model)
         asked = self.asked
-        has_key = self.key is not None or self.insecure
-        if has_key and not (asked and provider_of(asked).is_served):
-            raise ValueError("key and insecure apply only to models that are called over the network")
+        if self.access != Access() and not (asked and provider_of(asked).is_served):
+            raise ValueError("key, insecure and proxy apply only to models that are called over the network")
         if asked is None:
             if self.batch:
                 raise ValueError("rules: alone is code: it has no batches; leave batch out")

@@ -248,7 +248,7 @@ def _state_of(wanted: FrequencyWanted) -> str:
 
 
 STEP: Final = "frequency"
-_SPEED_AND_ACCESS: Final = {"concurrency", "timeout", "key", "insecure", "rounds", "prompts"}
+_SPEED_AND_ACCESS: Final = {"concurrency", "timeout", "key", "insecure", "proxy", "rounds", "prompts"}
 _TOKENS_OF_A_ROW: Final = 12
 
 

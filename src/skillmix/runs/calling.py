@@ -16,7 +16,7 @@ from skillmix.experiment.step_base import Step
 from skillmix.models.joined import JoinedModel
 from skillmix.models.ray import OnRay, RayCluster
 from skillmix.models.servers.managed import stop_servers
-from skillmix.models.specs import Access, ModelOptions, announce_model, open_model, parse_spec, provider_of
+from skillmix.models.specs import ModelOptions, announce_model, open_model, parse_spec, provider_of
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.batches.step_batches import WAIT, open_batched, watch
 from skillmix.runs.budget import Budget, Task
@@ -238,8 +238,7 @@ async def opened_models(
             stop_servers()  # one of them may hold the memory of the GPU
         model = in_process.get(_loaded(settings))
         if model is None:
-            access = Access(settings.key, settings.insecure)
-            options = ModelOptions(settings.concurrency, settings.timeout, access, say)
+            options = ModelOptions(settings.concurrency, settings.timeout, settings.access, say)
             if cluster is None or settings.batch or provider_of(spec).stays_here:
                 model = open_model(spec, options)
             else:

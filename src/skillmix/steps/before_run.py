@@ -32,7 +32,7 @@ from skillmix.models.hub import Kind, hub_folder, is_hub_id, is_missing, is_pinn
 from skillmix.models.lineage_files import read_model_file
 from skillmix.models.local.model import check_chat_template
 from skillmix.models.servers.keys import servers_of
-from skillmix.models.specs import Access, ModelSpec, asked_model, parse_spec, provider_of
+from skillmix.models.specs import ModelSpec, asked_model, parse_spec, provider_of
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.batches.step_batches import opened_clients, price_of_calls
 from skillmix.runs.calling import StepContext, opened_models
@@ -360,7 +360,7 @@ def require_access(settings: Settings) -> None:
     if provider.has_checkpoint and not would_download(spec):
         checkpoint_of(spec, fetches=False)
     elif provider.is_served:
-        servers_of(spec, Access(settings.key, settings.insecure))
+        servers_of(spec, settings.access)
 
 
 def would_download(spec: ModelSpec) -> bool:
@@ -400,8 +400,11 @@ def prices_by_model(experiment: Experiment, prices: dict[str, Price]) -> dict[st
     known = {name: price_of_calls(settings, prices) for name, settings in settings_of.items()}
     unknown = sorted({settings_of[name].model for name, price in known.items() if price is None})
     if experiment.budget.max_usd is not None and unknown:
+        spec = parse_spec(str(asked_model(unknown[0])))
         raise UserError(
             f"budget.max_usd cannot be kept: the price of {', '.join(unknown)} is not known.",
-            hint="Add it to a price file and give that with --prices.",
+            hint=f"Write a line such as {spec.provider}:{spec.name}: {{input: 2.5, output: 10.0}}, in US dollars per "
+            "million tokens, into a file and add --prices FILE; `skillmix prices` takes prices from a list. Or limit "
+            "the run with max_calls.",
         )
     return {**trained, **known}

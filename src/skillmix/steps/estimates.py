@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from skillmix.catalog.catalog import RESERVED_NAMES, Catalog
 from skillmix.catalog.combinations import Combination
-from skillmix.experiment.costs import Price, generation_hours, tokens_in, usual_tokens_in
+from skillmix.experiment.costs import Price, generation_hours, price_warnings, tokens_in, usual_tokens_in
 from skillmix.experiment.experiment import BudgetSettings, Experiment, StudentSettings
 from skillmix.experiment.plan import Settings
 from skillmix.models.request_fields import additions
@@ -397,6 +397,7 @@ def _price_note(model: str, price: Price) -> str:
 
 def budget_warnings(estimates: Sequence[CallEstimate], budget: BudgetSettings) -> Iterator[str]:
     """A warning for each limit that is below what the experiment is expected to take, or may take at most."""
+    yield from price_warnings({short_spec(e.model): e.price for e in estimates})
     counted = _counted_once(estimates)
     cost = _sum([e.cost_usd for e in counted])
     expected = _sum([e.expected.cost_usd for e in counted if e.expected])

@@ -16,8 +16,8 @@ from signal import SIGINT
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.files import load_catalog
-from skillmix.errors import Interrupted, UserError, errors_of, refuse
-from skillmix.experiment.costs import load_prices
+from skillmix.errors import LOG, Interrupted, UserError, errors_of, refuse
+from skillmix.experiment.costs import load_prices, price_warnings
 from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.plan import Settings, graded_cells, settings_by_model
 from skillmix.experiment.step_base import Step
@@ -246,6 +246,8 @@ def run_checked(
     )
     refuse(experiment.name, errors_of(checks))
     price_by_model = prices_by_model(experiment, load_prices(prices))
+    for warning in price_warnings({name.replace(":", " "): price for name, price in price_by_model.items()}):
+        LOG.warning(f"warning: {warning}")
     result = RunResult(run, graded_cells=graded_cells(steps, experiment))
     with RunProgress(planned_work(experiment, catalog, steps, run)) as progress:
         place = Placement(experiment.workers.cpus, experiment.workers.gpus)

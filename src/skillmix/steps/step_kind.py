@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from skillmix.datasets.counts import SamplingYield
 
 
-_SPEED_AND_ACCESS: Final = {"concurrency", "timeout", "key", "insecure", "batch"}
+_SPEED_AND_ACCESS: Final = {"concurrency", "timeout", "key", "insecure", "proxy", "batch"}
 _SHOWN_OTHERWISE: Final = {"model", "prompts", "rounds", "tuned_from", "trained_on", "lineage"}
 """Settings of models for which a dependency has more than the setting itself."""
 

@@ -14,7 +14,7 @@ from skillmix.calls import Model
 from skillmix.experiment.costs import Price, price_of
 from skillmix.experiment.plan import Settings
 from skillmix.models.batches.dialects import DIALECTS, BatchDialect, dialect_of
-from skillmix.models.specs import Access, ModelOptions, parse_spec
+from skillmix.models.specs import ModelOptions, parse_spec
 from skillmix.render import plural
 from skillmix.runs.budget import Budget, LimitedBudget
 from skillmix.runs.journal.submissions import StoredBatch, Submissions
@@ -74,8 +74,7 @@ def open_batched(
 def _client(settings: Settings, dialect: BatchDialect) -> "BatchClient":
     from skillmix.models.batches.clients import open_batches
 
-    access = Access(settings.key, settings.insecure)
-    options = ModelOptions(settings.concurrency, settings.timeout, access, say)
+    options = ModelOptions(settings.concurrency, settings.timeout, settings.access, say)
     return open_batches(parse_spec(str(settings.asked)), options, dialect)
 
 
