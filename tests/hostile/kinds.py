@@ -8,7 +8,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
-from urllib.parse import quote
 
 from tests.hostile.replies import ANSWER, SECRET, Endless, Protocol, Raw, Response, Slow, Web, as_json, error, good
 
@@ -181,7 +180,7 @@ def _oddities() -> Iterator[Kind]:
     for name, value in usages.items():
         yield Kind(f"usage: {name}", "accepted", reply=_document(usage=value))
     yield Kind("usage: infinite", "accepted", reply=_document(usage=(float("inf"), float("nan"))))
-    for name, shape in _shapes_of_the_key().items():
+    for name, shape in shapes_of_the_key().items():
         yield Kind(f"{name} in the text", "accepted", reply=_document(text=f"{ANSWER} {shape} so"))
     yield Kind("a key as finish", "accepted", reply=_document(finish=SECRET))
     yield Kind(
@@ -194,27 +193,11 @@ def _oddities() -> Iterator[Kind]:
     yield Kind("an empty text", "outcome", reply=_document(text=""))
 
 
-def _shapes_of_the_key() -> dict[str, str]:
-    half = len(SECRET) // 2
+def shapes_of_the_key() -> dict[str, str]:
     return {
         "a key": SECRET,
-        "the first half of a key": SECRET[:half],
-        "the second half of a key": SECRET[half:],
         "a key in base64": base64.b64encode(SECRET.encode()).decode(),
         "a header with a key in base64": base64.b64encode(f"Bearer {SECRET}".encode()).decode(),
-        "a key in hexadecimal digits": SECRET.encode().hex(),
-    }
-
-
-def more_shapes_of_the_key() -> dict[str, str]:
-    return _shapes_of_the_key() | {
-        "a key in an address": quote(SECRET, safe=""),
-        "a key all in percents": "".join(f"%{ord(letter):02X}" for letter in SECRET),
-        "an escaped key": json.dumps(SECRET).replace("/", "\\/"),
-        "a key in entities": "".join(f"&#{ord(letter)};" for letter in SECRET),
-        "a key backwards": SECRET[::-1],
-        "a key in capitals": SECRET.upper(),
-        "a key letter by letter": " ".join(SECRET),
         "a key with invisible letters": "\u200b".join(SECRET),
     }
 
@@ -256,7 +239,7 @@ def _refusals() -> Iterator[Kind]:
     yield Kind("one prompt too long", "one missing", "prompt too long", _fixed(Web(413)), one_prompt=True)
     echo = "the prompt says: seed, temperature, top_p"
     yield Kind("one prompt echoed", "one missing", "HTTP 400", _fixed(error(400, echo)), one_prompt=True)
-    for name, shape in more_shapes_of_the_key().items():
+    for name, shape in shapes_of_the_key().items():
         yield Kind(f"{name} in a refusal", "missing", "HTTP 400", _fixed(error(400, f"not with {shape} so")))
     yield Kind("a key as a plain body", "missing", "HTTP 418", _fixed(Web(418, f"{SECRET} so".encode())))
     yield Kind("a key in a server's error", "missing", "HTTP 500", _fixed(error(500, f"not with {SECRET}")))

@@ -18,7 +18,7 @@ from typing import Any
 from skillmix import commands
 from skillmix.runs import scheduler
 from skillmix.steps import before_run
-from tests.hostile.kinds import KINDS, kinds_for, more_shapes_of_the_key
+from tests.hostile.kinds import KINDS, kinds_for, shapes_of_the_key
 from tests.hostile.replies import SECRET
 
 PRICES = {"input": 1.0, "output": 10.0}
@@ -142,7 +142,7 @@ def _left() -> dict[str, Any]:
 
 def holds_key(content: bytes) -> bool:
     small = content.lower()
-    return any(shape.lower().encode() in small for shape in more_shapes_of_the_key().values())
+    return any(shape.lower().encode() in small for shape in shapes_of_the_key().values())
 
 
 def main() -> None:

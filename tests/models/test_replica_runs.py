@@ -179,29 +179,6 @@ def test_enough_conversations_are_open_for_the_concurrency_of_many_servers(
     assert asyncio.run(main()) >= 12
 
 
-def test_second_turns_and_rounds_go_where_the_conversation_is(in_folder: Path) -> None:
-    async def main() -> list[Stub]:
-        async with servers(3) as stubs:
-            path = write(in_folder, "turns", [stub.address for stub in stubs])
-            assert await asyncio.to_thread(command, ["run", str(path)]) == 0
-            return stubs
-
-    stubs = asyncio.run(main())
-    of_students: dict[str, list[int]] = {}
-    of_texts: dict[str, list[int]] = {}
-    for index, stub in enumerate(stubs):
-        for body in stub.bodies:
-            found = of_texts if body["model"] == "grader" else of_students
-            found.setdefault(body["messages"][0]["content"], []).append(index)
-
-    pairs = [places for places in of_students.values() if len(places) == 2]
-    assert len(pairs) >= 0.9 * TEXTS
-    assert sum(first == second for first, second in pairs) >= 0.7 * len(pairs)  # 1/3 if the choice ignored it
-    rounds = [max(Counter(places).values()) / len(places) for places in of_texts.values()]
-    assert sum(rounds) / len(rounds) >= 0.73  # 0.63 if the choice ignored it
-    assert min(len(stub.bodies) for stub in stubs) >= 0.2 * CALLS
-
-
 def test_an_address_with_another_model_is_refused_before_the_first_call(
     in_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from skillmix.calls import CallKey, CallProblem, GenerateKey, GradeKey, Outcome, Reply, Request
+from skillmix.calls import CallKey, CallProblem, Outcome, Reply, Request
 from skillmix.errors import UserError
 from skillmix.models.servers import replicas as module
 from skillmix.models.servers.keys import servers_of
@@ -215,58 +214,6 @@ def test_the_default_concurrency_is_that_of_one_address_times_their_number() -> 
     assert model_at("http://a/v1", concurrency=None).limits.in_flight == 64
 
 
-class Silent:
-    """A server for tests of the choice alone."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-
-    async def listed(self) -> Listed:
-        return None
-
-    async def answer(self, request: Request) -> Outcome:
-        return Reply("hi")
-
-
-async def chosen(count: int) -> Replicas:
-    replicas = Replicas([Silent(f"http://{number}/v1") for number in range(count)], limit=64)
-    await replicas.answer(request())  # checks the addresses
-    return replicas
-
-
-def test_turns_and_rounds_prefer_one_address_and_leave_it_when_it_is_crowded() -> None:
-    turns = [GenerateKey("s", "c", 7, turn) for turn in (1, 2)]
-    rounds = [GradeKey("s", "c", 7, "text", "g", number, 1) for number in (1, 2, 3)]
-
-    async def main() -> None:
-        replicas = await chosen(5)
-        first = replicas.choose(turns[0])
-        assert replicas.choose(turns[1]) is first
-        assert len({replicas.choose(key).index for key in rounds}) == 1
-
-        first.in_flight = 1  # not clearly more
-        assert replicas.choose(turns[1]) is first
-        first.in_flight = 4
-        second = replicas.choose(turns[1])
-        assert second is not first
-        assert replicas.choose(turns[0]) is second  # the next one in the order of this conversation
-        first.in_flight = 0
-        assert replicas.choose(turns[1]) is first
-
-    asyncio.run(main())
-
-
-def test_conversations_are_spread_over_all_addresses_in_a_stable_way() -> None:
-    async def homes() -> list[int]:
-        replicas = await chosen(4)
-        return [replicas.choose(GenerateKey("s", "c", number, 1)).index for number in range(400)]
-
-    first, second = asyncio.run(homes()), asyncio.run(homes())
-
-    assert first == second
-    assert all(70 <= count <= 130 for count in Counter(first).values())
-
-
 # Failures
 
 
@@ -429,6 +376,19 @@ def test_a_request_that_fails_everywhere_goes_to_each_address_once_and_then_wait
     assert all(stub.address in problem.detail for stub in stubs)
 
 
+class Silent:
+    """A server for tests of the choice alone."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    async def listed(self) -> Listed:
+        return None
+
+    async def answer(self, request: Request) -> Outcome:
+        return Reply("hi")
+
+
 class TooLong(Silent):
     """A server for which every prompt is too long."""
 
@@ -438,7 +398,7 @@ class TooLong(Silent):
 
 def test_a_refusal_does_not_end_the_trial_of_an_address() -> None:
     async def main() -> tuple[Outcome, bool]:
-        replicas = Replicas([TooLong(f"http://{number}/v1") for number in range(2)], limit=64)
+        replicas = Replicas([TooLong(f"http://{number}/v1") for number in range(2)])
         await replicas.answer(request())
         for replica in replicas._replicas:
             replica.is_on_trial = True
@@ -460,11 +420,11 @@ class Refusing(Silent):
 
 def test_a_call_that_moves_does_not_go_back_to_an_address_that_works_for_others() -> None:
     async def main() -> list[tuple[str, bool]]:
-        replicas = Replicas([Refusing(f"http://{number}/v1") for number in range(3)], limit=64)
+        replicas = Replicas([Refusing(f"http://{number}/v1") for number in range(3)])
         tries = []
         for _ in range(6):
             for replica in replicas._replicas:
-                replica.note_answer(sent_at=time.monotonic(), now=time.monotonic() + 60)
+                replica.answered_at = time.monotonic() + 60
             problem = await replicas.answer(request())
             assert isinstance(problem, CallProblem)
             tries.append((problem.detail, problem.may_move))

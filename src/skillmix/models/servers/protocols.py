@@ -39,7 +39,7 @@ class OpenAIModel:
         most = options.concurrency or CONCURRENCY * len(servers)
         self.limits = Limits(in_flight=most)
         """The calls in flight, over all addresses."""
-        self._replicas = Replicas(servers, limit=most, say=options.say) if len(servers) > 1 else None
+        self._replicas = Replicas(servers, say=options.say) if len(servers) > 1 else None
         self.answer = servers[0].answer if self._replicas is None else self._replicas.answer
         """Make one call."""
         self._pool = Pool(self.answer, limit=most)

@@ -1,22 +1,19 @@
 """Several addresses of one model: each call goes to the least loaded one that works.
 
-A conversation prefers one address, because its server may keep the beginning of the conversation in a cache. A server
-that fails, or refuses calls while another one answers, gets no calls until it works again. A call that it failed or
-refused can move to another address at once.
+A server that fails, or refuses calls while another one answers, gets no calls until it works again. A call that it
+failed or refused can move to another address at once.
 """
 
 import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from hashlib import blake2b
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Final, Protocol
 
-from skillmix.calls import CallKey, CallProblem, GenerateKey, Outcome, Request
+from skillmix.calls import CallKey, CallProblem, Outcome, Request
 from skillmix.models.servers.masking import MASK
-from skillmix.models.servers.pool import Room
 from skillmix.models.servers.replies import ListedModel
 
 FIRST_WAIT: Final = 0.5
@@ -54,91 +51,41 @@ class ReplicaServer(Protocol):
         ...
 
 
+@dataclass(eq=False, slots=True)
 class Replica:
     """The state of one address."""
 
-    def __init__(self, server: ReplicaServer, index: int, limit: int) -> None:
-        self.server = server
-        self.index = index
-        self.in_flight = 0
-        self.room = Room(limit)
-        self.down_until: float | None = inf
-        """When the server is checked again; None while it gets calls."""
-        self.problem: CallProblem | None = None
-        """Why it gets no calls."""
-        self.is_checking = False
-        self.is_on_trial = False
-        """Whether it has not answered a call since it failed; it then gets one call at a time."""
-        self._failures = 0
-        self._refusals = 0
-        self._answered_at = -inf
-        self._down_at = -inf
+    server: ReplicaServer
+    in_flight: int = 0
+    down_until: float | None = inf
+    """When the server is checked again; None while it gets calls."""
+    problem: CallProblem | None = None
+    """Why it gets no calls."""
+    is_checking: bool = False
+    is_on_trial: bool = False
+    """Whether it has not answered a call since it failed; it then gets one call at a time."""
+    failures: int = 0
+    """Failures in a row."""
+    refusals: int = 0
+    """Refused calls in a row."""
+    sent_at: float = -inf
+    answered_at: float = -inf
+    down_at: float = -inf
+    said_at: float | None = None
+    """When a line said that it gets no calls; None if it gets them again."""
 
     @property
-    def address(self) -> str:
-        """The address of the server."""
-        return self.server.address
+    def is_up(self) -> bool:
+        """Whether it gets calls."""
+        return self.down_until is None
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the server has as many calls as it can take."""
-        return self.in_flight >= (1 if self.is_on_trial else self.room.size)
-
-    def note_answer(self, sent_at: float, now: float) -> bool:
-        """Remember an answer; True if it brings the address back."""
-        self._answered_at = now
-        self._refusals = 0
-        self.room.note(is_turned_away=False)
-        if sent_at < self._down_at:  # an answer to an older call does not end a pause that the server asked for
-            return False
-        was_down = self.down_until is not None
-        self.is_on_trial = False
-        self._failures = 0
-        self.down_until = None
-        return was_down
-
-    def note_problem(self, problem: CallProblem, sent_at: float, now: float) -> bool:
-        """Remember a failed call; True if the address gets no calls from now on.
-
-        A server that has answered another call since this one was sent works, unless it asks for a pause itself.
-        """
-        self.room.note(is_turned_away=True)
-        asked = min(problem.retry_after or 0.0, LONGEST_ASKED_WAIT)
-        if self.down_until is not None and now < self.down_until:
-            self.down_until = max(self.down_until, now + asked)
-            return False
-        if not asked and (self._answered_at >= sent_at or self._down_at >= sent_at):
-            return False
-        return self.take_down(problem, now, asked)
-
-    def note_refusal(self, problem: CallProblem, now: float, all_addresses: "Sequence[Replica]") -> bool:
-        """Remember a refused call; True if the address gets no calls from now on, as others answer them.
-
-        A refusal comes fast: an address with several calls at once would get most of them.
-        """
-        self._refusals += 1
-        self.is_on_trial = True
-        others_answer = any(
-            other.down_until is None and other._answered_at > self._answered_at for other in all_addresses
-        )
-        if self._refusals < _MOST_REFUSALS or self.down_until is not None or not others_answer:
-            return False
-        return self.take_down(problem, now)
-
-    def take_down(self, problem: CallProblem, now: float, least: float = 0.0) -> bool:
-        """Give the address no calls for a while, twice as long after each failure in a row; True if it had calls."""
-        was_up = self.down_until is None
-        wait = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(self._failures, 20))
-        self._failures += 1
-        self._down_at = now
+    def take_down(self, problem: CallProblem, now: float, least: float = 0.0) -> None:
+        """Give the address no calls for a while, twice as long after each failure in a row."""
+        wait = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(self.failures, 20))
+        self.failures += 1
+        self.down_at = now
         self.down_until = now + max(wait, least)
         self.problem = problem
-        return was_up
-
-    def bring_back(self) -> None:
-        """Give the address calls again, one at a time if it has failed before."""
-        self.down_until = None
-        self.is_on_trial = self._failures > 0
 
 
 class Replicas:
@@ -148,21 +95,19 @@ class Replicas:
         self,
         servers: Sequence[ReplicaServer],
         *,
-        limit: int,
         say: Callable[[str], None] = lambda line: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._replicas = [Replica(server, index, limit) for index, server in enumerate(servers)]
+        self._replicas = [Replica(server) for server in servers]
         self._clock = clock
-        self._tried: dict[CallKey, set[int]] = {}
+        self._say = say
+        self._tried: dict[CallKey, set[Replica]] = {}
         """By call, the addresses that failed or refused it."""
         self._listed: dict[str, ListedModel] = {}
         self._unusable: CallProblem | None = None
         self._is_started = False
         self._starting: asyncio.Task[None] | None = None
         self._checks: set[asyncio.Task[None]] = set()
-        self._said: dict[int, float] = {}
-        self._say = say
 
     async def probe(self) -> CallProblem | None:
         """Ask all servers which model they have; a problem if one cannot be used or differs, or if none answers.
@@ -170,7 +115,7 @@ class Replicas:
         A server that is out of reach is no problem while another one answers: it may come back during the run.
         """
         answers = await asyncio.gather(*(_checked(replica.server) for replica in self._replicas))
-        found = dict(zip((replica.address for replica in self._replicas), answers, strict=True))
+        found = dict(zip((replica.server.address for replica in self._replicas), answers, strict=True))
         if all(isinstance(answer, CallProblem) for answer in found.values()):
             nobody = CallProblem("fatal", _NO_CONNECTION, f"no address answers: {_named(dict.fromkeys(found, ''))}")
             return _refused(found) or nobody
@@ -190,8 +135,8 @@ class Replicas:
             await asyncio.shield(self._starting)
         if self._unusable is not None:
             return self._unusable
-        replica = self.choose(request.key)
-        sent_at = self._clock()
+        replica = self._choose(request.key)
+        sent_at = replica.sent_at = self._clock()
         replica.in_flight += 1
         try:
             outcome = await replica.server.answer(request)
@@ -201,62 +146,62 @@ class Replicas:
             return self._moved(request.key, replica, outcome, sent_at)
         self._tried.pop(request.key, None)
         if isinstance(outcome, CallProblem) and outcome.kind != "final":
-            return _at(replica.address, outcome)
-        if replica.note_answer(sent_at, self._clock()):
+            return _at(replica.server.address, outcome)
+        replica.answered_at, replica.refusals = self._clock(), 0
+        if sent_at >= replica.down_at:  # an answer to an older call does not end a pause that the server asked for
+            replica.is_on_trial, replica.failures, replica.down_until = False, 0, None
             self._say_back(replica)
         return outcome
 
-    def choose(self, key: CallKey) -> Replica:
-        """The address for a call: from that of its conversation on, the first one that is not clearly more loaded."""
-        for replica in self._replicas:  # check those whose wait is over
-            if replica.down_until is not None and not replica.is_checking and self._clock() >= replica.down_until:
-                self._begin_check(replica)
-        number = len(self._replicas)
-        home = int.from_bytes(blake2b(conversation_of(key).encode(), digest_size=8).digest()) % number
-        candidates = self._candidates(key)
-        least = min(replica.in_flight for replica in candidates)
-        free = [replica for replica in candidates if replica.in_flight <= least + max(2, least // 4)]
-        return min(free, key=lambda replica: (replica.index - home) % number)
-
-    def _candidates(self, key: CallKey) -> list[Replica]:
-        """The addresses that a call may go to: those that work, have room and have not failed this call.
+    def _choose(self, key: CallKey) -> Replica:
+        """The address with the fewest calls in flight of those that work and have not failed this call.
 
         If no address works, the one that is due first is tried.
         """
-        tried = self._tried.get(key, ())
-        up = [replica for replica in self._replicas if replica.down_until is None]
+        for replica in self._replicas:  # check those whose wait is over
+            if replica.down_until is not None and not replica.is_checking and self._clock() >= replica.down_until:
+                self._begin_check(replica)
+        up = [replica for replica in self._replicas if replica.is_up]
         if not up:
-            return [min(self._replicas, key=lambda replica: replica.down_until or 0.0)]
-        fresh = [replica for replica in up if replica.index not in tried] or up
-        return [replica for replica in fresh if not replica.is_full] or fresh
+            return min(self._replicas, key=lambda replica: replica.down_until or 0.0)
+        fresh = [replica for replica in up if replica not in self._tried.get(key, ())] or up
+        free = [replica for replica in fresh if not (replica.is_on_trial and replica.in_flight)] or fresh
+        return min(free, key=lambda replica: (replica.in_flight, replica.sent_at))
 
     def _moved(self, key: CallKey, replica: Replica, problem: CallProblem, sent_at: float) -> CallProblem:
         """The problem of a call that another address may answer, with whether the call can move there."""
-        now = self._clock()
+        now, was_up = self._clock(), replica.is_up
         is_refused = problem.kind != "passing"
+        asked = min(problem.retry_after or 0.0, LONGEST_ASKED_WAIT)
         if is_refused:
-            is_down = replica.note_refusal(problem, now, self._replicas)
-        else:
-            is_down = replica.note_problem(problem, sent_at, now)
-        if is_down:
+            # A refusal comes fast: an address with several calls at once would get most of them.
+            replica.refusals += 1
+            replica.is_on_trial = True
+            others_answer = any(one.is_up and one.answered_at > replica.answered_at for one in self._replicas)
+            if was_up and replica.refusals >= _MOST_REFUSALS and others_answer:
+                replica.take_down(problem, now)
+        elif replica.down_until is not None and now < replica.down_until:
+            replica.down_until = max(replica.down_until, now + asked)
+        elif asked or max(replica.answered_at, replica.down_at) < sent_at:
+            # A server that has answered another call since this one was sent works, unless it asks for a pause itself.
+            replica.take_down(problem, now, asked)
+        if was_up and not replica.is_up:
             self._say_down(replica)
         tried = self._tried.setdefault(key, set())
-        tried.add(replica.index)
-        if any(other.down_until is None and other.index not in tried for other in self._replicas):
-            return replace(_at(replica.address, problem), kind="passing", may_move=True)
+        tried.add(replica)
+        address = replica.server.address
+        if any(other.is_up and other not in tried for other in self._replicas):
+            return replace(_at(address, problem), kind="passing", may_move=True)
         del self._tried[key]
-        return _at(replica.address, problem) if is_refused else self._of_all(replica, problem, now)
-
-    def _of_all(self, replica: Replica, problem: CallProblem, now: float) -> CallProblem:
-        """The problem of a call that no address could answer; the call waits for the address that is due first."""
-        ups = [other for other in self._replicas if other.down_until is None]
-        if problem.retry_after is not None:
+        if is_refused:
+            return _at(address, problem)
+        if problem.retry_after is not None:  # the call waits for the address that is due first
             due = min(other.down_until or now for other in self._replicas)
             problem = replace(problem, retry_after=max(0.0, due - now))
-        if ups:
-            return _at(replica.address, problem)
+        if any(other.is_up for other in self._replicas):
+            return _at(address, problem)
         replica.problem = problem
-        why = {other.address: other.problem.reason if other.problem else "not checked" for other in self._replicas}
+        why = {one.server.address: one.problem.reason if one.problem else "not checked" for one in self._replicas}
         return replace(problem, detail=f"no address answers: {_named(why)}")
 
     def _begin_check(self, replica: Replica) -> asyncio.Task[None]:
@@ -270,57 +215,50 @@ class Replicas:
         """Check all addresses; an address that takes long joins later."""
         tasks = [self._begin_check(replica) for replica in self._replicas]
         _, pending = await asyncio.wait(tasks, timeout=_START)
-        while pending and all(replica.down_until is not None for replica in self._replicas):
+        while pending and not any(replica.is_up for replica in self._replicas):
             _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        refused = {replica.address: replica.problem for replica in self._replicas}
+        refused = {replica.server.address: replica.problem for replica in self._replicas}
         self._unusable = _refused(refused) or _different(self._listed)
         self._is_started = True
 
     async def _check(self, replica: Replica) -> None:
-        """Ask a server which model it has; it gets calls if it has the model of the others."""
+        """Ask a server which model it has; it gets calls, one at a time at first, if it has the model of the others."""
         try:
             listed = await _checked(replica.server)
         finally:
             replica.is_checking = False
         if self._is_started and isinstance(listed, ListedModel):
-            listed = _different({**self._listed, replica.address: listed}) or listed
+            listed = _different({**self._listed, replica.server.address: listed}) or listed
         if isinstance(listed, CallProblem):
-            wait = LONGEST_WAIT if listed.reason != _NO_CONNECTION else 0.0
-            replica.take_down(listed, self._clock(), wait)
+            replica.take_down(listed, self._clock(), LONGEST_WAIT if listed.reason != _NO_CONNECTION else 0.0)
             self._say_down(replica)
             return
         if listed is not None:
-            self._listed[replica.address] = listed
-        replica.bring_back()
+            self._listed[replica.server.address] = listed
+        replica.down_until, replica.is_on_trial = None, replica.failures > 0
         if self._is_started:
             self._say_back(replica)
 
     def _say_down(self, replica: Replica) -> None:
         now = self._clock()
-        if now - self._said.get(replica.index, -inf) < _QUIET:
+        if replica.said_at is not None and now - replica.said_at < _QUIET:
             return
-        self._said[replica.index] = now
-        others = sum(other.down_until is None for other in self._replicas)
+        replica.said_at = now
+        others = sum(other.is_up for other in self._replicas)
         problem = replica.problem
         why = f"{problem.reason}: {problem.detail}".removesuffix(": ") if problem else "not checked"
         left = (
             f"they go to {others} other address{'' if others == 1 else 'es'}" if others else "no other address answers"
         )
-        self._say(f"{replica.address} gets no calls for now ({why}); {left}")
+        self._say(f"{replica.server.address} gets no calls for now ({why}); {left}")
 
     def _say_back(self, replica: Replica) -> None:
-        if replica.index in self._said:
-            del self._said[replica.index]
-            self._say(f"{replica.address} gets calls again")
+        if replica.said_at is not None:
+            replica.said_at = None
+            self._say(f"{replica.server.address} gets calls again")
 
 
 _NO_CONNECTION: Final = "no connection"
-
-
-def conversation_of(key: CallKey) -> str:
-    """What the calls that share the beginning of their messages have in common: a conversation, or a graded text."""
-    text = "" if isinstance(key, GenerateKey) else key.text
-    return f"{key.student}/{key.combination}/{key.generation}/{text}"
 
 
 async def _checked(server: ReplicaServer) -> Listed:
