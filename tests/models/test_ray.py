@@ -7,7 +7,6 @@ import pickle
 import re
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,7 +19,7 @@ from skillmix.errors import UserError
 from skillmix.models import ray as on_ray_module
 from skillmix.models import ray_actor
 from skillmix.models.ray import LostWorkerError, OnRay, Placement, RayCluster, Worker, ray_cluster
-from skillmix.models.ray_actor import VERSIONS, FolderFacts, ModelActor, RestartedError
+from skillmix.models.ray_actor import VERSIONS, Begun, ModelActor, OpenOrder, RestartedError, SharedFolder
 from skillmix.models.simple import SimpleModel
 from skillmix.models.specs import ModelOptions, ModelSpec
 from skillmix.runs.run import open_run
@@ -49,14 +48,6 @@ def requests(count: int) -> list[Request]:
         Request(GenerateKey("s", f"c{number}", 0, 0), "m", (Message("user", "?"),), Decoding(), number)
         for number in range(count)
     ]
-
-
-@pytest.fixture(autouse=True)
-def _no_trace_of_actors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Actors of these tests live in this process: give back what they keep until their process ends."""
-    with ExitStack() as kept, mock.patch.dict(os.environ):
-        monkeypatch.setattr(ray_actor, "_UNTIL_THE_END", kept)
-        yield
 
 
 class Echo(SimpleModel):
@@ -218,15 +209,15 @@ def test_a_message_that_is_lost_on_its_way_costs_only_its_calls() -> None:
 
 def test_a_worker_that_dies_while_it_starts_is_waited_for() -> None:
     cluster = HereCluster()
-    facts = ModelActor.facts
+    begin = ModelActor.begin
     dies = iter([True, True])
 
-    async def dying(self: ModelActor) -> object:
+    async def dying(self: ModelActor, *arguments: Any) -> Begun:
         if next(dies, False):
             raise LostWorkerError("the actor died")
-        return await facts(self)
+        return await begin(self, *arguments)
 
-    with mock.patch.object(ModelActor, "facts", dying):
+    with mock.patch.object(ModelActor, "begin", dying):
         outcomes = asyncio.run(served(cluster, 20))
 
     assert all(found == [Reply(str(number))] for number, found in outcomes.items())
@@ -295,16 +286,11 @@ def test_a_machine_that_comes_late_without_a_key_stops_nobody() -> None:
 
 
 def test_another_version_is_refused_before_the_first_call() -> None:
-    class Older(ModelActor):
-        async def facts(self) -> tuple[tuple[str, str], str]:
-            return ("0.0.1", "3.11"), "old"
-
-    cluster = HereCluster()
     with (
-        mock.patch("tests.models.test_ray.ModelActor", Older),
-        pytest.raises(UserError, match=rf"has skillmix 0\.0\.1 .* has {re.escape(VERSIONS[0])}"),
+        mock.patch.object(ray_actor, "VERSIONS", "skillmix 0.0.1 with Python 3.11"),
+        pytest.raises(UserError, match=rf"has skillmix 0\.0\.1 .* has {re.escape(VERSIONS)}"),
     ):
-        asyncio.run(served(cluster, 3))
+        asyncio.run(served(HereCluster(), 3))
 
 
 def test_a_run_without_requests_starts_no_worker() -> None:
@@ -353,29 +339,28 @@ def test_a_folder_is_sent_once_to_a_machine_and_checked(tmp_path: Path, monkeypa
     (model / "code.py").write_text("never sent")
     monkeypatch.setenv("SKILLMIX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(on_ray_module, "_PART", 64)
-    facts = on_ray_module.facts_of(model)
-    assert facts.place() == model
-    there = FolderFacts(str(tmp_path / "elsewhere"), facts.files)  # a machine that does not see the driver's folder
+    folder = SharedFolder.of(model)
+    assert folder.place() == model
+    # What this process finds at the path of the driver is hidden from the worker, as on another machine.
+    monkeypatch.setattr(SharedFolder, "place", lambda self: self.copy if self._is_in(self.copy) else None)
+    order = pickle.dumps(OpenOrder(SPEC, ModelOptions(), (folder,)))
 
-    async def send(folder: FolderFacts) -> HereWorker:
+    async def opened() -> list[str]:
         worker = HereWorker(1)
         sender = OnRay(HereCluster(), SPEC, ModelOptions())
-        if await worker.ask("lacks", there):
-            with mock.patch.object(
-                Path, "__truediv__", lambda path, name: Path(str(path).replace("elsewhere", "model"), name)
-            ):
-                await sender._send_folder(worker, folder)
-        return worker
+        sender._order, sender._sending = order, asyncio.Lock()
+        with mock.patch("skillmix.models.ray_actor.open_model", Echo):
+            assert await sender._open(worker) == 64
+            await worker.ask("end", sender._number)
+        return [method for method, _ in worker.asked]
 
-    sent = asyncio.run(send(there))
-    assert len(sent.asked) > 16
-    kept = there.place()
-    assert kept is not None
-    assert sorted(file.name for file in kept.iterdir()) == ["config.json", "empty.txt", "model.safetensors"]
-    assert [method for method, _ in asyncio.run(send(there)).asked] == ["lacks"]
+    sent = asyncio.run(opened())
+    assert (sent.count("begin"), sent.count("store")) == (3, 19)  # 16 parts, two small files and the end
+    assert sorted(file.name for file in folder.copy.iterdir()) == ["config.json", "empty.txt", "model.safetensors"]
+    assert asyncio.run(opened()) == ["begin", "end"]
 
-    (kept / "config.json").write_text("[]")
-    assert there.place() is None, "a damaged copy is sent again"
+    (folder.copy / "config.json").write_text("[]")
+    assert asyncio.run(opened()) == sent, "a damaged copy is sent again"
 
 
 def test_without_ray_a_run_says_how_to_install_it(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,10 +25,10 @@ from typing import Any, Final, NamedTuple
 
 from skillmix.calls import CallKey, CallProblem, Limits, Outcome, Request
 from skillmix.errors import UserError, visible
-from skillmix.models.checkpoints import checkpoint_of, content_hash_of
+from skillmix.models.checkpoints import checkpoint_of
 from skillmix.models.installed import installed_providers
 from skillmix.models.local.gpu_share import GPU_SHARE
-from skillmix.models.ray_actor import VERSIONS, FileFacts, FolderFacts, ModelActor, OpenOrder, RestartedError, Taken
+from skillmix.models.ray_actor import VERSIONS, Begun, ModelActor, OpenOrder, RestartedError, SharedFolder, Taken
 from skillmix.models.specs import ModelOptions, ModelSpec, open_model, provider_of
 from skillmix.render import plural
 
@@ -46,8 +46,6 @@ _MANY: Final = 4096
 """Calls in flight of a model without a limit: the number of workers is not known when they begin."""
 _PART: Final = 32 << 20
 """Bytes of a file that are sent together."""
-_PARTS_OF_MODELS: Final = (".json", ".safetensors", ".jinja", ".txt", ".model")
-"""Endings of the files that a checkpoint is loaded from; code and weights in other formats are never loaded."""
 _LISTENER: Final = "listen_error_messages"
 
 
@@ -72,16 +70,15 @@ class Placement(NamedTuple):
         Local models have one for each GPU, or share of one, and one for each node of a cluster without GPUs. Other
         models have one for each node with CPUs. With `cpus`, a node has as many as fit.
         """
-        uses_gpus, total = self.uses_gpus(nodes, is_local=is_local), 0
+        uses_gpus, total = self.uses_gpus(nodes, is_local=is_local), 0.0
         for node in nodes:
             cpus, gpus = float(node["Resources"].get("CPU", 0)), int(node["Resources"].get("GPU", 0) + 1e-6)
-            most = 1 if cpus else 0
             if uses_gpus:
-                most = gpus * int(1 / self.share + 1e-6)
-            elif cpus and self.cpus and not is_local:
-                most = sys.maxsize
-            total += min(most, int(cpus // self.cpus)) if self.cpus else most
-        return total
+                most: float = gpus * int(1 / self.share + 1e-6)
+            else:
+                most = inf if self.cpus and not is_local else bool(cpus)
+            total += min(most, cpus // self.cpus) if self.cpus else most
+        return int(total)
 
     def uses_gpus(self, nodes: Sequence[Mapping[str, Any]], *, is_local: bool) -> bool:
         """Whether workers use GPUs: those with local models do if a node has one, unless SKILLMIX_DEVICE forbids it."""
@@ -108,17 +105,14 @@ class Worker:
         try:
             return await getattr(self.actor, method).remote(*arguments)
         except RayTaskError as error:
-            cause = error.cause
-            if isinstance(cause, RestartedError):
+            if isinstance(error.cause, RestartedError):
                 raise LostWorkerError("it was restarted") from None
-            if isinstance(cause, UserError):
-                raise UserError(f"{self}: {cause.message}", hint=cause.hint) from None
+            if isinstance(error.cause, UserError):
+                raise UserError(f"{self}: {error.cause.message}", hint=error.cause.hint) from None
             raise UserError(f"{self} failed: {_last_line(error)}.", hint="See the log files of Ray.") from None
-        except (ActorUnavailableError, ActorDiedError) as error:
-            why = _last_line(error) if "creation task" in str(error) else "its process or its machine has ended"
-            raise LostWorkerError(why) from None
         except RayError as error:  # also an answer that was lost on its way: what the worker does now is not known
-            raise LostWorkerError(_last_line(error)) from None
+            has_ended = isinstance(error, ActorUnavailableError | ActorDiedError) and "creation task" not in str(error)
+            raise LostWorkerError("its process or its machine has ended" if has_ended else _last_line(error)) from None
 
 
 class RayCluster:
@@ -154,8 +148,7 @@ class RayCluster:
             )
         is_first = not self._workers
         while len(self._workers) + len(self._given_up) < wanted:
-            uses_gpus = self._placement.uses_gpus(nodes, is_local=self._is_local)
-            self._workers.append(self._start(uses_gpus=uses_gpus))
+            self._workers.append(self._start(uses_gpus=self._placement.uses_gpus(nodes, is_local=self._is_local)))
         if is_first and self._workers:
             self.say(f"{plural(len(self._workers), 'worker')} on Ray")
         return list(self._workers)
@@ -185,16 +178,6 @@ class RayCluster:
         self._workers.clear()
         self._given_up.clear()
 
-    def close(self) -> None:
-        """End all workers, and a cluster that was started here."""
-        self.end_workers()
-        if self.repeated:
-            verb = "was" if self.repeated == 1 else "were"
-            self.say(f"{plural(self.repeated, 'call')} {verb} repeated because of lost workers")
-        ray = sys.modules.get("ray")
-        if ray is not None and ray.is_initialized():
-            ray.shutdown()
-
     async def _alive_nodes(self) -> list[Mapping[str, Any]]:
         """The nodes that live, none if the head does not answer; the cluster is joined first."""
         import ray
@@ -210,19 +193,19 @@ class RayCluster:
         import ray
 
         cpus, share = self._placement.cpus, self._placement.share
-        threads = str(int(cpus)) if cpus and cpus >= 1 else os.environ.get("OMP_NUM_THREADS", "")
+        threads = str(int(cpus)) if cpus and cpus >= 1 else os.environ.get("OMP_NUM_THREADS")
         environment = {"SKILLMIX_DEVICE": "cuda", GPU_SHARE: str(share)} if uses_gpus else {"SKILLMIX_DEVICE": "cpu"}
         if threads and not uses_gpus:
             environment["OMP_NUM_THREADS"] = threads
         # Ray must not repeat a call of an actor by itself: after a restart the actor has no models.
-        options: dict[str, Any] = {
-            "num_cpus": cpus or 0,
-            "num_gpus": share if uses_gpus else 0,
-            "max_restarts": -1,
-            "max_task_retries": 0,
-            "scheduling_strategy": "SPREAD",
-        }
-        return Worker(next(self._started), ray.remote(ModelActor).options(**options).remote(environment))
+        actor = ray.remote(ModelActor).options(
+            num_cpus=cpus or 0,
+            num_gpus=share if uses_gpus else 0,
+            max_restarts=-1,
+            max_task_retries=0,
+            scheduling_strategy="SPREAD",
+        )
+        return Worker(next(self._started), actor.remote(environment))
 
     def _kill(self, worker: Worker) -> None:
         import ray
@@ -232,7 +215,7 @@ class RayCluster:
 
 @contextmanager
 def ray_cluster(placement: Placement, say: Callable[[str], None]) -> Iterator[RayCluster]:
-    """The cluster of RAY_ADDRESS, or one that is started on this machine when it is needed."""
+    """The cluster of RAY_ADDRESS, or one that is started on this machine when it is needed; its workers end with it."""
     if find_spec("ray") is None:
         raise UserError("Ray is not installed.", hint="Install it: pip install 'skillmix[ray]'.")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -240,7 +223,13 @@ def ray_cluster(placement: Placement, say: Callable[[str], None]) -> Iterator[Ra
     try:
         yield cluster
     finally:
-        cluster.close()
+        cluster.end_workers()
+        if cluster.repeated:
+            verb = "was" if cluster.repeated == 1 else "were"
+            say(f"{plural(cluster.repeated, 'call')} {verb} repeated because of lost workers")
+        ray = sys.modules.get("ray")
+        if ray is not None and ray.is_initialized():
+            ray.shutdown()
 
 
 @dataclass(eq=False, slots=True)
@@ -253,8 +242,6 @@ class _Link:
     in_flight: dict[CallKey, Request] = field(default_factory=dict)
     unsent: list[Request] = field(default_factory=list)
     """Those of them that go with the next message."""
-    is_reached: bool = False
-    """Whether the worker has answered since it was last lost."""
     losses: int = 0
     """How often it was lost since its last outcome."""
 
@@ -290,11 +277,11 @@ class OnRay:
 
     async def close(self) -> None:
         """Let workers close the model; one that does not answer is left."""
-        asked = [link.worker.ask("end", self._number) for link in self._links.values() if link.room]
+        closing = [link.worker.ask("end", self._number) for link in self._links.values() if link.room]
         self._links.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(_END_S):
-                await asyncio.gather(*asked, return_exceptions=True)
+                await asyncio.gather(*closing, return_exceptions=True)
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
         """Share requests out, and yield outcomes as they come; workers start with the first request."""
@@ -304,7 +291,7 @@ class OnRay:
         self._results: asyncio.Queue[tuple[Request, Outcome] | BaseException | None] = asyncio.Queue()
         self._has_room = asyncio.Event()
         self._sending = asyncio.Lock()
-        self._folders, self._order = await asyncio.to_thread(_order_of, self._spec, self._options)
+        self._order = await asyncio.to_thread(_order_of, self._spec, self._options)
         self._begin(self._watch())
         self._begin(self._feed(first, requests))
         try:
@@ -319,7 +306,7 @@ class OnRay:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something beside the others; its error ends `serve`."""
+        """Start a task whose error ends `serve`."""
 
         def over(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
@@ -381,56 +368,46 @@ class OnRay:
 
     async def _work(self, link: _Link) -> None:
         """Open the model on a worker and take its outcomes, again whenever Ray has restarted the worker."""
-        while self._cluster.has(link.worker):
+        worker = link.worker
+        while self._cluster.has(worker):
             try:
-                await self._open(link)
+                link.room = await self._open(worker)
                 while True:
                     self._has_room.set()
-                    self._take(link, pickle.loads(await link.worker.ask("take", self._number)))
+                    self._take(link, pickle.loads(await worker.ask("take", self._number)))
             except LostWorkerError as lost:
+                if link.room:  # else it has not started yet, or not started again
+                    link.losses += 1
+                    self._repeat(link, list(link.in_flight.values()), f"{worker} is lost ({lost})")
                 link.room = 0
                 link.unsent.clear()
-                if link.is_reached:
-                    link.losses += 1
-                    self._repeat(link, list(link.in_flight.values()), f"{link.worker} is lost ({lost})")
-                link.is_reached = False
                 if link.losses >= _MOST_LOST:
-                    self._cluster.give_up(link.worker, str(lost))
+                    self._cluster.give_up(worker, str(lost))
             except UserError as error:
                 # A machine that joins a working run without a key, for instance, stops nobody else.
                 if link.room or not any(other.room for other in self._links.values()):
                     raise
-                self._cluster.give_up(link.worker, error.message)
+                self._cluster.give_up(worker, error.message)
             await asyncio.sleep(_LOOK_S)
 
-    async def _open(self, link: _Link) -> None:
-        worker = link.worker
-        versions, worker.host = await worker.ask("facts")
-        link.is_reached = True
-        if versions != VERSIONS:
-            raise UserError(
-                f"{worker} has skillmix {versions[0]} with Python {versions[1]}, and this machine has "
-                f"{VERSIONS[0]} with Python {VERSIONS[1]}.",
-                hint="Install the same versions on all machines.",
-            )
-        async with self._sending:
-            for folder in self._folders:
-                if await worker.ask("lacks", folder):
-                    await self._send_folder(worker, folder)
-        at_once = await worker.ask("begin", self._number, self._order)
-        link.room = max(_LOCAL_ROOM, at_once) if self._is_local else at_once
-
-    async def _send_folder(self, worker: Worker, folder: FolderFacts) -> None:
-        """Send the files of a folder to the machine of a worker, which keeps them in its cache."""
-        self._cluster.say(f"{folder.path} is sent to the machine of {worker}")
-        for facts in folder.files:
-            with (Path(folder.path) / facts.name).open("rb") as file:
-                data = await asyncio.to_thread(file.read, _PART)
-                while True:
-                    await worker.ask("store", folder, facts.name, data)
-                    if not (data := await asyncio.to_thread(file.read, _PART)):
-                        break
-        await worker.ask("keep", folder)
+    async def _open(self, worker: Worker) -> int:
+        """Let a worker open the model, which gets the folders that its machine lacks; the calls that it may have."""
+        begun: Begun = await worker.ask("begin", self._number, VERSIONS, self._order)
+        worker.host = begun.host
+        if not begun.lacking:
+            return max(_LOCAL_ROOM, begun.room) if self._is_local else begun.room
+        async with self._sending:  # another worker of the same machine may have got the folders meanwhile
+            begun = await worker.ask("begin", self._number, VERSIONS, self._order)
+            for folder in begun.lacking:
+                self._cluster.say(f"{folder.path} is sent to the machine of {worker}")
+                for name, _, _ in folder.files:
+                    with (Path(folder.path) / name).open("rb") as file:
+                        data = await asyncio.to_thread(file.read, _PART)
+                        await worker.ask("store", folder, name, data)
+                        while data := await asyncio.to_thread(file.read, _PART):
+                            await worker.ask("store", folder, name, data)
+                await worker.ask("store", folder, None, b"")
+        return await self._open(worker)
 
     def _take(self, link: _Link, taken: Taken) -> None:
         for line in taken.lines:
@@ -445,14 +422,13 @@ class OnRay:
         self._end_if_over()
 
     def _repeat(self, link: _Link, calls: Sequence[Request], why: str) -> None:
-        """Let calls in flight be made again, of which it is not known whether they are answered."""
+        """Return calls in flight as problems that may pass: whether they were answered is not known."""
         known = [request for call in calls if (request := link.in_flight.pop(call.key, None)) is not None]
         repeated = f"; {plural(len(known), 'call')} in flight to {self._spec} will be made again" if known else ""
         self._cluster.say(why + repeated)
         self._cluster.repeated += len(known)
-        problem = CallProblem("passing", "lost worker", why)
         for request in known:
-            self._results.put_nowait((request, problem))
+            self._results.put_nowait((request, CallProblem("passing", "lost worker", why)))
         self._has_room.set()
 
     def _end_if_over(self) -> None:
@@ -460,16 +436,16 @@ class OnRay:
             self._results.put_nowait(None)
 
 
-def _order_of(spec: ModelSpec, options: ModelOptions) -> tuple[tuple[FolderFacts, ...], bytes]:
-    """The folders that workers need, and what they open. The class of another package's provider is part of it."""
-    limits = options.concurrency, options.timeout, options.access
+def _order_of(spec: ModelSpec, options: ModelOptions) -> bytes:
+    """The model that workers open, and the folders that they need; with the class of another package's provider."""
+    plain = ModelOptions(options.concurrency, options.timeout, options.access)
     if provider_of(spec).has_checkpoint:
         checkpoint = checkpoint_of(spec)
-        folders = tuple(facts_of(folder) for folder in (checkpoint.base, *checkpoint.adapters))
-        return folders, pickle.dumps(OpenOrder(spec, limits, folders))
+        folders = tuple(SharedFolder.of(folder) for folder in (checkpoint.base, *checkpoint.adapters))
+        return pickle.dumps(OpenOrder(spec, plain, folders))
     installed = installed_providers().get(spec.provider)
     if installed is None:
-        return (), pickle.dumps(OpenOrder(spec, limits))
+        return pickle.dumps(OpenOrder(spec, plain))
     from ray import cloudpickle
 
     factory = installed.load()
@@ -477,22 +453,28 @@ def _order_of(spec: ModelSpec, options: ModelOptions) -> tuple[tuple[FolderFacts
     package = sys.modules[factory.__module__.partition(".")[0]]
     cloudpickle.register_pickle_by_value(package)  # the machines need not have the package
     try:
-        return (), cloudpickle.dumps(OpenOrder(spec, limits, (), replace(installed, entry=entry, factory=factory)))
+        return cloudpickle.dumps(OpenOrder(spec, plain, (), replace(installed, entry=entry, factory=factory)))
     finally:
         cloudpickle.unregister_pickle_by_value(package)
-
-
-def facts_of(folder: Path) -> FolderFacts:
-    """The files of a folder that a checkpoint is loaded from."""
-    files = [file for file in sorted(folder.iterdir()) if file.suffix in _PARTS_OF_MODELS and file.is_file()]
-    facts = tuple(FileFacts(file.name, file.stat().st_size, content_hash_of(file)) for file in files)
-    return FolderFacts(str(folder.absolute()), facts)
 
 
 def _join(ray: Any) -> None:
     """Join the cluster of RAY_ADDRESS, or start one here; Ray's handler of SIGTERM does not stay."""
     address = os.environ.get("RAY_ADDRESS") or "local"
-    _require_reachable(address)
+    if address.startswith("ray://"):
+        raise UserError(
+            f"RAY_ADDRESS is {visible(address)}, the address of a Ray client.",
+            hint="Start the run on a machine of the cluster, with the HOST:PORT that `ray start` prints.",
+        )
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():  # Ray would try an address at which nothing listens for minutes, with many lines
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
+        except (OSError, OverflowError) as error:
+            raise UserError(
+                f"The Ray cluster {visible(address)} cannot be reached: {error}.",
+                hint="Check RAY_ADDRESS, and that `ray start --head` runs there.",
+            ) from None
     options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
     terminate = signal.getsignal(signal.SIGTERM)
     # Ray writes paragraphs about lost workers to standard output, and has no setting for it.
@@ -513,25 +495,6 @@ def _join(ray: Any) -> None:
             setattr(listening, _LISTENER, listen)
         with suppress(ValueError):  # in another thread than the main one, Ray could not replace it
             signal.signal(signal.SIGTERM, terminate)
-
-
-def _require_reachable(address: str) -> None:
-    """Refuse an address at which nothing listens: Ray would try it for minutes, with many lines."""
-    if address.startswith("ray://"):
-        raise UserError(
-            f"RAY_ADDRESS is {visible(address)}, the address of a Ray client.",
-            hint="Start the run on a machine of the cluster, with the HOST:PORT that `ray start` prints.",
-        )
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        return  # "local", "auto", or something that Ray refuses at once
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
-    except (OSError, OverflowError) as error:
-        raise UserError(
-            f"The Ray cluster {visible(address)} cannot be reached: {getattr(error, 'strerror', None) or error}.",
-            hint="Check RAY_ADDRESS, and that `ray start --head` runs there.",
-        ) from None
 
 
 def _last_line(error: BaseException) -> str:

@@ -51,6 +51,10 @@ class Access:
     """Whether calls go through the proxies that the environment names."""
 
 
+def say_nothing(line: str) -> None:
+    """Show no line."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
     """How an experiment file wants a model to be called."""
@@ -60,7 +64,7 @@ class ModelOptions:
     timeout: float = 600
     """Seconds that one call may take."""
     access: Access = field(default_factory=Access)
-    say: Callable[[str], None] = lambda line: None
+    say: Callable[[str], None] = say_nothing
     """Shows a line to the user."""
 
 

@@ -53,9 +53,11 @@ class Mask:
 
 
 def _without(text: str, forms: list[str]) -> str:
+    """The text without these forms in any case, in which a header may have been read."""
+    small = text.lower()
     for form in forms:
-        if form in text:
-            text = text.replace(form, HIDDEN)
+        if form.lower() in small:
+            text = re.sub(re.escape(form), HIDDEN, text, flags=re.IGNORECASE)
     return text
 
 
