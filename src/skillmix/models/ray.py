@@ -453,7 +453,8 @@ def _order_of(spec: ModelSpec, options: ModelOptions) -> bytes:
     package = sys.modules[factory.__module__.partition(".")[0]]
     cloudpickle.register_pickle_by_value(package)  # the machines need not have the package
     try:
-        return cloudpickle.dumps(OpenOrder(spec, plain, (), replace(installed, entry=entry, factory=factory)))
+        order: bytes = cloudpickle.dumps(OpenOrder(spec, plain, (), replace(installed, entry=entry, factory=factory)))
+        return order
     finally:
         cloudpickle.unregister_pickle_by_value(package)
 
