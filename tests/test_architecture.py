@@ -52,6 +52,7 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
         "models/servers/replies.py",
         "experiment/",
         "exchange/import_texts.py",
+        "exchange/task_settings.py",
         "validation/known_texts.py",
     ),
     "yaml": ("files.py", "experiment/", "runs/run.py", "exchange/share.py"),

@@ -9,7 +9,7 @@ import pytest
 
 from skillmix.commands import main
 from skillmix.errors import UserError
-from skillmix.exchange.import_inspect import ImportChoices, import_inspect
+from skillmix.exchange.import_inspect import import_inspect
 from skillmix.runs.run import Run, open_run
 from skillmix.scores.scoring import run_scores
 from tests.exchange.replay import CASES, LOGS, direct_run, rows
@@ -22,7 +22,7 @@ def log_of(case: str) -> Path:
 
 
 def imported(*paths: Path, name: str = "imported", **choices: Any) -> Run:
-    return open_run(str(import_inspect(paths, name, ImportChoices(**choices)).run))
+    return open_run(str(import_inspect(paths, name, **choices).run))
 
 
 def changed_log(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
@@ -225,14 +225,14 @@ _SETTINGS = ("eval", "metadata", "skillmix", "settings")
     [
         (_set("eval", "metadata", value=None), "is not a log of our task, but of 'skillmix/skillmix'"),
         (_set("eval", "metadata", "skillmix", "format", value=2), "this version reads 1"),
-        (_set("eval", "metadata", "skillmix", "catalog_hash", value="x"), "another version of the catalogue 'paper'"),
-        (_set(*_SETTINGS, value=[]), "does not hold the settings"),
-        (_set(*_SETTINGS, "k", value="3"), "k: it is not a whole number"),
+        (_set("eval", "metadata", "skillmix", "catalog_hash", value="x"), "another version of the catalog 'paper'"),
+        (_set(*_SETTINGS, value=[]), "[] has no keys and values"),
+        (_set(*_SETTINGS, "k", value="3"), "k: '3' is not a whole number"),
         (_set(*_SETTINGS, "k", value=0), "0 is below 1"),
-        (_set(*_SETTINGS, "combinations", value=10**9), "combinations: 1000000000 is above 100000"),
-        (_set("eval", "config", "epochs", value=10**8), "generations: 100000000 is above 1000"),
-        (_set(*_SETTINGS, "exclude", value="a"), "exclude: it is not a list of texts"),
-        (_set(*_SETTINGS, "surprise", value=1), "there is no setting 'surprise'"),
+        (_set(*_SETTINGS, "combinations", value=10**9), "combinations: 1000000000 is above 100,000"),
+        (_set("eval", "config", "epochs", value=10**8), "generations: 100000000 is above 1,000"),
+        (_set(*_SETTINGS, "exclude", value="a"), "exclude: 'a' is not a list"),
+        (_set(*_SETTINGS, "surprise", value=1), "surprise: there is no such key"),
         (_set(*_SETTINGS, "catalog", value="/etc"), "Name its folder with --catalog DIR"),
         (_set(*_SETTINGS, "prompts", value="../x"), "Name its folder with --prompts DIR"),
         (_set(*_SETTINGS, "setting", value="test"), "settings"),

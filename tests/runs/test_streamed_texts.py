@@ -77,13 +77,13 @@ def test_an_unknown_student_has_no_first_texts(in_folder: Path) -> None:
 
 @pytest.mark.parametrize("what", ALL_KINDS)
 def test_parquet_has_the_table_of_all_rows_however_they_are_divided(
-    run: Run, what: What, monkeypatch: pytest.MonkeyPatch
+    run: Run, what: What, tmp_path: Path
 ) -> None:
     lines = export(str(run.path), what=what, file_format="jsonl", rules=None, output=None)
     rows = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
-    monkeypatch.setattr(exporting, "ROWS_AT_ONCE", 7)
+    path = tmp_path / "rows.parquet"
 
-    path = export(str(run.path), what=what, file_format="parquet", rules=None, output=None)
+    exporting.write_rows(path, exporting.rows_of(run, what, run.rules()), "parquet", at_once=7)
 
     table, expected = parquet.read_table(path), pyarrow.Table.from_pylist(rows)
     assert table.schema == expected.schema
@@ -91,9 +91,7 @@ def test_parquet_has_the_table_of_all_rows_however_they_are_divided(
     assert parquet.ParquetFile(path).num_row_groups == -(-len(rows) // 7)
 
 
-def test_types_that_only_later_rows_have_are_those_of_the_table(
-    in_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_types_that_only_later_rows_have_are_those_of_the_table(in_folder: Path) -> None:
     empty = {"number": 1, "notes": [], "points": None, "name": None}
     rows: list[Row] = [
         *[empty] * 3,
@@ -102,15 +100,14 @@ def test_types_that_only_later_rows_have_are_those_of_the_table(
         {**empty, "notes": ["cut"], "points": [{"criterion": "topic", "earned": True}]},
         *[empty] * 4,
     ]
-    monkeypatch.setattr(exporting, "ROWS_AT_ONCE", 2)
 
-    exporting._WRITERS["parquet"](in_folder / "rows.parquet", iter(rows))
+    exporting.write_rows(in_folder / "rows.parquet", iter(rows), "parquet", at_once=2)
 
     assert parquet.read_table(in_folder / "rows.parquet").equals(pyarrow.Table.from_pylist(rows))
 
 
 def test_an_export_without_rows_is_an_empty_table(in_folder: Path) -> None:
-    exporting._WRITERS["parquet"](in_folder / "rows.parquet", iter(()))
+    exporting.write_rows(in_folder / "rows.parquet", iter(()), "parquet")
 
     assert parquet.read_table(in_folder / "rows.parquet").num_rows == 0
 
@@ -123,9 +120,8 @@ class SeenRow(dict[str, Any]):
 
 @pytest.mark.parametrize(("file_format", "most"), [("jsonl", 2), ("parquet", 2 * 10 + 1)])
 def test_a_writer_lets_go_of_rows(
-    in_folder: Path, file_format: exporting.Format, most: int, monkeypatch: pytest.MonkeyPatch
+    in_folder: Path, file_format: exporting.Format, most: int
 ) -> None:
-    monkeypatch.setattr(exporting, "ROWS_AT_ONCE", 10)
     alive: WeakSet[SeenRow] = WeakSet()
     counts = []
 
@@ -136,7 +132,7 @@ def test_a_writer_lets_go_of_rows(
             counts.append(len(alive))
             yield row
 
-    exporting._WRITERS[file_format](in_folder / "rows", rows())
+    exporting.write_rows(in_folder / "rows", rows(), file_format, at_once=10)
 
     assert len(counts) == 200
     assert max(counts) <= most
@@ -159,11 +155,11 @@ def texts_of(run: Run) -> Iterator[object]:
 
 
 def text_rows_of(run: Run) -> Iterator[object]:
-    yield from exporting._rows(run, "texts", run.rules())
+    yield from exporting.rows_of(run, "texts", run.rules())
 
 
 def call_rows_of(run: Run) -> Iterator[object]:
-    yield from exporting._rows(run, "calls", run.rules())
+    yield from exporting.rows_of(run, "calls", run.rules())
 
 
 @pytest.mark.parametrize("source", [texts_of, text_rows_of, vote_rows, call_rows_of])
@@ -196,7 +192,6 @@ def test_an_interrupted_export_leaves_the_file_of_the_last_one(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(exporting, "vote_rows", interrupted)
-    monkeypatch.setattr(exporting, "ROWS_AT_ONCE", 7)
     with pytest.raises(KeyboardInterrupt):
         export("scripted", what="votes", file_format=file_format, rules=None, output=None)
 

@@ -129,10 +129,11 @@ def import_reference(options: argparse.Namespace) -> int:
 )
 def import_inspect(options: argparse.Namespace) -> int:
     """Turn logs of the task skillmix/skillmix of Inspect AI into a run."""
-    from skillmix.exchange.import_inspect import ImportChoices, import_inspect
+    from skillmix.exchange.import_inspect import import_inspect
 
-    choices = ImportChoices(options.student, options.catalog, options.prompts)
-    imported = import_inspect(options.logs, options.run, choices)
+    imported = import_inspect(
+        options.logs, options.run, student=options.student, catalog=options.catalog, prompts=options.prompts
+    )
     print_notes(imported.notes)
     conversations, gradings = plural(imported.conversations, "conversation"), plural(imported.votes, "grading")
     print(f"{conversations} and {gradings} are in {imported.run}; {are(imported.new, 'call')} new.")

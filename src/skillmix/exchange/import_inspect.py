@@ -5,9 +5,9 @@ missing in the run too, and counts as unknown. Points are computed again from th
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, TypeGuard, get_args
 
 from skillmix.calls import (
     LONGEST_NAME,
@@ -31,17 +31,14 @@ from skillmix.errors import UserError, faults_error
 from skillmix.exchange.inspect_log import InspectLog, mapping, opened_log
 from skillmix.exchange.task_settings import (
     FACTS,
-    GRADER_TEMPERATURE,
-    GRADER_TOKENS,
+    GRADER_DECODING,
     LOG_FORMAT,
     ROLE,
     SCORER,
-    STUDENT_TEMPERATURE,
-    STUDENT_TOKENS,
+    STUDENT_DECODING,
     TURNS_KEY,
     AskedBy,
     InspectTaskSettings,
-    refuse_huge,
     refuse_plain,
     settings_of,
     task_experiment,
@@ -56,25 +53,170 @@ from skillmix.runs.verdicts import answer_of
 _FILTERED: Final = "content_filter"
 _ATTACHMENT: Final = "attachment://"
 _LONGEST_FINISH: Final = 60
+_LONGEST_MODEL: Final = 200
 _ROLES: Final[Mapping[str, Role]] = {role: role for role in get_args(Role)}
+_SAME: Final = ("seed", "catalog", "partition", "prompts", "exclude")
+"""What all logs of a run must have in common."""
+
+Calls = list[tuple[Request, Outcome]]
 
 
 @dataclass(frozen=True, slots=True)
-class SampleCalls:
-    """The calls of one conversation that is over."""
+class ImportedLogs:
+    """Counts of the imported records."""
 
-    turns: list[tuple[Request, Outcome]]
-    votes: list[tuple[Request, Outcome]]
-
-    @property
-    def place(self) -> tuple[str, int]:
-        """The combination and the generation of the conversation."""
-        key = self.turns[-1][0].key
-        return key.combination, key.generation
+    run: Path
+    logs: int
+    conversations: int
+    votes: int
+    new: int
+    """Calls that the run did not have before."""
+    unfinished: int
+    """Samples whose conversation is not over, or that were declared invalid; they are missing in the run."""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class SampleReader:
+class _ReadLog:
+    """A log with the experiment that it stands for and the calls that it holds."""
+
+    path: Path
+    experiment: Experiment
+    combinations: tuple[Combination, ...]
+    conversations: list[Calls]
+    """The turns of each finished conversation."""
+    votes: Calls
+    unfinished: int
+    notes: tuple[str, ...]
+
+
+def import_inspect(
+    paths: Sequence[Path],
+    run_name: str,
+    *,
+    student: str | None = None,
+    catalog: str | None = None,
+    prompts: str | None = None,
+) -> ImportedLogs:
+    """Store the conversations and votes of logs; importing a log again changes nothing, further logs add to the run.
+
+    The student has by default the name of its model. `catalog` and `prompts` are the folders that the task was run
+    with, if it was.
+    """
+    run = new_run(run_name)
+    logs = [_read_log(path, run, student, catalog, prompts) for path in dict.fromkeys(paths)]
+    _joined_experiment(run, logs)  # a refusal leaves no folder behind
+    new = 0
+    with run.write() as journal:
+        experiment = _joined_experiment(run, logs)  # another import may have added to the run meanwhile
+        source = load_catalog(experiment.catalog)
+        run.checked_document(experiment, source)
+        with journal.transaction():
+            for log in logs:
+                journal.add_combinations(log.combinations)
+                new += sum(journal.record_all(turns, origin="imported") for turns in log.conversations)
+                new += journal.record_all(log.votes, origin="imported")
+            run.continue_with(experiment, source)
+    run.note_invocation(
+        {"command": "import-inspect", "files": [log.path.name for log in logs], "catalog": experiment.catalog}
+    )
+    return ImportedLogs(
+        run=run.path,
+        logs=len(logs),
+        conversations=len({turns[-1][0].key for log in logs for turns in log.conversations}),
+        votes=len({request.key for log in logs for request, _ in log.votes}),
+        new=new,
+        unfinished=sum(log.unfinished for log in logs),
+        notes=tuple(note for log in logs for note in log.notes),
+    )
+
+
+def _read_log(
+    path: Path, run: Run, student_name: str | None, catalog_folder: str | None, prompts_folder: str | None
+) -> _ReadLog:
+    """Read a log: first its header, which says how to read the samples, then the samples."""
+    with opened_log(path) as log:
+        facts = mapping(mapping(log.spec.get("metadata")).get(FACTS))
+        if not facts:
+            raise UserError(
+                f"{path} is not a log of our task, but of {_shown(log.spec.get('task'))}.",
+                hint="Only logs of the task skillmix/skillmix can be imported.",
+            )
+        if facts.get("format") != LOG_FORMAT:
+            raise UserError(
+                f"{path} has the format {_shown(facts.get('format'))} of the task; this version reads {LOG_FORMAT}.",
+                hint="Update skillmix.",
+            )
+        settings = _settings_as_run(log, settings_of(facts.get("settings"), source=str(path)))
+        places = {
+            "catalog": (settings.catalog, catalog_folder, shipped_catalogs()),
+            "prompts": (settings.prompts, prompts_folder, shipped_prompt_sets()),
+        }
+        for option, (name, folder, shipped) in places.items():
+            if folder is None and name not in shipped:  # the user names a folder, never the log
+                raise UserError(
+                    f"{path} was made with {_shown(name)}, which is not shipped.",
+                    hint=f"Name its folder with --{option} DIR.",
+                )
+        settings = settings.model_copy(update={name: own[1] or own[0] for name, own in places.items()})
+        model, config = _model_name(log.spec.get("model"), path), mapping(log.spec.get("model_generate_config"))
+        config |= {key: value for key, value in log.config.items() if value is not None}
+        name = checked_name(student_name, "student") if student_name else as_name(model)
+        student = AskedBy(name, model, {**STUDENT_DECODING, **_decoding(config)})
+        grader = None
+        if settings.asks_model:
+            roles = mapping(log.spec.get("model_roles")).get(ROLE)
+            role = mapping(roles[0] if isinstance(roles, list) and roles else roles)
+            model = _model_name(role.get("model"), path)
+            grader = AskedBy(as_name(model), model, {**GRADER_DECODING, **_decoding(mapping(role.get("config")))})
+        experiment = task_experiment(settings, student, grader, name=run.name, source=str(path))
+        catalog, prompts = load_catalog(settings.catalog), load_prompts(settings.prompts)
+        refuse_plain(settings, catalog, has_outcomes=prompts.phrases.outcomes is not None)
+        if facts.get("catalog_hash") != catalog.content_hash():
+            raise UserError(
+                f"{path} was made with another version of the catalog {settings.catalog!r}.",
+                hint=f"It was made by skillmix {_shown(facts.get('skillmix'))}; import it with that version.",
+            )
+        (cell,) = cells_of(experiment, catalog)
+        reader = _SampleReader(
+            student.name, next(iter(experiment.graders)), settings, {one.id: one for one in cell.combinations}
+        )
+        conversations, votes, unfinished = reader.read_all(log)
+    notes = []
+    if facts.get("prompts_hash") != prompts.content_hash():
+        notes.append(f"{path.name}: its prompts have another wording than the prompt set {settings.prompts!r} has now")
+    return _ReadLog(path, experiment, tuple(cell.combinations), conversations, votes, unfinished, tuple(notes))
+
+
+def _settings_as_run(log: InspectLog, settings: InspectTaskSettings) -> InspectTaskSettings:
+    """The settings as the command line of Inspect changed them: `--epochs` and `--limit`."""
+    config = mapping(log.spec.get("config"))
+    epochs, limit = config.get("epochs"), config.get("limit")
+    changed = settings.model_dump()
+    if type(epochs) is int and epochs > 0:
+        changed["generations"] = epochs
+    if type(limit) is int and 0 < limit < settings.combinations and config.get("sample_shuffle") in (None, False):
+        changed["combinations"] = limit  # the draw of fewer combinations is its beginning
+    return settings_of(changed, source=str(log.path))
+
+
+def _model_name(value: object, path: Path) -> str:
+    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= _LONGEST_MODEL:
+        raise UserError(f"{path} names no model that can be read: {_shown(value)}.", hint="The log may be damaged.")
+    if len(as_name(value)) > LONGEST_NAME:
+        raise UserError(f"{path}: the name of its model is too long.", hint="Name the student with --student.")
+    return value
+
+
+def _decoding(config: Mapping[str, Any]) -> dict[str, object]:
+    """The decoding of a log as an experiment file spells it; the experiment checks the values."""
+    given = {key: config[key] for key in ("temperature", "max_tokens", "top_p") if config.get(key) is not None}
+    system = config.get("system_message")
+    return given | ({"system": system} if isinstance(system, str) and system else {})
+
+
+@dataclass(frozen=True, slots=True)
+class _SampleReader:
     """Reads the samples of one log."""
 
     student: str
@@ -82,85 +224,92 @@ class SampleReader:
     settings: InspectTaskSettings
     combinations: Mapping[str, Combination]
 
-    def read(self, sample: object) -> SampleCalls | None:
-        """The calls of a sample; None if its conversation is not over, or if somebody declared it invalid."""
-        record = mapping(sample)
-        combination, generation = self._place(record)
-        if record.get("invalidation") is not None:
-            return None
-        turns = self._turns(record, combination, generation)
-        if turns is None:
-            return None
-        last = turns[-1][1]
-        text = answer_of(last.text if isinstance(last, Reply) else None, "imported", len(turns)).text
-        return SampleCalls(turns, list(self._votes(record, combination, generation, text)))
+    def read_all(self, log: InspectLog) -> tuple[list[Calls], Calls, int]:
+        """The turns of each conversation, all votes, and the number of samples without a conversation that is over."""
+        conversations: list[Calls] = []
+        votes: Calls = []
+        faults: list[str] = []
+        seen: set[tuple[str, int]] = set()
+        unfinished = 0
+        for sample in log.samples:
+            record = mapping(sample)
+            try:
+                turns = self._turns(record)
+                if turns is None:
+                    unfinished += 1
+                    continue
+                key = turns[-1][0].key
+                assert isinstance(key, GenerateKey)  # turns are a student's calls
+                if (key.combination, key.generation) in seen:
+                    raise UserError(f"sample {key.combination}, epoch {key.generation + 1}: it is in the log twice")
+                own = list(self._votes(record, turns))
+            except UserError as error:
+                faults.append(error.message)
+                continue
+            seen.add((key.combination, key.generation))
+            conversations.append(turns)
+            votes += own
+        if faults:
+            raise faults_error(str(log.path), faults, hint="Nothing was imported.")
+        return conversations, votes, unfinished
 
-    def _place(self, record: Mapping[str, Any]) -> tuple[Combination, int]:
+    def _turns(self, record: Mapping[str, Any]) -> Calls | None:
+        """The student's calls; None if the conversation is not over, or if somebody declared the sample invalid."""
         name, epoch = record.get("id"), record.get("epoch")
         combination = self.combinations.get(name) if isinstance(name, str) else None
         if combination is None:
             raise UserError(f"sample {_shown(name)}: the task does not draw this combination")
         if type(epoch) is not int or not 1 <= epoch <= self.settings.generations:
             raise UserError(f"sample {combination.id}: its epoch is {_shown(epoch)}")
-        return combination, epoch - 1
-
-    def _turns(
-        self, record: Mapping[str, Any], combination: Combination, generation: int
-    ) -> list[tuple[Request, Outcome]] | None:
-        """The student's calls; None if the conversation stopped before its last turn without a refusal."""
-        where = f"sample {combination.id}, epoch {generation + 1}"
         facts = mapping(record.get("store")).get(TURNS_KEY)
-        if not isinstance(facts, list) or not facts:
+        if record.get("invalidation") is not None or not isinstance(facts, list) or not facts:
             return None
-        is_filtered = mapping(facts[-1]).get("finish") == _FILTERED
         wanted = turns_with(self.settings.prompts)
+        is_filtered = mapping(facts[-1]).get("finish") == _FILTERED
         if len(facts) > wanted or (len(facts) < wanted and not is_filtered):
             return None
+        where = f"sample {combination.id}, epoch {epoch}"
         messages = _messages(record, where)
         roles = [message.role for message in messages[-2 * len(facts) :]]
         if roles != ["user", "assistant"] * len(facts):
             raise UserError(f"{where}: its messages do not end with {len(facts)} turns of user and assistant")
         first = len(messages) - 2 * len(facts)
-        calls: list[tuple[Request, Outcome]] = []
+        calls: Calls = []
         for number, fact in enumerate(facts):
             place = first + 2 * number + 1
-            key = GenerateKey(self.student, combination.id, generation, ONLY_TURN if wanted == 1 else number + 1)
+            key = GenerateKey(self.student, combination.id, epoch - 1, ONLY_TURN if wanted == 1 else number + 1)
             outcome = _outcome(messages[place].content, mapping(fact))
             calls.append((imported_request(key, tuple(messages[:place])), outcome))
         if not all(isinstance(outcome, Reply) for _, outcome in calls[:-1]):
-            raise UserError(f"{where}: it goes on after a refusal")
+            raise UserError(f"{where}: it continues after a refusal")
         return calls
 
-    def _votes(
-        self, record: Mapping[str, Any], combination: Combination, generation: int, text: str
-    ) -> Iterator[tuple[Request, Outcome]]:
+    def _votes(self, record: Mapping[str, Any], turns: Calls) -> Iterator[tuple[Request, Outcome]]:
         """The grader's replies on a text; the points in the log do not count, because they are computed again."""
-        where = f"sample {combination.id}, epoch {generation + 1}"
+        request, last = turns[-1]
+        key = request.key
+        text = answer_of(last.text if isinstance(last, Reply) else None, "imported", len(turns)).text
+        where = f"sample {key.combination}, epoch {key.generation + 1}"
         score = mapping(mapping(record.get("scores")).get(SCORER))
         votes = mapping(score.get("metadata")).get("votes", [])
         if not isinstance(votes, list) or (votes and not self.settings.asks_model):
             raise UserError(f"{where}: its votes are not those of the task's grader")
         seen = set()
         for vote in map(mapping, votes):
-            number = _number(vote.get("round"), self.settings.rounds)
-            attempt = _number(vote.get("attempt"), self.settings.attempts)
-            reply = vote.get("reply")
-            if number is None or attempt is None:
-                shown = f"round {_shown(vote.get('round'))}, attempt {_shown(vote.get('attempt'))}"
-                raise UserError(f"{where}: it has a vote of {shown}")
+            number, attempt, reply = vote.get("round"), vote.get("attempt"), vote.get("reply")
+            if not _is_below(number, self.settings.rounds) or not _is_below(attempt, self.settings.attempts):
+                raise UserError(f"{where}: it has a vote of round {_shown(number)}, attempt {_shown(attempt)}")
             if (number, attempt) in seen:
                 raise UserError(f"{where}: it has two votes of round {number}, attempt {attempt}")
             seen.add((number, attempt))
             if reply is not None and not isinstance(reply, str):
                 raise UserError(f"{where}: the reply of round {number} is not a text")
-            place = self.student, combination.id, generation
-            key = GradeKey(*place, text_id(text), self.grader, number, attempt)
-            yield imported_request(key), _outcome(reply, vote)
+            place = (key.student, key.combination, key.generation, text_id(text))
+            yield imported_request(GradeKey(*place, self.grader, number, attempt)), _outcome(reply, vote)
 
 
-def _number(value: object, limit: int) -> int | None:
-    """The number of a round or an attempt; None if it is none of those that the task has."""
-    return value if type(value) is int and 0 <= value < limit else None
+def _is_below(value: object, limit: int) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value < limit
 
 
 def _outcome(text: str | None, facts: Mapping[str, Any]) -> Outcome:
@@ -190,281 +339,49 @@ def _text(content: object, attachments: Mapping[str, Any], where: str) -> str:
         return "".join(_text(part.get("text"), attachments, where) for part in parts if part.get("type") == "text")
     if not isinstance(content, str):
         raise UserError(f"{where}: a message has no text")
-    if content.startswith(_ATTACHMENT):
-        stored = attachments.get(content.removeprefix(_ATTACHMENT))
-        if not isinstance(stored, str):
-            raise UserError(f"{where}: a message names an attachment that the log does not hold")
-        return stored
-    return content
+    if not content.startswith(_ATTACHMENT):
+        return content
+    stored = attachments.get(content.removeprefix(_ATTACHMENT))
+    if not isinstance(stored, str):
+        raise UserError(f"{where}: a message names an attachment that the log does not hold")
+    return stored
 
 
-_LONGEST_MODEL: Final = 200
-_SAME: Final = ("seed", "catalog", "partition", "prompts", "exclude")
-"""What all logs of a run must have in common."""
-
-
-@dataclass(frozen=True, slots=True)
-class ImportChoices:
-    """What the user says about the logs."""
-
-    student: str | None = None
-    """The name of the student; by default that of the model."""
-    catalog: str | None = None
-    """The folder of the catalogue, if the task was run with a folder."""
-    prompts: str | None = None
-    """The folder of the prompt set, if the task was run with a folder."""
-
-
-@dataclass(frozen=True, slots=True)
-class ImportedLogs:
-    """Counts of the imported records."""
-
-    run: Path
-    logs: int
-    conversations: int
-    votes: int
-    new: int
-    """Calls that the run did not have before."""
-    unfinished: int
-    """Samples whose conversation is not over, or that were declared invalid; they are missing in the run."""
-    notes: tuple[str, ...] = ()
-
-
-def import_inspect(paths: Sequence[Path], run_name: str, choices: ImportChoices | None = None) -> ImportedLogs:
-    """Store the conversations and votes of logs; importing a log again changes nothing, further logs add to the run."""
-    run = new_run(run_name)
-    chosen = choices or ImportChoices()
-    logs = [_part(path, chosen, run) for path in dict.fromkeys(paths)]
-    _joined_experiment(run, logs)  # a refusal leaves no folder behind
-    new = 0
-    with run.write() as journal:
-        experiment = _joined_experiment(run, logs)  # another import may have added to the run meanwhile
-        catalog = load_catalog(experiment.catalog)
-        run.checked_document(experiment, catalog)
-        with journal.transaction():
-            for part in logs:
-                journal.add_combinations(part.combinations)
-                new += journal.record_all(part.calls, origin="imported")
-            run.continue_with(experiment, catalog)
-    run.note_invocation(
-        {"command": "import-inspect", "files": [part.path.name for part in logs], "catalog": experiment.catalog}
-    )
-    return ImportedLogs(
-        run=run.path,
-        logs=len(logs),
-        conversations=len({request.key for part in logs for request, _ in part.last_turns}),
-        votes=len({request.key for part in logs for sample in part.samples for request, _ in sample.votes}),
-        new=new,
-        unfinished=sum(part.unfinished for part in logs),
-        notes=tuple(note for part in logs for note in part.notes),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A log with the experiment that it stands for and the conversations that it holds."""
-
-    path: Path
-    experiment: Experiment
-    combinations: tuple[Combination, ...]
-    samples: list[SampleCalls]
-    unfinished: int
-    notes: tuple[str, ...]
-
-    @property
-    def last_turns(self) -> Iterator[tuple[Request, Outcome]]:
-        """The last call of each conversation."""
-        return (sample.turns[-1] for sample in self.samples)
-
-    @property
-    def calls(self) -> Iterator[tuple[Request, Outcome]]:
-        """All calls of the log."""
-        for sample in self.samples:
-            yield from sample.turns
-            yield from sample.votes
-
-
-def _part(path: Path, choices: ImportChoices, run: Run) -> _Part:
-    """Read a log: first its header, which says how to read the samples, then the samples."""
-    with opened_log(path) as log:
-        facts = _facts(log)
-        settings = _planned(settings_of(facts.get("settings"), source=str(path)), log)
-        refuse_huge(settings, source=str(path))
-        settings = replace(
-            settings,
-            catalog=_outside_name(settings.catalog, choices.catalog, shipped_catalogs(), "catalog", path),
-            prompts=_outside_name(settings.prompts, choices.prompts, shipped_prompt_sets(), "prompts", path),
-        )
-        student = _student(log, choices.student)
-        grader = _grader(log) if settings.asks_model else None
-        experiment = task_experiment(settings, student, grader, name=run.name, source=str(path))
-        catalog, prompts = load_catalog(settings.catalog), load_prompts(settings.prompts)
-        refuse_plain(settings, catalog, has_outcomes=prompts.phrases.outcomes is not None)
-        if facts.get("catalog_hash") != catalog.content_hash():
-            raise UserError(
-                f"{path} was made with another version of the catalogue {settings.catalog!r}.",
-                hint=f"It was made by skillmix {_shown(facts.get('skillmix'))}; import it with that version.",
-            )
-        (cell,) = cells_of(experiment, catalog)
-        by_id = {combination.id: combination for combination in cell.combinations}
-        reader = SampleReader(student.name, next(iter(experiment.graders)), settings, by_id)
-        samples, unfinished = _read_samples(log, reader)
-    changed = facts.get("prompts_hash") != prompts.content_hash()
-    note = f"{path.name}: its prompts have another wording than the prompt set {settings.prompts!r} has now"
-    return _Part(path, experiment, tuple(cell.combinations), samples, unfinished, (note,) if changed else ())
-
-
-def _facts(log: InspectLog) -> dict[str, Any]:
-    """What the task wrote into the log about itself."""
-    facts = mapping(mapping(log.spec.get("metadata")).get(FACTS))
-    if not facts:
-        raise UserError(
-            f"{log.path} is not a log of our task, but of {_shown(log.spec.get('task'))}.",
-            hint="Only logs of the task skillmix/skillmix can be imported.",
-        )
-    if facts.get("format") != LOG_FORMAT:
-        raise UserError(
-            f"{log.path} has the format {_shown(facts.get('format'))} of the task; this version reads {LOG_FORMAT}.",
-            hint="Update skillmix.",
-        )
-    return facts
-
-
-def _read_samples(log: InspectLog, reader: SampleReader) -> tuple[list[SampleCalls], int]:
-    """The conversations of a log, and the number of samples without one; one error reports all faulty samples."""
-    samples: list[SampleCalls] = []
-    faults: list[str] = []
-    seen: set[tuple[str, int]] = set()
-    unfinished = 0
-    for sample in log.samples:
-        try:
-            calls = reader.read(sample)
-        except UserError as error:
-            faults.append(error.message)
-            continue
-        if calls is None:
-            unfinished += 1
-        elif calls.place in seen:
-            faults.append(f"sample {calls.place[0]}, epoch {calls.place[1] + 1}: it is in the log twice")
-        else:
-            seen.add(calls.place)
-            samples.append(calls)
-    if faults:
-        raise faults_error(str(log.path), faults, hint="Nothing was imported.")
-    return samples, unfinished
-
-
-def _planned(settings: InspectTaskSettings, log: InspectLog) -> InspectTaskSettings:
-    """The settings as the command line of Inspect changed them: `--epochs` and `--limit`."""
-    config = mapping(log.spec.get("config"))
-    epochs, limit = config.get("epochs"), config.get("limit")
-    if type(epochs) is int and epochs > 0:
-        settings = replace(settings, generations=epochs)
-    if type(limit) is int and 0 < limit < settings.combinations and config.get("sample_shuffle") in (None, False):
-        settings = replace(settings, combinations=limit)  # the draw of fewer combinations is its beginning
-    return settings
-
-
-def _outside_name(name: str, chosen: str | None, shipped: Sequence[str], option: str, path: Path) -> str:
-    """The catalogue or prompt set of a log; a folder is taken from the user only, never from the log."""
-    if chosen is not None:
-        return chosen
-    if name in shipped:
-        return name
-    raise UserError(
-        f"{path} was made with {_shown(name)}, which is not shipped.", hint=f"Name its folder with --{option} DIR."
-    )
-
-
-def _student(log: InspectLog, name: str | None) -> AskedBy:
-    model = _model_name(log.spec.get("model"), log.path)
-    both = mapping(log.spec.get("model_generate_config")) | {
-        key: value for key, value in log.config.items() if value is not None
-    }
-    student = checked_name(name, "student") if name else as_name(model)
-    return _asked(student, model, both, temperature=STUDENT_TEMPERATURE, max_tokens=STUDENT_TOKENS)
-
-
-def _grader(log: InspectLog) -> AskedBy:
-    roles = mapping(log.spec.get("model_roles")).get(ROLE)
-    role = mapping(roles[0] if isinstance(roles, list) and roles else roles)
-    model = _model_name(role.get("model"), log.path)
-    config = mapping(role.get("config"))
-    return _asked(as_name(model), model, config, temperature=GRADER_TEMPERATURE, max_tokens=GRADER_TOKENS)
-
-
-def _asked(name: str, model: str, config: Mapping[str, Any], *, temperature: float, max_tokens: int) -> AskedBy:
-    """A model with the decoding of a log; the experiment checks the values."""
-    given = {key: config[key] for key in ("temperature", "max_tokens", "top_p") if config.get(key) is not None}
-    system = config.get("system_message")
-    return AskedBy(
-        name=name,
-        model=model,
-        temperature=given.get("temperature", temperature),
-        max_tokens=given.get("max_tokens", max_tokens),
-        top_p=given.get("top_p"),
-        system=system if isinstance(system, str) and system else None,
-    )
-
-
-def _model_name(value: object, path: Path) -> str:
-    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= _LONGEST_MODEL:
-        raise UserError(f"{path} names no model that can be read: {_shown(value)}.", hint="The log may be damaged.")
-    if len(as_name(value)) > LONGEST_NAME:
-        raise UserError(f"{path}: the name of its model is too long.", hint="Name the student with --student.")
-    return value
-
-
-def _joined_experiment(run: Run, logs: Sequence[_Part]) -> Experiment:
+def _joined_experiment(run: Run, logs: Sequence[_ReadLog]) -> Experiment:
     """The experiment of the run so far, with the students, graders and steps of the logs."""
-    document = _existing(run)
-    for part in logs:
-        own = part.experiment.model_dump(mode="json")
-        if document is None:
-            document = own
-            continue
-        differing = [key for key in _SAME if document.get(key) != own.get(key)]
+    documents = [(log.path, log.experiment.model_dump(mode="json")) for log in logs]
+    joined = documents[0][1]
+    if run.experiment_file.exists():
+        students, graders = run.experiment.students.values(), run.experiment.graders.values()
+        asked = [student.asked for student in students] + [grader.asked for grader in graders if grader.asked]
+        if run.is_imported or any(parse_spec(str(spec)).provider != "inspect" for spec in asked):
+            raise UserError(
+                f"The run {run.path} exists and was not imported from Inspect.", hint="Use another run name."
+            )
+        joined = run.experiment.model_dump(mode="json")
+    for path, own in documents:
+        differing = [key for key in _SAME if joined.get(key) != own.get(key)]
         if differing:
             raise UserError(
-                f"{part.path} has another {', '.join(differing)} than the run, or than another log.",
+                f"{path} has another {', '.join(differing)} than the run, or than another log.",
                 hint="Import it into a run of its own.",
             )
-        for section in ("students", "graders"):
-            _add_models(document[section], own[section], section.removesuffix("s"), part.path)
-        _add_steps(document["steps"], own["steps"])
-    assert document is not None  # the parser wants at least one log
-    return experiment_of(document, source=f"The logs for {run.path}")
-
-
-def _existing(run: Run) -> dict[str, Any] | None:
-    if not run.experiment_file.exists():
-        return None
-    students, graders = run.experiment.students.values(), run.experiment.graders.values()
-    asked = [student.asked for student in students] + [grader.asked for grader in graders if grader.asked]
-    is_ours = not run.is_imported and all(parse_spec(str(spec)).provider == "inspect" for spec in asked)
-    if not is_ours:
-        raise UserError(f"The run {run.path} exists and was not imported from Inspect.", hint="Use another run name.")
-    return run.experiment.model_dump(mode="json")
-
-
-def _add_models(known: dict[str, Any], new: Mapping[str, Any], what: str, path: Path) -> None:
-    for name, settings in new.items():
-        if known.setdefault(name, settings) != settings:
-            differing = [key for key in settings if settings[key] != known[name].get(key)]
-            raise UserError(
-                f"{path} has the {what} {name!r} with another {', '.join(differing)}.",
-                hint="Name its student with --student NAME." if what == "student" else "Import it into another run.",
-            )
-
-
-def _add_steps(known: list[Any], new: Sequence[Mapping[str, Any]]) -> None:
-    by_name = {step["name"]: step for step in known}
-    for step in new:
-        if step["name"] in by_name:
-            mine = by_name[step["name"]]
+        for section, hint in (
+            ("students", "Name its student with --student NAME."),
+            ("graders", "Import it into another run."),
+        ):
+            for name, settings in own[section].items():
+                known = joined[section].setdefault(name, settings)
+                differing = [key for key in settings if settings[key] != known.get(key)]
+                if known != settings:
+                    what = section.removesuffix("s")
+                    raise UserError(f"{path} has the {what} {name!r} with another {', '.join(differing)}.", hint=hint)
+        steps = {step["name"]: step for step in joined["steps"]}
+        for step in own["steps"]:
+            mine = steps.setdefault(step["name"], step)
             mine["students"] = list(dict.fromkeys([*mine["students"], *step["students"]]))
-        else:
-            known.append(step)
+        joined["steps"] = list(steps.values())
+    return experiment_of(joined, source=f"The logs for {run.path}")
 
 
 def _shown(value: object) -> str:

@@ -13,15 +13,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 
-from skillmix.calls import (
-    GenerateKey,
-    GradeKey,
-    Message,
-    Reply,
-    as_name,
-    imported_request,
-    text_id,
-)
+from skillmix.calls import GenerateKey, GradeKey, Message, Reply, as_name, imported_request, text_id
 from skillmix.catalog.catalog import RESERVED_NAMES, fold_name
 from skillmix.catalog.combinations import Combination, combination_of
 from skillmix.errors import UserError
@@ -40,43 +32,22 @@ _LAYOUT = "Expected folders such as k3_s10_vdefault_r1/<student>/records.csv bel
 Row = dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ImportedReference:
     """Counts of the imported records and of their faults."""
 
     run: Path
-    conversations: int
-    texts_from_prompts: int
-    """Texts without a record of their conversation, taken from the grader's prompt."""
-    gradings: int
-    """Rows of grading files, copies included."""
-    copies: int
-    """Gradings in files that equal another vote's file."""
-    unreadable: dict[str, int]
-    """Distinct gradings that cannot be read, by reason."""
-    unmatched: int
-    """Gradings whose text is missing."""
-
-
-@dataclass(slots=True)
-class _Import:
-    """Counters and generation numbers while folders are read."""
-
-    journal: JournalWriter
     conversations: int = 0
     texts_from_prompts: int = 0
+    """Texts without a record of their conversation, taken from the grader's prompt."""
     gradings: int = 0
+    """Rows of grading files, copies included."""
     copies: int = 0
+    """Gradings in files that equal another vote's file."""
+    unreadable: dict[str, int] = field(default_factory=dict)
+    """Distinct gradings that cannot be read, by reason."""
     unmatched: int = 0
-    next_generation: Counter[tuple[str, str]] = field(default_factory=Counter)
-
-
-@dataclass(frozen=True, slots=True)
-class _Conversation:
-    """Where a student's text was stored."""
-
-    generation: int
-    text: str
+    """Gradings whose text is missing."""
 
 
 def import_reference(folder: Path, run_name: str) -> ImportedReference:
@@ -88,23 +59,16 @@ def import_reference(folder: Path, run_name: str) -> ImportedReference:
     document = imported_document(run, stage="import-reference")
     run.require_same_import(document)
     with run.write() as journal, journal.transaction():
-        progress = _Import(journal)
+        importer = _Importer(journal, ImportedReference(run.path))
         for student, path in students:
-            _import_student(progress, student, path)
+            importer.import_student(student, path)
         run.begin_import(document)
     run.note_invocation({"command": "import-reference", "folder": folder.resolve().name})
     with run.read() as stored:
-        readings = [reading for conversation in graded_conversations(run, stored) for reading in conversation.readings]
+        readings = [reading for one in graded_conversations(run, stored) for reading in one.readings]
     problems = Counter(reading.problem for reading in readings if reading and reading.problem)
-    return ImportedReference(
-        run=run.path,
-        conversations=progress.conversations,
-        texts_from_prompts=progress.texts_from_prompts,
-        gradings=progress.gradings,
-        copies=progress.copies,
-        unreadable=dict(problems.most_common()),
-        unmatched=progress.unmatched,
-    )
+    importer.counts.unreadable = dict(problems.most_common())
+    return importer.counts
 
 
 def _student_folders(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -132,34 +96,83 @@ def _student_folders(folder: Path) -> Iterator[tuple[str, Path]]:
         yield as_name(name), path
 
 
-def _import_student(progress: _Import, student: str, path: Path) -> None:
-    stored: dict[tuple[str, int], _Conversation] = {}
-    records = path / "records.csv"
-    if records.is_file():
-        for combination, occurrence, row in _rows_by_combination(records):
-            stored[combination.id, occurrence] = _store_conversation(progress, student, combination, row)
-    for grader, files in _grading_files(path / "graded").items():
-        for round_number, file in enumerate(_different(progress, files)):
-            for combination, occurrence, row in _rows_by_combination(file):
-                key = (combination.id, occurrence)
-                if key not in stored and not records.is_file():
-                    _store_text(progress, student, combination, row, stored, occurrence)
-                if key not in stored:
-                    progress.unmatched += 1
-                    continue
-                text = stored[key]
-                grade_key = GradeKey(
-                    student=student,
-                    combination=combination.id,
-                    generation=text.generation,
-                    text=text_id(text.text),
-                    grader=grader,
-                    round=round_number,
-                    attempt=0,
-                )
-                prompt, reply = _turns(row)[0]
-                request = imported_request(grade_key, (*_system(row), Message("user", prompt)))
-                progress.journal.record(request, Reply(reply), origin="imported")
+class _Importer:
+    """Stores records in a journal and counts them."""
+
+    def __init__(self, journal: JournalWriter, counts: ImportedReference) -> None:
+        self._journal = journal
+        self.counts = counts
+        self._generations: Counter[tuple[str, str]] = Counter()
+
+    def import_student(self, student: str, path: Path) -> None:
+        """Store the conversations of a folder, and the gradings of its last graded turn."""
+        stored: dict[tuple[str, int], tuple[int, str]] = {}  # the generation and the text
+        records = path / "records.csv"
+        if records.is_file():
+            for combination, occurrence, row in _rows_by_combination(records):
+                stored[combination.id, occurrence] = self._store_conversation(student, combination, row)
+        for grader, files in _grading_files(path / "graded").items():
+            for round_number, file in enumerate(self._different(files)):
+                for combination, occurrence, row in _rows_by_combination(file):
+                    place = (combination.id, occurrence)
+                    prompt, reply = _turns(row)[0]
+                    if place not in stored and not records.is_file():
+                        from_prompt = self._store_text(student, combination, prompt)
+                        stored |= {} if from_prompt is None else {place: from_prompt}
+                    if place not in stored:
+                        self.counts.unmatched += 1
+                        continue
+                    generation, text = stored[place]
+                    key = GradeKey(student, combination.id, generation, text_id(text), grader, round_number, 0)
+                    request = imported_request(key, (*_system(row), Message("user", prompt)))
+                    self._journal.record(request, Reply(reply), origin="imported")
+
+    def _store_conversation(self, student: str, combination: Combination, row: Row) -> tuple[int, str]:
+        turns = _turns(row)
+        generation = self._next_generation(student, combination)
+        messages = _system(row)
+        outcomes = []
+        for number, (prompt, reply) in enumerate(turns, start=1):
+            messages = (*messages, Message("user", prompt))
+            key = GenerateKey(student, combination.id, generation, turn=number)
+            outcomes.append((imported_request(key, messages), Reply(reply)))
+            messages = (*messages, Message("assistant", reply))
+        self._journal.record_all(outcomes, origin="imported")
+        self.counts.conversations += 1
+        return generation, extract_answer(turns[-1][1]).text
+
+    def _store_text(self, student: str, combination: Combination, prompt: str) -> tuple[int, str] | None:
+        """Without the conversation, the grader's prompt still holds the text that was graded."""
+        _, _, answer = prompt.partition(_BEFORE_ANSWER)
+        ends = [found.start() for found in _AFTER_ANSWER.finditer(answer)]
+        if not ends:
+            return None
+        text = plain_answer(answer[: ends[-1]]).text
+        generation = self._next_generation(student, combination)
+        key = GenerateKey(student, combination.id, generation, turn=1)
+        self._journal.record(imported_request(key), Reply(text), origin="imported-text")
+        self.counts.texts_from_prompts += 1
+        return generation, text
+
+    def _next_generation(self, student: str, combination: Combination) -> int:
+        generation = self._generations[student, combination.id]
+        self._generations[student, combination.id] += 1
+        if generation == 0:
+            self._journal.add_combinations([combination])
+        return generation
+
+    def _different(self, files: Iterable[Path]) -> Iterator[Path]:
+        """The files with different content; the others are copies of a vote, not votes."""
+        seen = set()
+        for file in files:
+            rows = len(_csv_rows(file))
+            self.counts.gradings += rows
+            content = blake2b(file.read_bytes()).digest()
+            if content in seen:
+                self.counts.copies += rows
+            else:
+                seen.add(content)
+                yield file
 
 
 def _rows_by_combination(file: Path) -> Iterator[tuple[Combination, int, Row]]:
@@ -169,11 +182,9 @@ def _rows_by_combination(file: Path) -> Iterator[tuple[Combination, int, Row]]:
         skills = [_printable(name) for name in _BETWEEN_SKILLS.split(row["skills"])]
         try:
             combination = combination_of([name for name in skills if name], _printable(row["topic"]))
-            for skill in combination.skills:
-                if fold_name(skill) in RESERVED_NAMES:
-                    raise UserError(
-                        f"The skill name {skill!r} is reserved for a criterion.", hint="Rename it in the records."
-                    )
+            reserved = next((skill for skill in combination.skills if fold_name(skill) in RESERVED_NAMES), None)
+            if reserved is not None:
+                raise UserError(f"The skill name {reserved!r} is reserved for a criterion.", hint="Rename it.")
         except UserError as error:
             raise UserError(f"{file}, record {number}: {error.message}", hint=error.hint) from None
         yield combination, seen[combination.id], row
@@ -228,65 +239,14 @@ def _system(row: Row) -> tuple[Message, ...]:
     return (Message("system", prompt),) if prompt else ()
 
 
-def _store_conversation(progress: _Import, student: str, combination: Combination, row: Row) -> _Conversation:
-    turns = _turns(row)
-    generation = _next_generation(progress, student, combination)
-    messages = _system(row)
-    outcomes = []
-    for number, (prompt, reply) in enumerate(turns, start=1):
-        messages = (*messages, Message("user", prompt))
-        key = GenerateKey(student, combination.id, generation, turn=number)
-        outcomes.append((imported_request(key, messages), Reply(reply)))
-        messages = (*messages, Message("assistant", reply))
-    progress.journal.record_all(outcomes, origin="imported")
-    progress.conversations += 1
-    return _Conversation(generation, extract_answer(turns[-1][1]).text)
-
-
-def _store_text(
-    progress: _Import,
-    student: str,
-    combination: Combination,
-    row: Row,
-    stored: dict[tuple[str, int], _Conversation],
-    occurrence: int,
-) -> None:
-    """Without the conversation, the grader's prompt still holds the text that was graded."""
-    _, _, answer = _turns(row)[0][0].partition(_BEFORE_ANSWER)
-    ends = [found.start() for found in _AFTER_ANSWER.finditer(answer)]
-    if not ends:
-        return
-    text = plain_answer(answer[: ends[-1]]).text
-    generation = _next_generation(progress, student, combination)
-    key = GenerateKey(student, combination.id, generation, turn=1)
-    progress.journal.record(imported_request(key), Reply(text), origin="imported-text")
-    progress.texts_from_prompts += 1
-    stored[combination.id, occurrence] = _Conversation(generation, text)
-
-
-def _next_generation(progress: _Import, student: str, combination: Combination) -> int:
-    generation = progress.next_generation[student, combination.id]
-    progress.next_generation[student, combination.id] += 1
-    if generation == 0:
-        progress.journal.add_combinations([combination])
-    return generation
-
-
 def _grading_files(folder: Path) -> dict[str, list[Path]]:
     """Grading files of the last graded turn, by grader, votes in order; a grader with two prompts is two graders."""
     found = []
     for path in folder.iterdir() if folder.is_dir() else ():
         match = _GRADING_FOLDER.fullmatch(path.name)
         if match and (path / "records.csv").is_file():
-            found.append(
-                (
-                    match["grader"],
-                    match["version"],
-                    int(match["turn"]),
-                    int(match["vote"]),
-                    path / "records.csv",
-                )
-            )
+            order = int(match["turn"]), int(match["vote"])
+            found.append((match["grader"], match["version"], *order, path / "records.csv"))
     last = max((turn for _, _, turn, _, _ in found), default=0)
     versions = defaultdict(set)
     for grader, version, *_ in found:
@@ -296,17 +256,3 @@ def _grading_files(folder: Path) -> dict[str, list[Path]]:
         if turn == last:
             files[as_name(grader if len(versions[grader]) == 1 else f"{grader}-{version}")].append(file)
     return files
-
-
-def _different(progress: _Import, files: Iterable[Path]) -> Iterator[Path]:
-    """The files with content of their own; the others are copies of a vote, not votes."""
-    seen = set()
-    for file in files:
-        rows = len(_csv_rows(file))
-        progress.gradings += rows
-        content = blake2b(file.read_bytes()).digest()
-        if content in seen:
-            progress.copies += rows
-        else:
-            seen.add(content)
-            yield file

@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination, combination_of
 from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError, errors_of, faults_error
-from skillmix.files import LARGE, Fault, fault_words, keys_of, read_text, section_at
+from skillmix.files import LARGE, located_fault, read_text
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.run import imported_document, new_run
 from skillmix.runs.verdicts import answer_of
@@ -88,9 +87,12 @@ def import_texts(file: Path, run_name: str, *, catalog: str, prompts: str = "sta
             outcomes, origin = _conversation(line, combination, generation)
             new += journal.record_all(outcomes, origin=origin)
             text = answer_of(outcomes[-1][1].text, origin, turn=1).text
-            graded = list(_gradings(line, combination, generation, text))
-            gradings += len(graded)
-            new += journal.record_all(graded, origin="imported")
+            place = (line.student, combination.id, generation, text_id(text))
+            for grader, replies in line.gradings.items():
+                keys = [GradeKey(*place, grader, round_number, attempt=0) for round_number in range(len(replies))]
+                graded = [(imported_request(key), Reply(reply)) for key, reply in zip(keys, replies, strict=True)]
+                gradings += len(graded)
+                new += journal.record_all(graded, origin="imported")
         run.begin_import(document)
     run.note_invocation(
         {"command": "import-texts", "file": file.name, "catalog": catalog, "catalog_hash": source.content_hash()}
@@ -108,7 +110,7 @@ def _validated_lines(file: Path, catalog: Catalog) -> list[tuple[_Line, Combinat
         try:
             lines.append(_line(raw, catalog))
         except ValidationError as error:
-            faults.append(f"line {number}: {'; '.join(_worded(fault) for fault in error.errors())}")
+            faults.append(f"line {number}: {'; '.join(located_fault(fault, _Line) for fault in error.errors())}")
         except UserError as error:
             faults.append(f"line {number}: {error.message} {error.hint or ''}".rstrip())
     if not faults and not lines:
@@ -123,22 +125,18 @@ def _validated_lines(file: Path, catalog: Catalog) -> list[tuple[_Line, Combinat
 
 
 def _line(raw: str, catalog: Catalog) -> tuple[_Line, Combination]:
-    line = _Line.model_validate(_json(raw))
+    try:
+        document = json.loads(raw, object_pairs_hook=_without_repeats)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"not valid JSON ({error})") from None
+    line = _Line.model_validate(document)
     for name, what in ((line.student, "student"), *((grader, "grader") for grader in line.gradings)):
         checked_name(name, what)
     errors = errors_of([lambda: catalog.require_skills(line.skills), lambda: catalog.topic(line.topic)])
     if errors:
         raise UserError("; ".join(fault for error in errors for fault in error.faults))
-    return line, combination_of(
-        [skill.name for skill in catalog.require_skills(line.skills)], catalog.topic(line.topic)
-    )
-
-
-def _json(raw: str) -> object:
-    try:
-        return json.loads(raw, object_pairs_hook=_without_repeats)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"not valid JSON ({error})") from None
+    skills = [skill.name for skill in catalog.require_skills(line.skills)]
+    return line, combination_of(skills, catalog.topic(line.topic))
 
 
 def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -148,12 +146,6 @@ def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
             raise ValueError(f"the key {key!r} is given twice")
         document[key] = value
     return document
-
-
-def _worded(fault: Fault) -> str:
-    field = ".".join(str(part) for part in fault["loc"])
-    words = fault_words(fault, keys=keys_of(section_at(_Line, fault["loc"])[1]))
-    return f"{field}: {words}" if field else words
 
 
 def _conversation(line: _Line, combination: Combination, generation: int) -> tuple[list[tuple[Request, Reply]], Origin]:
@@ -167,18 +159,3 @@ def _conversation(line: _Line, combination: Combination, generation: int) -> tup
             key = GenerateKey(line.student, combination.id, generation, turn=len(outcomes) + 1)
             outcomes.append((imported_request(key, tuple(messages[:index])), Reply(message.content)))
     return outcomes, "imported"
-
-
-def _gradings(line: _Line, combination: Combination, generation: int, text: str) -> Iterator[tuple[Request, Reply]]:
-    for grader, replies in line.gradings.items():
-        for round_number, grading in enumerate(replies):
-            key = GradeKey(
-                student=line.student,
-                combination=combination.id,
-                generation=generation,
-                text=text_id(text),
-                grader=grader,
-                round=round_number,
-                attempt=0,
-            )
-            yield imported_request(key), Reply(grading)

@@ -68,15 +68,14 @@ def opened_log(path: Path, limits: LogLimits = LIMITS) -> Iterator[InspectLog]:
     """Open a log of either format; the samples can be read until the block ends."""
     if not path.is_file():
         raise UserError(f"There is no log {path}.", hint="Inspect writes its logs into the folder logs/.")
+    no_samples = UserError(f"{path} holds no samples.", hint="Run the evaluation without --no-log-samples.")
     with path.open("rb") as stream:
         if stream.read(2) == b"PK":
             with _Archive(path, stream, limits) as archive:
-                yield InspectLog(path, archive.header(), archive.samples())
-        else:
-            yield _json_log(path, limits)
-
-
-def _json_log(path: Path, limits: LogLimits) -> InspectLog:
+                if not archive.sample_names:
+                    raise no_samples
+                yield InspectLog(path, archive.header(), map(archive.document, archive.sample_names))
+            return
     size = path.stat().st_size
     if size > limits.json_file:
         raise UserError(
@@ -86,12 +85,8 @@ def _json_log(path: Path, limits: LogLimits) -> InspectLog:
     document = _object(path.read_bytes(), str(path))
     samples = document.pop("samples", None)
     if not isinstance(samples, list):
-        raise _no_samples(path)
-    return InspectLog(path, document, iter(samples))
-
-
-def _no_samples(path: Path) -> UserError:
-    return UserError(f"{path} holds no samples.", hint="Run the evaluation without --no-log-samples.")
+        raise no_samples
+    yield InspectLog(path, document, iter(samples))
 
 
 def _object(raw: bytes, source: str) -> dict[str, Any]:
@@ -135,22 +130,20 @@ class _Archive:
     def __exit__(self, *_: object) -> None:
         self._zip.close()
 
+    @property
+    def sample_names(self) -> list[str]:
+        """The files with samples, in order; a name that comes twice stands for its last file."""
+        return sorted(name for name in self._zip.NameToInfo if name.startswith("samples/") and name.endswith(".json"))
+
     def header(self) -> dict[str, Any]:
         """The header, or the start of a log without one."""
-        for name in _HEADERS:
-            if name in self._zip.NameToInfo:
-                return self._document(name)
-        raise UserError(f"{self._path} has no header.", hint=_DAMAGED)
+        name = next((name for name in _HEADERS if name in self._zip.NameToInfo), None)
+        if name is None:
+            raise UserError(f"{self._path} has no header.", hint=_DAMAGED)
+        return self.document(name)
 
-    def samples(self) -> Iterator[object]:
-        """The samples, in the order of their names; a name that comes twice stands for its last file."""
-        names = sorted(name for name in self._zip.NameToInfo if name.startswith("samples/") and name.endswith(".json"))
-        if not names:
-            raise _no_samples(self._path)
-        for name in names:
-            yield self._document(name)
-
-    def _document(self, name: str) -> dict[str, Any]:
+    def document(self, name: str) -> dict[str, Any]:
+        """One file as a JSON object."""
         source = f"{name!r} in {self._path}"
         try:
             raw = self._content(self._zip.NameToInfo[name])
@@ -167,7 +160,15 @@ class _Archive:
         """The data of one file, at most one byte more than is allowed."""
         most = self._limits.entry + 1
         if info.compress_type == _ZSTD:
-            raw = _zstd_content(self._raw(info), most)
+            if info.flag_bits & 1:
+                raise ValueError("it is encrypted")
+            # Python's zipfile reads Zstandard from version 3.14 only: find the data after the local header.
+            self._stream.seek(info.header_offset)
+            mark, name, extra = _LOCAL_HEADER.unpack(self._stream.read(_LOCAL_HEADER.size))
+            if mark != b"PK\3\4":
+                raise ValueError("its local header is damaged")
+            self._stream.seek(name + extra, 1)
+            raw = _zstd_content(self._stream.read(min(info.compress_size, self._limits.entry)), most)
             if len(raw) < most and zlib.crc32(raw) != info.CRC:
                 raise ValueError("its checksum differs")
             return raw
@@ -176,39 +177,25 @@ class _Archive:
         with self._zip.open(info) as file:
             return file.read(most)
 
-    def _raw(self, info: zipfile.ZipInfo) -> bytes:
-        """The compressed data; Python's zipfile reads Zstandard from version 3.14 on only."""
-        if info.flag_bits & 1:
-            raise ValueError("it is encrypted")
-        self._stream.seek(info.header_offset)
-        mark, name, extra = _LOCAL_HEADER.unpack(self._stream.read(_LOCAL_HEADER.size))
-        if mark != b"PK\3\4":
-            raise ValueError("its local header is damaged")
-        self._stream.seek(name + extra, 1)
-        return self._stream.read(min(info.compress_size, self._limits.entry))
-
 
 def _zstd_content(raw: bytes, most: int) -> bytes:
     """Decompress at most so many bytes, with the package that Inspect needs itself, or else with pyarrow."""
+    content: bytes
     try:
         import zstandard
     except ImportError:
-        return _zstd_by_pyarrow(raw, most)
+        try:
+            import pyarrow
+        except ImportError:
+            raise UserError(
+                "An .eval log is compressed with Zstandard, and no package here reads it.", hint=_NEEDS_ZSTD
+            ) from None
+        with pyarrow.CompressedInputStream(pyarrow.BufferReader(raw), "zstd") as reader:
+            content = reader.read(most)
+            return content
     try:
         with zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True) as reader:
-            content: bytes = reader.read(most)
+            content = reader.read(most)
             return content
     except zstandard.ZstdError as error:
         raise ValueError(str(error)) from None
-
-
-def _zstd_by_pyarrow(raw: bytes, most: int) -> bytes:
-    try:
-        import pyarrow
-    except ImportError:
-        raise UserError(
-            "An .eval log is compressed with Zstandard, and no package here reads it.", hint=_NEEDS_ZSTD
-        ) from None
-    with pyarrow.CompressedInputStream(pyarrow.BufferReader(raw), "zstd") as reader:
-        content: bytes = reader.read(most)
-        return content

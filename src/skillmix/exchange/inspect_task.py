@@ -4,6 +4,7 @@ Inspect finds this module by its entry point. The module is the only one that im
 imports it, so the rest of the package works without Inspect.
 """
 
+from dataclasses import asdict
 from functools import lru_cache
 from math import isnan, nan
 from typing import Any, Final
@@ -31,20 +32,17 @@ from skillmix.checkers.registry import checker_of
 from skillmix.errors import UserError
 from skillmix.exchange.task_settings import (
     FACTS,
-    GRADER_TEMPERATURE,
-    GRADER_TOKENS,
+    GRADER_DECODING,
     LOG_FORMAT,
     ROLE,
     SCORER,
-    STUDENT_TEMPERATURE,
-    STUDENT_TOKENS,
+    STUDENT_DECODING,
     TURNS_KEY,
     InspectTaskSettings,
     PointsOfText,
     TaskGrader,
     TaskProtocol,
     VoteRecord,
-    rounds_of,
     settings_of,
 )
 from skillmix.grading.points import METRICS
@@ -52,6 +50,8 @@ from skillmix.prompts.prompt_set import DEFAULT_VARIANT
 from skillmix.runs.budget import Task as Call
 
 _FILTERED: Final = "content_filter"
+_GRADING: Final = GenerateConfig(**GRADER_DECODING)
+"""Our decoding for graders; what the role itself sets comes first."""
 
 
 @task(name="skillmix")
@@ -86,21 +86,24 @@ def skillmix(  # noqa: PLR0913  # the arguments are the options of -T
         rounds: Gradings of a text by a model, an odd number.
     """
     excluded = (exclude,) if isinstance(exclude, str) else tuple(exclude or ())
-    settings = InspectTaskSettings(
-        catalog=str(catalog),
-        k=k,
-        setting=setting,
-        combinations=combinations,
-        generations=generations,
-        seed=seed,
-        partition=partition,
-        exclude=excluded,
-        prompts=str(prompts),
-        grader=grader or "rules",
-        grader_prompts=grader_prompts,
-    )
-    chosen = grader or _fitting_grader(settings)
-    document = {**settings.as_document(), "grader": chosen, "rounds": rounds_of(chosen, rounds)}
+    document: dict[str, Any] = {
+        "catalog": str(catalog),
+        "k": k,
+        "setting": setting,
+        "combinations": combinations,
+        "generations": generations,
+        "seed": seed,
+        "partition": partition,
+        "exclude": list(excluded),
+        "prompts": str(prompts),
+        "grader_prompts": grader_prompts,
+        "attempts": 3,
+    }
+    if grader is None:  # code if it can check every skill of the draw, else a model
+        drawn = _protocol_of({**document, "grader": "model", "rounds": 3}).combinations
+        is_checkable = all(checker_of(skill) is not None for one in drawn for skill in one.skills)
+        grader = "rules" if is_checkable else "model"
+    document |= {"grader": grader, "rounds": rounds if rounds is not None else 1 if grader == "rules" else 3}
     protocol = _protocol_of(document)
     facts = {
         "format": LOG_FORMAT,
@@ -114,17 +117,10 @@ def skillmix(  # noqa: PLR0913  # the arguments are the options of -T
         solver=write_text(document),
         scorer=skill_points(document),
         epochs=Epochs(generations, best_of_all()),
-        config=GenerateConfig(temperature=STUDENT_TEMPERATURE, max_tokens=STUDENT_TOKENS),
+        config=GenerateConfig(**STUDENT_DECODING),
         version=LOG_FORMAT,
         metadata={FACTS: facts},
     )
-
-
-def _fitting_grader(settings: InspectTaskSettings) -> TaskGrader:
-    """Code if it can check every skill of the draw, else a model."""
-    protocol = _protocol_of({**settings.as_document(), "grader": "model", "rounds": 3})
-    skills = {skill for combination in protocol.combinations for skill in combination.skills}
-    return "rules" if all(checker_of(skill) is not None for skill in skills) else "model"
 
 
 @solver
@@ -227,14 +223,9 @@ def _record(output: ModelOutput) -> dict[str, Any]:
 def _grader(protocol: TaskProtocol) -> Model:
     """The model of the role `grader`; Inspect refuses a task without it."""
     model = get_model(role=ROLE, required=True)
-    if protocol.settings.rounds > 1 and _grading_config(model).temperature == 0:
+    if protocol.settings.rounds > 1 and _GRADING.merge(model.config).temperature == 0:
         raise ValueError("Several rounds at temperature 0 are one round, copied: set -T rounds=1, or raise it.")
     return model
-
-
-def _grading_config(model: Model) -> GenerateConfig:
-    """Our decoding for graders, changed by what the role itself sets."""
-    return GenerateConfig(temperature=GRADER_TEMPERATURE, max_tokens=GRADER_TOKENS).merge(model.config)
 
 
 async def _vote(protocol: TaskProtocol, model: Model, call: Call) -> list[VoteRecord]:
@@ -243,21 +234,11 @@ async def _vote(protocol: TaskProtocol, model: Model, call: Call) -> list[VoteRe
     wanted: Call | None = call
     while wanted is not None:
         messages = [_chat(message) for message in wanted.request.messages]
-        output = await model.generate(messages, config=_grading_config(model))
+        output = await model.generate(messages, config=_GRADING.merge(model.config))
         key = wanted.request.key
         assert isinstance(key, GradeKey)  # protocol.votes_on makes grading calls only
         reply = None if output.stop_reason == _FILTERED else output.completion
-        usage = output.usage
-        records.append(
-            VoteRecord(
-                round=key.round,
-                attempt=key.attempt,
-                reply=reply,
-                finish=output.stop_reason,
-                input_tokens=usage.input_tokens if usage else None,
-                output_tokens=usage.output_tokens if usage else None,
-            )
-        )
+        records.append(VoteRecord(round=key.round, attempt=key.attempt, reply=reply, **_record(output)))
         wanted = None if reply is None else protocol.asked_again(wanted.request, Reply(reply))
     return records
 
@@ -274,7 +255,7 @@ def _score(points: PointsOfText, votes: list[VoteRecord]) -> Score:
         explanation=points.explanation,
         reason="grader_failed" if is_unreadable else _REASONS.get(points.status),
         metadata={
-            "votes": [vote.as_document() for vote in votes],
+            "votes": [asdict(vote) for vote in votes],
             "points": points.points,
             "status": points.status,
         },

@@ -5,18 +5,19 @@ write the same prompts as a run of `skillmix run`.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Final, Literal, get_args
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
 
 from skillmix.calls import ONLY_TURN, GenerateKey, GradeKey, Reply, Request
 from skillmix.catalog.catalog import Catalog
-from skillmix.catalog.combinations import Combination
 from skillmix.catalog.files import load_catalog
-from skillmix.checkers.judge import Verdict
 from skillmix.errors import UserError, faults_error
 from skillmix.experiment.experiment import Experiment, experiment_of
 from skillmix.experiment.plan import cells_of
 from skillmix.experiment.step_base import setting_label
+from skillmix.files import located_fault
 from skillmix.grading.answers import AnswerStatus
 from skillmix.grading.points import METRICS, StudentText, earns_nothing, reasons_of, text_score
 from skillmix.grading.reader import Reading, read_grades
@@ -46,33 +47,34 @@ FACTS: Final = "skillmix"
 TURNS_KEY: Final = "skillmix_turns"
 """The key of a sample's store that holds a record of each reply."""
 LOG_FORMAT: Final = 1
-STUDENT_TEMPERATURE: Final = 0.7
-STUDENT_TOKENS: Final = 512
-GRADER_TEMPERATURE: Final = 0.7
-GRADER_TOKENS: Final = 1024
+STUDENT_DECODING: Final[Mapping[str, Any]] = {"temperature": 0.7, "max_tokens": 512}
+GRADER_DECODING: Final[Mapping[str, Any]] = {"temperature": 0.7, "max_tokens": 1024}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InspectTaskSettings:
-    """What one evaluation by the task measures."""
+class InspectTaskSettings(BaseModel):
+    """What one evaluation by the task measures; the limits refuse a forged log whose draw would fill the memory."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     catalog: str = "paper"
     k: int = 3
     setting: str = "all"
-    combinations: int = 100
-    generations: int = 3
+    combinations: Annotated[int, Field(le=100_000)] = 100
+    generations: Annotated[int, Field(le=1_000)] = 3
     seed: int = 0
     partition: str | None = None
-    exclude: tuple[str, ...] = ()
+    exclude: Annotated[tuple[str, ...], Strict(False)] = ()  # JSON has lists
     prompts: str = "standard"
     grader: TaskGrader = "rules"
     grader_prompts: str = DEFAULT_VARIANT
-    rounds: int = 1
-    attempts: int = 3
+    rounds: Annotated[int, Field(le=99)] = 1
+    attempts: Annotated[int, Field(le=99)] = 3
 
-    def as_document(self) -> dict[str, object]:
-        """The settings as a log keeps them."""
-        return {**asdict(self), "exclude": list(self.exclude)}
+    @model_validator(mode="after")
+    def _not_too_many_texts(self) -> "InspectTaskSettings":
+        if self.combinations * self.generations > _MOST_TEXTS:
+            raise ValueError(f"combinations and generations make more than {_MOST_TEXTS:,} texts")
+        return self
 
     @property
     def asks_model(self) -> bool:
@@ -80,82 +82,52 @@ class InspectTaskSettings:
         return self.grader != "rules"
 
 
-@dataclass(frozen=True, slots=True)
-class AskedBy:
+_MOST_TEXTS: Final = 1_000_000
+_NOT_OURS: Final = "Only logs of the task skillmix/skillmix can be imported; for larger evaluations use skillmix run."
+
+
+def settings_of(document: object, *, source: str) -> InspectTaskSettings:
+    """Settings of the task or of a log, which anybody may have written; the experiment checks the values further."""
+    try:
+        return InspectTaskSettings.model_validate(document)
+    except ValidationError as error:
+        faults = [located_fault(fault, InspectTaskSettings) for fault in error.errors()]
+        raise faults_error(source, faults, hint=_NOT_OURS) from None
+
+
+class AskedBy(NamedTuple):
     """A model that Inspect asked, with its decoding."""
 
     name: str
     """Its name as a student or a grader of the run."""
     model: str
     """Its name in Inspect, such as `openai/gpt-4o`."""
-    temperature: float
-    max_tokens: int
-    top_p: float | None = None
-    system: str | None = None
-
-    def document(self, *, prefix: str = "") -> dict[str, object]:
-        """The entry of an experiment file."""
-        entry: dict[str, object] = {
-            "model": f"{prefix}inspect:{self.model}",
-            "temperature": self.temperature,
-            "max_tokens": self.max_tokens,
-            "top_p": self.top_p,
-        }
-        return entry if self.system is None else {**entry, "system": self.system}
-
-
-_LIMITS: Final = {"combinations": 100_000, "generations": 1_000, "rounds": 99, "attempts": 99}
-_MOST_TEXTS: Final = 1_000_000
-
-
-def refuse_huge(settings: InspectTaskSettings, *, source: str) -> None:
-    """Refuse plans that no evaluation has: a forged log could ask for a draw that fills the memory."""
-    faults = [
-        f"{name}: {getattr(settings, name)} is above {limit}"
-        for name, limit in _LIMITS.items()
-        if getattr(settings, name) > limit
-    ]
-    if not faults and settings.combinations * settings.generations > _MOST_TEXTS:
-        faults = [f"combinations and generations make more than {_MOST_TEXTS} texts"]
-    if faults:
-        raise faults_error(source, faults, hint="Use skillmix run for evaluations of this size.")
-
-
-def rounds_of(grader: TaskGrader, rounds: int | None) -> int:
-    """The number of gradings of a text: code votes once, a model three times unless the user says otherwise."""
-    return rounds if rounds is not None else 1 if grader == "rules" else 3
-
-
-def grader_entry(settings: InspectTaskSettings, asked: AskedBy | None) -> tuple[str, dict[str, object]]:
-    """The name and the entry of the grader in an experiment file."""
-    if asked is None:
-        return "rules", {"model": "rules:", "rounds": settings.rounds}
-    prefix = "rules:" if settings.grader == "both" else ""
-    own = {"rounds": settings.rounds, "prompts": settings.grader_prompts, "attempts": settings.attempts}
-    return asked.name, {**asked.document(prefix=prefix), **own}
-
-
-def step_entry(settings: InspectTaskSettings, *, students: list[str], grader: str) -> dict[str, object]:
-    """The evaluate step of an experiment file; its name says what it draws, so two logs of one draw share a step."""
-    label = setting_label(settings.setting, "all")
-    name = f"{label}-k{settings.k}-{settings.combinations}x{settings.generations}-{grader}"
-    return {
-        "name": name,
-        "stage": "evaluate",
-        "students": students,
-        "graders": [grader],
-        "settings": [settings.setting],
-        "k": [settings.k],
-        "combinations": settings.combinations,
-        "generations": settings.generations,
-    }
+    decoding: dict[str, object]
+    """The keys `temperature`, `max_tokens`, `top_p` and `system` of an experiment file."""
 
 
 def task_experiment(
     settings: InspectTaskSettings, student: AskedBy, grader: AskedBy | None, *, name: str, source: str
 ) -> Experiment:
     """The experiment that an evaluation by the task stands for; one error reports every fault of the settings."""
-    grader_name, entry = grader_entry(settings, grader)
+    if grader is None:
+        grader_name, entry = "rules", {"model": "rules:", "rounds": settings.rounds}
+    else:
+        grader_name, prefix = grader.name, "rules:" if settings.grader == "both" else ""
+        votes = {"rounds": settings.rounds, "prompts": settings.grader_prompts, "attempts": settings.attempts}
+        entry = {"model": f"{prefix}inspect:{grader.model}", **grader.decoding, **votes}
+    draw = f"k{settings.k}-{settings.combinations}x{settings.generations}"
+    step = {
+        # The name says what the step draws, so two logs of one draw share a step.
+        "name": f"{setting_label(settings.setting, 'all')}-{draw}-{grader_name}",
+        "stage": "evaluate",
+        "students": [student.name],
+        "graders": [grader_name],
+        "settings": [settings.setting],
+        "k": [settings.k],
+        "combinations": settings.combinations,
+        "generations": settings.generations,
+    }
     document = {
         "name": name,
         "seed": settings.seed,
@@ -163,44 +135,11 @@ def task_experiment(
         "partition": settings.partition,
         "prompts": settings.prompts,
         "exclude": list(settings.exclude),
-        "students": {student.name: student.document()},
+        "students": {student.name: {"model": f"inspect:{student.model}", **student.decoding}},
         "graders": {grader_name: entry},
-        "steps": [step_entry(settings, students=[student.name], grader=grader_name)],
+        "steps": [step],
     }
     return experiment_of(document, source=source, checks_outside=True)
-
-
-def settings_of(document: object, *, source: str) -> InspectTaskSettings:
-    """Settings from a log, which anybody may have written: types are checked here, values by the experiment."""
-    if not isinstance(document, Mapping):
-        raise UserError(f"{source} does not hold the settings of the task.", hint=_NOT_OURS)
-    known = {field.name for field in fields(InspectTaskSettings)}
-    faults = [f"there is no setting {name!r}" for name in sorted(map(str, document.keys() - known))]
-    values: dict[str, object] = {name: value for name, value in document.items() if name in known}
-    faults += [f"{name}: {fault}" for name, value in values.items() if (fault := _type_fault(name, value))]
-    if faults:
-        raise faults_error(source, faults[:20], hint=_NOT_OURS)
-    if "exclude" in values:
-        values["exclude"] = tuple(values["exclude"])  # type: ignore[arg-type]  # _type_fault has checked it
-    return InspectTaskSettings(**values)  # type: ignore[arg-type]  # likewise
-
-
-_NOT_OURS: Final = "Only logs of the task skillmix/skillmix can be imported."
-_TEXTS: Final = ("catalog", "setting", "prompts", "grader_prompts")
-_NUMBERS: Final = ("k", "combinations", "generations", "seed", "rounds", "attempts")
-
-
-def _type_fault(name: str, value: object) -> str | None:
-    if name in _TEXTS:
-        return None if isinstance(value, str) else "it is not a text"
-    if name in _NUMBERS:
-        return None if type(value) is int and abs(value) < 2**62 else "it is not a whole number"
-    if name == "grader":
-        return None if value in get_args(TaskGrader) else f"choose {', '.join(get_args(TaskGrader))}"
-    if name == "partition":
-        return None if value is None or isinstance(value, str) else "it is not a text"
-    is_list = isinstance(value, list) and all(isinstance(one, str) for one in value)
-    return None if is_list else "it is not a list of texts"
 
 
 def refuse_plain(settings: InspectTaskSettings, catalog: Catalog, *, has_outcomes: bool) -> None:
@@ -216,8 +155,8 @@ def refuse_plain(settings: InspectTaskSettings, catalog: Catalog, *, has_outcome
         )
 
 
-_STUDENT = AskedBy("student", "student", STUDENT_TEMPERATURE, STUDENT_TOKENS)
-_GRADER = AskedBy("grader", "grader", GRADER_TEMPERATURE, GRADER_TOKENS)
+_STUDENT: Final = AskedBy("student", "student", dict(STUDENT_DECODING))
+_GRADER: Final = AskedBy("grader", "grader", dict(GRADER_DECODING))
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,10 +170,6 @@ class VoteRecord:
     finish: str | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
-
-    def as_document(self) -> dict[str, object]:
-        """The fields by name."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +188,6 @@ class TaskProtocol:
 
     def __init__(self, settings: InspectTaskSettings) -> None:
         self.settings = settings
-        refuse_huge(settings, source="The arguments of the task")
         asked = _GRADER if settings.asks_model else None
         experiment = task_experiment(settings, _STUDENT, asked, name="inspect", source="The arguments of the task")
         self.catalog = load_catalog(experiment.catalog)
@@ -311,17 +245,24 @@ class TaskProtocol:
 
     def points(self, text: StudentText, votes: Iterable[VoteRecord]) -> PointsOfText:
         """The points of a text from the grader's replies, or from code."""
-        combination, answer = text.combination, text.answer
-        verdict = self._verdict(combination, answer.text) if self._code is not None else None
-        ordered = sorted(votes, key=lambda vote: (vote.round, vote.attempt))
-        readings = votes_of((vote.round, self._reading(combination, answer.text, vote)) for vote in ordered)
-        ballot = ballot_of(text, self._grader, readings, verdict)
-        points = ballot.points(self._rules, self.prompts.phrases)
-        names = [criterion.name for criterion in ballot.rubric(self.prompts.phrases).criteria]
-        by_name = dict(zip(names, points, strict=True))
+        combination, answer, phrases = text.combination, text.answer, self.prompts.phrases
+        verdict = None
+        if self._code is not None:
+            verdict = self._code.verdict(answer.text, skills=combination.skills, topic=combination.topic)
+        rubric = rubric_of(combination.skills, combination.topic, phrases=phrases)
+        readings: list[tuple[int, Reading | None]] = []
+        for vote in sorted(votes, key=lambda vote: (vote.round, vote.attempt)):
+            read = None if vote.reply is None else read_grades(rubric, vote.reply, text=answer.text)
+            readings.append((vote.round, read))
+        ballot = ballot_of(text, self._grader, votes_of(readings), verdict)
+        points = ballot.points(self._rules, phrases)
+        by_name = dict(zip([criterion.name for criterion in ballot.rubric(phrases).criteria], points, strict=True))
         given = applicable_reasons(verdict, is_alone=self._grader.is_code_alone) if verdict else {}
-        reasons = reasons_of(points, text.combination.skills, text.answer, self._rules, given, is_cut=text.is_cut)
-        lines = [f"{_SIGNS[point]} {name}" + _because(reasons.get(name)) for name, point in by_name.items()]
+        reasons = reasons_of(points, combination.skills, answer, self._rules, given, is_cut=text.is_cut)
+        lines = [
+            f"{_SIGNS[point]} {name}" + (f": {reasons[name]}" if reasons.get(name) else "")
+            for name, point in by_name.items()
+        ]
         return PointsOfText(
             text=answer.text,
             status=answer.status,
@@ -330,19 +271,5 @@ class TaskProtocol:
             explanation="\n".join(lines),
         )
 
-    def _verdict(self, combination: Combination, text: str) -> Verdict:
-        assert self._code is not None  # the caller asks for graders with code only
-        return self._code.verdict(text, skills=combination.skills, topic=combination.topic)
 
-    def _reading(self, combination: Combination, text: str, vote: VoteRecord) -> Reading | None:
-        if vote.reply is None:
-            return None
-        rubric = rubric_of(combination.skills, combination.topic, phrases=self.prompts.phrases)
-        return read_grades(rubric, vote.reply, text=text)
-
-
-_SIGNS = {True: "+", False: "-", None: "?"}
-
-
-def _because(reason: str | None) -> str:
-    return f": {reason}" if reason else ""
+_SIGNS: Final = {True: "+", False: "-", None: "?"}
