@@ -63,6 +63,8 @@ def test_an_example_ends_with_a_report(name: str) -> None:
 
     assert main(["run", f"examples/{name}.yaml", *changes]) == 0
     assert Path(f"runs/{name}/report/index.html").is_file()
+    if name == "own-grader":
+        assert main(["graders", name, "--truth", "truth"]) == 0
 
 
 def test_the_data_for_trl_are_conversations() -> None:

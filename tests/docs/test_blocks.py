@@ -68,6 +68,9 @@ NOT_RUN: Final = {
     "skillmix calibrate openai:gpt-4o --set bigbench": "needs the archive above",
     "skillmix calibrate rules: --set blind.yaml": "needs the file that the benchmark above writes",
     "skillmix run quickstart": "trains for two minutes; tests/training/test_scratch.py trains small students",
+    "skillmix run examples/": "trains for minutes or needs a server; tests/test_examples.py runs each file, made smaller",
+    "skillmix graders own-grader": "the line above",
+    "head -n 1 runs/data-for-trl": "the line above",
     "skillmix run composition": "takes hours; the line above",
     "skillmix run experiments/paper-": "needs models of 7 and 13 billion parameters; tests/steps/test_paper_files.py",
     "skillmix report paper-": "needs these runs",
@@ -130,7 +133,7 @@ def reason_not_to_run(line: str) -> str | None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files that pages name and the run of the tutorial."""
     here = tmp_path_factory.mktemp("site")
-    for name in ("experiments", "data", "src", "bench"):
+    for name in ("examples", "experiments", "data", "src", "bench"):
         (here / name).symlink_to(ROOT / name)
     (here / "shards").mkdir()
     write_catalog(here / "ships")
