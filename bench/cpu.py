@@ -77,7 +77,7 @@ def work_of(loaded: Any, ours: Ours, prompts: Prompts, requests: Sequence[Reques
     """The tokens and operations of conversations that have ended."""
     import torch
 
-    from skillmix.models.local.kv_cache import CacheShape
+    from skillmix.models.local.attention import CacheShape
 
     replies = {key[0]: reply for key, reply in ours.replies.items() if key[2] == 1}
     asked = [r.messages for r in requests]

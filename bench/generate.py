@@ -171,13 +171,12 @@ def loaded_model(folder: str, shape: str | None, device: str, *, is_plain: bool 
     import torch
     from transformers import AutoModelForCausalLM, MistralConfig
 
+    from skillmix.models.local.attention import prepared
     from skillmix.models.local.chat import Renderer
-    from skillmix.models.local.loading import Loaded, load, prepared
+    from skillmix.models.local.loading import Loaded, load
 
     loaded = load(Path(folder), device=device)
     if shape is None:
-        if is_plain:
-            loaded.model.set_attn_implementation("sdpa")
         return loaded
 
     class Folded(Renderer):
@@ -191,14 +190,12 @@ def loaded_model(folder: str, shape: str | None, device: str, *, is_plain: bool 
     config = MistralConfig(**sizes, **heads, max_position_embeddings=32768)
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    return Loaded(
-        model.eval() if is_plain else prepared(model, name=shape), Folded(loaded.renderer.tokenizer, name=shape)
-    )
+    return Loaded(model.eval() if is_plain else prepared(model), Folded(loaded.renderer.tokenizer, name=shape))
 
 
 def floor(loaded: Any, ours: Ours, slots: int, bandwidth: float) -> str:
     """The least time that the bytes and the arithmetic of these conversations take, and the bandwidth it stands on."""
-    from skillmix.models.local.kv_cache import CacheShape
+    from skillmix.models.local.attention import CacheShape
 
     shape = CacheShape(loaded.model)
     weights = sum(p.numel() for p in loaded.model.parameters())

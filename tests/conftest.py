@@ -7,22 +7,19 @@ import os
 import socket
 from collections.abc import Generator, Iterator
 from contextlib import suppress
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from skillmix.catalog.catalog import Catalog, Partition, Side, Skill
-from skillmix.models.bf16_trial import this_machine
 from skillmix.models.bundled import bundled_models
-from skillmix.models.local import importing
+from skillmix.runs.finished.manifest import processor_name
 
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # without a GPU; Triton reads it when it is imported
-
-IMPORT_LEAN: Final = importing.import_lean
-# A command in this process must not hide packages from later tests; its child processes may import as little as ever.
-importing.import_lean = lambda: None
 
 SHARED = Path(__file__).parents[2] / "shared"
 _TOKENS: Final = 8192
@@ -63,10 +60,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say which processor the tests ran on: some outcomes could depend on it."""
-    here = this_machine()
-    terminalreporter.write_line(
-        f"processor: {here.model}, {os.cpu_count()} cores, torch {here.torch or 'not installed'}"
-    )
+    torch = version("torch") if find_spec("torch") else "not installed"
+    terminalreporter.write_line(f"processor: {processor_name()}, {os.cpu_count()} cores, torch {torch}")
 
 
 @pytest.hookimpl(optionalhook=True)

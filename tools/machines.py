@@ -12,9 +12,10 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Final
 
-from skillmix.models.bf16_trial import this_machine
+from skillmix.runs.finished.manifest import processor_name
 
 SETTINGS: Final = (
     "ATEN_CPU_CAPABILITY=default",
@@ -83,8 +84,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one setting, the tests that depend on it most")
     is_quick: bool = parser.parse_args().quick
-    here = this_machine()
-    print(f"processor: {here.model}, {os.cpu_count()} cores, torch {here.torch}", flush=True)
+    print(f"processor: {processor_name()}, {os.cpu_count()} cores, torch {version('torch')}", flush=True)
     imitations = [Imitation(setting, threads) for setting in SETTINGS for threads in (1, 2)]
     if is_quick:
         imitations = [Imitation(QUICK, 1)]

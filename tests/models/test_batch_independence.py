@@ -17,7 +17,7 @@ pytest.importorskip("transformers", reason="the extra `local` is not installed")
 
 from torch.nn.functional import scaled_dot_product_attention  # noqa: E402
 
-from skillmix.models.local.cpu.block_attention import BlockedKeys, block_attention, plan_blocks  # noqa: E402
+from skillmix.models.local.cpu.cpu_cache import block_attention, plan_blocks  # noqa: E402
 from skillmix.models.local.cpu.cpu_decoder import CpuDecoder  # noqa: E402
 from skillmix.models.local.generator import Generator  # noqa: E402
 
@@ -124,25 +124,25 @@ def test_a_text_is_the_same_whatever_other_requests_have_read() -> None:
     assert together == generator.found == alone
 
 
-def rows_of_keys(ends: Sequence[int], *, blocks: int) -> tuple[Any, BlockedKeys, Any]:
-    """Queries, keys with a plan for that many blocks, and the places of the rows."""
+def rows_of_keys(ends: Sequence[int], *, blocks: int) -> tuple[Any, tuple[Any, Any, Any], Any]:
+    """Queries; keys, values and a plan for that many blocks; and the places of the rows."""
     generator = torch.Generator().manual_seed(3)
     keys, values = (torch.randn(len(ends), 3, 1024, 64, generator=generator) for _ in range(2))
     query = torch.randn(len(ends), 9, 1, 64, generator=generator)
     places = torch.tensor([*ends, 128 * blocks]) - 1  # one more row, whose end decides the number of blocks
     plan = plan_blocks(places, key_heads=3)
     own = plan._replace(mask=plan.mask[: 3 * len(ends)], is_beyond=plan.is_beyond[: 3 * len(ends)])
-    return query, BlockedKeys(keys, values, own), places[:-1]
+    return query, (keys, values, own), places[:-1]
 
 
 def test_attention_by_blocks_is_attention() -> None:
     ends = [1, 100, 128, 129, 300, 512]
     query, blocked, places = rows_of_keys(ends, blocks=4)
 
-    found = block_attention(query, blocked, scaling=0.125)
+    found = block_attention(query, *blocked, scaling=0.125)
 
     for row, place in enumerate(places.tolist()):
-        keys, values = (t[row, :, : place + 1].repeat_interleave(3, 0) for t in (blocked.keys, blocked.values))
+        keys, values = (t[row, :, : place + 1].repeat_interleave(3, 0) for t in blocked[:2])
         plain = scaled_dot_product_attention(query[row], keys, values, scale=0.125)
         assert torch.allclose(found[row, 0], plain[:, 0], atol=2e-6)
 
@@ -151,7 +151,7 @@ def test_blocks_behind_the_end_of_a_row_change_no_bit() -> None:
     ends = [1, 100, 128, 129, 300, 512]
 
     few, many = (
-        block_attention(query, blocked, scaling=0.125)
+        block_attention(query, *blocked, scaling=0.125)
         for query, blocked, _ in (rows_of_keys(ends, blocks=4), rows_of_keys(ends, blocks=8))
     )
 
@@ -161,7 +161,7 @@ def test_blocks_behind_the_end_of_a_row_change_no_bit() -> None:
 def test_rows_without_a_slot_give_zeros() -> None:
     query, blocked, _ = rows_of_keys([5, 6], blocks=1)
 
-    found = block_attention(torch.cat([query, query]), blocked, scaling=0.125)
+    found = block_attention(torch.cat([query, query]), *blocked, scaling=0.125)
 
-    assert torch.equal(found[:2], block_attention(query, blocked, scaling=0.125))
+    assert torch.equal(found[:2], block_attention(query, *blocked, scaling=0.125))
     assert not found[2:].any()

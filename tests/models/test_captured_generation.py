@@ -16,12 +16,12 @@ pytest.importorskip("transformers", reason="the extra `local` is not installed")
 
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
-from skillmix.models.local import decoder as decoding  # noqa: E402
-from skillmix.models.local import kv_cache  # noqa: E402
+from skillmix.models.local import generator as generating  # noqa: E402
+from skillmix.models.local.attention import prepared  # noqa: E402
 from skillmix.models.local.generator import Generator  # noqa: E402
-from skillmix.models.local.gpu import captured_prompts  # noqa: E402
-from skillmix.models.local.gpu.captured_prompts import BatchShape  # noqa: E402
-from skillmix.models.local.loading import prepared  # noqa: E402
+from skillmix.models.local.gpu import gpu_decoder as decoding  # noqa: E402
+from skillmix.models.local.gpu import prompts  # noqa: E402
+from skillmix.models.local.gpu.prompts import BatchShape  # noqa: E402
 
 VOCABULARY = 97
 
@@ -69,7 +69,7 @@ def model() -> Any:
     torch.manual_seed(0)
     sizes = {"hidden_size": 48, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 3}
     config = LlamaConfig(**sizes, vocab_size=VOCABULARY, num_key_value_heads=1, head_dim=32, initializer_range=0.3)
-    return prepared(LlamaForCausalLM(config), name="tiny")
+    return prepared(LlamaForCausalLM(config))
 
 
 def plain(query: Any, keys: Any, values: Any, scaling: float) -> Any:
@@ -138,22 +138,21 @@ def capture(self: Any, work: Callable[[], None]) -> Graph:
 @pytest.fixture
 def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, replacement in (
-        ("can_step", lambda **_: True),
         ("step_attention", step_attention),
         ("store_packed", store_packed),
         ("packed_attention", packed_attention),
         ("copy_slots", copy_slots),
     ):
-        monkeypatch.setattr(kv_cache, name, replacement)
+        monkeypatch.setattr(decoding, name, replacement)
     monkeypatch.setattr(decoding, "fuse", lambda _: None)
     monkeypatch.setattr(decoding, "accept_tokens", accept_tokens)
-    monkeypatch.setattr(decoding.Decoder, "_captured", capture)
+    monkeypatch.setattr(decoding.GpuDecoder, "_captured", capture)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 1))
     shapes = BatchShape(0, 4), BatchShape(128, 4), BatchShape(256, 8)
-    real = captured_prompts.packed_batches
-    monkeypatch.setattr(captured_prompts, "packed_batches", lambda starts: real(starts, shapes))
+    real = prompts.packed_batches
+    monkeypatch.setattr(prompts, "packed_batches", lambda starts: real(starts, shapes))
 
 
 def requests(count: int) -> list[Request]:
@@ -187,7 +186,7 @@ def texts(asked: Sequence[Request], *, slots: int, is_gpu: bool) -> dict[str, st
     renderer: Any = Letters()
     generator = Generator(model(), renderer, slots=slots, done=done)
     if is_gpu:
-        generator._device, generator._grain = "cuda", 1
+        generator._is_gpu, generator._pace = True, generating._PACES["cuda"]
     generator.add(asked)
     while not generator.is_idle or released:
         generator.add(list(released))
@@ -209,7 +208,7 @@ def test_texts_are_those_of_a_cpu(like_a_gpu: None, monkeypatch: pytest.MonkeyPa
 def test_a_dropped_decoder_gives_its_memory_back_at_once(like_a_gpu: None) -> None:
     gc.disable()
     try:
-        decoder = decoding.Decoder(model(), slots=2, length=128, longest=4, ends=[])
+        decoder = decoding.GpuDecoder(model(), slots=2, length=128, longest=4, ends=[])
         cache = weakref.ref(decoder.cache)
         del decoder
         assert cache() is None
@@ -224,45 +223,6 @@ def test_a_longer_prompt_gets_longer_slots(like_a_gpu: None) -> None:
     ]
 
     assert len(texts(asked, slots=2, is_gpu=True)) == 6
-
-
-def test_the_next_model_replays_the_graphs_of_the_one_before_and_writes_its_own_texts(
-    like_a_gpu: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    asked = requests(6)
-    found: dict[str, str] = {}
-
-    def done(request: Request, outcome: Outcome) -> None:
-        assert isinstance(outcome, Reply)
-        found[str(request.key)] = outcome.text
-
-    def answer(generator: Generator) -> dict[str, str]:
-        found.clear()
-        generator.add(asked)
-        while not generator.is_idle:
-            generator.work()
-        return dict(found)
-
-    renderer: Any = Letters()
-    both = model.__wrapped__()  # not the shared model: other tests pack its weights
-    kept = Generator(both, renderer, slots=6, done=done)
-    kept._device = "cuda"
-    first = answer(kept)
-    kept.add(requests(8))
-    kept.work()  # and is stopped in the middle of it
-    decoder = kept._decoder
-    with torch.no_grad():
-        for parameter in both.parameters():
-            parameter.mul_(-1.5)
-    kept.serve_next(renderer, done=done)
-    second = answer(kept)
-    fresh = Generator(both, renderer, slots=6, done=done)
-    fresh._device = "cuda"
-
-    assert kept._decoder is decoder
-    assert second == answer(fresh)
-    assert second != first
 
 
 def test_copies_that_overwrite_a_source_come_later() -> None:

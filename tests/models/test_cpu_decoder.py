@@ -10,10 +10,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="the extra `local` is not installed")
 pytest.importorskip("transformers", reason="the extra `local` is not installed")
 
+from skillmix.models.local.attention import prepared  # noqa: E402
 from skillmix.models.local.cpu.cpu_decoder import CpuDecoder  # noqa: E402
-from skillmix.models.local.decoder import uniforms  # noqa: E402
-from skillmix.models.local.loading import prepared  # noqa: E402
-from skillmix.models.local.starts import Start  # noqa: E402
+from skillmix.models.local.sampling import (
+    Start,
+    uniforms,
+)
 from tests.models.test_cpu_products import small_model  # noqa: E402
 
 pytestmark = pytest.mark.machine
@@ -24,7 +26,7 @@ SHARED = [(7 * n) % 300 for n in range(64)]
 
 @cache
 def model() -> Any:
-    return prepared(small_model(), name="small")
+    return prepared(small_model())
 
 
 def prompt(number: int, *, rest: int = 25) -> list[int]:
@@ -44,7 +46,7 @@ def decoder(*, slots: int) -> CpuDecoder:
 
 def step(running: CpuDecoder) -> np.ndarray:
     """Make one step; how many tokens each slot has written."""
-    running.run(1, rows=running.slots, longest_row=0, with_top_p=False)
+    running.run(1, rows=running.slots, with_top_p=False)
     return running.progress()[0]
 
 
@@ -69,7 +71,7 @@ def test_rows_of_one_round_share_a_beginning_that_is_not_read_yet() -> None:
     prompts = [prompt(n) for n in range(3)]
     running = decoder(slots=3)
 
-    running.copy([0, 1], [1, 2], lengths=[64, 64])
+    running.copy([(0, 1, 64), (1, 2, 64)])
     running.start([start(slot, tokens, known=64 if slot else 0) for slot, tokens in enumerate(prompts)])
     finish(running)
 
@@ -81,7 +83,7 @@ def test_a_slot_is_not_overwritten_before_it_has_been_copied() -> None:
     long, other = prompt(1, rest=230), [(11 * n) % 300 for n in range(90)]
     running = decoder(slots=2)
     running.start([start(0, long, limit=1)])
-    running.copy([0], [1], lengths=[64])
+    running.copy([(0, 1, 64)])
     running.start([start(1, prompt(2), known=64)])
     while running.progress()[1][0]:
         assert step(running)[1] == 0

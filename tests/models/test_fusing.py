@@ -15,7 +15,7 @@ from transformers.models.llama import modeling_llama  # noqa: E402
 from transformers.models.qwen3 import modeling_qwen3  # noqa: E402
 
 from skillmix.models.local.gpu import fusing  # noqa: E402
-from skillmix.models.local.gpu.small_kernels import rotate  # noqa: E402
+from skillmix.models.local.gpu.kernels import rotate  # noqa: E402
 
 SIZES = {
     "vocab_size": 50,

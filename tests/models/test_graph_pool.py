@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="the extra `local` is not installed"
 pytest.importorskip("transformers", reason="the extra `local` is not installed")
 
 from skillmix.errors import UserError  # noqa: E402
-from skillmix.models.local.decoder import captured_at_second_try  # noqa: E402
+from skillmix.models.local.gpu.gpu_decoder import captured_at_second_try  # noqa: E402
 from skillmix.models.local.gpu.graph_pool import GraphPool, NotCaptured  # noqa: E402
 
 

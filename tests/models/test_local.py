@@ -95,7 +95,7 @@ def plain(requests: Sequence[Request]) -> list[str]:
             input_ids=ids, attention_mask=mask, do_sample=False, max_new_tokens=limit, pad_token_id=pad
         )
     finally:
-        from skillmix.models.local.kv_cache import ATTENTION
+        from skillmix.models.local.attention import ATTENTION
 
         model.set_attn_implementation(ATTENTION)
     ends = renderer.ends(model)

@@ -1,4 +1,4 @@
-"""Local models in a process of their own: the same texts, and nothing hangs when a process dies."""
+"""Local models in a second process: the same texts, and nothing hangs when a process dies."""
 
 import asyncio
 import os
@@ -14,11 +14,10 @@ import pytest
 
 from skillmix.calls import Decoding, GenerateKey, Message, Reply, Request
 from skillmix.errors import UserError
+from skillmix.models.local import apart
 from skillmix.models.local import model as local_model
-from skillmix.models.local.apart import model_process
-from skillmix.models.local.apart.model_process import ModelProcess
-from skillmix.models.local.model import LocalModel
-from skillmix.models.local.resident import ModelKeeper
+from skillmix.models.local.apart import ModelProcess
+from skillmix.models.local.model import LocalModel, ModelKeeper
 from skillmix.models.specs import ModelOptions, parse_spec
 from tests.models.tiny_checkpoint import write_checkpoint
 
@@ -30,15 +29,22 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(tmp_path_factory.mktemp("models") / "a")
 
 
+class Keeper(ModelKeeper):
+    """A keeper whose models work in a second process on any machine."""
+
+    def process(self) -> ModelProcess | None:
+        if self._blocks and (self._process is None or self._process.is_lost):
+            self._process = ModelProcess()
+        return self._process
+
+
 @pytest.fixture(scope="module")
-def keeper() -> Iterator[ModelKeeper]:
+def keeper() -> Iterator[Keeper]:
     """A keeper of these tests alone whose models work in another process, on the CPU."""
-    keeper = ModelKeeper()
+    keeper = Keeper()
     with pytest.MonkeyPatch.context() as patch, keeper.keeping():
         patch.setattr(local_model, "MODELS", keeper)
         patch.setenv("SKILLMIX_DEVICE", "cpu")
-        patch.setenv("SKILLMIX_MODEL_PROCESS", "on")
-        patch.setattr(model_process, "is_lean", lambda: True)  # as in a command: its process imports half
         yield keeper
 
 
@@ -70,37 +76,36 @@ def texts(found: Sequence[tuple[Request, Any]]) -> dict[str, str]:
     return {str(request.key): reply.text for request, reply in found if isinstance(reply, Reply)}
 
 
-def process_of(keeper: ModelKeeper) -> ModelProcess:
+def process_of(keeper: Keeper) -> ModelProcess:
     process = keeper.process()
     assert process is not None
     return process
 
 
 def test_texts_are_those_of_a_model_in_this_process(
-    keeper: ModelKeeper, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    keeper: Keeper, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, asked = f"local:{checkpoint}", requests()
-    keeper.read_ahead(parse_spec(spec))
     first = process_of(keeper)
     found = asyncio.run(answers(spec, asked))
     again = asyncio.run(answers(spec, asked))
     assert {id(request) for request, _ in found} == {id(request) for request in asked}
     assert process_of(keeper) is first
-    keeper.make_room()
+    keeper.drop()
 
-    monkeypatch.setenv("SKILLMIX_MODEL_PROCESS", "off")
+    monkeypatch.setattr(local_model, "MODELS", ModelKeeper())
     assert texts(found) == texts(again) == texts(asyncio.run(answers(spec, asked)))
     assert len(texts(found)) == len(asked)
 
 
 def test_an_error_of_the_model_is_raised_with_its_hint(
-    keeper: ModelKeeper, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    keeper: Keeper, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     broken = write_checkpoint(tmp_path / "broken")
     (broken / "model.safetensors").write_bytes(b"no weights")
     errors = []
-    for switch in ("on", "off"):
-        monkeypatch.setenv("SKILLMIX_MODEL_PROCESS", switch)
+    for used in (keeper, ModelKeeper()):
+        monkeypatch.setattr(local_model, "MODELS", used)
         with pytest.raises(UserError) as caught:
             asyncio.run(answers(f"local:{broken}", requests(1)))
         errors.append((str(caught.value), caught.value.hint))
@@ -108,7 +113,7 @@ def test_an_error_of_the_model_is_raised_with_its_hint(
 
 
 def test_a_process_that_is_killed_ends_the_run_with_an_error_and_the_next_one_works(
-    keeper: ModelKeeper, checkpoint: Path
+    keeper: Keeper, checkpoint: Path
 ) -> None:
     first = process_of(keeper)
 
@@ -122,9 +127,8 @@ def test_a_process_that_is_killed_ends_the_run_with_an_error_and_the_next_one_wo
     assert process_of(keeper) is not first
 
 
-def test_the_process_ends_with_the_block(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SKILLMIX_MODEL_PROCESS", "on")
-    keeper = ModelKeeper()
+def test_the_process_ends_with_the_block(checkpoint: Path) -> None:
+    keeper = Keeper()
     assert keeper.process() is None, "outside of a block nothing may be left behind"
     with keeper.keeping():
         process = process_of(keeper)
@@ -133,7 +137,7 @@ def test_the_process_ends_with_the_block(checkpoint: Path, monkeypatch: pytest.M
     assert keeper.process() is None
 
 
-def test_ctrl_c_is_left_to_the_command(keeper: ModelKeeper, checkpoint: Path) -> None:
+def test_ctrl_c_is_left_to_the_command(keeper: Keeper, checkpoint: Path) -> None:
     process = process_of(keeper)
     process._process.send_signal(signal.SIGINT)
     assert len(asyncio.run(answers(f"local:{checkpoint}", requests(2)))) == 2
@@ -142,15 +146,13 @@ def test_ctrl_c_is_left_to_the_command(keeper: ModelKeeper, checkpoint: Path) ->
 
 _COMMAND = """
 import sys
-from skillmix.models.local.resident import MODELS
-with MODELS.keeping():
-    print(MODELS.process()._process.pid, flush=True)
-    sys.stdin.read()
+from skillmix.models.local.apart import ModelProcess
+print(ModelProcess()._process.pid, flush=True)
+sys.stdin.read()
 """
 
 
-def test_the_process_ends_when_the_command_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SKILLMIX_MODEL_PROCESS", "on")
+def test_the_process_ends_when_the_command_is_killed() -> None:
     command = subprocess.Popen([sys.executable, "-c", _COMMAND], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert command.stdin is not None
     assert command.stdout is not None
@@ -173,28 +175,14 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("switch", "device", "has_gpu", "is_wanted"),
-    [
-        (None, None, True, True),
-        (None, None, False, False),
-        (None, "cpu", True, False),
-        ("off", None, True, False),
-        ("on", "cpu", False, True),
-    ],
+    ("device", "has_gpu", "is_found"),
+    [(None, True, True), (None, False, False), ("cuda", True, True), ("cpu", True, False), ("mps", True, False)],
 )
 def test_models_work_apart_where_there_is_a_gpu(
-    switch: str | None, device: str | None, has_gpu: bool, is_wanted: bool, monkeypatch: pytest.MonkeyPatch
+    device: str | None, has_gpu: bool, is_found: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("SKILLMIX_MODEL_PROCESS", switch), ("SKILLMIX_DEVICE", device)):
-        if value is None:
-            monkeypatch.delenv(name, raising=False)
-        else:
-            monkeypatch.setenv(name, value)
-    monkeypatch.setattr(model_process, "_GPU_FILES", ("/dev/null",) if has_gpu else ("/no/such/file",))
-    assert model_process.is_wanted() == is_wanted
-
-
-def test_a_switch_with_another_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SKILLMIX_MODEL_PROCESS", "yes")
-    with pytest.raises(UserError, match="SKILLMIX_MODEL_PROCESS is 'yes'"):
-        model_process.is_wanted()
+    monkeypatch.delenv("SKILLMIX_DEVICE", raising=False)
+    if device is not None:
+        monkeypatch.setenv("SKILLMIX_DEVICE", device)
+    monkeypatch.setattr(apart, "_GPU_FILES", ("/dev/null",) if has_gpu else ("/no/such/file",))
+    assert apart.has_gpu() == is_found

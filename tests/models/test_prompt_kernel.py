@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the extra `local` is not installed")
 pytest.importorskip("triton", reason="CPU builds of torch come without triton")
 
-from skillmix.models.local.gpu.prompt_kernel import (  # noqa: E402
+from skillmix.models.local.gpu.kernels import (  # noqa: E402
     QUERIES,
     PackedStore,
     copy_slots,

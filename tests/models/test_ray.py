@@ -61,7 +61,7 @@ class Echo(SimpleModel):
 
 
 def new_actor() -> ModelActor:
-    with mock.patch("skillmix.models.ray_actor.import_lean"), mock.patch.dict(os.environ):
+    with mock.patch.dict(os.environ):
         return ModelActor({})
 
 

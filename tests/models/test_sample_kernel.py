@@ -8,8 +8,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="the extra `local` is not installed")
 pytest.importorskip("triton", reason="CPU builds of torch come without triton")
 
-from skillmix.models.local.decoder import choose, uniforms  # noqa: E402
-from skillmix.models.local.gpu.sample_kernel import RowSettings, RowState, accept_tokens  # noqa: E402
+from skillmix.models.local.gpu.kernels import RowSettings, RowState, accept_tokens  # noqa: E402
+from skillmix.models.local.sampling import choose, uniforms  # noqa: E402
 
 SLOTS = 30
 

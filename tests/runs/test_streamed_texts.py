@@ -76,9 +76,7 @@ def test_an_unknown_student_has_no_first_texts(in_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ALL_KINDS)
-def test_parquet_has_the_table_of_all_rows_however_they_are_divided(
-    run: Run, what: What, tmp_path: Path
-) -> None:
+def test_parquet_has_the_table_of_all_rows_however_they_are_divided(run: Run, what: What, tmp_path: Path) -> None:
     lines = export(str(run.path), what=what, file_format="jsonl", rules=None, output=None)
     rows = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
     path = tmp_path / "rows.parquet"
@@ -119,9 +117,7 @@ class SeenRow(dict[str, Any]):
 
 
 @pytest.mark.parametrize(("file_format", "most"), [("jsonl", 2), ("parquet", 2 * 10 + 1)])
-def test_a_writer_lets_go_of_rows(
-    in_folder: Path, file_format: exporting.Format, most: int
-) -> None:
+def test_a_writer_lets_go_of_rows(in_folder: Path, file_format: exporting.Format, most: int) -> None:
     alive: WeakSet[SeenRow] = WeakSet()
     counts = []
 

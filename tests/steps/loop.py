@@ -12,7 +12,7 @@ from unittest import mock
 import yaml
 
 from skillmix.models import specs
-from skillmix.models.local.resident import MODELS
+from skillmix.models.local.model import MODELS
 from skillmix.models.scripted import ScriptedModel
 from skillmix.steps.run import run_experiment
 from skillmix.steps.step_kind import RunResult

@@ -1,4 +1,4 @@
-"""An evaluation of several local students: the kept model and the reading ahead change no row of the journal."""
+"""An evaluation of several local students: the kept model changes no row of the journal."""
 
 import sqlite3
 from pathlib import Path
@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from skillmix.models.local import resident
-from skillmix.models.local.resident import MODELS
+from skillmix.models.local.model import MODELS
 from skillmix.steps.run import run_experiment
 from tests.models.tiny_checkpoint import change_weights, write_checkpoint
 
@@ -62,27 +61,15 @@ def test_an_evaluation_of_three_students_has_the_same_journal_as_with_fresh_mode
 ) -> None:
     path = experiment(tmp_path)
     monkeypatch.setenv("SKILLMIX_DEVICE", "cpu")
-    monkeypatch.setattr("skillmix.models.local.model._SOON", 0.0)
-    ahead = []
-    before = resident._read_checkpoint
-
-    def noted(checkpoint: Any, *, has_model: bool) -> Any:
-        ahead.append(checkpoint.base.name)
-        return before(checkpoint, has_model=has_model)
-
-    monkeypatch.setattr(resident, "_read_checkpoint", noted)
     (tmp_path / "kept").mkdir()
     monkeypatch.chdir(tmp_path / "kept")
     assert run_experiment(path).is_complete
     with_kept = rows()
-    assert {"one", "three"} <= set(ahead)
     assert MODELS._kept is None
-    assert MODELS._ahead is None
 
     (tmp_path / "fresh").mkdir()
     monkeypatch.chdir(tmp_path / "fresh")
-    monkeypatch.setattr(resident, "_got_weights", lambda *_: False)
-    monkeypatch.setattr(MODELS, "read_ahead", lambda spec: None)
+    monkeypatch.setattr(MODELS, "keep", lambda model: None)
     assert run_experiment(path).is_complete
     assert with_kept == rows()
     assert len(with_kept[0]) == 72

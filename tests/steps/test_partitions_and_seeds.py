@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from skillmix.models import specs
-from skillmix.models.local.resident import MODELS
+from skillmix.models.local.model import MODELS
 from skillmix.models.scripted import ScriptedModel
 from skillmix.runs.run import open_run
 from skillmix.runs.students import run_datasets, student_lineages

@@ -9,14 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from skillmix.models.local.importing import import_here, import_lean
 from skillmix.steps.run import train_steps
 
 
 def main(experiment: Path, last: int) -> None:
     """Train, and never come to the end."""
-    import_lean()  # as a command does, before anything imports torch
-    import_here()
     from skillmix.training.data.batches import TrainingOrder
 
     step: Any = TrainingOrder.step

@@ -205,7 +205,6 @@ def _serve(task: "AnnotationTask", raters: Sequence[str], options: argparse.Name
 )
 def calibrate(options: argparse.Namespace) -> int:
     """Ask a grader about texts with known labels, and print its card; run the same command again to continue."""
-    from skillmix.models.local.importing import import_lean
     from skillmix.runs.stopping import signal_of
     from skillmix.steps.calibrating import calibrated
     from skillmix.validation.calibration import CalibrationWish, card_lines, planned, write_card
@@ -227,7 +226,6 @@ def calibrate(options: argparse.Namespace) -> int:
     )
     if options.dry_run:
         return _dry_run(plan, options)
-    import_lean()
     calibration = calibrated(plan, prices=options.prices)
     for key, problem in list(calibration.counts.failed.items())[:1]:
         failed = plural(len(calibration.counts.failed), "call")

@@ -74,13 +74,11 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         return dry_run(options)
     from skillmix.commands.closing import Ended, next_commands, run_cost, run_name
-    from skillmix.models.local.importing import import_lean
     from skillmix.runs.batches.step_batches import WAIT, BatchWishes, parts_in_batches
     from skillmix.scores.sentences import ScoredRun, scored_run
     from skillmix.scores.table import cut_lines
     from skillmix.steps.run import StepFilter, run_experiment
 
-    import_lean()
     hours = getattr(options, "wait", None)  # `dataset` makes no batches
     wait = 0.0 if getattr(options, "no_wait", False) else WAIT if hours is None else 3600 * hours
     result = run_experiment(

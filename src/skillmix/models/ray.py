@@ -27,7 +27,6 @@ from skillmix.calls import CallKey, CallProblem, Limits, Outcome, Request
 from skillmix.errors import UserError, visible
 from skillmix.models.checkpoints import checkpoint_of
 from skillmix.models.installed import installed_providers
-from skillmix.models.local.gpu_share import GPU_SHARE
 from skillmix.models.ray_actor import VERSIONS, Begun, ModelActor, OpenOrder, RestartedError, SharedFolder, Taken
 from skillmix.models.specs import ModelOptions, ModelSpec, open_model, provider_of
 from skillmix.render import plural
@@ -194,7 +193,7 @@ class RayCluster:
 
         cpus, share = self._placement.cpus, self._placement.share
         threads = str(int(cpus)) if cpus and cpus >= 1 else os.environ.get("OMP_NUM_THREADS")
-        environment = {"SKILLMIX_DEVICE": "cuda", GPU_SHARE: str(share)} if uses_gpus else {"SKILLMIX_DEVICE": "cpu"}
+        environment = {"SKILLMIX_DEVICE": "cuda" if uses_gpus else "cpu"}
         if threads and not uses_gpus:
             environment["OMP_NUM_THREADS"] = threads
         # Ray must not repeat a call of an actor by itself: after a restart the actor has no models.

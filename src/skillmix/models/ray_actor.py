@@ -21,8 +21,7 @@ from skillmix.hashing import digest
 from skillmix.models.bundled import cache_folder
 from skillmix.models.checkpoints import content_hash_of
 from skillmix.models.installed import InstalledProvider
-from skillmix.models.local.importing import import_lean
-from skillmix.models.local.resident import MODELS
+from skillmix.models.local.model import MODELS
 from skillmix.models.servers.pool import CONCURRENCY
 from skillmix.models.specs import ModelOptions, ModelSpec, open_model, provider_of
 
@@ -154,7 +153,6 @@ class ModelActor:
     def __init__(self, environment: Mapping[str, str]) -> None:
         os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it to the CPUs that an actor reserves, which may be none
         os.environ.update(environment)
-        import_lean()
         self._kept = ExitStack()
         self._kept.enter_context(MODELS.keeping())
         self._served: dict[int, ServedModel] = {}

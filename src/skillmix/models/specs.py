@@ -145,12 +145,6 @@ def require_packages(spec: ModelSpec) -> None:
         raise UserError(f"{spec} needs {', '.join(missing)}.", hint="pip install 'skillmix[local]'")
 
 
-def announce_model(spec: ModelSpec) -> None:
-    """Tell the engine of this package which model it will be asked for after the present one, to read it ahead."""
-    if provider_of(spec).is_engine:
-        _named("skillmix.models.local.resident:MODELS").announce(spec)
-
-
 def parse_spec(text: str) -> ModelSpec:
     """Read a spec.
 

@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from itertools import count, zip_longest
+from itertools import count
 from typing import Final, NamedTuple
 
 from skillmix.calls import Model
@@ -16,7 +16,7 @@ from skillmix.experiment.step_base import Step
 from skillmix.models.joined import JoinedModel
 from skillmix.models.ray import OnRay, RayCluster
 from skillmix.models.servers.managed import stop_servers
-from skillmix.models.specs import ModelOptions, announce_model, open_model, parse_spec, provider_of
+from skillmix.models.specs import ModelOptions, open_model, parse_spec, provider_of
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.batches.step_batches import WAIT, open_batched, watch
 from skillmix.runs.budget import Budget, Task
@@ -113,14 +113,10 @@ async def make_calls(calls: Calls, cells: Sequence[PlannedCell], context: StepCo
         ConversationsAhead(context.run.journal).note_tried(conversations_in(cells))
     used = calls.models(context.experiment)
     async with watched(context.progress, calls.step, counts):
-        groups = passes(used)
-        for group, following in zip_longest(groups, groups[1:]):
+        for group in passes(used):
             found_before = counts.found
             wanted = [cell for cell in cells if group.students is None or cell.student in group.students]
             source = first_turns(wanted, conversations, context.journal, counts)
-            if context.cluster is None:
-                for name in following.models if following else ():
-                    announce_model(parse_spec(str(used[name].asked)))
             now = {name: used[name] for name in group.models}
             await serve(now, source, conversations.follow, context, counts)
             if group.is_repeated:  # an earlier pass has counted them

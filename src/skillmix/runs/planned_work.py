@@ -8,7 +8,7 @@ from skillmix.catalog.combinations import Combination
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, step_cells
 from skillmix.experiment.step_base import Step
-from skillmix.models.specs import ModelSpec, parse_spec, provider_of
+from skillmix.models.specs import provider_of
 from skillmix.runs.progress import Work
 from skillmix.runs.students import settings_for, turns_of
 
@@ -91,13 +91,3 @@ def _kind(step: Step, experiment: Experiment) -> str:
     models += [model for name in step.grader_names if (model := experiment.graders[name].asked)]
     names = {"here" if provider_of(model).is_in_process else model for model in models}
     return f"calls: {', '.join(sorted(names))}"
-
-
-def first_model_here(step: Step, experiment: Experiment) -> ModelSpec | None:
-    """The first model that a step loads by the engine of this package; None if the model is not trained yet."""
-    for name in dict.fromkeys(step.student_names):
-        if name in experiment.students:
-            spec = parse_spec(experiment.students[name].model)
-            if provider_of(spec).is_engine:
-                return spec
-    return None

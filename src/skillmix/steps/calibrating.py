@@ -15,8 +15,7 @@ from skillmix.calls import GenerateKey, Reply, imported_request
 from skillmix.errors import Interrupted
 from skillmix.experiment.costs import load_prices, tokens_in
 from skillmix.experiment.plan import settings_by_model
-from skillmix.models.local.model import check_chat_template
-from skillmix.models.local.resident import MODELS
+from skillmix.models.local.model import MODELS, check_chat_template
 from skillmix.models.specs import parse_spec, provider_of
 from skillmix.runs.budget import LimitedBudget, Task
 from skillmix.runs.calling import StepContext, serve

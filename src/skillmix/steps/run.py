@@ -21,10 +21,10 @@ from skillmix.experiment.costs import load_prices, price_warnings
 from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.plan import Settings, graded_cells, settings_by_model
 from skillmix.experiment.step_base import Step
-from skillmix.models.local.resident import MODELS
+from skillmix.models.local.model import MODELS
 from skillmix.models.ray import Placement, ray_cluster
 from skillmix.models.servers.managed import keeping_servers
-from skillmix.models.specs import announce_model, parse_spec
+from skillmix.models.specs import parse_spec
 from skillmix.render import duration, listed, name_hint
 from skillmix.runs.batches.step_batches import USUAL, BatchWishes, forget_batches, hold_submitted
 from skillmix.runs.budget import LimitedBudget
@@ -32,7 +32,6 @@ from skillmix.runs.calling import StepContext
 from skillmix.runs.finished.manifest import invocation_facts
 from skillmix.runs.finished.step_records import FinishedSteps, StepRecord, journal_state
 from skillmix.runs.past_calls import PastCalls
-from skillmix.runs.planned_work import first_model_here
 from skillmix.runs.progress import NO_PROGRESS, RunProgress, Work, say
 from skillmix.runs.run import Run, new_run
 from skillmix.runs.students import with_trained
@@ -235,8 +234,6 @@ def run_checked(
         return replace(at_once, seconds=time.monotonic() - started)
     check_packages(experiment, steps, run, calls_here=not on_ray)
     fetch_from_hub(experiment, catalog, steps, run)
-    if not on_ray:  # workers have their own models
-        _begin_to_load(experiment, steps, run)
     checks = (
         *plan_checks(experiment, catalog, steps, run),
         *file_checks(experiment, catalog, steps, run),
@@ -285,32 +282,6 @@ def run_checked(
     )
 
 
-def _begin_to_load(experiment: Experiment, steps: Sequence[Step], run: Run) -> None:
-    """Begin to load what the first step that is not finished needs in this process, while the run is prepared."""
-    first = next((step for step in steps if run.finished.record(step.name) is None), None)
-    if first is None:
-        return
-    spec = first_model_here(first, with_trained(experiment, run))
-    if spec is not None:
-        MODELS.read_ahead(spec)
-    later_trains = any(step.trains_model and run.finished.record(step.name) is None for step in steps)
-    if spec is not None and later_trains and MODELS.process() is not None:
-        # This process has little to do while the other one loads, and trains on a GPU, where updates are compiled.
-        MODELS.read_ahead(None, modules=("skillmix.training.job_run", "torch._inductor.compile_fx"))
-    elif first.trains_model:
-        MODELS.read_ahead(None, modules=("skillmix.training.job_run",))
-
-
-def _announce_next(steps: Sequence[Step], step: Step, context: StepContext) -> None:
-    """Let the model of the next step be read while this step ends; training needs the memory and trains that model."""
-    following = steps[steps.index(step) + 1 :]
-    spec = first_model_here(following[0], context.experiment) if following and not step.trains_model else None
-    if spec is not None and context.cluster is None:
-        announce_model(spec)
-        if not step.makes_calls:
-            MODELS.read_announced()
-
-
 def planned_work(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> list[Work]:
     """The steps that the progress bar shows, each with the calls that it plans."""
     works = [(kind_of(step), kind_of(step).work(step, experiment, catalog, run)) for step in steps]
@@ -356,7 +327,6 @@ def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -
         started = time.monotonic()
         kind.prepare(step, now)
         depends_on = dependencies_of(step, now)
-        _announce_next(steps, step, now)
         may_go_on = kind.run(step, now, result)
         seconds = time.monotonic() - started
         if may_go_on:

@@ -15,8 +15,7 @@ from skillmix.experiment.step_base import student_name
 from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep
 from skillmix.files import json_object
 from skillmix.models.lineage_files import LINEAGE_FILE, read_model_file
-from skillmix.models.local.importing import before_torch
-from skillmix.models.local.resident import MODELS, free_device_memory
+from skillmix.models.local.model import MODELS, free_device_memory
 from skillmix.models.providers import LOCAL_PACKAGES
 from skillmix.models.servers.managed import stop_servers
 from skillmix.runs.calling import StepContext
@@ -160,11 +159,10 @@ def train_step(
     if is_first_rank():
         _begin(job, identity)
     lessons = read_lessons(job.sources, validation_share=step.validation_share)
-    before_torch()
     from skillmix.training.job_run import run_training
 
     stop_servers()
-    MODELS.make_room()
+    MODELS.drop()
     try:
         run_training(job, lessons, progress)
     finally:

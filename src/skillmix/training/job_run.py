@@ -12,7 +12,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaFor
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import load_experiment
 from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep, weights_format
-from skillmix.models.bf16_trial import require_bf16
 from skillmix.models.checkpoints import checkpoint_of
 from skillmix.models.local.loading import load_for_training, read_tokenizer, training_device
 from skillmix.models.shapes import CopiedShape, ModelShape, shape_of
@@ -180,8 +179,6 @@ def run_training(job: Job, lessons: Lessons, progress: RunProgress) -> None:
     step = job.step
     device = training_device()
     weights = weights_format(step.precision)
-    if device == "cpu" and weights == "bfloat16":
-        require_bf16()
     tokenizer, ends = base_tokenizer(job.base, lessons.train)
     encoder = Encoder(tokenizer, end_ids=ends, chat_format=step.format)
     data, recipe = _data_and_recipe(job, encoder, lessons)

@@ -1,0 +1,12 @@
+"""Models in this process, by transformers and by an engine for many short texts: see "Models in this process" in the docs.
+
+The variables below must be set before torch is imported, and users may set others.
+"""
+
+import os
+
+# Threads that spin long while they wait for each other make a busy machine many times slower; threads that do not
+# spin at all make an idle machine half as fast.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+# Some processors advertise AMX and end the process at the first bfloat16 product with it.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")

@@ -9,7 +9,6 @@ from typing import Any, Final
 from skillmix.calls import Message
 from skillmix.errors import UserError
 from skillmix.grading.answers import OPENING, is_thought_tag, opens_thought
-from skillmix.models.local.plain_templates import plain_or_none
 from skillmix.models.request_fields import TEMPLATE_OPTIONS
 
 _END_OF_PROMPT: Final = 16
@@ -35,8 +34,7 @@ class Renderer:
         self._shows_thoughts = any(map(is_thought_tag, self._special))
         self._inert = lru_cache(maxsize=4096)(self._with_inert_marks)
         self._decoded = tokenizer.backend_tokenizer.decode_batch
-        self._plain = plain_or_none(tokenizer.chat_template, self._by_template)
-        self._rendered = self._render if self._plain else lru_cache(maxsize=4096)(self._render)
+        self._rendered = lru_cache(maxsize=4096)(self._render)
 
     def tokens(
         self, conversations: Sequence[tuple[Message, ...]], extras: Sequence[str | None] = ()
@@ -72,24 +70,17 @@ class Renderer:
         return sorted({token for token in (*listed, self.tokenizer.eos_token_id) if token is not None})
 
     def _render(self, messages: tuple[Message, ...], extra: str | None) -> str:
-        turns = [(message.role, self._inert(message.content)) for message in messages]
+        turns = [{"role": message.role, "content": self._inert(message.content)} for message in messages]
         options = json.loads(extra).get(TEMPLATE_OPTIONS, {}) if extra else {}
         has_system = messages[0].role == "system"
         try:
-            if self._plain is not None and not options:
-                text = self._plain.text(turns)
-            else:
-                text = self._by_template([{"role": role, "content": content} for role, content in turns], **options)
+            text: str = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **options)
         except Exception as error:  # noqa: BLE001  # a template is untrusted code and may raise anything
             hint = _SYSTEM_HINT if has_system else "Check the template of this model."
             raise UserError(f"The chat template cannot render a conversation: {error}", hint=hint) from None
         # Some templates skip a system turn without an error.
-        if has_system and turns[0][1].strip() not in text:
+        if has_system and turns[0]["content"].strip() not in text:
             raise UserError(f"The chat template of {self._name} leaves out the system text.", hint=_SYSTEM_HINT)
-        return text
-
-    def _by_template(self, turns: list[dict[str, str]], **options: Any) -> str:
-        text: str = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **options)
         return text
 
     def _with_inert_marks(self, content: str) -> str:

@@ -7,28 +7,41 @@ twice.
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 
 from skillmix.calls import CallProblem, GenerateKey, Outcome, Reply, Request
+from skillmix.models.local.attention import CacheShape, prepared
 from skillmix.models.local.chat import Renderer
+from skillmix.models.local.cpu.cpu_cache import GRAIN, CpuCache, PromptPiece
 from skillmix.models.local.cpu.cpu_decoder import CpuDecoder
-from skillmix.models.local.cpu.flat_cache import GRAIN
 from skillmix.models.local.cpu.products import MOST_SLOTS
-from skillmix.models.local.decoder import Decoder, uniforms
-from skillmix.models.local.gpu.slot_length import roomy_length
-from skillmix.models.local.gpu_share import gpu_memory
-from skillmix.models.local.kv_cache import BLOCK, CacheShape, Chain, Match, SlotTable, chain_of
-from skillmix.models.local.starts import Start
-from skillmix.models.local.tokenising import DirectTokeniser, ThreadedTokeniser, Tokeniser
+from skillmix.models.local.gpu.gpu_decoder import GpuDecoder, SlotCache
+from skillmix.models.local.gpu.kernels import can_step
+from skillmix.models.local.sampling import DEFAULT_LIMIT, Start, start_of
+from skillmix.models.local.slots import BLOCK, Chain, Match, SlotTable, chain_of
 
 Done = Callable[[Request, Outcome], None]
+"""Takes a request with its outcome."""
 
-_STEPS: Final = {"cuda": 8, "cpu": 1}
-"""Steps between two checks for rows that have ended."""
+
+class _Pace(NamedTuple):
+    """How a generator works on a kind of device."""
+
+    steps: int
+    """Steps between two checks for rows that have ended."""
+    rows: int
+    """Rows that start or are delivered in one round at most; a GPU works on others meanwhile."""
+    grain: int
+    """Prompts are known by whole pieces of this many tokens."""
+
+
+_PACES: Final = {"cuda": _Pace(8, 768, 1), "cpu": _Pace(1, 64, GRAIN)}
+_TOKENISED: Final = 256
+"""Requests that are tokenised in one round on a GPU at most."""
 _PATIENCE: Final = 0.2
 _SHORT_PATIENCE: Final = 0.03
 """Seconds for which the slot of an ended row is kept for the next turn, while other rows run and while none does."""
@@ -38,11 +51,9 @@ _LENGTH_STEP: Final = 128
 """The length of a slot is a multiple of this many positions."""
 _LIMIT_STEP: Final = 64
 """The longest text of a decoder is a multiple of this many tokens."""
-_MAX_STARTS: Final = {"cuda": 768, "cpu": 64}
-"""Rows that start in one round; the device reads their prompts while the next round is prepared."""
-_MAX_ENDS: Final = {"cuda": 768, "cpu": 64}
-"""Ended rows that are delivered in one round; the device goes on with other rows meanwhile."""
-_DEFAULT_LIMIT: Final = 512
+_TYPICAL_LENGTH: Final = 1024
+_SHARE_OF_MEMORY: Final = 0.6
+"""The share of a GPU's memory that longer slots than necessary may take."""
 
 
 @dataclass(slots=True)
@@ -65,83 +76,65 @@ class _Row:
         return self.chain[known_blocks] if known_blocks < len(self.chain) else tuple(self.tokens)
 
 
+@dataclass(slots=True)
+class _StartingRows:
+    """The rows that start in one round."""
+
+    starts: list[Start] = field(default_factory=list)
+    copies: list[tuple[int, int, int]] = field(default_factory=list)
+    openings: set[object] = field(default_factory=set)
+    """Keys of the rows that start; another row with the same key waits until its next block has been read."""
+
+
 class Generator:
     """One model on one device; all methods must be called from one thread."""
 
     def __init__(
         self, model: Any, renderer: Renderer, *, slots: int, done: Done, ends: Sequence[int] | None = None
     ) -> None:
-        self._model = model
+        self._model = prepared(model)
         self._renderer = renderer
-        self._device: str = model.device.type
-        self._slots = slots if self._device == "cuda" else min(slots, MOST_SLOTS)
-        self._grain = 1 if self._device == "cuda" else GRAIN
-        """Prompts are known by whole pieces of this many tokens."""
-        self._done = done
+        self._is_gpu = model.device.type == "cuda"
+        self._pace = _PACES["cuda" if self._is_gpu else "cpu"]
+        self.slots = slots if self._is_gpu else min(slots, MOST_SLOTS)
+        self.done = done
         self._ends = renderer.ends(model) if ends is None else list(ends)
         self._longest: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        self._tokeniser = self._new_tokeniser()
+        self._new: deque[Request] = deque()
         self._ended: list[tuple[int, _Row, list[int]]] = []
         self._going_on: deque[_Row] = deque()
         self._fresh: deque[_Row] = deque()
         self._active: dict[int, _Row] = {}
         self._resting: dict[tuple[object, ...], int] = {}
         """The slots of conversations that may go on."""
-        self._counts = np.zeros(self._slots, dtype=np.int64)
-        self._decoder: Decoder | CpuDecoder | None = None
+        self._counts = np.zeros(0, dtype=np.int64)
+        """The number of tokens that each slot has written."""
+        self._decoder: GpuDecoder | CpuDecoder | None = None
         self._table = SlotTable(0)
         self.read_tokens = 0
         """Prompt tokens that no slot held and that were therefore read."""
         self._round_s = 0.0
         """Duration of the last round that wrote."""
 
-    def _new_tokeniser(self) -> Tokeniser:
-        return (ThreadedTokeniser if self._device == "cuda" else DirectTokeniser)(self._renderer)
-
-    def serve_next(self, renderer: Renderer, *, done: Done) -> None:
-        """Serve another model, whose weights have replaced those of the present model in memory.
-
-        Slots, captured steps and compiled modules stay; requests and cached prompts of the present model are dropped.
-        """
-        self._renderer, self._done = renderer, done
-        ends = renderer.ends(self._model)
-        if isinstance(self._decoder, Decoder) and ends == self._ends:
-            self._decoder.clear()
-        else:
-            # Captured steps compare tokens with the former ends. On a CPU nothing is captured.
-            self._decoder = None
-        self._ends = ends
-        self._tokeniser = self._new_tokeniser()
-        for queue in (self._ended, self._going_on, self._fresh, self._active):
-            queue.clear()
-        self.forget()
-        self._counts = np.zeros(self._slots, dtype=np.int64)
-
     def forget(self) -> None:
         """Drop the tokens of slots at rest, so that the second run of a benchmark cannot reuse the first."""
-        self._table = SlotTable(self._slots)
+        self._table = SlotTable(self.slots)
         self._resting.clear()
 
     @property
     def is_idle(self) -> bool:
         """Whether no request waits or runs."""
-        return self._tokeniser.is_empty and not (self._going_on or self._fresh or self._active or self._ended)
-
-    @property
-    def is_running_out(self) -> bool:
-        """Whether no request waits and most slots are free."""
-        is_waiting = not self._tokeniser.is_empty or self._going_on or self._fresh
-        return not is_waiting and 2 * len(self._active) < self._slots
+        return not (self._new or self._going_on or self._fresh or self._active or self._ended)
 
     def add(self, requests: Sequence[Request]) -> None:
-        """Add requests; they are tokenised while the device works."""
-        self._tokeniser.add(requests)
+        """Add requests."""
+        self._new.extend(requests)
 
     def work(self) -> None:
         """Do one round: start waiting rows, write some tokens, deliver ended rows."""
         begun = time.monotonic()
         try:
-            if not self._active or self._device != "cuda":
+            if not self._active or not self._is_gpu:
                 self._deliver()
             self._queue_new()
             self._start_waiting()
@@ -151,18 +144,19 @@ class Generator:
             elif self._fresh or self._going_on:
                 time.sleep(_SHORT_PATIENCE / 10)
         except torch.OutOfMemoryError:
-            if self._slots == 1:
+            if self.slots == 1:
                 raise
             self._shrink()
 
     def _queue_new(self) -> None:
-        """Queue the requests that are tokenised by now; a prompt that is too long is answered at once."""
-        has_nothing_else = not (self._active or self._going_on or self._fresh)
-        for request, tokens in self._tokeniser.take(wait=has_nothing_else):
-            limit = request.decoding.max_tokens or _DEFAULT_LIMIT
-            if self._longest is not None and len(tokens) + limit > self._longest:
-                detail = f"{len(tokens)} tokens, {limit} more to write, and the model allows {self._longest}"
-                self._done(request, CallProblem("failed", "prompt too long", detail, is_free=True))
+        """Tokenise new requests and queue them; a prompt that is too long is answered at once."""
+        count = min(len(self._new), _TOKENISED) if self._is_gpu else len(self._new)
+        requests = [self._new.popleft() for _ in range(count)]
+        prompts = self._renderer.tokens([r.messages for r in requests], [r.decoding.extra for r in requests])
+        for request, tokens in zip(requests, prompts, strict=True):
+            limit = request.decoding.max_tokens or DEFAULT_LIMIT
+            if problem := length_problem(len(tokens), limit, longest=self._longest):
+                self.done(request, problem)
                 continue
             row = _Row(request, tokens, chain_of(tokens), limit)
             (self._fresh if self._own_slot(row) is None else self._going_on).append(row)
@@ -177,13 +171,13 @@ class Generator:
 
     def _shrink(self) -> None:
         """Halve the slots; rows start again and write the same texts, since a seed decides all random numbers."""
-        self._slots //= 2
+        self.slots //= 2
         self._fresh.extendleft([*self._active.values(), *self._going_on])
         self._active.clear()
         self._going_on.clear()
         self._deliver_all()
         self._decoder = None
-        if self._device == "cuda":
+        if self._is_gpu:
             torch.cuda.empty_cache()
 
     def _start_waiting(self) -> None:
@@ -193,14 +187,13 @@ class Generator:
         starting = _StartingRows()
         for queue in (self._going_on, self._fresh):
             later: list[_Row] = []
-            while queue and self._assign(queue[0], starting, later):
+            while queue and self._assign(queue[0], decoder, starting, later):
                 queue.popleft()
             queue.extendleft(reversed(later))
         if not starting.starts:
             return
         if starting.copies:
-            sources, targets, lengths = zip(*starting.copies, strict=True)
-            decoder.copy(sources, targets, lengths=lengths)
+            decoder.copy(starting.copies)
         decoder.start(starting.starts)
         for start in starting.starts:
             row = self._active[start.slot]
@@ -208,56 +201,57 @@ class Generator:
             self._counts[start.slot] = 1
         self.read_tokens += sum(len(start.tokens) - start.known for start in starting.starts)
 
-    def _fitting_decoder(self) -> Decoder | CpuDecoder | None:
+    def _fitting_decoder(self) -> GpuDecoder | CpuDecoder | None:
         """The decoder; None while rows run and a waiting row needs longer slots, for which a new decoder is made."""
-        waiting = [*self._going_on, *self._fresh] if self._decoder is None else self._too_long()
+        before = self._decoder
+        waiting = [*self._going_on, *self._fresh]
+        if before is not None:
+            firsts = [queue[0] for queue in (self._going_on, self._fresh) if queue]
+            waiting = [row for row in firsts if not _fits(row, before)]
         if not waiting:
-            return self._decoder
+            return before
         if self._active:
             return None
         self._deliver_all()
-        before = self._decoder
         longest = max([row.limit for row in waiting] + ([before.longest] if before else []))
         length = max([len(row.tokens) + row.limit for row in waiting] + ([before.length] if before else []))
-        self._decoder = before = None
-        if self._device == "cuda":
+        self._decoder = before = None  # its memory is free before the next one takes some
+        if self._is_gpu:
             length = self._with_room(length)
         length = -(-length // _LENGTH_STEP) * _LENGTH_STEP
         # Some room, so that another student with a slightly higher limit does not need a new decoder.
         longest = -(-longest // _LIMIT_STEP) * _LIMIT_STEP
-        if self._device != "cuda":
+        if not self._is_gpu:
             # Room for the next turn: longer slots could only be made when no row runs, and would hold nothing.
             length = longest = 2 * length
-        kind = Decoder if self._device == "cuda" else CpuDecoder
-        self._decoder = kind(self._model, slots=self._slots, length=length, longest=longest, ends=self._ends)
-        self._table = SlotTable(self._slots)
-        self._resting.clear()
-        self._counts = np.zeros(self._slots, dtype=np.int64)
+        kind = GpuDecoder if self._is_gpu else CpuDecoder
+        self._decoder = kind(self._model, slots=self.slots, length=length, longest=longest, ends=self._ends)
+        self._counts = np.zeros(self.slots, dtype=np.int64)
+        self.forget()
         return self._decoder
 
     def _with_room(self, length: int) -> int:
-        _, memory = gpu_memory()
-        return roomy_length(length, CacheShape(self._model), slots=self._slots, memory=memory, limit=self._longest)
+        """A length with room for later turns and longer prompts, if the memory of the GPU allows it.
 
-    def _too_long(self) -> list[_Row]:
-        decoder = self._decoder
-        assert decoder is not None
-        firsts = [queue[0] for queue in (self._going_on, self._fresh) if queue]
-        return [r for r in firsts if len(r.tokens) + r.limit > decoder.length or r.limit > decoder.longest]
+        Slots that become too short are expensive: all rows must end before longer ones are made, no prompt is known any
+        more, and everything is captured again.
+        """
+        roomy = max(_TYPICAL_LENGTH, 3 * length // 2)
+        if self._longest is not None:
+            roomy = min(roomy, self._longest)
+        size = self.slots * roomy * CacheShape(self._model).bytes_per_token
+        _, memory = torch.cuda.mem_get_info()
+        return max(length, roomy) if size <= _SHARE_OF_MEMORY * memory else length
 
-    def _assign(self, row: _Row, starting: "_StartingRows", later: list[_Row]) -> bool:
+    def _assign(self, row: _Row, decoder: GpuDecoder | CpuDecoder, starting: _StartingRows, later: list[_Row]) -> bool:
         """Assign a slot to a row, or leave the row for a later round; False if there is no free slot."""
-        decoder = self._decoder
-        assert decoder is not None
-        if len(row.tokens) + row.limit > decoder.length or row.limit > decoder.longest:
-            return False
-        if len(starting.starts) >= _MAX_STARTS[self._device]:
+        if not _fits(row, decoder) or len(starting.starts) >= self._pace.rows:
             return False
         match = self._own_slot(row) or self._table.find(row.tokens, row.chain)
         known = match.length if match else 0
-        known -= known % self._grain
+        known -= known % self._pace.grain
         opening = row.opening(known // BLOCK)
-        if opening in starting.openings and self._device == "cuda":
+        if opening in starting.openings and self._is_gpu:
             later.append(row)
             return True
         slot = self._slot_for(match)
@@ -268,10 +262,10 @@ class Generator:
         if match and match.slot != slot:
             starting.copies.append((match.slot, slot, known))
         self._active[slot] = row
-        if self._device != "cuda":
+        if not self._is_gpu:
             # Prompts are read in order there, so a row of this round can share the beginning of another.
             self._table.set(slot, self._exact(row.tokens), row.chain)
-        starting.starts.append(_start_of(row, slot, known))
+        starting.starts.append(start_of(row.request, row.tokens, slot=slot, known=known))
         return True
 
     def _slot_for(self, match: Match | None) -> int | None:
@@ -283,7 +277,7 @@ class Generator:
 
     def _exact(self, tokens: list[int]) -> list[int]:
         """The tokens that other rows may reuse: on a CPU only whole pieces, which are the same to the last bit."""
-        return tokens[: len(tokens) - len(tokens) % self._grain]
+        return tokens[: len(tokens) - len(tokens) % self._pace.grain]
 
     def _can_be_taken(self, match: Match) -> bool:
         """Whether a row takes over a matching slot; a row that shares only a small part of it copies that part."""
@@ -292,10 +286,9 @@ class Generator:
     def _write(self) -> None:
         decoder = self._decoder
         assert decoder is not None
-        longest_row = max(len(row.tokens) + int(self._counts[slot]) for slot, row in self._active.items())
         with_top_p = any(row.request.decoding.top_p is not None for row in self._active.values())
-        decoder.run(_STEPS[self._device], rows=max(self._active) + 1, longest_row=longest_row, with_top_p=with_top_p)
-        # While the device works on these steps, deliver the rows that ended before them.
+        decoder.run(self._pace.steps, rows=max(self._active) + 1, with_top_p=with_top_p)
+        # While a GPU works on these steps, deliver the rows that ended before them.
         self._deliver()
         self._queue_new()
         self._counts, is_active = decoder.progress()
@@ -303,7 +296,7 @@ class Generator:
         if ended:
             for slot, written in zip(ended, decoder.written(ended), strict=True):
                 self._ended.append((slot, self._active.pop(slot), written[: self._counts[slot]].tolist()))
-        if self._device != "cuda":
+        if not self._is_gpu:
             # A step has ended here, so a reply that waits for the next step gains nothing and delays its next turn.
             self._deliver()
 
@@ -312,45 +305,80 @@ class Generator:
             self._deliver()
 
     def _deliver(self) -> None:
-        limit = _MAX_ENDS[self._device]
-        ended, self._ended = self._ended[:limit], self._ended[limit:]
+        ended, self._ended = self._ended[: self._pace.rows], self._ended[self._pace.rows :]
         now = time.monotonic()
         for slot, row, tokens in ended:
             # The last token was written but never read, so the slot does not hold it.
-            known = [*row.tokens, *tokens[:-1]] if self._device == "cuda" else self._exact(row.tokens)
+            known = [*row.tokens, *tokens[:-1]] if self._is_gpu else self._exact(row.tokens)
             self._table.rest(slot, known, chain_of(known, row.chain), now=now)
             self._resting[row.conversation] = slot
-        texts = self._renderer.texts([tokens[:-1] if tokens[-1] in self._ends else tokens for _, _, tokens in ended])
-        for (_, row, tokens), text in zip(ended, texts, strict=True):
-            self._done(row.request, self._reply(row, tokens, text))
+        written = [(row.tokens, tokens) for _, row, tokens in ended]
+        for (_, row, _), reply in zip(ended, replies(self._renderer, written, self._ends), strict=True):
+            self.done(row.request, reply)
 
-    def _reply(self, row: _Row, tokens: list[int], text: str) -> Reply:
-        return Reply(
-            text=self._renderer.opening(row.tokens) + text,
-            finish="stop" if tokens[-1] in self._ends else "length",
-            input_tokens=len(row.tokens),
+
+_TRIED_TOKENS: Final = 9
+_TOLERANCE: Final = {"cuda": 0.05, "cpu": 1e-3}
+"""The largest relative difference of the results with and without slots; bfloat16 rounds more."""
+
+
+@torch.inference_mode()  # type: ignore[untyped-decorator]
+def can_write(model: Any) -> bool:
+    """Whether a `Generator` can serve a model: a trial, since an architecture may do anything between its layers.
+
+    Experts are left to transformers: their products are no linear layers, and no graph captures the choice among them.
+    """
+    device = model.device.type
+    has_experts = any("expert" in name for name, _ in model.named_modules())
+    if device not in _TOLERANCE or has_experts or not getattr(model, "_supports_attention_backend", False):
+        return False
+    before = model.config._attn_implementation
+    try:
+        shape = CacheShape(model)
+        if device == "cuda" and not can_step(head_size=shape.head_size, groups=shape.groups):
+            return False
+        tokens = torch.arange(_TRIED_TOKENS, device=model.device)[None]
+        decoder = model.get_decoder()
+        wanted = decoder(input_ids=tokens, use_cache=False).last_hidden_state
+        prepared(model)
+        cache: SlotCache | CpuCache
+        if device == "cuda":
+            cache = SlotCache(shape, slots=1, length=_TRIED_TOKENS)
+            cache.packed_tokens(torch.tensor([[0, _TRIED_TOKENS, 0, 0]], dtype=torch.int32, device=model.device))
+        else:
+            cache = CpuCache(shape, slots=1, length=_TRIED_TOKENS)
+            cache.lay_out([], [], [PromptPiece(0, 0, _TRIED_TOKENS)])
+        found = decoder(input_ids=tokens, position_ids=tokens, past_key_values=cache, use_cache=True).last_hidden_state
+        difference = (found.float() - wanted.float()).norm() / wanted.float().norm()
+        if difference < _TOLERANCE[device]:
+            return True
+    except Exception:  # noqa: BLE001  # whatever an architecture does with a cache that it does not know
+        pass
+    model.set_attn_implementation(before)
+    return False
+
+
+def _fits(row: _Row, decoder: GpuDecoder | CpuDecoder) -> bool:
+    return len(row.tokens) + row.limit <= decoder.length and row.limit <= decoder.longest
+
+
+def length_problem(tokens: int, limit: int, *, longest: int | None) -> CallProblem | None:
+    """The problem of a prompt that leaves too little room for its text in a model of `longest` positions."""
+    if longest is None or tokens + limit <= longest:
+        return None
+    detail = f"{tokens} tokens, {limit} more to write, and the model allows {longest}"
+    return CallProblem("failed", "prompt too long", detail, is_free=True)
+
+
+def replies(renderer: Renderer, written: Sequence[tuple[list[int], list[int]]], ends: Sequence[int]) -> list[Reply]:
+    """The replies of rows, given as the tokens of their prompts and of their texts."""
+    texts = renderer.texts([tokens[:-1] if tokens[-1] in ends else tokens for _, tokens in written])
+    return [
+        Reply(
+            text=renderer.opening(prompt) + text,
+            finish="stop" if tokens[-1] in ends else "length",
+            input_tokens=len(prompt),
             output_tokens=len(tokens),
         )
-
-
-class _StartingRows:
-    """The rows that start in one round."""
-
-    def __init__(self) -> None:
-        self.starts: list[Start] = []
-        self.copies: list[tuple[int, int, int]] = []
-        self.openings: set[object] = set()
-        """Keys of the rows that start; another row with the same key waits until its next block has been read."""
-
-
-def _start_of(row: _Row, slot: int, known: int) -> Start:
-    decoding = row.request.decoding
-    return Start(
-        slot=slot,
-        tokens=row.tokens,
-        known=known,
-        numbers=uniforms(row.request.seed or 0, row.limit),
-        temperature=1.0 if decoding.temperature is None else decoding.temperature,
-        top_p=decoding.top_p,
-        limit=row.limit,
-    )
+        for (prompt, tokens), text in zip(written, texts, strict=True)
+    ]

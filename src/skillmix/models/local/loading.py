@@ -1,39 +1,24 @@
 """Load a checkpoint folder and its LoRA adapters into memory: safetensors only, and no code of others.
 
-Adapters are merged into the weights, so that a tuned model runs as fast as its base. `read_stored` and
-`replace_weights` put another checkpoint into a loaded model of the same architecture; its parameters stay where they
-are on a GPU, so that captured steps remain valid.
+Adapters are merged into the weights, so that a tuned model runs as fast as its base.
 """
 
-import json
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
 import torch
 from safetensors.torch import load_file
-from transformers import (
-    AttentionInterface,
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    GenerationConfig,
-    PreTrainedModel,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging
 
 from skillmix.errors import UserError
 from skillmix.files import json_object
-from skillmix.models.checkpoints import SERVE_IT, Checkpoint, parameters_in, serving_fault
+from skillmix.models.checkpoints import Checkpoint, parameters_in
 from skillmix.models.local.chat import Renderer
-from skillmix.models.local.gpu_share import claim_share
-from skillmix.models.local.importing import without_compiler
-from skillmix.models.local.kv_cache import ATTENTION, slot_attention
-from skillmix.models.local.strangers import reading_weights, some_of
-
-AttentionInterface.register(ATTENTION, slot_attention)
 
 
 class Loaded(NamedTuple):
@@ -43,21 +28,16 @@ class Loaded(NamedTuple):
     renderer: Renderer
 
 
-def writing_device() -> str:
-    """The device on which this process writes: the first GPU, or the CPU."""
-    return os.environ.get("SKILLMIX_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
-
-
 def load(checkpoint: Path | Checkpoint, *, device: str | None = None) -> Loaded:
-    """Load a model onto the GPU in bfloat16 where there is one, else onto the CPU in float32."""
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if device == "cuda":
-        claim_share()
-    # bfloat16 is slower on most CPUs, and kills the process on some that claim to support it.
+    """Load a model onto a GPU in bfloat16 where there is one, else onto the CPU or Apple's GPU in float32."""
+    mps = getattr(torch.backends, "mps", None)
+    free = "cuda" if torch.cuda.is_available() else "mps" if mps is not None and mps.is_available() else "cpu"
+    device = device or os.environ.get("SKILLMIX_DEVICE") or free
+    # bfloat16 is slower on most CPUs.
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     model, tokenizer = read_checkpoint(checkpoint, dtype=dtype, device=device)
     name = str(checkpoint.base if isinstance(checkpoint, Checkpoint) else checkpoint)
-    return Loaded(prepared(model, name=name), Renderer(tokenizer, name=name))
+    return Loaded(model.eval().requires_grad_(False), Renderer(tokenizer, name=name))
 
 
 def load_for_training(checkpoint: Checkpoint, *, device: str, is_fp32: bool) -> Any:
@@ -95,7 +75,8 @@ _CHECKPOINT_HINT: Final = (
 
 def training_device() -> str:
     """The device on which this process trains: its own GPU under torchrun, the first GPU, or the CPU."""
-    device = os.environ.get("SKILLMIX_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
+    own = os.environ.get("SKILLMIX_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = "cpu" if own == "mps" else own  # writing is tried there, training is not
     rank = os.environ.get("LOCAL_RANK")
     return f"cuda:{rank}" if device == "cuda" and rank is not None else device
 
@@ -114,7 +95,7 @@ def read_checkpoint(checkpoint: Path | Checkpoint, *, dtype: torch.dtype | str, 
     with reading_weights(folders.base, hint=_CHECKPOINT_HINT):
         config = AutoConfig.from_pretrained(folders.base, trust_remote_code=False)
         _refuse_absurd_sizes(config, folders.base)
-        with _ONE_AT_A_TIME, without_compiler():
+        with _ONE_AT_A_TIME:
             PreTrainedModel.tie_weights = _TIE_WEIGHTS  # a load outside this lock may have left its replacement
             model, report = AutoModelForCausalLM.from_pretrained(
                 folders.base,
@@ -183,17 +164,6 @@ _SIZES: Final = {
 """Sizes in a config.json, with bounds far above those of any real model."""
 _MAX_DESCRIBED_PER_STORED: Final = 16
 """A stored number may hold several quantised weights."""
-
-
-def prepared(model: Any, *, name: str) -> Any:
-    """Prepare a model for generation in slots; an error if its attention does not allow that."""
-    fault = serving_fault(model.config.to_dict())
-    if not getattr(model, "_supports_attention_backend", False):
-        fault = "has its own implementation of attention"
-    if fault:
-        raise UserError(f"{name} {fault}.", hint=SERVE_IT)
-    model.set_attn_implementation(ATTENTION)
-    return model.eval().requires_grad_(False)
 
 
 _PREFIX: Final = "base_model.model."
@@ -290,98 +260,37 @@ def _factors(folder: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     return factors
 
 
-_NOT_ABOUT_WEIGHTS: Final = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
-"""Settings of a config.json in which two models of one architecture may differ."""
-_PLAIN: Final = (torch.float32, torch.bfloat16, torch.float16)
-"""Number formats that can be copied into a parameter as they are; others are quantised."""
+_SHOWN: Final = 3
+_LONGEST_REASON: Final = 300
+_PANIC: Final = "PanicException"
+"""What libraries written in Rust raise; it is not an `Exception`, and it cannot be imported."""
 
 
-class StoredModel(NamedTuple):
-    """A checkpoint in the memory of the host."""
+@contextmanager
+def reading_weights(source: Path, *, hint: str = "The file is damaged; fetch or save it again.") -> Iterator[None]:
+    """Turn whatever a library raises while it reads an untrusted file into a `UserError`."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # noqa: BLE001  # every library has its own exceptions, and a file can provoke any of them
+        raise _unreadable(source, error, hint) from None
+    except BaseException as error:
+        if type(error).__name__ != _PANIC:
+            raise
+        raise _unreadable(source, error, hint) from None
 
-    checkpoint: Checkpoint
-    config: Any
-    generation_config: Any
-    tokenizer: Any
-    weights: dict[str, torch.Tensor]
-    """The base's weights, by the names of the files; the adapters are not merged."""
+
+def _unreadable(source: Path, error: BaseException, hint: str) -> UserError:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return UserError(f"{source} cannot be loaded: {lines[0][:_LONGEST_REASON]}", hint=hint)
 
 
-def read_stored(checkpoint: Checkpoint, *, is_pinned: bool) -> StoredModel:
-    """Read a checkpoint; pinned weights can be sent to a GPU at its full speed.
+def some_of(names: Sequence[str]) -> str:
+    """The first few of many names, with their number.
 
-    Any error may be raised: loading the checkpoint in the ordinary way gives the user a better one.
+    >>> some_of(["a", "b", "c", "d"])
+    'a, b, c and 1 more (4 in all)'
     """
-    checkpoint.check_adapters()
-    base = checkpoint.base
-    config = AutoConfig.from_pretrained(base, trust_remote_code=False)
-    weights: dict[str, torch.Tensor] = {}
-    for file in _weight_files(base):
-        weights.update(load_file(file))
-    if is_pinned:
-        weights = {name: tensor.pin_memory() for name, tensor in weights.items()}
-    if (base / "generation_config.json").is_file():
-        generation = GenerationConfig.from_pretrained(base)
-    else:
-        generation = GenerationConfig.from_model_config(config)
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint.tokenizer, trust_remote_code=False)
-    return StoredModel(checkpoint, config, generation, tokenizer, weights)
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    """The files that transformers would read; a folder may hold other safetensors files."""
-    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if whole.is_file():
-        return [whole]
-    shards: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-    return [folder / name for name in sorted(set(shards.values()))]
-
-
-def fits(model: Any, stored: StoredModel) -> bool:
-    """Whether a checkpoint has exactly the weights of a loaded model, and settings that compute the same way."""
-    return (
-        not holds_copies(model)
-        and _settings(model.config) == _settings(stored.config)
-        and _has_same_tensors(model, stored.weights)
-    )
-
-
-def holds_copies(model: Any) -> bool:
-    """Whether modules were replaced by ones with copies of the weights, as on a CPU: no other weights fit then."""
-    return model.device.type == "cpu" and any("forward" in vars(module) for module in model.modules())
-
-
-def replace_weights(model: Any, stored: StoredModel) -> None:
-    """Put a checkpoint's weights, with its adapters merged, into a model that they fit.
-
-    If this fails, the weights are a mixture, and the model must not be used any more.
-    """
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    with torch.no_grad():
-        for name, tensor in stored.weights.items():
-            parameter = parameters[name]
-            if parameter.device.type == "cpu":
-                # As in a model that is loaded anew: the memory of the file itself if no conversion is necessary.
-                parameter.data = tensor.to(parameter.dtype)
-            else:
-                parameter.copy_(tensor, non_blocking=True)
-    if model.device.type == "cuda":
-        torch.cuda.synchronize()
-    for adapter in stored.checkpoint.adapters:
-        merge_adapter(model, adapter)
-    model.generation_config = stored.generation_config
-
-
-def _settings(config: Any) -> dict[str, Any]:
-    return {name: value for name, value in config.to_dict().items() if name not in _NOT_ABOUT_WEIGHTS}
-
-
-def _has_same_tensors(model: Any, weights: dict[str, torch.Tensor]) -> bool:
-    """Whether each parameter gets exactly one tensor of its shape; tied parameters are one parameter."""
-    by_name = dict(model.named_parameters(remove_duplicate=False))
-    if any(name not in by_name or by_name[name].shape != tensor.shape for name, tensor in weights.items()):
-        return False
-    if any(tensor.dtype not in _PLAIN for tensor in weights.values()):
-        return False
-    filled = [id(by_name[name]) for name in weights]
-    return len(filled) == len(set(filled)) and set(filled) == {id(parameter) for parameter in by_name.values()}
+    shown = ", ".join(names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more ({len(names)} in all)"

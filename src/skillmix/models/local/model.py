@@ -1,24 +1,24 @@
-"""`local:PATH` and `bundled:NAME`: a model that works in a thread of this process, or in a process of its own."""
+"""`local:PATH` and `bundled:NAME`: a model that works in a thread of this process, or in a second process on a GPU."""
 
 import asyncio
+import gc
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from skillmix.calls import CallProblem, Limits, Message, Outcome, Request
-from skillmix.models.checkpoints import checkpoint_of
-from skillmix.models.local.apart.model_process import RemoteWork
-from skillmix.models.local.gpu_share import gpu_memory
-from skillmix.models.local.importing import before_torch
-from skillmix.models.local.resident import MODELS
+from skillmix.errors import LOG
+from skillmix.models.checkpoints import FileStates, checkpoint_of, parameters_in
+from skillmix.models.local.apart import ModelProcess, Put, RemoteWork, has_gpu
 from skillmix.models.specs import ModelOptions, ModelSpec, require_packages
 
 if TYPE_CHECKING:
+    from skillmix.models.local.batched import BatchedGenerator
     from skillmix.models.local.generator import Generator
 
 _CPU_SLOTS: Final = (8, 32)
@@ -26,15 +26,15 @@ _CPU_SLOTS: Final = (8, 32)
 _CPU_CACHE_BYTES: Final = 2 << 30
 _SHARE_OF_MEMORY: Final = 0.6
 _MAX_SLOTS: Final = 2048
+_BATCH: Final = {"cuda": 64, "cpu": 8}
+"""Conversations at once of a model that writes by `generate`."""
 _TYPICAL_LENGTH: Final = 1024
 _QUICKLY_HASHED: Final = 2 << 30
 """Bytes of weights that a probe hashes; the hash of a larger model is checked when it is loaded."""
-
-_SOON: Final = 1.0
-"""Seconds in which the first requests arrive; a model with free slots after that is running out of requests."""
-
+_LARGE: Final = 1_000_000_000
+"""Weights from which on vLLM is faster on a GPU."""
 _TURN: Final = 0.0002
-"""Seconds after which another thread of the process may go on."""
+"""Seconds after which another thread of the process may run."""
 
 _Result = tuple[Request, Outcome]
 
@@ -59,6 +59,122 @@ class _Results:
             self.waiting.put_nowait(self._ready.popleft())
 
 
+@dataclass(slots=True)
+class _LoadedModel:
+    """A model in memory, with the state of the files that its weights are from."""
+
+    files: FileStates
+    concurrency: int | None
+    generator: "Generator | BatchedGenerator"
+
+
+class ModelKeeper:
+    """Keeps the last model of a run for the next step that uses it, and the process in which models write on a GPU."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks = 0
+        self._kept: _LoadedModel | None = None
+        self._process: ModelProcess | None = None
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Keep the last model inside this block, and nothing outside of it."""
+        with self._lock:
+            self._blocks += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._blocks -= 1
+            if not self._blocks:
+                self.drop()
+                if self._process is not None:
+                    self._process.close()
+                    self._process = None
+
+    def process(self) -> ModelProcess | None:
+        """The process in which models work; None if they work in this one."""
+        if not self._blocks or not has_gpu():
+            return None
+        with self._lock:
+            if self._process is None or self._process.is_lost:
+                self._process = ModelProcess()
+            return self._process
+
+    def drop(self) -> None:
+        """Free the memory of the kept model, before training for instance."""
+        if self._process is not None:
+            self._process.drop()
+        with self._lock:
+            had_model, self._kept = self._kept is not None, None
+        if had_model:
+            free_device_memory()
+
+    def take(self, spec: ModelSpec, concurrency: int | None) -> _LoadedModel:
+        """The model of a spec: the kept one, if it has the same files, or one that is loaded after that is dropped."""
+        require_packages(spec)
+        checkpoint = checkpoint_of(spec)
+        files = checkpoint.file_states()
+        with self._lock:
+            kept, self._kept = self._kept, None
+        if kept and (kept.files, kept.concurrency) == (files, concurrency):
+            return kept
+        if kept is not None:
+            kept = None
+            free_device_memory()
+        from skillmix.models.local.loading import load
+
+        model, renderer = load(checkpoint)
+        return _LoadedModel(files, concurrency, _generator(model, renderer, concurrency, name=str(spec)))
+
+    def keep(self, model: _LoadedModel) -> None:
+        """Keep a model that is not used at present."""
+        with self._lock:
+            self._kept = model if self._blocks else None
+
+
+def _generator(model: Any, renderer: Any, concurrency: int | None, *, name: str) -> "Generator | BatchedGenerator":
+    from skillmix.models.local.batched import BatchedGenerator
+    from skillmix.models.local.generator import Generator, can_write
+
+    kind: type[Generator] | type[BatchedGenerator] = Generator
+    if not can_write(model):
+        kind = BatchedGenerator
+        LOG.warning(
+            f"{name} writes by `generate` of transformers, which is slower than vllm:MODEL for its architecture."
+        )
+    is_batched = kind is BatchedGenerator
+    slots = concurrency or (_BATCH.get(model.device.type, 8) if is_batched else slots_for(model))
+    return kind(model, renderer, slots=slots, done=lambda request, outcome: None)
+
+
+def slots_for(model: Any) -> int:
+    """The number of conversations at once: on a GPU as many as fit into its memory, on a CPU a few."""
+    import torch
+
+    from skillmix.models.local.attention import CacheShape
+
+    bytes_per_slot = CacheShape(model).bytes_per_token * _TYPICAL_LENGTH
+    if model.device.type != "cuda":
+        least, most = _CPU_SLOTS
+        return max(least, min(most, _CPU_CACHE_BYTES // bytes_per_slot))
+    free, _ = torch.cuda.mem_get_info()
+    return max(1, min(_MAX_SLOTS, int(_SHARE_OF_MEMORY * free / bytes_per_slot)))
+
+
+def free_device_memory() -> None:
+    """Give memory of the GPU that nothing in this process uses back to other processes."""
+    gc.collect()
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+MODELS: Final = ModelKeeper()
+"""The keeper of this process."""
+
+
 class _Work(Protocol):
     """A model that answers requests somewhere."""
 
@@ -68,13 +184,13 @@ class _Work(Protocol):
 
     def stop(self) -> None: ...
 
-    def join(self) -> None: ...
+    def join(self) -> object: ...
 
 
-class _ThreadWork:
+class ThreadWork:
     """A model that answers requests in a thread of this process."""
 
-    def __init__(self, model: "LocalModel", put: Any) -> None:
+    def __init__(self, model: "LocalModel", put: Put) -> None:
         self._incoming: SimpleQueue[Request] = SimpleQueue()
         self._is_over = threading.Event()
         self.stop, self.end, self.add = model.stop, self._is_over.set, self._incoming.put
@@ -89,6 +205,7 @@ class LocalModel:
     def __init__(self, spec: ModelSpec, options: ModelOptions) -> None:
         self._spec = spec
         self._concurrency = options.concurrency
+        self._say = options.say
         self._slots = options.concurrency
         self._stop = threading.Event()
         self._work: _Work | None = None
@@ -102,13 +219,26 @@ class LocalModel:
 
     async def probe(self) -> CallProblem | None:
         """Check that the checkpoint and its adapters exist and belong together; fetch a bundled model."""
-        await asyncio.to_thread(_check_checkpoint, self._spec)
+        await asyncio.to_thread(self._check_checkpoint)
         return None
+
+    def _check_checkpoint(self) -> None:
+        checkpoint = checkpoint_of(self._spec)
+        if checkpoint.bytes() <= _QUICKLY_HASHED:
+            checkpoint.check_adapters()
+        if has_gpu() and (weights := parameters_in(checkpoint.base)) >= _LARGE:
+            other = f"vllm:{self._spec.name}" if self._spec.provider == "local" else "vllm:MODEL"
+            self._say(f"{self._spec} has {weights / 1e9:.1f} billion weights: {other} is faster for so large a model")
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[_Result]:
         """Answer requests, and yield outcomes in the order in which rows end."""
         results = _Results(asyncio.get_running_loop())
-        work = self._work = self._opened(results.put)
+        process = MODELS.process()
+        if process is None:
+            work: _Work = ThreadWork(self, results.put)
+        else:
+            work = self._remote = process.open(self._spec, self._concurrency, results.put)
+        self._work = work
 
         async def feed() -> None:
             async for request in requests:
@@ -125,15 +255,8 @@ class LocalModel:
             work.stop()
             feeding.cancel()
 
-    def _opened(self, put: Any) -> _Work:
-        process = MODELS.process()
-        if process is None:
-            return _ThreadWork(self, put)
-        self._remote = process.open(self._spec, self._concurrency, put)
-        return self._remote
-
     async def close(self) -> None:
-        """Wait for the end of the present round; the memory is free unless a run keeps it for the next model."""
+        """Wait for the end of the present round; the memory is free unless a run keeps it for the next step."""
         self.stop()
         if self._work is not None:
             self._work.stop()
@@ -144,7 +267,7 @@ class LocalModel:
         """End the work after the present round."""
         self._stop.set()
 
-    def work(self, incoming: "SimpleQueue[Request]", is_over: threading.Event, put: Any) -> None:
+    def work(self, incoming: "SimpleQueue[Request]", is_over: threading.Event, put: Put) -> None:
         """Answer requests in this thread until there are no more."""
         try:
             first = _wait_for_one(incoming, is_over, self._stop)
@@ -155,32 +278,21 @@ class LocalModel:
         finally:
             put(None)
 
-    def _generate(self, first: Request, incoming: "SimpleQueue[Request]", is_over: threading.Event, put: Any) -> None:
-        def done(request: Request, outcome: Outcome) -> None:
-            put((request, outcome))
-
-        with MODELS.borrowed(self._spec) as resident:
-            generator = resident.generator_with(self._concurrency, slots_for, done=done)
-            self._slots = resident.slots
-            generator.add([first])
-            with _quick_turns():
-                self._answer(generator, incoming, is_over)
-
-    def _answer(self, generator: "Generator", incoming: "SimpleQueue[Request]", is_over: threading.Event) -> None:
-        begun = time.monotonic()
-        while not self._stop.is_set():
-            if generator.is_running_out and time.monotonic() - begun > _SOON:
-                MODELS.read_announced()
-            new = _all_of(incoming)
-            if new:
-                generator.add(new)
-            if not generator.is_idle:
-                generator.work()
-                continue
-            request = _wait_for_one(incoming, is_over, self._stop)
-            if request is None:
-                return
-            generator.add([request])
+    def _generate(self, first: Request, incoming: "SimpleQueue[Request]", is_over: threading.Event, put: Put) -> None:
+        model = MODELS.take(self._spec, self._concurrency)
+        generator = model.generator
+        generator.done = lambda request, outcome: put((request, outcome))
+        self._slots = generator.slots
+        waiting: Request | None = first
+        with _quick_turns():
+            while waiting is not None and not self._stop.is_set():
+                generator.add([waiting, *_all_of(incoming)])
+                while not generator.is_idle and not self._stop.is_set():
+                    generator.work()
+                    generator.add(_all_of(incoming))
+                waiting = _wait_for_one(incoming, is_over, self._stop)
+        if generator.is_idle:
+            MODELS.keep(model)
 
 
 @contextmanager
@@ -196,34 +308,6 @@ def _quick_turns() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before)
-
-
-async def check_chat_template(spec: ModelSpec, system: str | None, extra: str | None) -> None:
-    """Render a conversation with a system text and template options, and raise an error if the template cannot."""
-    await asyncio.to_thread(_render_once, spec, system, extra)
-
-
-def _render_once(spec: ModelSpec, system: str | None, extra: str | None) -> None:
-    require_packages(spec)
-    before_torch()
-    from skillmix.models.local.chat import Renderer
-    from skillmix.models.local.loading import read_tokenizer
-
-    turns = (Message("user", "First."), Message("assistant", "Reply."), Message("user", "Second."))
-    conversation = turns if system is None else (Message("system", system), *turns)
-    Renderer(read_tokenizer(checkpoint_of(spec))[0], name=str(spec)).tokens([conversation], [extra])
-
-
-def slots_for(model: Any) -> int:
-    """The number of conversations at once: on a GPU as many as fit into its memory, on a CPU a few."""
-    from skillmix.models.local.kv_cache import CacheShape
-
-    bytes_per_slot = CacheShape(model).bytes_per_token * _TYPICAL_LENGTH
-    if model.device.type != "cuda":
-        least, most = _CPU_SLOTS
-        return max(least, min(most, _CPU_CACHE_BYTES // bytes_per_slot))
-    free, _ = gpu_memory()
-    return max(1, min(_MAX_SLOTS, int(_SHARE_OF_MEMORY * free / bytes_per_slot)))
 
 
 def _wait_for_one(incoming: "SimpleQueue[Request]", is_over: threading.Event, stop: threading.Event) -> Request | None:
@@ -246,7 +330,16 @@ def _all_of(incoming: "SimpleQueue[Request]") -> list[Request]:
     return requests
 
 
-def _check_checkpoint(spec: ModelSpec) -> None:
-    checkpoint = checkpoint_of(spec)
-    if checkpoint.bytes() <= _QUICKLY_HASHED:
-        checkpoint.check_adapters()
+async def check_chat_template(spec: ModelSpec, system: str | None, extra: str | None) -> None:
+    """Render a conversation with a system text and template options, and raise an error if the template cannot."""
+    await asyncio.to_thread(_render_once, spec, system, extra)
+
+
+def _render_once(spec: ModelSpec, system: str | None, extra: str | None) -> None:
+    require_packages(spec)
+    from skillmix.models.local.chat import Renderer
+    from skillmix.models.local.loading import read_tokenizer
+
+    turns = (Message("user", "First."), Message("assistant", "Reply."), Message("user", "Second."))
+    conversation = turns if system is None else (Message("system", system), *turns)
+    Renderer(read_tokenizer(checkpoint_of(spec))[0], name=str(spec)).tokens([conversation], [extra])

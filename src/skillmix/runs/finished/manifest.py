@@ -8,6 +8,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,6 @@ from typing import Any
 
 from skillmix import __version__
 from skillmix.experiment.experiment import Experiment
-from skillmix.models.bf16_trial import this_machine
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.folder_replacement import write_whole
 
@@ -58,12 +58,22 @@ def invocation_facts(experiment: Experiment) -> dict[str, object]:
 def machine_in_words() -> str:
     """The processor, its cores and the GPUs that this process uses; no name that tells whose machine it is."""
     parts = [
-        this_machine().model,
+        processor_name(),
         f"{os.cpu_count() or 1} cores",
         *_gpus(),
         f"{platform.system()} {platform.machine()}",
     ]
     return ", ".join(parts)
+
+
+def processor_name(facts: Path = Path("/proc/cpuinfo")) -> str:
+    """The name of the processor."""
+    with suppress(OSError):
+        for line in facts.read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()
 
 
 def _gpus() -> list[str]:

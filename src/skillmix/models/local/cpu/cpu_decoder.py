@@ -1,7 +1,7 @@
 """Generation on a CPU: every step writes one token in each row, and reads waiting prompts as far as the batch allows.
 
 A text depends on its own request alone, to the last bit: products treat every row alike (`products`), and attention
-computes every row and every piece of a prompt in a shape of its own (`flat_cache`).
+computes every row and every piece of a prompt in a shape of its own (`cpu_cache`).
 """
 
 from collections import deque
@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from skillmix.models.local.cpu.flat_cache import GRAIN, FlatCache, PromptPiece
+from skillmix.models.local.attention import CacheShape
+from skillmix.models.local.cpu.cpu_cache import GRAIN, CpuCache, PromptPiece
 from skillmix.models.local.cpu.fused_layers import fuse_layers
 from skillmix.models.local.cpu.products import LARGEST, make_rows_independent, size_for
-from skillmix.models.local.decoder import choose
-from skillmix.models.local.kv_cache import CacheShape
-from skillmix.models.local.starts import Start
+from skillmix.models.local.sampling import Start, choose
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +60,7 @@ class CpuDecoder:
         if make_rows_independent(model):
             fuse_layers(model)
         self.slots, self.length, self.longest = slots, length, longest
-        self.cache = FlatCache(CacheShape(model), slots=slots, length=length)
+        self.cache = CpuCache(CacheShape(model), slots=slots, length=length)
         self._model = model
         self._ends = torch.tensor(list(ends))
         self._token = torch.zeros(slots, dtype=torch.long)
@@ -91,15 +90,15 @@ class CpuDecoder:
             self._is_active[slot] = True
             self._waiting.append(_Reading(start, start.known, self._sources.pop(slot, None)))
 
-    def copy(self, sources: Sequence[int], targets: Sequence[int], *, lengths: Sequence[int]) -> None:
+    def copy(self, copies: Sequence[tuple[int, int, int]]) -> None:
         """Let rows that start next take their known tokens from other slots, which may still have to read them.
 
         Prompts are read in the order in which they came, so a source has been read when its target begins.
         """
-        self._sources.update(zip(targets, sources, strict=True))
+        self._sources.update((target, source) for source, target, _ in copies)
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
-    def run(self, steps: int, *, rows: int, longest_row: int, with_top_p: bool) -> None:
+    def run(self, steps: int, *, rows: int, with_top_p: bool) -> None:
         """Write up to `steps` tokens in each active row, and read waiting prompts; a row that ends writes no more."""
         for _ in range(steps):
             self._step(with_top_p)

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
-from skillmix.models.local.gpu.small_kernels import HAS_TRITON, rms_norm, rotate, silu_and_multiply
-from skillmix.models.local.kv_cache import CacheShape
+from skillmix.models.local.attention import CacheShape
+from skillmix.models.local.gpu.kernels import rms_norm, rotate, silu_and_multiply
 
 _MARK: Final = "is_fused_by_skillmix"
 _TOLERANCE: Final = 0.02
@@ -29,7 +29,7 @@ def fuse(model: Any) -> None:
     of the model's module, so the kernel goes behind that name. Calls with gradients, on a CPU or with other arguments
     go to the original function.
     """
-    if not HAS_TRITON or getattr(model, _MARK, False):
+    if getattr(model, _MARK, False):
         return
     setattr(model, _MARK, True)
     _fuse_rotary(model)

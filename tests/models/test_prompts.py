@@ -8,7 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the extra `local` is not installed")
 
-from skillmix.models.local.gpu.captured_prompts import (  # noqa: E402
+from skillmix.models.local.gpu.kernels import QUERIES  # noqa: E402
+from skillmix.models.local.gpu.prompts import (  # noqa: E402
     SHAPES,
     BatchShape,
     PromptBatch,
@@ -19,8 +20,7 @@ from skillmix.models.local.gpu.captured_prompts import (  # noqa: E402
     inputs_in,
     packed_batches,
 )
-from skillmix.models.local.gpu.prompt_kernel import QUERIES  # noqa: E402
-from skillmix.models.local.starts import Start  # noqa: E402
+from skillmix.models.local.sampling import Start  # noqa: E402
 
 SMALL = (BatchShape(128, 3), BatchShape(256, 5))
 LONGEST = 6

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from skillmix.models.local.gpu.host_memory import Staging
-from skillmix.models.local.gpu.prompt_kernel import FIELDS, QUERIES
-from skillmix.models.local.starts import Start
+from skillmix.models.local.gpu.kernels import FIELDS, QUERIES
+from skillmix.models.local.sampling import Start
 
 _MAX_ROWS: Final = 768
 """Prompts that end in one batch."""

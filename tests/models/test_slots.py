@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the extra `local` is not installed")
 
-from skillmix.models.local.kv_cache import BLOCK, SlotTable, chain_of, common_length
+from skillmix.models.local.slots import BLOCK, SlotTable, chain_of, common_length
 
 
 def tokens(*starts: int) -> list[int]:

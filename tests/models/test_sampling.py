@@ -6,7 +6,7 @@ from scipy import stats
 
 torch = pytest.importorskip("torch", reason="the extra `local` is not installed")
 
-from skillmix.models.local.decoder import choose, uniforms  # noqa: E402
+from skillmix.models.local.sampling import choose, uniforms  # noqa: E402
 
 DRAWS = 20_000
 LOGITS = np.array([2.0, 1.5, 1.0, 0.5, 0.0, -0.5, -1.0, -2.0])

@@ -1,0 +1,285 @@
+"""Local models in a second process, beside the process that journals and grades.
+
+On a GPU a model needs the interpreter for a third of a millisecond a call, and the event loop, the journal and the
+verdicts of a run need it for as long. In one process they would take turns. The processes send each other tuples that
+begin with a word, through a connection that closes when one of them ends:
+
+    to the model    ("open", work, spec, concurrency), ("ask", work, numbered requests), ("end", work), ("stop", work),
+                    ("drop",)
+    to the command  ("answers", work, numbered outcomes, slots, is_last, error), ("dropped",)
+"""
+
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import groupby
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Final
+
+from skillmix.calls import Outcome, Request
+from skillmix.errors import UserError
+from skillmix.models.specs import ModelOptions, ModelSpec
+
+Put = Callable[[tuple[Request, Outcome] | BaseException | None], None]
+"""Takes outcomes, an error that ends the work, and None after the last item."""
+
+_GPU_FILES: Final = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+"""Linux has one of these files if it has a GPU that torch may use."""
+_GATHER_S: Final = 0.004
+"""Seconds for which requests and outcomes wait for others: a letter costs as much as several requests."""
+
+
+def has_gpu() -> bool:
+    """Whether local models write on a GPU of this machine, as far as that shows without torch."""
+    return os.environ.get("SKILLMIX_DEVICE", "cuda") == "cuda" and any(Path(file).exists() for file in _GPU_FILES)
+
+
+def _gathered(queue: "SimpleQueue[Any]") -> list[Any]:
+    """The next item of a queue, with all that follow it soon."""
+    items = [queue.get()]
+    time.sleep(_GATHER_S)
+    while not queue.empty():
+        items.append(queue.get())
+    return items
+
+
+class RemoteWork:
+    """A model that the other process serves."""
+
+    def __init__(self, number: int, send: Callable[[Any], None], put: Put) -> None:
+        self.slots: int | None = None
+        self._number, self._send, self._put = number, send, put
+        self._open: dict[int, Request] = {}
+        self._asked = 0
+        self._has_stopped = False
+        self._is_over = threading.Event()
+        self.join = self._is_over.wait
+
+    def add(self, request: Request) -> None:
+        """Send a request; it goes out with others like it."""
+        self._asked += 1
+        self._open[self._asked] = request
+        self._send(("ask", self._number, [(self._asked, request.without_subject())]))
+
+    def end(self) -> None:
+        """No more requests come."""
+        self._send(("end", self._number))
+
+    def stop(self) -> None:
+        """Want no more answers."""
+        if not self._has_stopped:
+            self._has_stopped = True
+            self._send(("stop", self._number))
+
+    def take(self, outcomes: list[tuple[int, Outcome]], slots: int | None) -> None:
+        """Hand over outcomes."""
+        self.slots = slots
+        for number, outcome in outcomes:
+            self._put((self._open.pop(number), outcome))
+
+    def finish(self, error: BaseException | None) -> None:
+        """End the work; nothing comes after it."""
+        if not self._is_over.is_set():
+            if error is not None:
+                self._put(error)
+            self._put(None)
+            self._is_over.set()
+
+
+class ModelProcess:
+    """The other process, and the threads that write letters to it and read its answers."""
+
+    def __init__(self) -> None:
+        here, there = socket.socketpair()
+        with there, _without_interrupts():
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "skillmix.models.local.apart", str(there.fileno())],
+                pass_fds=[there.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=_environment(),
+            )
+        self._connection = Connection(here.detach())
+        self._lock = threading.Lock()
+        self._works: dict[int, RemoteWork] = {}
+        self._opened = 0
+        self._outgoing: SimpleQueue[Any] = SimpleQueue()
+        self._is_lost = threading.Event()
+        self._has_dropped = threading.Event()
+        for target in (self._write_all, self._read_all):
+            threading.Thread(target=target, name="skillmix-letters", daemon=True).start()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the process has ended."""
+        return self._is_lost.is_set()
+
+    def open(self, spec: ModelSpec, concurrency: int | None, put: Put) -> RemoteWork:
+        """Let the process serve a model."""
+        with self._lock:
+            self._opened += 1
+            number = self._opened
+            work = self._works[number] = RemoteWork(number, self._outgoing.put, put)
+        self._outgoing.put(("open", number, spec, concurrency))
+        if self.is_lost:
+            self._finish_all()
+        return work
+
+    def drop(self) -> None:
+        """Wait until the process has freed the memory of its model."""
+        self._has_dropped.clear()
+        self._outgoing.put(("drop",))
+        while not self._has_dropped.wait(0.1) and not self.is_lost:
+            pass
+
+    def close(self) -> None:
+        """End the process; it holds nothing that anyone needs."""
+        self._process.kill()
+        self._process.wait()
+        self._is_lost.wait()
+        self._outgoing.put(None)
+
+    def _write_all(self) -> None:
+        with suppress(OSError, ValueError):  # the process is gone, which the other thread sees
+            while True:
+                letters: list[Any] = []
+                for letter in _gathered(self._outgoing):
+                    if letter is None:
+                        return
+                    if letters and letter[0] == "ask" and letter[:2] == letters[-1][:2]:
+                        letters[-1][2].extend(letter[2])
+                    else:
+                        letters.append(letter)
+                for letter in letters:
+                    self._connection.send_bytes(pickle.dumps(letter, pickle.HIGHEST_PROTOCOL))
+
+    def _read_all(self) -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                self._take(pickle.loads(self._connection.recv_bytes()))  # from a process that this one started
+        self._is_lost.set()
+        self._finish_all()
+        self._connection.close()
+
+    def _take(self, letter: Any) -> None:
+        if letter[0] == "dropped":
+            self._has_dropped.set()
+            return
+        _, number, outcomes, slots, is_last, error = letter
+        with self._lock:
+            work = self._works.pop(number, None) if is_last else self._works.get(number)
+        if work is not None:
+            work.take(outcomes, slots)
+            if is_last:
+                work.finish(error)
+
+    def _finish_all(self) -> None:
+        with self._lock:
+            works, self._works = list(self._works.values()), {}
+        status = self._process.wait()
+        ending = f"signal {-status}" if status < 0 else f"exit status {status}"
+        for work in works:
+            work.finish(
+                UserError(
+                    f"The process of the local model ended with {ending}.",
+                    hint="The same command continues. Signal 9 often means that the memory of the machine was full.",
+                )
+            )
+
+
+def _environment() -> Mapping[str, str]:
+    paths = [str(Path(path).absolute()) for path in sys.path]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Let a child start that ignores Ctrl-C from its first moment."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def main() -> None:
+    """Serve local models until the command that started this process closes the connection."""
+    from skillmix.models.local.model import MODELS, LocalModel, ThreadWork
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command, which ends this process
+    connection = Connection(int(sys.argv[1]))
+    works: dict[int, ThreadWork] = {}
+    numbers: dict[int, int] = {}  # of open requests, by the identity of the request
+    outgoing: SimpleQueue[Any] = SimpleQueue()
+    sending = threading.Thread(target=_send_answers, args=(connection, outgoing, numbers), daemon=True)
+    sending.start()
+    with MODELS.keeping():
+        try:
+            while True:
+                match pickle.loads(connection.recv_bytes()):  # from the command that started this process
+                    case "open", work, spec, concurrency:
+                        model = LocalModel(spec, ModelOptions(concurrency))
+                        works[work] = ThreadWork(model, partial(_put, outgoing, work, model))
+                    case "ask", work, questions:
+                        for number, request in questions:
+                            numbers[id(request)] = number
+                            works[work].add(request)
+                    case "end", work:
+                        works[work].end()
+                    case "stop", work:  # the last letter about a work
+                        works.pop(work).stop()
+                    case ("drop",):
+                        MODELS.drop()
+                        outgoing.put(None)
+        except (EOFError, OSError):
+            os._exit(0)  # at once: threads may hold a GPU that the next command wants
+
+
+def _put(outgoing: "SimpleQueue[Any]", work: int, model: Any, item: Any) -> None:
+    outgoing.put((work, model, item))
+
+
+def _send_answers(connection: Connection, outgoing: "SimpleQueue[Any]", numbers: dict[int, int]) -> None:
+    """Send what models put, from a thread, so that no model waits for the reader of its answers."""
+    try:
+        while True:
+            for place, group in groupby(_gathered(outgoing), key=lambda item: item and item[:2]):
+                if place is None:
+                    connection.send_bytes(pickle.dumps(("dropped",)))
+                    continue
+                found = [item for _, _, item in group]
+                outcomes = [(numbers.pop(id(item[0])), item[1]) for item in found if isinstance(item, tuple)]
+                error = next((item for item in found if isinstance(item, BaseException)), None)
+                answers = ("answers", place[0], outcomes, place[1].limits.in_flight, None in found, error)
+                connection.send_bytes(_pickled(answers))
+    except OSError:  # the command is gone
+        os._exit(1)
+
+
+def _pickled(answers: tuple[Any, ...]) -> bytes:
+    """Answers as bytes; an error that cannot travel is replaced by one with its words."""
+    *others, error = answers
+    try:
+        sent = pickle.dumps(answers, pickle.HIGHEST_PROTOCOL)
+        if error is not None:
+            pickle.loads(sent)
+        return sent
+    except Exception:  # noqa: BLE001  # anything may go wrong with an unknown error
+        told = UserError(f"The local model failed: {type(error).__name__}: {error}")
+        return pickle.dumps((*others, told))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+"""Generation on a GPU: rows read their prompts, then write one token per step, each at its own position.
+
+Everything that the device does is a captured CUDA graph, and the processor works one round of steps ahead of it.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from skillmix.errors import UserError
+from skillmix.models.local.attention import CacheShape
+from skillmix.models.local.gpu.fusing import fuse
+from skillmix.models.local.gpu.graph_pool import GraphPool, NotCaptured
+from skillmix.models.local.gpu.host_memory import Snapshots, Staging
+from skillmix.models.local.gpu.kernels import (
+    PackedStore,
+    RowSettings,
+    RowState,
+    accept_tokens,
+    copy_slots,
+    packed_attention,
+    step_attention,
+    store_packed,
+)
+from skillmix.models.local.gpu.prompts import PromptInputs, PromptReader
+from skillmix.models.local.sampling import Start, choose
+
+
+class _StepKeys(NamedTuple):
+    """The stored keys and values of a layer, and where the kernel of a step adds the new ones."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    positions: torch.Tensor
+    is_active: torch.Tensor
+
+    def attend(self, query: torch.Tensor, key: Any, *, scaling: float) -> torch.Tensor:
+        """Attend with one token of each slot."""
+        return step_attention(query, key, self, scaling=scaling)
+
+
+class _PackedKeys(PackedStore):
+    """The stored keys and values of a layer, and which tokens of a flat row belong to which slot."""
+
+    def attend(self, query: torch.Tensor, key: Any, *, scaling: float) -> torch.Tensor:
+        """Attend with the tokens of a flat row."""
+        return packed_attention(query, self, scaling=scaling)
+
+
+class SlotCache:
+    """A cache in the sense of transformers, in which rows come and go while the tensors stay in memory."""
+
+    is_compileable = False
+
+    def __init__(self, shape: CacheShape, *, slots: int, length: int) -> None:
+        # No row uses the last position; all measurements were made with it.
+        size = (2 * shape.layers, slots, shape.heads, length + 1, shape.head_size)
+        self._whole = torch.zeros(size, dtype=shape.dtype, device=shape.device)
+        self._keys, self._values = self._whole[: shape.layers], self._whole[shape.layers :]
+        self._step: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._blocks: torch.Tensor | None = None
+
+    def one_token_each(self, positions: torch.Tensor, is_active: torch.Tensor) -> None:
+        """The next update brings one token for each of the first slots, to be written at these positions."""
+        self._step, self._blocks = (positions, is_active), None
+
+    def packed_tokens(self, blocks: torch.Tensor) -> None:
+        """The next update brings a flat row of tokens, and a table says which tokens belong to which slot."""
+        self._step, self._blocks = None, blocks
+
+    def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
+        """Take the new keys and values of a layer; return what the layer attends to."""
+        stored = self._keys[layer_idx], self._values[layer_idx]
+        if self._step is not None:
+            return (keys, values), _StepKeys(*stored, *self._step)
+        assert self._blocks is not None
+        store = _PackedKeys(*stored, self._blocks)
+        store_packed(keys, values, store)
+        return keys, store
+
+    def copy(self, copies: torch.Tensor, *, longest: int) -> None:
+        """Copy the beginnings of slots; each row of `copies` has a source, a target and a number of positions."""
+        copy_slots(self._whole, copies, longest=longest)
+
+    def get_seq_length(self, *_: Any, **__: Any) -> int:
+        """For models that number positions themselves; the decoder always gives positions."""
+        return 0
+
+
+class GpuDecoder:
+    """The slots of one model, and the steps that fill them."""
+
+    def __init__(self, model: Any, *, slots: int, length: int, longest: int, ends: Sequence[int]) -> None:
+        """Make slots of `length` positions for rows that write at most `longest` tokens."""
+        self.slots, self.length, self.longest = slots, length, longest
+        shape = CacheShape(model)
+        self.cache = SlotCache(shape, slots=slots, length=length)
+        self._model = model
+        self._device = device = shape.device
+        # One more row takes what the unused rows of a batch of prompts write.
+        rows = slots + 1
+        self._ends = torch.tensor(list(ends), device=device)
+        self._rows = torch.arange(rows, device=device)
+        self._token = torch.zeros(rows, dtype=torch.long, device=device)
+        self._position = torch.zeros(rows, dtype=torch.long, device=device)
+        self._count = torch.zeros(rows, dtype=torch.long, device=device)
+        self._limit = torch.ones(rows, dtype=torch.long, device=device)
+        self._temperature = torch.ones(rows, device=device)
+        self._top_p = torch.ones(rows, device=device)
+        self._numbers = torch.zeros(rows, longest, device=device)
+        self._written = torch.zeros(rows, longest, dtype=torch.long, device=device)
+        self._is_active = torch.zeros(rows, dtype=torch.bool, device=device)
+        self._graphs: dict[tuple[int, bool], Any] = {}
+        self.chances: torch.Tensor | None = None
+        """The log-probability of every written token; None unless `note_chances` was called."""
+        fuse(model)
+        self._pool = GraphPool()
+        self._staging = Staging(device)
+        self._snapshots = Snapshots(torch.cuda.Event, (self._count, self._is_active, self._written))
+        self._reader = PromptReader(self._staging, spare=slots, longest=longest)
+
+    def copy(self, copies: Sequence[tuple[int, int, int]]) -> None:
+        """Copy the beginnings of slots; each copy has a source, a target and a number of positions."""
+        for group in independent_copies(copies):
+            table = self._staging.to_device(np.array(group))
+            self.cache.copy(table, longest=max(length for _, _, length in group))
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
+    def start(self, starts: Sequence[Start]) -> None:
+        """Read the rest of each prompt, and choose each row's first token."""
+        self._snapshots.note_started([s.slot for s in starts])
+        # The reader must not keep a method of this decoder: a cycle would hold the cache until a collection.
+        self._reader.start(starts, lambda *inputs: self._captured(lambda: self._read(*inputs)))
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
+    def run(self, steps: int, *, rows: int, with_top_p: bool) -> None:
+        """Write up to `steps` tokens in each active row of the first slots; a row that ends writes no more."""
+        quarter = -(-self.slots // 4)
+        key = min(self.slots, -(-rows // quarter) * quarter), with_top_p
+        if key not in self._graphs:
+            self._graphs[key] = self._captured(lambda: self._step(*key))
+        for _ in range(steps):
+            self._graphs[key].replay()
+        self._snapshots.take()
+
+    def progress(self) -> tuple[np.ndarray, np.ndarray]:
+        """The number of tokens that each slot has written, and whether it is still writing.
+
+        This may be the state before the last `run`, so that the device never waits for the processor.
+        """
+        (count, is_active, _), is_shown = self._snapshots.newest()
+        self._staging.next_round()
+        return np.where(is_shown, count, 1), is_active | ~is_shown
+
+    def written(self, slots: Sequence[int]) -> np.ndarray:
+        """The tokens that some slots had written at the last `progress`."""
+        rows: np.ndarray = self._snapshots.newest_shown[2][list(slots)]
+        return rows
+
+    def note_chances(self) -> None:
+        """Note log-probabilities from now on; slow, for tests."""
+        self.chances = torch.zeros(len(self._rows), self.longest, device=self._device)
+        self._graphs.clear()
+        self._pool.renew()
+        self._reader.forget()
+
+    def _read(self, inputs: PromptInputs, with_top_p: bool) -> None:
+        """Set up the rows that a batch starts, read its tokens, and choose each row's first token."""
+        slots = inputs.slots
+        self._numbers[slots] = inputs.numbers
+        self._limit[slots] = inputs.limit
+        self._temperature[slots] = inputs.temperature
+        self._top_p[slots] = inputs.top_p
+        self._position[slots] = inputs.last_position
+        self._token[slots] = inputs.last_token
+        # Not `tensor[slots] = 0`, which waits for the device.
+        self._count.index_fill_(0, slots, 0)
+        self._is_active[slots] = inputs.is_read
+        if len(inputs.tokens):
+            self.cache.packed_tokens(inputs.blocks)
+            hidden = self._forward(inputs.tokens[None], inputs.positions[None])
+            self._accept(slots, self._logits(hidden[0, inputs.last]), with_top_p)
+        self._is_active[slots] = self._is_active[slots] | inputs.is_ready
+
+    def _step(self, rows: int, with_top_p: bool) -> None:
+        positions = self._position[:rows]
+        self.cache.one_token_each(positions, self._is_active[:rows])
+        hidden = self._forward(self._token[:rows, None], positions[:, None])
+        self._accept(self._rows[:rows], self._logits(hidden[:, 0]), with_top_p)
+
+    def _forward(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        decoder = self._model.get_decoder()
+        hidden: torch.Tensor = decoder(
+            input_ids=tokens, position_ids=positions, past_key_values=self.cache, use_cache=True
+        ).last_hidden_state
+        return hidden
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The logits in float32: bfloat16 would shift probabilities by several percent."""
+        head = self._model.get_output_embeddings()
+        if hidden.device.type == "cuda" and getattr(head, "bias", None) is None:
+            return torch.mm(hidden, head.weight.t(), out_dtype=torch.float32)
+        logits: torch.Tensor = head(hidden)
+        return logits
+
+    def _accept(self, rows: torch.Tensor, logits: torch.Tensor, with_top_p: bool) -> None:
+        """Choose each row's next token; an end token, or the last token within the limit, ends the row."""
+        if not with_top_p and self.chances is None:
+            settings = RowSettings(self._numbers, self._temperature, self._limit, self._ends)
+            accept_tokens(rows, logits, RowState(*self._state()), settings)
+            return
+        active, count = self._is_active[rows], self._count[rows]
+        index = count.clamp(max=self.longest - 1)
+        top_p = self._top_p[rows] if with_top_p else None
+        token = choose(logits, self._numbers[rows, index], self._temperature[rows], top_p)
+        if self.chances is not None:
+            scaled = torch.log_softmax(logits.float() / self._temperature[rows, None], dim=-1)
+            self.chances[rows, index] = torch.where(
+                active, scaled.gather(-1, token[:, None])[:, 0], self.chances[rows, index]
+            )
+        self._written[rows, index] = torch.where(active, token, self._written[rows, index])
+        count = count + active
+        self._count[rows] = count
+        self._token[rows] = torch.where(active, token, self._token[rows])
+        self._position[rows] = torch.where(active, self._position[rows] + 1, self._position[rows])
+        is_end = (token[:, None] == self._ends).any(-1)
+        self._is_active[rows] = active & ~is_end & (count < self._limit[rows])
+
+    def _captured(self, work: Callable[[], None]) -> Any:
+        """Capture some work as a CUDA graph, which is replayed without any work for the processor."""
+        before = [tensor.clone() for tensor in self._state()]
+        stream = self._pool.stream
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                work()
+        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        # Graphs are replayed one after the other, so they can share the memory of their intermediate results.
+        graph = captured_at_second_try(self._pool, work)
+        for tensor, saved in zip(self._state(), before, strict=True):
+            tensor.copy_(saved)
+        return graph
+
+    def _state(self) -> list[torch.Tensor]:
+        return [self._token, self._position, self._count, self._written, self._is_active]
+
+
+def captured_at_second_try(pool: GraphPool, work: Callable[[], None]) -> Any:
+    """Capture some work; another thread may have spoilt the first try."""
+    with suppress(NotCaptured):
+        return pool.capture(work)
+    try:
+        return pool.capture(work)
+    except NotCaptured as error:
+        raise UserError(
+            f"The steps of this model cannot be captured as CUDA graphs: {error}",
+            hint="Use vllm:MODEL, or set SKILLMIX_DEVICE=cpu.",
+        ) from error
+
+
+def independent_copies(copies: Sequence[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]]:
+    """Group copies in their order, such that no slot is both a source and a target of a group."""
+    groups: list[list[tuple[int, int, int]]] = []
+    sources: set[int] = set()
+    targets: set[int] = set()
+    for source, target, length in copies:
+        if not groups or target in sources or source in targets:
+            groups.append([])
+            sources, targets = set(), set()
+        groups[-1].append((source, target, length))
+        sources.add(source)
+        targets.add(target)
+    return groups
