@@ -22,6 +22,7 @@ from skillmix.models.local.generator import Generator  # noqa: E402
 from skillmix.models.local.gpu import gpu_decoder as decoding  # noqa: E402
 from skillmix.models.local.gpu import prompts  # noqa: E402
 from skillmix.models.local.gpu.prompts import BatchShape  # noqa: E402
+from skillmix.models.local.sampling import choose  # noqa: E402
 
 VOCABULARY = 97
 
@@ -120,7 +121,7 @@ def accept_tokens(slots: Any, logits: Any, state: Any, settings: Any) -> None:
             continue
         count = state.count[slot].item()
         drawing = settings.numbers[slot, count], settings.temperature[slot]
-        token = decoding.choose(row[None], drawing[0][None], drawing[1][None], None)[0]
+        token = choose(row[None], drawing[0][None], drawing[1][None], None)[0]
         state.written[slot, count] = state.token[slot] = token
         state.count[slot] += 1
         state.position[slot] += 1

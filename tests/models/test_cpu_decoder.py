@@ -12,10 +12,7 @@ pytest.importorskip("transformers", reason="the extra `local` is not installed")
 
 from skillmix.models.local.attention import prepared  # noqa: E402
 from skillmix.models.local.cpu.cpu_decoder import CpuDecoder  # noqa: E402
-from skillmix.models.local.sampling import (
-    Start,
-    uniforms,
-)
+from skillmix.models.local.sampling import Start, uniforms  # noqa: E402
 from tests.models.test_cpu_products import small_model  # noqa: E402
 
 pytestmark = pytest.mark.machine

@@ -1,4 +1,4 @@
-"""Models in this process, by transformers and by an engine for many short texts: see "Models in this process" in the docs.
+"""Models in this process: see the section of that name in docs/models.md.
 
 The variables below must be set before torch is imported, and users may set others.
 """

@@ -17,10 +17,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
-from itertools import groupby
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
@@ -28,7 +26,7 @@ from typing import Any, Final
 
 from skillmix.calls import Outcome, Request
 from skillmix.errors import UserError
-from skillmix.models.specs import ModelOptions, ModelSpec
+from skillmix.models.specs import ModelSpec
 
 Put = Callable[[tuple[Request, Outcome] | BaseException | None], None]
 """Takes outcomes, an error that ends the work, and None after the last item."""
@@ -44,7 +42,7 @@ def has_gpu() -> bool:
     return os.environ.get("SKILLMIX_DEVICE", "cuda") == "cuda" and any(Path(file).exists() for file in _GPU_FILES)
 
 
-def _gathered(queue: "SimpleQueue[Any]") -> list[Any]:
+def gathered(queue: "SimpleQueue[Any]") -> list[Any]:
     """The next item of a queue, with all that follow it soon."""
     items = [queue.get()]
     time.sleep(_GATHER_S)
@@ -101,12 +99,16 @@ class ModelProcess:
 
     def __init__(self) -> None:
         here, there = socket.socketpair()
+        paths = [str(Path(path).absolute()) for path in sys.path]
         with there, _without_interrupts():
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "skillmix.models.local.apart", str(there.fileno())],
+                [sys.executable, "-P", "-m", "skillmix.models.local.child", str(there.fileno())],
                 pass_fds=[there.fileno()],
                 stdin=subprocess.DEVNULL,
-                env=_environment(),
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+                },
             )
         self._connection = Connection(here.detach())
         self._lock = threading.Lock()
@@ -152,7 +154,7 @@ class ModelProcess:
         with suppress(OSError, ValueError):  # the process is gone, which the other thread sees
             while True:
                 letters: list[Any] = []
-                for letter in _gathered(self._outgoing):
+                for letter in gathered(self._outgoing):
                     if letter is None:
                         return
                     if letters and letter[0] == "ask" and letter[:2] == letters[-1][:2]:
@@ -196,11 +198,6 @@ class ModelProcess:
             )
 
 
-def _environment() -> Mapping[str, str]:
-    paths = [str(Path(path).absolute()) for path in sys.path]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
-
-
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
     """Let a child start that ignores Ctrl-C from its first moment."""
@@ -212,74 +209,3 @@ def _without_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def main() -> None:
-    """Serve local models until the command that started this process closes the connection."""
-    from skillmix.models.local.model import MODELS, LocalModel, ThreadWork
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command, which ends this process
-    connection = Connection(int(sys.argv[1]))
-    works: dict[int, ThreadWork] = {}
-    numbers: dict[int, int] = {}  # of open requests, by the identity of the request
-    outgoing: SimpleQueue[Any] = SimpleQueue()
-    sending = threading.Thread(target=_send_answers, args=(connection, outgoing, numbers), daemon=True)
-    sending.start()
-    with MODELS.keeping():
-        try:
-            while True:
-                match pickle.loads(connection.recv_bytes()):  # from the command that started this process
-                    case "open", work, spec, concurrency:
-                        model = LocalModel(spec, ModelOptions(concurrency))
-                        works[work] = ThreadWork(model, partial(_put, outgoing, work, model))
-                    case "ask", work, questions:
-                        for number, request in questions:
-                            numbers[id(request)] = number
-                            works[work].add(request)
-                    case "end", work:
-                        works[work].end()
-                    case "stop", work:  # the last letter about a work
-                        works.pop(work).stop()
-                    case ("drop",):
-                        MODELS.drop()
-                        outgoing.put(None)
-        except (EOFError, OSError):
-            os._exit(0)  # at once: threads may hold a GPU that the next command wants
-
-
-def _put(outgoing: "SimpleQueue[Any]", work: int, model: Any, item: Any) -> None:
-    outgoing.put((work, model, item))
-
-
-def _send_answers(connection: Connection, outgoing: "SimpleQueue[Any]", numbers: dict[int, int]) -> None:
-    """Send what models put, from a thread, so that no model waits for the reader of its answers."""
-    try:
-        while True:
-            for place, group in groupby(_gathered(outgoing), key=lambda item: item and item[:2]):
-                if place is None:
-                    connection.send_bytes(pickle.dumps(("dropped",)))
-                    continue
-                found = [item for _, _, item in group]
-                outcomes = [(numbers.pop(id(item[0])), item[1]) for item in found if isinstance(item, tuple)]
-                error = next((item for item in found if isinstance(item, BaseException)), None)
-                answers = ("answers", place[0], outcomes, place[1].limits.in_flight, None in found, error)
-                connection.send_bytes(_pickled(answers))
-    except OSError:  # the command is gone
-        os._exit(1)
-
-
-def _pickled(answers: tuple[Any, ...]) -> bytes:
-    """Answers as bytes; an error that cannot travel is replaced by one with its words."""
-    *others, error = answers
-    try:
-        sent = pickle.dumps(answers, pickle.HIGHEST_PROTOCOL)
-        if error is not None:
-            pickle.loads(sent)
-        return sent
-    except Exception:  # noqa: BLE001  # anything may go wrong with an unknown error
-        told = UserError(f"The local model failed: {type(error).__name__}: {error}")
-        return pickle.dumps((*others, told))
-
-
-if __name__ == "__main__":
-    main()

@@ -12,23 +12,14 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from skillmix.calls import CallProblem, Limits, Message, Outcome, Request
-from skillmix.errors import LOG
 from skillmix.models.checkpoints import FileStates, checkpoint_of, parameters_in
 from skillmix.models.local.apart import ModelProcess, Put, RemoteWork, has_gpu
 from skillmix.models.specs import ModelOptions, ModelSpec, require_packages
 
 if TYPE_CHECKING:
-    from skillmix.models.local.batched import BatchedGenerator
+    from skillmix.models.local.batch_generator import BatchedGenerator
     from skillmix.models.local.generator import Generator
 
-_CPU_SLOTS: Final = (8, 32)
-"""Conversations at once on a CPU, at least and at most; more make better use of it, and take more memory."""
-_CPU_CACHE_BYTES: Final = 2 << 30
-_SHARE_OF_MEMORY: Final = 0.6
-_MAX_SLOTS: Final = 2048
-_BATCH: Final = {"cuda": 64, "cpu": 8}
-"""Conversations at once of a model that writes by `generate`."""
-_TYPICAL_LENGTH: Final = 1024
 _QUICKLY_HASHED: Final = 2 << 30
 """Bytes of weights that a probe hashes; the hash of a larger model is checked when it is loaded."""
 _LARGE: Final = 1_000_000_000
@@ -123,44 +114,16 @@ class ModelKeeper:
         if kept is not None:
             kept = None
             free_device_memory()
+        from skillmix.models.local.batch_generator import new_generator
         from skillmix.models.local.loading import load
 
         model, renderer = load(checkpoint)
-        return _LoadedModel(files, concurrency, _generator(model, renderer, concurrency, name=str(spec)))
+        return _LoadedModel(files, concurrency, new_generator(model, renderer, concurrency, name=str(spec)))
 
     def keep(self, model: _LoadedModel) -> None:
         """Keep a model that is not used at present."""
         with self._lock:
             self._kept = model if self._blocks else None
-
-
-def _generator(model: Any, renderer: Any, concurrency: int | None, *, name: str) -> "Generator | BatchedGenerator":
-    from skillmix.models.local.batched import BatchedGenerator
-    from skillmix.models.local.generator import Generator, can_write
-
-    kind: type[Generator] | type[BatchedGenerator] = Generator
-    if not can_write(model):
-        kind = BatchedGenerator
-        LOG.warning(
-            f"{name} writes by `generate` of transformers, which is slower than vllm:MODEL for its architecture."
-        )
-    is_batched = kind is BatchedGenerator
-    slots = concurrency or (_BATCH.get(model.device.type, 8) if is_batched else slots_for(model))
-    return kind(model, renderer, slots=slots, done=lambda request, outcome: None)
-
-
-def slots_for(model: Any) -> int:
-    """The number of conversations at once: on a GPU as many as fit into its memory, on a CPU a few."""
-    import torch
-
-    from skillmix.models.local.attention import CacheShape
-
-    bytes_per_slot = CacheShape(model).bytes_per_token * _TYPICAL_LENGTH
-    if model.device.type != "cuda":
-        least, most = _CPU_SLOTS
-        return max(least, min(most, _CPU_CACHE_BYTES // bytes_per_slot))
-    free, _ = torch.cuda.mem_get_info()
-    return max(1, min(_MAX_SLOTS, int(_SHARE_OF_MEMORY * free / bytes_per_slot)))
 
 
 def free_device_memory() -> None:

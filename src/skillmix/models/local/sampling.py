@@ -55,17 +55,13 @@ def choose(
     scaled = logits / torch.where(is_greedy, 1.0, temperatures)[:, None]
     chances = torch.softmax(scaled, dim=-1)
     if top_p is not None:
+        # The likeliest tokens that together reach top_p keep their probabilities; those of all others are zero.
+        ordered, order = chances.sort(dim=-1, descending=True)
+        before = ordered.cumsum(-1) - ordered
+        kept = torch.where(before < top_p[:, None], ordered, 0.0)
         # A row without top_p keeps its exact probabilities, whatever other rows have.
-        chances = torch.where((top_p < 1)[:, None], _nucleus(chances, top_p), chances)
+        chances = torch.where((top_p < 1)[:, None], torch.zeros_like(chances).scatter_(-1, order, kept), chances)
     cumulative = chances.cumsum(-1)
     targets = numbers[:, None] * cumulative[:, -1:]
     drawn = torch.searchsorted(cumulative, targets, right=True)[:, 0].clamp_(max=logits.shape[-1] - 1)
     return torch.where(is_greedy, likeliest, drawn)
-
-
-def _nucleus(chances: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """The probabilities of the likeliest tokens that together reach top_p; all others are zero."""
-    ordered, order = chances.sort(dim=-1, descending=True)
-    before = ordered.cumsum(-1) - ordered
-    kept = torch.where(before < top_p[:, None], ordered, 0.0)
-    return torch.zeros_like(chances).scatter_(-1, order, kept)

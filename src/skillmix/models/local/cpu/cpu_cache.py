@@ -1,12 +1,12 @@
 """The key-value cache of a CPU, for batches that mix tokens to read with rows that write.
 
 A batch is one flat sequence: first one token for each row that writes, then pieces of prompts. Products treat the
-tokens alike. Attention treats them apart, so that the result for a row depends on that row alone, to the last bit. Each
-piece of a prompt is computed alone, in a shape that depends only on its position and its length. Plain attention over
-rows that write would cover as many positions as the longest row has, and a processor rounds differently when that number
-changes. So the keys of every row are cut into blocks of one size, each block is computed alone, in a shape that never
-changes, and the blocks of a row are added from first to last. Blocks after the end of a row add exact zeros, so their
-number does not matter.
+tokens alike. Attention treats them apart, so that the result for a row depends on that row alone, to the last bit.
+Each piece of a prompt is computed alone, in a shape that depends only on its position and its length. Plain attention
+over rows that write would cover as many positions as the longest row has, and a processor rounds differently when
+that number changes. So the keys of every row are cut into blocks of one size, each block is computed alone, in a
+shape that never changes, and the blocks of a row are added from first to last. Blocks after the end of a row add
+exact zeros, so their number does not matter.
 """
 
 from collections.abc import Sequence

@@ -128,14 +128,14 @@ class GpuDecoder:
             table = self._staging.to_device(np.array(group))
             self.cache.copy(table, longest=max(length for _, _, length in group))
 
-    @torch.inference_mode()  # type: ignore[untyped-decorator]
+    @torch.inference_mode()
     def start(self, starts: Sequence[Start]) -> None:
         """Read the rest of each prompt, and choose each row's first token."""
         self._snapshots.note_started([s.slot for s in starts])
         # The reader must not keep a method of this decoder: a cycle would hold the cache until a collection.
         self._reader.start(starts, lambda *inputs: self._captured(lambda: self._read(*inputs)))
 
-    @torch.inference_mode()  # type: ignore[untyped-decorator]
+    @torch.inference_mode()
     def run(self, steps: int, *, rows: int, with_top_p: bool) -> None:
         """Write up to `steps` tokens in each active row of the first slots; a row that ends writes no more."""
         quarter = -(-self.slots // 4)

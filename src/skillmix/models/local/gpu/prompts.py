@@ -62,7 +62,10 @@ class PromptBatch(NamedTuple):
 
 def packed_batches(starts: Sequence[Start], shapes: Sequence[BatchShape] = SHAPES) -> Iterator[PromptBatch]:
     """Pack the unread tokens of prompts into as few batches as possible, in the smallest shapes that hold them."""
-    waiting = [PackedPiece(s, _first_to_read(s), len(s.tokens)) for s in reversed(starts)]
+    waiting = []
+    for start in reversed(starts):
+        length = len(start.tokens)
+        waiting.append(PackedPiece(start, start.known if start.known < length - 1 else length, length))
     tokens = sum(piece.end - piece.first for piece in waiting)
     while waiting:
         fitting = (shape for shape in shapes if shape.tokens >= tokens and shape.pieces >= len(waiting))
@@ -70,10 +73,6 @@ def packed_batches(starts: Sequence[Start], shapes: Sequence[BatchShape] = SHAPE
         batch = PromptBatch(shape, _take(waiting, shape))
         tokens -= sum(piece.end - piece.first for piece in batch.pieces)
         yield batch
-
-
-def _first_to_read(start: Start) -> int:
-    return start.known if start.known < len(start.tokens) - 1 else len(start.tokens)
 
 
 def _take(waiting: list[PackedPiece], shape: BatchShape) -> list[PackedPiece]:
@@ -238,15 +237,12 @@ class PromptReader:
             key = shape, any(piece.start.top_p is not None for piece in pieces)
             if key not in self._graphs:
                 # A batch without pieces changes nothing but the spare slot, so it can be tried first.
-                memory.copy_(self._empty_inputs(sizes))
-                self._graphs[key] = capture(inputs_in(memory, sizes), key[1])
+                memory.zero_()
+                inputs = inputs_in(memory, sizes)
+                inputs.slots.fill_(self._spare)
+                inputs.temperature.fill_(1.0)
+                self._graphs[key] = capture(inputs, key[1])
             staged = self._staging.take(len(memory))
             fill(PromptInputs(*(view.numpy() for view in inputs_in(staged, sizes))), pieces, spare=self._spare)
             memory.copy_(staged, non_blocking=True)
             self._graphs[key].replay()
-
-    def _empty_inputs(self, sizes: PromptInputs) -> torch.Tensor:
-        memory = torch.zeros(bytes_of(sizes), dtype=torch.uint8)
-        inputs_in(memory, sizes).slots.fill_(self._spare)
-        inputs_in(memory, sizes).temperature.fill_(1.0)
-        return memory

@@ -1,22 +1,58 @@
-"""Generation by `generate` of transformers, in batches, for models that our decoders cannot run.
+"""The generator of a model: the one of this package, or batches by `generate` of transformers.
 
-These are models with sliding windows, with layers that are no attention, or with an attention of their own, and all
-models on devices other than CPUs and GPUs of CUDA. Randomness belongs to the call here too, but the rows of a batch are
-padded to one length, and rounding differs with it: a text may depend on its batch.
+The latter is for models that the decoders of this package cannot run: models with sliding windows, with layers that
+are no attention, with experts or with an attention of their own, and all models on devices other than CPUs and GPUs of
+CUDA. Randomness belongs to the call here too, but the rows of a batch are padded to one length, and rounding differs
+with it: a text may depend on its batch.
 """
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from skillmix.calls import Request
+from skillmix.calls import Outcome, Request
+from skillmix.errors import LOG
+from skillmix.models.local.attention import CacheShape
 from skillmix.models.local.chat import Renderer
-from skillmix.models.local.generator import Done, length_problem, replies
+from skillmix.models.local.generator import Done, Generator, can_write, length_problem, replies
 from skillmix.models.local.sampling import DEFAULT_LIMIT, Start, choose, start_of
+
+_CPU_SLOTS: Final = (8, 32)
+"""Conversations at once on a CPU, at least and at most; more make better use of it, and take more memory."""
+_CPU_CACHE_BYTES: Final = 2 << 30
+_SHARE_OF_MEMORY: Final = 0.6
+_MAX_SLOTS: Final = 2048
+_BATCH: Final = {"cuda": 64, "cpu": 8, "mps": 8}
+"""Conversations at once of a model that writes by `generate`."""
+_TYPICAL_LENGTH: Final = 1024
+
+
+def new_generator(
+    model: Any, renderer: Renderer, concurrency: int | None, *, name: str
+) -> "Generator | BatchedGenerator":
+    """A generator for a model, with as many conversations at once as asked, or as its device holds."""
+
+    def ignore(request: Request, outcome: Outcome) -> None:
+        """Until the generator is used."""
+
+    if can_write(model):
+        return Generator(model, renderer, slots=concurrency or _slots_for(model), done=ignore)
+    LOG.warning(f"{name} writes by `generate` of transformers; vllm: is faster for its architecture")
+    return BatchedGenerator(model, renderer, slots=concurrency or _BATCH[model.device.type], done=ignore)
+
+
+def _slots_for(model: Any) -> int:
+    """The number of conversations at once: on a GPU as many as fit into its memory, on a CPU a few."""
+    bytes_per_slot = CacheShape(model).bytes_per_token * _TYPICAL_LENGTH
+    if model.device.type != "cuda":
+        least, most = _CPU_SLOTS
+        return max(least, min(most, _CPU_CACHE_BYTES // bytes_per_slot))
+    free, _ = torch.cuda.mem_get_info()
+    return max(1, min(_MAX_SLOTS, int(_SHARE_OF_MEMORY * free / bytes_per_slot)))
 
 
 class BatchedGenerator:
