@@ -102,9 +102,9 @@ def test_a_process_that_may_not_write_changes_nothing(
     if words == ["train"]:
         pytest.importorskip("torch", reason="the extra `train` is not installed")
         document = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
-        Path("small").mkdir()
-        for name in ("config.json", "model.safetensors"):
-            Path("small", name).write_text("{}", encoding="utf-8")
+        from tests.models.tiny_checkpoint import write_checkpoint
+
+        write_checkpoint(Path("small"), has_ends=True)
         document["students"]["small"] = {"model": "local:small"}
         document["steps"].append({"name": "m1", "stage": "train", "base": "small", "data": ["d1"]})
         Path(file).write_text(yaml.safe_dump(document), encoding="utf-8")

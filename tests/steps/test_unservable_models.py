@@ -1,5 +1,6 @@
 """A plan whose steps ask a local model that no step could ask is refused before the first step, also by `--dry-run`."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,14 @@ import yaml
 from skillmix.commands import main
 from tests.models.tiny_checkpoint import write_checkpoint
 
+SMALL = {
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "vocab_size": 64,
+    "intermediate_size": 16,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
 SETTINGS = {"k": [1], "combinations": 2, "generations": 1}
 
 
@@ -42,14 +51,15 @@ def refusal(file: str, capsys: pytest.CaptureFixture[str], *options: str) -> str
 def with_window(folder: Path, *, kind: str) -> None:
     """A tokenizer and the config.json of an architecture with sliding windows; there are no such weights."""
     transformers = pytest.importorskip("transformers", reason="the extra `local` is not installed")
-    write_checkpoint(folder / "checkpoint")
-    small = {"hidden_size": 8, "num_hidden_layers": 2, "vocab_size": 64, "sliding_window": 16}
-    getattr(transformers, kind)(**small).save_pretrained(folder / "checkpoint")
+    write_checkpoint(folder / "checkpoint", has_ends=True)
+    getattr(transformers, kind)(**SMALL, sliding_window=16).save_pretrained(folder / "checkpoint")
 
 
 def without_template(folder: Path) -> None:
     write_checkpoint(folder / "checkpoint")
     (folder / "checkpoint" / "chat_template.jinja").unlink()
+    file = folder / "checkpoint" / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), "bos_token": "</s>"}), encoding="utf-8")
 
 
 @pytest.mark.parametrize("kind", ["Gemma3TextConfig", "GptOssConfig"])
@@ -95,4 +105,39 @@ def test_a_base_without_a_chat_template_needs_a_format(in_folder: Path, capsys: 
     assert "has no chat template" in planned and "format:" in planned and "chatml" in planned
     assert planned == ran
 
-    assert main(["run", plan(in_folder, train={"format": "chatml"}, student="step:m"), "--dry-run"]) == 0
+    assert main(["run", plan(in_folder, train={"format": "llama-2"}, student="step:m"), "--dry-run"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "fault"),
+    [
+        ("GptOssConfig", {}, "GptOssForCausalLM cannot be trained: its attention has sinks."),
+        ("Gemma2Config", {}, "it changes its logits by final_logit_softcapping, attn_logit_softcapping."),
+        ("Lfm2Config", {"layer_types": ["conv", "full_attention"]}, "it has layers of the kind conv, which mix"),
+        ("Qwen3NextConfig", {"layer_types": ["linear_attention", "full_attention"]}, "Qwen3NextForCausalLM cannot be"),
+        ("PhiConfig", {}, "its output layer is not a plain matrix."),
+    ],
+)
+def test_a_base_whose_layers_cannot_be_trained_is_refused(
+    in_folder: Path, kind: str, more: dict[str, Any], fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    transformers = pytest.importorskip("transformers", reason="the extra `local` is not installed")
+    write_checkpoint(in_folder / "checkpoint", has_ends=True)
+    getattr(transformers, kind)(**SMALL, **more).save_pretrained(in_folder / "checkpoint")
+
+    planned = refusal(plan(in_folder, train={}), capsys, "--dry-run")
+
+    assert "Step 'm': " in planned and fault in planned
+
+
+def test_a_base_whose_answers_cannot_be_masked_is_refused(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_checkpoint(in_folder / "checkpoint")
+    template = (
+        "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    (in_folder / "checkpoint" / "chat_template.jinja").write_text(template, encoding="utf-8")
+
+    planned = refusal(plan(in_folder, train={}), capsys, "--dry-run")
+
+    assert "Step 'm': The chat template ends an answer with '', where generation would not stop" in planned

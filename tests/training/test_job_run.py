@@ -253,24 +253,6 @@ def test_the_mask_is_shown_token_by_token(place: Path, small_model: Path, capsys
     assert learned == "Answer: The bread waits.<|im_end|>Answer: The bread waits for nobody.<|im_end|>"
 
 
-@pytest.mark.parametrize(("precision", "is_asked"), [("auto", False), ("fp32", False), ("bf16-master", True)])
-def test_a_processor_is_asked_about_bfloat16_only_where_it_is_wanted(
-    place: Path, small_model: Path, monkeypatch: pytest.MonkeyPatch, precision: str, is_asked: bool
-) -> None:
-    def refuse() -> None:
-        raise UserError("This processor dies of it.", hint="Set precision: fp32.")
-
-    monkeypatch.setenv("SKILLMIX_DEVICE", "cpu")
-    monkeypatch.setattr("skillmix.training.job_run.require_bf16", refuse)
-    path = experiment(place, small_model, {"name": "m1", "precision": precision})
-
-    if is_asked:
-        with pytest.raises(UserError, match="dies of it"):
-            train_steps(path)
-    else:
-        assert len(train_steps(path)) == 1
-
-
 def test_a_tracker_gets_every_step_of_a_training(
     place: Path, small_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

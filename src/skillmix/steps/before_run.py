@@ -49,7 +49,7 @@ from skillmix.runs.students import (
 )
 from skillmix.runs.verdicts import require_checkers
 from skillmix.steps.kinds import kind_of
-from skillmix.steps.train import packages_for_training
+from skillmix.steps.train import check_trainable, packages_for_training
 from skillmix.tracking import require_trackers
 
 
@@ -103,7 +103,7 @@ def plan_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step],
     yield lambda: check_students(experiment)
     yield lambda: cells_of(experiment, catalog, usable_around(experiment, catalog, run.around.by_step))
     yield lambda: run.checked_document(experiment, catalog)
-    yield from _local_model_checks(experiment, steps)
+    yield from _local_model_checks(experiment, steps, run)
 
 
 def pinned_experiment(experiment: Experiment, run: Run) -> Experiment:
@@ -186,8 +186,8 @@ def file_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step],
         yield partial(kind_of(step).check, step, experiment, catalog, run)
 
 
-def _local_model_checks(experiment: Experiment, steps: Sequence[Step]) -> Checks:
-    """Checks of the checkpoints on this machine that steps ask or train: can they be asked, can they chat?
+def _local_model_checks(experiment: Experiment, steps: Sequence[Step], run: Run) -> Checks:
+    """Checks of the checkpoints on this machine: steps ask those that can write and chat, and train those they can.
 
     A model that a step will train is asked with the architecture of its base; training gives it a chat template.
     """
@@ -201,8 +201,8 @@ def _local_model_checks(experiment: Experiment, steps: Sequence[Step]) -> Checks
             checks[str(settings.asked), needs_template] = partial(
                 _require_asking, settings.asked, needs_template=needs_template
             )
-        if isinstance(step, TrainStep) and step.format is None and step.base in experiment.students:
-            yield partial(_require_template_or_format, step, experiment.students[step.base].asked)
+        if isinstance(step, TrainStep) and step.base in experiment.students:
+            yield partial(_require_training, step, experiment.students[step.base].asked, run)
     yield from checks.values()
 
 
@@ -229,13 +229,16 @@ def _require_asking(asked: str | None, *, needs_template: bool) -> None:
             )
 
 
-def _require_template_or_format(step: TrainStep, asked: str | None) -> None:
+def _require_training(step: TrainStep, asked: str | None, run: Run) -> None:
     checkpoint = _checkpoint_here(asked)
-    if checkpoint is not None and lacks_chat_template(checkpoint.tokenizer):
+    if checkpoint is None or parse_spec(str(asked)).provider == "bundled":  # bundled models are known to be trainable
+        return
+    if step.format is None and lacks_chat_template(checkpoint.tokenizer):
         raise UserError(
             f"Step {step.name!r}: the tokenizer of {asked} has no chat template.",
             hint=f"Name its format with format: {', '.join(CHAT_TEMPLATES)}.",
         )
+    check_trainable(step, checkpoint, run)
 
 
 def check_plan(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> None:

@@ -14,6 +14,7 @@ from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.step_base import student_name
 from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep
 from skillmix.files import json_object
+from skillmix.models.checkpoints import Checkpoint
 from skillmix.models.lineage_files import LINEAGE_FILE, read_model_file
 from skillmix.models.local.model import MODELS, free_device_memory
 from skillmix.models.providers import LOCAL_PACKAGES
@@ -170,14 +171,31 @@ def train_step(
     return Trained(step.name, job.model_folder, was_there=False)
 
 
+def check_trainable(step: TrainStep, checkpoint: Checkpoint, run: Run) -> None:
+    """Refuse a base whose answers cannot be masked or whose layers cannot be trained; the weights are not read.
+
+    Nothing is checked if the model exists, or if this machine lacks the weights or a package.
+    """
+    is_trained = read_model_file(model_folder(run, step.name)) is not None
+    if is_trained or not checkpoint.bytes() or _missing_packages(step):
+        return
+    from skillmix.training.job_run import check_student
+
+    check_student(checkpoint, step)
+
+
 def packages_for_training(step: TrainStep) -> list[str]:
     """The packages that a step needs on the machine that trains."""
     return [*LOCAL_PACKAGES, *(["peft"] if step.lora else [])]
 
 
+def _missing_packages(step: TrainStep) -> list[str]:
+    """The packages that this machine lacks for a step."""
+    return [package for package in packages_for_training(step) if find_spec(package) is None]
+
+
 def _require_packages(step: TrainStep) -> None:
-    missing = [package for package in packages_for_training(step) if find_spec(package) is None]
-    if missing:
+    if missing := _missing_packages(step):
         raise UserError(f"Training needs {', '.join(missing)}.", hint="pip install 'skillmix[train]'")
 
 

@@ -218,29 +218,27 @@ def read_lessons(sources: Sequence[TrainingSource], *, validation_share: float) 
     return Lessons(train, validation)
 
 
-def check_base(step: TrainStep, experiment: Experiment, run: Run) -> None:
-    """Refuse a base without weights, before any step of the run begins; an earlier train step may make the base."""
+def check_base(step: TrainStep, experiment: Experiment, run: Run) -> Checkpoint | None:
+    """The checkpoint that a step starts from, checked before any step of the run begins; None for one without weights.
+
+    None also for the model of an earlier train step, which may not exist yet.
+    """
     if step.base.startswith("step:"):
-        return
+        return None
     base = base_spec(experiment, step, run)
     checkpoint = checkpoint_of(parse_spec(base), fetches=False) if shape_of(base) is None else None
-    if checkpoint is None:
-        _check_new_base(step, base)
-    elif not checkpoint.bytes():
-        raise UserError(
-            f"There are no safetensors weights in {checkpoint.base}, the base of step {step.name!r}.",
-            hint="Download the checkpoint into this folder, or convert its weights with transformers.",
-        )
-
-
-def _check_new_base(step: TrainStep, base: str) -> None:
-    """Refuse settings that only a trained base can have."""
     given = [name for name in ("lora", "format", "ranks") if getattr(step, name) is not None]
-    if given:
+    if checkpoint is None and given:
         raise UserError(
             f"Step {step.name!r} sets {', '.join(given)}, which {base} cannot have.",
             hint="A new model learns all of its weights in one process, and has a chat template of its own.",
         )
+    if checkpoint is not None and not checkpoint.bytes():
+        raise UserError(
+            f"There are no safetensors weights in {checkpoint.base}, the base of step {step.name!r}.",
+            hint="Download the checkpoint into this folder, or convert its weights with transformers.",
+        )
+    return checkpoint
 
 
 def check_replay(step: TrainStep) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,8 +13,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaFor
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import load_experiment
 from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep, weights_format
-from skillmix.models.checkpoints import checkpoint_of
-from skillmix.models.local.loading import load_for_training, read_tokenizer, training_device
+from skillmix.models.checkpoints import Checkpoint, FileStates, checkpoint_of
+from skillmix.models.local.loading import architecture_of, load_for_training, read_tokenizer, training_device
 from skillmix.models.shapes import CopiedShape, ModelShape, shape_of
 from skillmix.models.specs import parse_spec, require_packages
 from skillmix.render import plural
@@ -40,6 +41,7 @@ from skillmix.training.ranks import joined_ranks
 from skillmix.training.saving import merged, require_space, weights_bytes, with_adapter, write_model
 from skillmix.training.step.engine import choose_precision
 from skillmix.training.step.optimizer import TrainingRecipe
+from skillmix.training.step.packed_model import check_architecture
 
 _UNKNOWN, _BEGIN, _END, _USER, _ASSISTANT = _SPECIAL = "<unk>", "<s>", "</s>", "<user>", "<assistant>"
 _TEMPLATE: Final = (
@@ -172,6 +174,22 @@ class TrainingProgress:
         """End the step with its last line."""
         if is_first_rank():
             self._progress.end(self._step, self._last_line or None)
+
+
+def check_student(checkpoint: Checkpoint, step: TrainStep) -> None:
+    """Refuse a base whose answers cannot be masked or whose layers cannot be trained; its weights are not read."""
+    try:
+        _check_files(checkpoint, checkpoint.file_states(), step.format)
+    except UserError as error:
+        raise UserError(f"Step {step.name!r}: {error.message}", hint=error.hint) from None
+
+
+@lru_cache(maxsize=16)
+def _check_files(checkpoint: Checkpoint, states: FileStates, chat_format: str | None) -> None:
+    """Check a checkpoint once for all steps that train it."""
+    tokenizer, ends = read_tokenizer(checkpoint)
+    Encoder(tokenizer, end_ids=ends, chat_format=chat_format)
+    check_architecture(architecture_of(checkpoint))
 
 
 def run_training(job: Job, lessons: Lessons, progress: RunProgress) -> None:

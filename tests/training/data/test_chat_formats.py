@@ -86,7 +86,7 @@ def test_renderings_are_the_golden_ones(name: str) -> None:
     )
 
     assert text.replace("»«", "") == GOLDEN[name]
-    found.template.check(SHORT)
+    assert found.template.samples(SHORT) == [list(found.template.format.pieces(SHORT))]
 
 
 @pytest.mark.parametrize("name", [*CASES, "llama-2 with mistral's vocabulary"])
@@ -185,6 +185,11 @@ def test_any_other_template_is_read_by_finding_the_answers() -> None:
         (
             "{% for m in messages %}{{ m['role'] }}{% if loop.last and m['role'] == 'assistant' %} thinks {% endif %}"
             "{{ m['content'] }}<|im_end|>{% endfor %}{% if add_generation_prompt %}assistant{% endif %}",
+            "' thinks ' before an answer",
+        ),
+        (
+            "{% for m in messages %}{{ m['role'] }}{{ m['content'] }}<|im_end|>{% endfor %}"
+            "{% if add_generation_prompt %}bot{% endif %}",
             "differently in parts than as a whole",
         ),
         (
@@ -255,10 +260,55 @@ def test_other_published_templates_are_read(name: str) -> None:
     assert (form.lead, form.end) == ("", PUBLISHED[name])
 
 
-@pytest.mark.parametrize("name", ["qwen3", "deepseekv3", "glm4moe", "gptoss"])
-def test_templates_that_add_or_drop_thoughts_are_refused(name: str) -> None:
-    with pytest.raises(UserError, match=r"in parts than as a whole|before an answer"):
-        Template(published(name), ends=["<|im_end|>", "<｜end▁of▁sentence｜>", "<|user|>", "<|return|>"])
+EMPTY = "<think>\n\n</think>\n\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt_end", "lead"),
+    [("qwen3", "", EMPTY), ("qwen3_5_nothink", EMPTY, ""), ("qwen3_5_think", "<think>\n", EMPTY[len("<think>\n") :])],
+)
+def test_where_earlier_answers_lose_their_thought_each_answer_is_trained_by_itself(
+    name: str, prompt_end: str, lead: str
+) -> None:
+    own = copy(tokenizer("smollm2"))
+    own.chat_template = published(name).chat_template
+    found = Encoder(own)
+    turns = (Turn("Say it.", "It.\n "), Turn("Again <|im_end|>", "\n It!"))
+    said = [turns[0].user, "It.", turns[1].user]
+
+    examples = found.examples([Conversation("c", turns)], limit=999, too_long="refuse").examples
+
+    assert [example.key for example in examples] == ["c, answer 1", "c, answer 2"]
+    for number, (example, answer) in enumerate(zip(examples, ("It.", "It!"), strict=True)):
+        roles = ("user", "assistant", "user")[: 2 * number + 1]
+        messages = [{"role": role, "content": text} for role, text in zip(roles, said, strict=False)]
+        prompt = own.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        start = int(example.is_trained.argmax())
+        assert prompt.endswith(f"assistant\n{prompt_end}")
+        assert own.decode(example.tokens[:start]) == prompt
+        assert own.decode(example.tokens[example.is_trained]) == f"{lead}{answer}<|im_end|>"
+        assert not example.is_trained[:start].any() and own.decode(example.tokens[~example.is_trained][start:]) == "\n"
+
+
+def test_what_follows_an_answer_may_depend_on_its_place() -> None:
+    form = Template(published("gptoss"), ends=["<|return|>"]).format
+
+    assert not form.is_stable
+    assert (form.lead, form.end) == ("<|channel|>final<|message|>", "<|return|>")
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("deepseekv3", "differently in parts than as a whole"),
+        ("nemotron_3_nano", "differently in parts than as a whole"),
+        ("glm4moe", "where generation would not stop"),
+        ("muse_glimmer", "before an answer"),
+    ],
+)
+def test_templates_whose_answers_do_not_continue_their_prompts_are_refused(name: str, complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        Template(published(name), ends=["<|im_end|>", "<｜end▁of▁sentence｜>", "<|user|>", "<|eot|>"])
 
 
 def published(name: str) -> Any:

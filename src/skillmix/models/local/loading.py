@@ -60,6 +60,15 @@ def read_tokenizer(checkpoint: Checkpoint) -> tuple[Any, list[int]]:
     return tokenizer, sorted(ends)
 
 
+def architecture_of(checkpoint: Checkpoint) -> Any:
+    """The model of a checkpoint without memory for its weights, which are not read."""
+    with reading_weights(checkpoint.base, hint=_CHECKPOINT_HINT):
+        config = AutoConfig.from_pretrained(checkpoint.base, trust_remote_code=False)
+        _refuse_absurd_sizes(config, checkpoint.base)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+
+
 def _ends_in(file: Path) -> set[int]:
     setting = json_object(file.read_bytes(), source=str(file), hint=_CHECKPOINT_HINT).get("eos_token_id")
     listed = setting if isinstance(setting, list) else [] if setting is None else [setting]

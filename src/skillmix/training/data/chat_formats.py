@@ -14,6 +14,7 @@ import numpy as np
 
 from skillmix.errors import UserError
 from skillmix.experiment.train_step import CHAT_TEMPLATES
+from skillmix.grading.answers import OPENING, opens_thought, without_thought
 
 Blanks = Literal["keep", "strip", "lstrip", "rstrip"]
 
@@ -40,40 +41,58 @@ class ChatFormat:
 
     first: str
     """Before the first user message: begin token, default system message, mark of the user."""
+    to_earlier: str
+    """From a user message to an answer that another user message follows."""
+    between: str
+    """From such an answer to the next user message."""
     after_user: str
-    """After a user message, up to where the model begins to write."""
+    """After the last user message, up to where the model begins to write."""
     lead: str
-    """Blanks that the model writes before an answer."""
+    """Written by the model before an answer: blanks, or a thought without words."""
     end: str
     """Written by the model after an answer: the end token, and blanks before it."""
-    between: str
-    """From an answer's end token to the next user message."""
     last: str
     """After the end token of the last answer."""
     user_blanks: Blanks = "keep"
     answer_blanks: Blanks = "keep"
 
+    @property
+    def is_stable(self) -> bool:
+        """Whether an answer stays as the model wrote it when another turn follows, so that all can be trained at once.
+
+        Templates of models that think drop thoughts from earlier answers.
+        """
+        return self.to_earlier == self.after_user + self.lead and self.between.startswith(self.end)
+
+    def samples(self, turns: Sequence[Turn]) -> list[Sequence[Turn]]:
+        """The whole conversation if all answers can be trained at once, or else one conversation up to each answer.
+
+        A template that is not stable may remove line breaks around the last answer alone, so there are none.
+        """
+        if self.is_stable:
+            return [turns]
+        stripped = [Turn(turn.user, turn.answer.strip()) for turn in turns]
+        return [stripped[: number + 1] for number in range(len(turns))]
+
     def pieces(self, turns: Sequence[Turn]) -> Iterator[Piece]:
-        """A conversation as the template renders it, piece by piece."""
-        before = self.first
-        for turn in turns:
-            yield Piece(before, is_mark=True, is_trained=False)
-            yield Piece(trimmed(turn.user, self.user_blanks), is_mark=False, is_trained=False)
-            yield Piece(self.after_user, is_mark=True, is_trained=False)
-            yield Piece(self.lead, is_mark=True, is_trained=True)
-            yield Piece(trimmed(turn.answer, self.answer_blanks), is_mark=False, is_trained=True)
-            yield Piece(self.end, is_mark=True, is_trained=True)
-            before = self.between
-        yield Piece(self.last, is_mark=True, is_trained=False)
-
-    def prompt(self, turns: Sequence[Turn], user: str) -> str:
-        """The prompt for the answer to a user message that follows some turns."""
-        before = "".join(piece.text for piece in self.pieces(turns)).removesuffix(self.last) if turns else ""
-        opening = self.between if turns else self.first
-        return f"{before}{opening}{trimmed(user, self.user_blanks)}{self.after_user}"
+        """A conversation as the template renders it: one piece, and then `PIECES_A_TURN` for each turn."""
+        yield Piece(self.first, is_mark=True, is_trained=False)
+        for number, turn in enumerate(turns, start=1):
+            is_last = number == len(turns)
+            is_trained = is_last or self.is_stable
+            to_answer, lead, end = (self.after_user, self.lead, self.end) if is_trained else (self.to_earlier, "", "")
+            yield Piece(_trimmed(turn.user, self.user_blanks), is_mark=False, is_trained=False)
+            yield Piece(to_answer, is_mark=True, is_trained=False)
+            yield Piece(lead, is_mark=True, is_trained=is_trained)
+            yield Piece(_trimmed(turn.answer, self.answer_blanks), is_mark=False, is_trained=is_trained)
+            yield Piece(end, is_mark=True, is_trained=is_trained)
+            yield Piece(self.last if is_last else self.between.removeprefix(end), is_mark=True, is_trained=False)
 
 
-def trimmed(text: str, blanks: Blanks) -> str:
+PIECES_A_TURN: Final = 6
+
+
+def _trimmed(text: str, blanks: Blanks) -> str:
     """A text without the blanks that a template removes."""
     match blanks:
         case "keep":
@@ -104,22 +123,33 @@ class Template:
                 "The tokenizer has no chat template.", hint=f"Name its format with format: {', '.join(CHAT_TEMPLATES)}."
             )
         self.format = self._find_format(ends)
-        if name is not None and own_template and self._differs(own_template, ends):
-            raise UserError(
-                f"The checkpoint has its own chat template, and it is not that of {name}.",
-                hint="Leave format: out; generation uses the checkpoint's own template.",
-            )
+        if name is not None and own_template:
+            tokenizer.chat_template = own_template
+            own_format = self._find_format(ends)
+            tokenizer.chat_template = CHAT_TEMPLATES[name]
+            if own_format != self.format:
+                raise UserError(
+                    f"The checkpoint has its own chat template, and it is not that of {name}.",
+                    hint="Leave format: out; generation uses the checkpoint's own template.",
+                )
 
-    def check(self, turns: Sequence[Turn]) -> None:
-        """Refuse a conversation that the template renders differently than the format, whole or up to an answer."""
-        messages = [message for turn in turns for message in _messages(turn)]
-        whole = "".join(piece.text for piece in self.format.pieces(turns))
-        if self.render(messages) != whole:
-            raise UserError("the chat template renders it differently than its format says", hint=_NOT_OURS)
-        for number, turn in enumerate(turns):
-            prompt = self.render(messages[: 2 * number + 1], to_answer=True)
-            if prompt != self.format.prompt(turns[:number], turn.user) or not whole.startswith(prompt):
-                raise UserError("the chat template renders it differently in parts than as a whole", hint=_NOT_OURS)
+    def samples(self, turns: Sequence[Turn]) -> list[list[Piece]]:
+        """The renderings of a conversation that train each of its answers once.
+
+        An error if the template renders any of them differently, as a whole or up to where the model begins to write.
+        """
+        samples = []
+        for sample in self.format.samples(turns):
+            pieces = list(self.format.pieces(sample))
+            messages = _messages([text for turn in sample for text in turn])
+            if self.render(messages) != "".join(piece.text for piece in pieces):
+                raise UserError("the chat template renders it differently than its format says", hint=_NOT_OURS)
+            for number in range(len(sample)) if self.format.is_stable else (len(sample) - 1,):
+                prompt = "".join(piece.text for piece in pieces[: 3 + PIECES_A_TURN * number])
+                if self.render(messages[: 2 * number + 1], to_answer=True) != prompt:
+                    raise UserError("the chat template renders it differently in parts than as a whole", hint=_NOT_OURS)
+            samples.append(pieces)
+        return samples
 
     def render(self, messages: Sequence[dict[str, str]], *, to_answer: bool = False) -> str:
         """Render messages with the template; with `to_answer`, up to where the model begins to write."""
@@ -131,89 +161,65 @@ class Template:
             raise UserError(f"The chat template cannot render a conversation: {error}", hint=_NOT_OURS) from None
         return text
 
-    def _differs(self, own_template: str, ends: Sequence[str]) -> bool:
-        named_template, self._tokenizer.chat_template = self._tokenizer.chat_template, own_template
-        try:
-            return self._find_format(ends) != self.format
-        finally:
-            self._tokenizer.chat_template = named_template
-
     def _find_format(self, ends: Sequence[str]) -> ChatFormat:
-        user = _WORDS[0]
-        messages = _as_messages(_WORDS)
-        first, to_answer, between, to_answer_again, rest = _around(self.render(messages))
-        prompt = self.render(messages[:1], to_answer=True)
-        if not f"{first}{user}{to_answer}".startswith(prompt) or to_answer_again != to_answer:
+        """Render two turns of unmistakable words, and the prompt for the second answer."""
+        strings, rest = [], self.render(_messages(_WORDS))
+        for word in _WORDS:
+            if rest.count(word) != 1:
+                raise UserError(
+                    "The rendered text of the chat template does not contain each message once.", hint=_NOT_OURS
+                )
+            before, _, rest = rest.partition(word)
+            strings.append(before)
+        first, to_earlier, between, to_last = strings
+        asked = f"{first}{_WORDS[0]}{to_earlier}{_WORDS[1]}{between}{_WORDS[2]}"
+        prompt = self.render(_messages(_WORDS[:3]), to_answer=True)
+        if not prompt.startswith(asked) or not f"{asked}{to_last}".startswith(prompt):
             raise UserError("The chat template renders differently in parts than as a whole.", hint=_NOT_OURS)
-        after_user = prompt.removeprefix(f"{first}{user}")
-        lead = to_answer.removeprefix(after_user)
-        if lead.strip():
+        after_user = prompt.removeprefix(asked)
+        lead = to_last.removeprefix(after_user)
+        said = without_thought(f"{OPENING if opens_thought(prompt) else ''}{lead}")
+        if said is None or said.strip():
             raise UserError(f"The chat template writes {lead!r} before an answer.", hint=_NOT_OURS)
-        end = _end_of(rest, ends)
-        if not between.startswith(end):
-            raise UserError("The chat template ends answers in different ways.", hint=_NOT_OURS)
+        positions = [(rest.index(end), end) for end in ends if end in rest]
+        if not positions:
+            raise UserError(
+                f"The chat template ends an answer with {rest!r}, where generation would not stop.",
+                hint=f"The checkpoint's end tokens are {', '.join(ends) or 'not known'}; check its "
+                "generation_config.json.",
+            )
+        position, end = min(positions)
+        if rest[:position].strip():
+            raise UserError(f"The chat template writes {rest[:position]!r} after an answer.", hint=_NOT_OURS)
         return ChatFormat(
             first=first,
+            to_earlier=to_earlier,
+            between=between,
             after_user=after_user,
             lead=lead,
-            end=end,
-            between=between.removeprefix(end),
-            last=rest.removeprefix(end),
+            end=rest[: position + len(end)],
+            last=rest[position + len(end) :],
             user_blanks=self._blanks(0),
             answer_blanks=self._blanks(1),
         )
 
     def _blanks(self, index: int) -> Blanks:
         """What the template does with the blanks around a message."""
-        words = list(_WORDS)
-        plain = self.render(_as_messages(words))
-        words[index] = f"{_BLANKS}{words[index]}{_BLANKS}"
-        with_blanks = self.render(_as_messages(words))
-        kept: dict[str, Blanks] = {
-            f"{_BLANKS}{_WORDS[index]}{_BLANKS}": "keep",
-            _WORDS[index]: "strip",
-            f"{_WORDS[index]}{_BLANKS}": "lstrip",
-            f"{_BLANKS}{_WORDS[index]}": "rstrip",
-        }
-        for rendered, blanks in kept.items():
-            if with_blanks == plain.replace(_WORDS[index], rendered):
+        word, words = _WORDS[index], list(_WORDS)
+        plain = self.render(_messages(words))
+        words[index] = f"{_BLANKS}{word}{_BLANKS}"
+        with_blanks = self.render(_messages(words))
+        before, after = f"{_BLANKS}{word}", f"{word}{_BLANKS}"
+        kept: dict[Blanks, str] = {"keep": f"{before}{_BLANKS}", "strip": word, "lstrip": after, "rstrip": before}
+        for blanks, rendered in kept.items():
+            if with_blanks == plain.replace(word, rendered):
                 return blanks
         raise UserError("The chat template changes the blanks around a message.", hint=_NOT_OURS)
 
 
-def _messages(turn: Turn) -> tuple[dict[str, str], dict[str, str]]:
-    return {"role": "user", "content": turn.user}, {"role": "assistant", "content": turn.answer}
-
-
-def _as_messages(words: Sequence[str]) -> list[dict[str, str]]:
-    return [*_messages(Turn(words[0], words[1])), *_messages(Turn(words[2], words[3]))]
-
-
-def _around(rendered: str) -> list[str]:
-    """The strings before, between and after the four words."""
-    strings, rest = [], rendered
-    for word in _WORDS:
-        if rendered.count(word) != 1 or word not in rest:
-            raise UserError(
-                "The rendered text of the chat template does not contain each message once.", hint=_NOT_OURS
-            )
-        before, _, rest = rest.partition(word)
-        strings.append(before)
-    return [*strings, rest]
-
-
-def _end_of(rest: str, ends: Sequence[str]) -> str:
-    """The string after an answer, up to its end token; only blanks may precede the end token."""
-    positions = [(rest.index(end), end) for end in ends if end in rest]
-    if not positions:
-        raise UserError(
-            f"The chat template ends an answer with {rest!r}, where generation would not stop.",
-            hint=f"The checkpoint's end tokens are {', '.join(ends) or 'not known'}; check its generation_config.json.",
-        )
-    position, end = min(positions)
-    if rest[:position].strip():
-        raise UserError(f"The chat template writes {rest[:position]!r} after an answer.", hint=_NOT_OURS)
-    return rest[: position + len(end)]
+def _messages(texts: Sequence[str]) -> list[dict[str, str]]:
+    """Messages of user and assistant in turn."""
+    return [{"role": ("user", "assistant")[number % 2], "content": text} for number, text in enumerate(texts)]
 
 
 _PLANE: Final = 0x100000

@@ -9,7 +9,7 @@ import numpy as np
 
 from skillmix.errors import UserError
 from skillmix.files import is_encodable, parsed_json
-from skillmix.training.data.chat_formats import Piece, SealedTokenizer, Template, Turn
+from skillmix.training.data.chat_formats import SealedTokenizer, Template, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +67,10 @@ class Encoder:
         self.tokenizer = tokenizer
         known = {tokenizer.eos_token_id, *end_ids} - {None}
         self._ends: dict[str, int] = {tokenizer.convert_ids_to_tokens(number): number for number in sorted(known)}
-        self._template = Template(tokenizer, ends=list(self._ends), name=chat_format)
-        marks = self._template.format
-        self.sealed = SealedTokenizer(
-            tokenizer, marks=(marks.first, marks.after_user, marks.lead, marks.end, marks.between, marks.last)
-        )
-
-    @property
-    def template(self) -> Template:
-        """The chat template and its format."""
-        return self._template
+        self.template = Template(tokenizer, ends=list(self._ends), name=chat_format)
+        own = self.template.format
+        marks = (own.first, own.to_earlier, own.between, own.after_user, own.lead, own.end, own.last)
+        self.sealed = SealedTokenizer(tokenizer, marks=marks)
 
     def examples(self, conversations: Sequence[Conversation], *, limit: int, too_long: TooLong) -> Prepared:
         """The examples of all conversations, by the rule for long ones; an error if there is none."""
@@ -114,19 +108,21 @@ class Encoder:
 
     def _encoded(self, conversations: Sequence[Conversation]) -> Iterator[Example]:
         for start in range(0, len(conversations), _AT_ONCE):
-            group = conversations[start : start + _AT_ONCE]
-            pieces = [self._pieces(conversation) for conversation in group]
-            for conversation, encoded in zip(group, self.sealed.encode(pieces), strict=True):
-                example = Example(conversation.key, encoded.tokens, encoded.is_trained, is_replay=False)
-                self._check_ends(example, answers=len(conversation.turns))
+            keys, samples = [], []
+            for conversation in conversations[start : start + _AT_ONCE]:
+                try:
+                    own = self.template.samples(conversation.turns)
+                except UserError as error:
+                    raise UserError(f"{conversation.key}: {error.message}", hint=error.hint) from None
+                samples += own
+                keys += [
+                    conversation.key if len(own) == 1 else f"{conversation.key}, answer {n + 1}"
+                    for n in range(len(own))
+                ]
+            for key, pieces, encoded in zip(keys, samples, self.sealed.encode(samples), strict=True):
+                example = Example(key, encoded.tokens, encoded.is_trained, is_replay=False)
+                self._check_ends(example, answers=sum(piece.is_trained and not piece.is_mark for piece in pieces))
                 yield example
-
-    def _pieces(self, conversation: Conversation) -> list[Piece]:
-        try:
-            self._template.check(conversation.turns)
-        except UserError as error:
-            raise UserError(f"{conversation.key}: {error.message}", hint=error.hint) from None
-        return list(self._template.format.pieces(conversation.turns))
 
     def _check_ends(self, example: Example, *, answers: int) -> None:
         """Check that the last trained token of each answer is one at which generation stops."""

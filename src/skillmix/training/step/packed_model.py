@@ -390,12 +390,7 @@ class PackedModel(nn.Module):  # type: ignore[misc]
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
-        fault = packing_fault(self.causal)
-        if fault:
-            raise UserError(
-                f"{type(self.causal).__name__} cannot be trained: {fault}.",
-                hint="Choose a base with plain attention in every layer, such as a Llama, a Mistral or a Qwen.",
-            )
+        check_architecture(self.causal)
         self._before = self.causal.config._attn_implementation, self.causal.config.use_cache
         self.causal.set_attn_implementation(ATTENTION)
         self.causal.config.use_cache = False
@@ -439,29 +434,36 @@ class PackedModel(nn.Module):  # type: ignore[misc]
         return linear_cross_entropy(hidden, head.weight, inputs.targets, inputs.shares)
 
 
-def packing_fault(causal: Any) -> str | None:
-    """Why a transformers model cannot be trained on packed conversations; None if it can.
+def check_architecture(causal: Any) -> None:
+    """Refuse a transformers model whose layers or loss are computed differently than training assumes.
 
-    Its layers must mix tokens by attention alone, and its output layer must be a plain matrix.
+    Layers must mix tokens by plain attention alone, and the output layer must be a plain matrix.
     """
     config = causal.config.get_text_config()
     head = causal.get_output_embeddings()
-    others = sorted({*(getattr(config, "layer_types", None) or ())} - {"full_attention", "sliding_attention"})
-    changed = [name for name in _LOGIT_SETTINGS if getattr(config, name, None) not in (None, 1, 1.0)]
+    other_layers = sorted({*(getattr(config, "layer_types", None) or ())} - {"full_attention", "sliding_attention"})
+    changed_by = [name for name in _LOGIT_SETTINGS if getattr(config, name, None) not in (None, 1, 1.0)]
     faults = {
-        "its attention cannot keep packed conversations apart": not getattr(
+        "it has attention of its own, which cannot keep packed conversations apart": not getattr(
             causal, "_supports_attention_backend", False
         ),
-        f"it has layers of the kind {', '.join(others)}, which mix packed conversations": bool(others),
+        f"it has layers of the kind {', '.join(other_layers)}, which mix packed conversations": bool(other_layers),
         "it has convolutions, which mix packed conversations": any(
             isinstance(module, nn.Conv1d) for module in causal.modules()
         ),
         "its attention has sinks": any(name.endswith("sinks") for name, _ in causal.named_parameters()),
-        f"it changes its logits by {', '.join(changed)}": bool(changed),
+        "its attention has keys and values of different sizes": bool(getattr(config, "kv_lora_rank", None)),
+        f"it changes its logits by {', '.join(changed_by)}": bool(changed_by),
         "it has attention dropout": bool(getattr(config, "attention_dropout", 0)),
         "its output layer is not a plain matrix": type(head) is not nn.Linear or head.bias is not None,
     }
-    return next((fault for fault, is_there in faults.items() if is_there), None)
+    fault = next((fault for fault, is_there in faults.items() if is_there), None)
+    if fault:
+        raise UserError(
+            f"{type(causal).__name__} cannot be trained: {fault}.",
+            hint="Choose a base with plain attention in every layer, such as a Llama, a Mistral or a Qwen, and leave "
+            "the output layer out of an adapter.",
+        )
 
 
 _LOGIT_SETTINGS: Final = ("final_logit_softcapping", "attn_logit_softcapping", "logit_scale", "logits_scaling")
