@@ -131,7 +131,7 @@ def test_lines_come_every_fifteen_seconds_at_most_and_claim_only_what_was_measur
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     clock = Clock()
-    works = [Work("eval", "calls", total=100), Work("tune", "training", total=10, weight=8.0)]
+    works = [Work("eval", "calls", total=100), Work("tune", "training", total=10)]
     with RunProgress(works, clock=clock) as progress:
         progress.begin("eval")
         for second in range(41):
@@ -147,8 +147,8 @@ def test_lines_come_every_fifteen_seconds_at_most_and_claim_only_what_was_measur
 
     lines = lines_of(capsys)
     assert lines[0] == "eval: begins, 100 calls"
-    assert lines[1] == "eval: 15 of 100 calls; the run: 8 %, about 85 s left, 1 step not measured yet"
-    assert lines[2].startswith("eval: 30 of 100 calls; the run: 16 %, about 70 s left, 1 step")
+    assert lines[1] == "eval: 15 of 100 calls; the run: 13 %, about 85 s left, 1 step not measured yet"
+    assert lines[2].startswith("eval: 30 of 100 calls; the run: 27 %, about 70 s left, 1 step")
     assert lines[3].startswith("eval: done; the run: ")
     assert lines[4] == "tune: begins, 10 steps"
     assert "left" not in lines[3] and "left" not in lines[5]

@@ -6,8 +6,8 @@ import pytest
 
 from skillmix.runs.progress import RunProgress, Work
 
-CALLS = Work("eval", "calls", total=100, done=20, timed=10, seconds=5.0)
-TRAINING = Work("tune", "training", total=50, weight=8.0)
+CALLS = Work("eval", "calls", total=100, done=20, pace=0.5)
+TRAINING = Work("tune", "training", total=50)
 REPORT = Work("report", "report", total=1)
 
 
@@ -20,8 +20,7 @@ def share(*works: Work) -> float:
 
 
 def test_nothing_is_claimed_before_a_measurement() -> None:
-    assert left(replace(CALLS, timed=0, seconds=0.0), TRAINING, REPORT) == ""
-    assert left(replace(CALLS, timed=1, seconds=0.5)) == ""
+    assert left(replace(CALLS, pace=None), TRAINING, REPORT) == ""
 
 
 def test_found_units_are_done_but_say_nothing_about_the_pace() -> None:
@@ -45,7 +44,7 @@ def test_a_step_that_has_not_begun_is_judged_by_a_finished_one_of_its_kind() -> 
 
 
 def test_its_own_pace_replaces_that_of_its_kind() -> None:
-    slow = Work("again", "calls", total=10, done=4, timed=4, seconds=8.0)
+    slow = Work("again", "calls", total=10, done=4, pace=2.0)
 
     assert left(replace(CALLS, is_over=True), slow) == "about 12 s left"
 
@@ -57,12 +56,15 @@ def test_an_unknown_total_is_not_zero() -> None:
     assert left(CALLS, open_ended) == "about 40 s left, 1 step not measured yet"
 
 
-def test_a_time_is_said_only_once_a_tenth_of_a_step_or_ten_seconds_were_seen() -> None:
-    begun = replace(CALLS, total=96, done=3, timed=3, seconds=9.0)
+def test_a_pace_is_known_once_a_tenth_of_a_step_or_ten_seconds_were_seen() -> None:
+    paces = []
+    for units, seconds in ((3, 9.0), (3, 12.0), (10, 8.0), (1, 30.0)):
+        work = Work("eval", "calls", total=96)
+        work.measure(100.0, 1)
+        work.measure(100.0 + seconds, 1 + units)
+        paces.append(work.pace)
 
-    assert left(begun) == ""
-    assert left(replace(begun, seconds=12.0)) == "about 6 min left"
-    assert left(replace(begun, done=10, timed=10)) == "about 77 s left"
+    assert paces == [None, 4.0, 0.8, None]
 
 
 def test_a_finished_run_has_no_time_left() -> None:
@@ -71,13 +73,13 @@ def test_a_finished_run_has_no_time_left() -> None:
 
 
 def test_the_share_goes_from_nothing_to_all_and_weighs_by_time_once_that_is_known() -> None:
-    start = replace(CALLS, done=0, timed=0, seconds=0.0), TRAINING
+    start = replace(CALLS, done=0, pace=None), TRAINING
     half = replace(CALLS, is_over=True), TRAINING
-    measured = replace(CALLS, is_over=True), replace(TRAINING, done=25, timed=25, seconds=50.0)
+    measured = replace(CALLS, is_over=True), replace(TRAINING, done=25, pace=2.0)
 
     assert share() == 0.0
     assert share(*start) == 0.0
-    assert share(*half) == pytest.approx(100 / (100 + 8 * 50))
+    assert share(*half) == pytest.approx(100 / 150)
     assert share(*measured) == pytest.approx((100 * 0.5 + 25 * 2.0) / (100 * 0.5 + 50 * 2.0))
     assert share(*(replace(work, is_over=True) for work in measured)) == 1.0
 

@@ -27,7 +27,6 @@ _RECENT: Final = 60.0
 _REFRESHES_A_SECOND: Final = 4
 _SHORTEST: Final = 0.2
 """Seconds; shorter measurements are ignored."""
-_ENOUGH: Final = 2
 _ENOUGH_SECONDS: Final = 10.0
 _ENOUGH_SHARE: Final = 0.1
 """A measurement needs two units, and ten seconds or a tenth of its step."""
@@ -49,17 +48,13 @@ class Work:
     bound: Bound = "about"
     """Whether the total is an estimate or a bound."""
     is_over: bool = False
-    weight: float = 1.0
-    """Assumed size of a unit; only the length of the bar depends on it, until the kind is measured."""
     started: float | None = None
     """When its work began; None if it has none so far."""
     done: int = 0
     """Units made by this process or found in the journal."""
     made: int = 0
-    timed: int = 0
-    """Units made while they were timed, lately."""
-    seconds: float = 0.0
-    """Time of all timed units together."""
+    pace: float | None = None
+    """Seconds that a unit took lately; None until that is measured."""
     marks: deque[tuple[float, int]] = field(default_factory=deque)
     """When units were made lately, and how many: the time before the first units does not count."""
     detail: str = ""
@@ -76,35 +71,26 @@ class Work:
             return 0
         return None if self.total is None else self.size - self.done
 
-    @property
-    def is_measured(self) -> bool:
-        """Whether the pace of its units is known."""
-        is_long = self.seconds >= _ENOUGH_SECONDS or self.timed >= _ENOUGH_SHARE * (self.total or 0)
-        return self.timed >= _ENOUGH and self.seconds > 0 and is_long
-
     def measure(self, now: float, made: int) -> None:
         """Note how many units this process has made until now."""
-        marks = self.marks
+        marks, self.made = self.marks, made
         if made and (not marks or made > marks[-1][1]):
             marks.append((now, made))
-        while len(marks) > _ENOUGH + 1 and marks[1][0] < now - _RECENT:
+        while len(marks) > 3 and marks[1][0] < now - _RECENT:
             marks.popleft()
-        if marks and now - marks[0][0] >= _SHORTEST:
-            self.timed, self.seconds = made - marks[0][1], now - marks[0][0]
-        self.made = made
+        if marks:
+            seconds, units = now - marks[0][0], made - marks[0][1]
+            is_long = seconds >= _ENOUGH_SECONDS or units >= _ENOUGH_SHARE * (self.total or 0)
+            if units >= 2 and seconds >= _SHORTEST and is_long:
+                self.pace = seconds / units
 
     @property
     def plan(self) -> str:
-        """Its units in words; empty if they are unknown or mean nothing."""
+        """Its units in words, such as `at least 300`; empty if they are unknown or mean nothing."""
         if self.kind in _UNCOUNTED or not self.total:
             return ""
         bound = "" if self.bound == "about" else f"{self.bound} "
         return f"{bound}{whole(self.size)}"
-
-    @property
-    def unit(self) -> str:
-        """What its units are."""
-        return "steps" if self.kind == "training" else "calls"
 
     @property
     def words(self) -> str:
@@ -112,7 +98,7 @@ class Work:
         if self.kind in _UNCOUNTED:
             return self.name
         known = whole(self.done) + (f" of {self.plan}" if self.plan else "")
-        progress = f"step {known}" if self.kind == "training" else f"{known} {self.unit}"
+        progress = f"step {known}" if self.kind == "training" else f"{known} calls"
         return f"{self.name}: {progress}" + (f", {self.detail}" if self.detail else "")
 
 
@@ -156,7 +142,8 @@ class RunProgress:
         self._current = step.words
         self._bar = self._bar or self._new_bar()
         if self._bar is None:
-            say(f"{name}: begins" + (f", {step.plan} {step.unit}" if step.plan else ""))
+            unit = "steps" if step.kind == "training" else "calls"
+            say(f"{name}: begins" + (f", {step.plan} {unit}" if step.plan else ""))
 
     def go_on(self, name: str) -> None:
         """Show a step that every run repeats, if an earlier step had work to do."""
@@ -182,8 +169,8 @@ class RunProgress:
         """Note that a step is over; if it had work to do, say what is left of the run."""
         step = self._steps.get(name)
         if step is not None and not step.is_over:
-            if step.started is not None and step.timed < _ENOUGH <= step.made:  # too short to be measured in the middle
-                step.timed, step.seconds = step.made, self._clock() - step.started
+            if step.started is not None and step.pace is None and step.made >= 2:  # too short to be measured before
+                step.pace = (self._clock() - step.started) / step.made
             step.is_over = True
         if line is not None:
             self.leave(name, line)
@@ -197,32 +184,25 @@ class RunProgress:
     def rate(self, name: str) -> float | None:
         """Units per second of a step; None if not measured."""
         step = self._steps.get(name)
-        return step.timed / step.seconds if step is not None and step.is_measured else None
+        return 1 / step.pace if step is not None and step.pace else None
 
     def estimate(self) -> tuple[float, str]:
         """The share of the run that is done, and the time left in words; the latter is empty until a step is measured.
 
-        A step takes its own pace, else that of all steps of its kind. The share, in which an unmeasured step is scaled
-        by its weight, never falls, even if a better estimate finds more work.
+        A step takes its own pace, else that of the last step of its kind. The share, in which a unit of an unmeasured
+        kind counts as much as others do on average, never falls, even if a better estimate finds more work.
         """
-        measured = [step for step in self._steps.values() if step.is_measured]
-        by_kind: dict[str, tuple[float, int]] = {}
-        for step in measured:
-            seconds, timed = by_kind.get(step.kind, (0.0, 0))
-            by_kind[step.kind] = seconds + step.seconds, timed + step.timed
-        weighted = sum(step.timed * step.weight for step in measured)
-        a_weight = sum(step.seconds for step in measured) / weighted if weighted else 1.0
+        paces = {step.kind: step.pace for step in self._steps.values() if step.pace}
+        usual = sum(paces.values()) / len(paces) if paces else 1.0
         seconds_left, unmeasured, everything, done = 0.0, 0, 0.0, 0.0
         for step in self._steps.values():
-            seconds, timed = (step.seconds, step.timed) if step.is_measured else by_kind.get(step.kind, (0.0, 0))
-            if step.left is None or (step.left and not timed):
+            pace = step.pace or paces.get(step.kind)
+            if step.left is None or (step.left and not pace):
                 unmeasured += 1
-            elif timed:
-                seconds_left += step.left * seconds / timed
-            if step.total:
-                a_unit = seconds / timed if timed else step.weight * a_weight
-                everything += step.size * a_unit
-                done += (step.size if step.is_over else step.done) * a_unit
+            else:
+                seconds_left += step.left * (pace or 0.0)
+            everything += step.size * (pace or usual)
+            done += (step.size if step.is_over else step.done) * (pace or usual)
         self._largest_share = max(self._largest_share, done / everything if everything else 0.0)
         more = f", {plural(unmeasured, 'step')} not measured yet" if unmeasured else ""
         return self._largest_share, f"about {duration(seconds_left)} left{more}" if seconds_left else ""

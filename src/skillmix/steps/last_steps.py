@@ -40,7 +40,6 @@ class LastKind(StepKind[StepT]):
     """A step without calls, after those that make calls."""
 
     needs_closed_journal = True
-    share_of_bar = 0.01
 
     def work(self, step: StepT, experiment: Experiment, catalog: Catalog, run: Run) -> Work:
         """One unit, as no part of the step is measured."""
@@ -177,8 +176,6 @@ def _write_cards(step: GradersStep, run: Run) -> str | None:
 
 class ReportKind(LastKind[ReportStep]):
     """Write tables, figures and pages on all earlier steps."""
-
-    share_of_bar = 0.02
 
     def check(self, step: ReportStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
         """Refuse to replace a folder that is not a report, and find runs that do not exist."""

@@ -284,13 +284,7 @@ def run_checked(
 
 def planned_work(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> list[Work]:
     """The steps that the progress bar shows, each with the calls that it plans."""
-    works = [(kind_of(step), kind_of(step).work(step, experiment, catalog, run)) for step in steps]
-    planned = sum((work.total or 0) * work.weight for _, work in works if work)
-    return [
-        work if kind.share_of_bar is None else replace(work, weight=kind.share_of_bar * planned)
-        for kind, work in works
-        if work
-    ]
+    return [work for step in steps if (work := kind_of(step).work(step, experiment, catalog, run))]
 
 
 def _taken_at_once(steps: Sequence[Step], experiment: Experiment, catalog: Catalog, run: Run) -> RunResult | None:

@@ -287,9 +287,6 @@ class StepKind(ABC, Generic[StepT]):
     It runs even if an earlier step stopped before its end.
     """
 
-    share_of_bar: float | None = None
-    """Part of the run's progress bar for a step whose duration cannot be estimated; otherwise `work` decides."""
-
     def check(self, step: StepT, experiment: Experiment, catalog: Catalog, run: Run) -> None:
         """Find faults before the run is changed: missing files, and folders that the step must not replace.
 

@@ -67,7 +67,7 @@ class TrainKind(StepKind[TrainStep]):
             known = [count for count in rows if count is not None]
             total = ceil(step.epochs * sum(known) / step.batch) if len(known) == len(rows) else None
         bound: Bound = "at most" if step.patience is not None else "about"
-        return Work(step.name, "training", total, bound, weight=step.batch, is_over=is_over)
+        return Work(step.name, "training", total, bound, is_over=is_over)
 
     def dependencies(self, step: TrainStep, inputs: StepInputs) -> Dependencies | None:
         """The recipe, the seed, the weights of the base and the conversations of the data."""

@@ -295,7 +295,7 @@ def test_a_provider_that_never_finishes_is_left_after_the_time_that_the_user_giv
         assert command(["run", str(path), "--json", "--wait", "0.00005"]) == IN_BATCHES
 
         assert len(stub.batches) == 1
-        assert "batches are under way" in capsys.readouterr().err
+        assert "batches are unfinished" in capsys.readouterr().err
 
 
 def test_an_interrupt_leaves_batches_at_once_and_the_next_run_reads_them(

@@ -23,7 +23,6 @@ from skillmix.errors import UserError
 from skillmix.models.batches.clients import BatchClient, BatchView, LineResult, Sought, shown
 from skillmix.models.servers.http import Refused
 from skillmix.models.servers.masking import MASK
-from skillmix.models.servers.pool import Results, results_of
 from skillmix.render import plural
 from skillmix.runs.budget import Budget, Task
 from skillmix.runs.journal.row_writer import now
@@ -124,7 +123,8 @@ class Batched:
         self._batches: dict[str, OpenBatch] = {}
         self._tags: dict[CallKey, str] = {}
         """The batches of calls that were submitted and have no result yet."""
-        self._answers = Results()
+        self._answers: asyncio.Queue[tuple[Request, Outcome] | asyncio.Task[None]] = asyncio.Queue()
+        """Outcomes that wait to be yielded, and the workers of `serve` that have ended."""
         self._to_direct: asyncio.Queue[Request | None] = asyncio.Queue()
         self._wake = asyncio.Event()
         self._is_over = False
@@ -190,10 +190,23 @@ class Batched:
         """Close the connections."""
         await self._client.server.close()
 
-    def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
+    async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
         """Yield every request with its outcome; when this leaves, with a problem that says so."""
         direct = [self._call_directly(self._direct)] if self._direct else []
-        return results_of([self._pull(requests), self._drive(), *direct], self._answers)
+        workers = {asyncio.create_task(one) for one in (self._pull(requests), self._drive(), *direct)}
+        for worker in workers:
+            worker.add_done_callback(self._answers.put_nowait)
+        try:
+            while workers:
+                result = await self._answers.get()
+                if isinstance(result, asyncio.Task):
+                    result.result()
+                    workers.discard(result)
+                else:
+                    yield result
+        finally:
+            for worker in workers:
+                worker.cancel()
 
     async def _pull(self, requests: AsyncIterator[Request]) -> None:
         async for request in requests:
