@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from skillmix.calls import CallProblem, Outcome, Request, is_count
 from skillmix.models.batches.dialects import BatchDialect, BatchState
-from skillmix.models.servers.http import NamedFile, Refused, fatal_in_probe
+from skillmix.models.servers.http import NamedFile, fatal_in_probe
 from skillmix.models.servers.keys import server_of
 from skillmix.models.servers.masking import MASK
 from skillmix.models.servers.protocols import AnthropicModel, ChatServer
@@ -168,14 +168,14 @@ class BatchClient(ABC):
         """Create the batch, with one request that is never repeated here."""
         raw = await self.server.endpoint.make(self.path(self.dialect.batches), self.creation(tag, file, lines))
         if not isinstance(raw, bytes):
-            return _problem_of(raw)
+            return raw
         return self.read_view(_document(raw) or {}) or _unreadable("the new batch")
 
     async def view(self, batch: str) -> BatchView | CallProblem:
         """Look at a batch by its id."""
         raw = await self.server.endpoint.get(self.path(f"{self.dialect.batches}/{quote(batch, safe='')}"))
         if not isinstance(raw, bytes):
-            return _problem_of(raw)
+            return raw
         view = self.read_view(_document(raw) or {})
         return view if view is not None and view.id == batch else _unreadable("the batch")
 
@@ -206,7 +206,7 @@ class BatchClient(ABC):
         for _ in range(_MOST_PAGES):
             raw = await self.server.endpoint.get(self.path(self.dialect.batches, query))
             if not isinstance(raw, bytes):
-                return _problem_of(raw)
+                return raw
             document = _document(raw)
             if document is None or not isinstance(document.get("data"), list):
                 return _unreadable("the list of batches")
@@ -240,8 +240,8 @@ class BatchClient(ABC):
         for path in view.results:
             most = min(_LONGEST_LINE * (calls + 16), _LONGEST_FILE)
             problem = await self.server.endpoint.stream(self.path(path), take, max_bytes=most)
-            if problem is not None and _problem_of(problem).reason != "reply too long":
-                return _problem_of(problem)
+            if problem is not None and problem.reason != "reply too long":
+                return problem
             unreadable += problem is not None
         return unreadable
 
@@ -258,7 +258,7 @@ class BatchClient(ABC):
     async def probe(self) -> CallProblem | None:
         """Check that the server has batches and takes the key; None if there is no problem."""
         raw = await self.server.endpoint.get(self.path(self.dialect.batches, "limit=1"))
-        return None if isinstance(raw, bytes) else fatal_in_probe(self.with_hint(_problem_of(raw)))
+        return None if isinstance(raw, bytes) else fatal_in_probe(self.with_hint(raw))
 
     @staticmethod
     def with_hint(problem: CallProblem) -> CallProblem:
@@ -290,7 +290,7 @@ class FileBatches(BatchClient):
         file = NamedFile(_file_name(tag), b"\n".join([*lines, b""]))
         raw = await self.server.endpoint.upload(self.path("/files"), {"purpose": "batch"}, file)
         if not isinstance(raw, bytes):
-            return self.with_hint(_problem_of(raw))
+            return self.with_hint(raw)
         return identifier(_document(raw) or {}, "id") or _unreadable("the id of the uploaded file")
 
     async def is_ready(self, file: str) -> bool:
@@ -299,7 +299,7 @@ class FileBatches(BatchClient):
             return True
         raw = await self.server.endpoint.get(self.path(f"/files/{quote(file, safe='')}"))
         if not isinstance(raw, bytes):
-            return _problem_of(raw).reason in _NO_SUCH_PATH
+            return raw.reason in _NO_SUCH_PATH
         return _word(_document(raw) or {}, "status").casefold() not in self.dialect.unready_files
 
     def creation(self, tag: str, file: str | None, lines: list[bytes]) -> bytes:
@@ -447,10 +447,6 @@ def identifier(document: Mapping[str, object], name: str) -> str | None:
 
 def _file_name(tag: str) -> str:
     return f"skillmix-{tag}.jsonl"
-
-
-def _problem_of(result: CallProblem | Refused) -> CallProblem:
-    return result.problem if isinstance(result, Refused) else result
 
 
 def _unreadable(what: str) -> CallProblem:

@@ -57,12 +57,8 @@ class NamedFile(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(CallProblem):
     """A status of 400 or 422, perhaps because of a parameter; the caller may try again without that parameter."""
-
-    message: str
-    problem: CallProblem
-    """The outcome of the call if no parameter is to blame."""
 
 
 class Endpoint:
@@ -81,33 +77,31 @@ class Endpoint:
             await self._session.close()
             self._session = None
 
-    async def post(
-        self, path: str, body: dict[str, object], *, max_tokens: int | None = None
-    ) -> bytes | CallProblem | Refused:
+    async def post(self, path: str, body: dict[str, object], *, max_tokens: int | None = None) -> bytes | CallProblem:
         """The body of the reply, or the problem; a request for many tokens allows a longer body."""
         max_bytes = max(MAX_REPLY, _BYTES_PER_TOKEN * (max_tokens or 0))
         return await self._exchange("POST", path, {"json": body}, max_bytes)
 
-    async def get(self, path: str, *, max_bytes: int = MAX_LIST) -> bytes | CallProblem | Refused:
+    async def get(self, path: str) -> bytes | CallProblem:
         """The body at another path of the same server, or the problem."""
-        return await self._exchange("GET", path, {}, max_bytes)
+        return await self._exchange("GET", path, {}, MAX_LIST)
 
-    async def make(self, path: str, raw: bytes) -> bytes | CallProblem | Refused:
+    async def make(self, path: str, raw: bytes) -> bytes | CallProblem:
         """Post a JSON text with which the server makes something; the body of its reply, or the problem."""
         content = {"data": raw, "headers": {"Content-Type": "application/json"}}
         return await self._exchange("POST", path, content, MAX_REPLY, _DONE_OR_MADE)
 
-    async def upload(self, path: str, fields: Mapping[str, str], file: NamedFile) -> bytes | CallProblem | Refused:
+    async def upload(self, path: str, fields: Mapping[str, str], file: NamedFile) -> bytes | CallProblem:
         """Post a form with a file; the body of the reply, or the problem."""
         form = aiohttp.FormData(dict(fields))
         form.add_field("file", file.content, filename=file.name, content_type="application/jsonl")
         return await self._exchange("POST", path, {"data": form}, MAX_REPLY, _DONE_OR_MADE)
 
-    async def delete(self, path: str) -> bytes | CallProblem | Refused:
+    async def delete(self, path: str) -> bytes | CallProblem:
         """Let the server delete something; the body of its reply, or the problem."""
         return await self._exchange("DELETE", path, {}, MAX_REPLY, _DONE_OR_MADE)
 
-    async def stream(self, path: str, take: Callable[[bytes], bool], *, max_bytes: int) -> CallProblem | Refused | None:
+    async def stream(self, path: str, take: Callable[[bytes], bool], *, max_bytes: int) -> CallProblem | None:
         """Give each line of the body at a path to `take` as it comes, until that returns True."""
         raw = await self._exchange("GET", path, {}, max_bytes, take=take)
         return None if isinstance(raw, bytes) else raw
@@ -121,7 +115,7 @@ class Endpoint:
         good: frozenset[int] = _DONE,
         *,
         take: Callable[[bytes], bool] | None = None,
-    ) -> bytes | CallProblem | Refused:
+    ) -> bytes | CallProblem:
         url = f"{self._server.address}{path}{self._server.query}"
         try:
             proxy = self._server.proxy
@@ -159,13 +153,21 @@ class Endpoint:
             )
         return self._session
 
-    def failure(self, status: int, raw: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> CallProblem | Refused:
+    def failure(self, status: int, raw: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> CallProblem:
         """What an error of the server means: of a call of its own, or of one call in a batch."""
         message = error_message(raw)
         detail = MASK.line(message)
         reason = f"HTTP {status}"
+        # Blame the request if the model has answered another one, otherwise the model's name or address.
+        unknown: ProblemKind = "failed" if self._has_answered else "fatal"
         if status in (400, 422):
-            return self._refusal(status, message, detail)
+            if _TOO_LONG.search(message):
+                return CallProblem("failed", "prompt too long", detail, is_free=True)
+            if _FILTERED.search(message):
+                return CallProblem("failed", "prompt filtered", detail, is_free=True)
+            if _UNKNOWN_MODEL.search(message):
+                return CallProblem(unknown, reason, detail, is_free=True)
+            return Refused("failed", reason, detail, is_free=True)
         if 300 <= status < 400:
             target = MASK.line(headers.get("Location", "an unknown address"))
             detail = f"{self._server.address} redirects to {target}, and redirects are not followed"
@@ -173,27 +175,13 @@ class Endpoint:
         if status in (401, 402) or (status == 429 and "insufficient_quota" in message):
             return CallProblem("fatal", reason, detail, is_free=True)
         if status == 404:
-            return CallProblem(self._unless_answered(), reason, detail, is_free=True)
+            return CallProblem(unknown, reason, detail, is_free=True)
         if status == 413:
             return CallProblem("failed", "prompt too long", detail, is_free=True)
         if 400 <= status < 500 and status not in _PASSING:
             return CallProblem("failed", reason, detail, is_free=status not in _UNSURE)
         is_free = status in _TURNED_AWAY or (400 <= status < 500 and status not in _UNSURE)
         return CallProblem("passing", reason, detail, retry_after=requested_wait(headers), is_free=is_free)
-
-    def _unless_answered(self) -> ProblemKind:
-        """Blame the request if the model has answered another one, otherwise the model's name or address."""
-        return "failed" if self._has_answered else "fatal"
-
-    def _refusal(self, status: int, message: str, detail: str) -> CallProblem | Refused:
-        reason = f"HTTP {status}"
-        if _TOO_LONG.search(message):
-            return CallProblem("failed", "prompt too long", detail, is_free=True)
-        if _FILTERED.search(message):
-            return CallProblem("failed", "prompt filtered", detail, is_free=True)
-        if _UNKNOWN_MODEL.search(message):
-            return CallProblem(self._unless_answered(), reason, detail, is_free=True)
-        return Refused(detail, CallProblem("failed", reason, detail, is_free=True))
 
 
 async def _read(
@@ -256,61 +244,30 @@ def requested_wait(headers: Mapping[str, str], *, now: datetime | None = None) -
     (20.0, 62.0)
     """
     fields = {name.lower(): value.strip() for name, value in headers.items()}
-    now = now or datetime.now(UTC)
     if "retry-after-ms" in fields:
-        return _at_least_zero(_number(fields["retry-after-ms"]), scale=0.001)
-    if "retry-after" in fields:
-        return _seconds(fields["retry-after"], now)
-    waits = [_seconds(reset, now) for reset in _reset_times(fields)]
-    known = [wait for wait in waits if wait is not None]
-    return max(known, default=None)
-
-
-def _reset_times(headers: Mapping[str, str]) -> list[str]:
-    """When the rate limits that are used up will be reset."""
-    pairs = [
-        pair
-        for unit in _LIMITED
-        for pair in (
-            (f"x-ratelimit-reset-{unit}", f"x-ratelimit-remaining-{unit}"),
-            (f"anthropic-ratelimit-{unit}-reset", f"anthropic-ratelimit-{unit}-remaining"),
-        )
-    ]
-    return [headers[reset] for reset, remaining in pairs if reset in headers and headers.get(remaining, "0") == "0"]
+        values = [f"{fields['retry-after-ms']}ms"]
+    elif "retry-after" in fields:
+        values = [fields["retry-after"]]
+    else:  # when the rate limits that are used up will be reset
+        pairs = [(f"x-ratelimit-reset-{unit}", f"x-ratelimit-remaining-{unit}") for unit in _LIMITED]
+        pairs += [(f"anthropic-ratelimit-{unit}-reset", f"anthropic-ratelimit-{unit}-remaining") for unit in _LIMITED]
+        values = [fields[reset] for reset, left in pairs if reset in fields and fields.get(left, "0") == "0"]
+    waits = [_seconds(value, now or datetime.now(UTC)) for value in values]
+    return max((wait for wait in waits if wait is not None), default=None)
 
 
 def _seconds(value: str, now: datetime) -> float | None:
-    """Seconds from a number, from a duration such as 6m0s, or until a date."""
-    number = _number(value)
-    if number is not None:
-        return _at_least_zero(number)
+    """Seconds from a number, from a duration such as 6m0s, or until a date; None if it is nothing of these."""
     parts = _DURATION.findall(value)
     if parts and _DURATION.sub("", value) == "":
-        return _finite(sum(float(count) * _UNITS[unit] for count, unit in parts))
-    moment = _moment(value)
-    return None if moment is None else _at_least_zero((moment - now).total_seconds())
-
-
-def _number(value: str) -> float | None:
-    try:
-        return _finite(float(value))
-    except ValueError:
-        return None
-
-
-def _finite(number: float) -> float | None:
-    return number if isfinite(number) else None
-
-
-def _at_least_zero(number: float | None, *, scale: float = 1.0) -> float | None:
-    return None if number is None else max(0.0, number * scale)
-
-
-def _moment(value: str) -> datetime | None:
-    for read in (datetime.fromisoformat, parsedate_to_datetime):
+        seconds = sum(float(count) * _UNITS[unit] for count, unit in parts)
+        return seconds if isfinite(seconds) else None
+    for read in (float, datetime.fromisoformat, parsedate_to_datetime):
         try:
-            moment = read(value)
+            found = read(value)
         except (ValueError, TypeError, OverflowError, IndexError):
             continue
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        if isinstance(found, datetime):
+            found = ((found if found.tzinfo else found.replace(tzinfo=UTC)) - now).total_seconds()
+        return max(0.0, found) if isfinite(found) else None
     return None

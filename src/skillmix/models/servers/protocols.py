@@ -109,12 +109,10 @@ class ChatServer:
         while True:
             body = self.body(request)
             result = await self.endpoint.post("/chat/completions", body, max_tokens=request.decoding.max_tokens)
-            if isinstance(result, CallProblem):
-                return result
-            if not isinstance(result, Refused):
+            if isinstance(result, bytes):
                 return self.outcome(request, result)
-            if not self._leave_out(result.message, body):
-                return result.problem
+            if not (isinstance(result, Refused) and self._leave_out(result.detail, body)):
+                return result
 
     def body(self, request: Request) -> dict[str, object]:
         """The body of a request, without the parameters that the server refuses."""
@@ -125,13 +123,12 @@ class ChatServer:
 
     def refusal(self, request: Request, status: int, raw: bytes) -> CallProblem:
         """The problem of one call in a batch; without a parameter that the server refuses, it may be asked again."""
-        result = self.endpoint.failure(status, raw)
-        if isinstance(result, CallProblem):
-            return result
+        problem = self.endpoint.failure(status, raw)
         # Parameters count that are left out by now: another call of the same batch may have the same problem.
-        if self._leave_out(result.message, {**_parameters(request), "max_tokens": 0}):
-            return replace(result.problem, kind="passing")
-        return result.problem
+        named = {**_parameters(request), "max_tokens": 0}
+        if isinstance(problem, Refused) and self._leave_out(problem.detail, named):
+            return replace(problem, kind="passing")
+        return problem
 
     def _leave_out(self, message: str, body: dict[str, object]) -> bool:
         """Leave out the parameter that an error message complains about; False if it complains about none.
@@ -199,11 +196,7 @@ class AnthropicModel:
         """Make one call; the endpoint takes no seed, and the reply says so."""
         limit = request.decoding.max_tokens or _DEFAULT_LIMIT
         result = await self.endpoint.post("/messages", self.body(request), max_tokens=limit)
-        if isinstance(result, CallProblem):
-            return result
-        if isinstance(result, Refused):
-            return result.problem
-        return self.outcome(request, result)
+        return self.outcome(request, result) if isinstance(result, bytes) else result
 
     def body(self, request: Request) -> dict[str, object]:
         """The body of a request."""
@@ -220,8 +213,7 @@ class AnthropicModel:
 
     def refusal(self, request: Request, status: int, raw: bytes) -> CallProblem:
         """The problem of one call in a batch."""
-        result = self.endpoint.failure(status, raw)
-        return result if isinstance(result, CallProblem) else result.problem
+        return self.endpoint.failure(status, raw)
 
     def outcome(self, request: Request, raw: bytes) -> Outcome:
         """Read the reply to a request."""

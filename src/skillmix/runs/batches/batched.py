@@ -21,7 +21,6 @@ from typing import Final
 from skillmix.calls import CallKey, CallProblem, Limits, Model, Outcome, Request
 from skillmix.errors import UserError
 from skillmix.models.batches.clients import BatchClient, BatchView, LineResult, Sought, shown
-from skillmix.models.servers.http import Refused
 from skillmix.models.servers.masking import MASK
 from skillmix.render import plural
 from skillmix.runs.budget import Budget, Task
@@ -455,8 +454,7 @@ class Batched:
         at_fault = {batch.order[line - 1]: fault for line, fault in named.items() if 0 < line <= len(batch.order)}
         texts = [f"{fault.code} {fault.message}".strip() for fault in view.faults]
         text = "; ".join(texts[:3]) or f"the batch has the state {view.word}"
-        found = self._client.server.endpoint.failure(400, json.dumps({"error": {"message": text}}).encode())
-        problem = found.problem if isinstance(found, Refused) else found
+        problem = self._client.server.endpoint.failure(400, json.dumps({"error": {"message": text}}).encode())
         if problem.kind != "fatal":
             problem = CallProblem("passing", f"batch {shown(view.word)}", MASK.line(text))
         requests = dict(batch.waiting)
