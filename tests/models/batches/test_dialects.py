@@ -8,10 +8,8 @@ import yaml
 
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import experiment_of
-from skillmix.models.batches.clients import FileBatches, LineResult, identifier, open_batches
+from skillmix.models.batches.clients import LineResult, identifier, open_batches
 from skillmix.models.batches.dialects import DIALECTS, batch_fault, dialect_of
-from skillmix.models.servers.keys import Server
-from skillmix.models.servers.protocols import ChatServer
 from skillmix.models.specs import ModelOptions, parse_spec
 from skillmix.runs.journal.submissions import custom_id
 
@@ -150,13 +148,20 @@ def test_an_id_that_could_lead_elsewhere_is_no_id() -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "path"),
+    ("spec", "address"),
     [
-        ("https://me.openai.azure.com/openai/v1", "/batches?limit=1"),
-        ("https://me.openai.azure.com/openai", "/batches?api-version=2024-10-21&limit=1"),
+        ("openai:d@https://me.openai.azure.com/openai/v1", "https://me.openai.azure.com/openai/v1"),
+        ("azure:d@https://me.openai.azure.com", "https://me.openai.azure.com/openai/v1"),
+        ("openai:d@https://me.openai.azure.com/openai", "https://me.openai.azure.com/openai?api-version=2024-10-21"),
+        (
+            "azure:d@https://me.openai.azure.com?api-version=2025-01-01",
+            "https://me.openai.azure.com/openai?api-version=2025-01-01",
+        ),
     ],
 )
-def test_an_azure_address_without_a_version_gets_one(address: str, path: str) -> None:
-    server = ChatServer(Server(address, None, None, is_own=False), "deployment", 10)
+def test_an_azure_address_without_a_version_gets_one(spec: str, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", "abcdefgh12345678")
+    client = open_batches(parse_spec(spec), ModelOptions(), DIALECTS["azure"])
 
-    assert FileBatches(DIALECTS["azure"], server).path("/batches", "limit=1") == path
+    server = client.server.endpoint._server
+    assert "?".join(filter(None, (server.address, server.query))) == address

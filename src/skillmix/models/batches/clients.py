@@ -166,14 +166,14 @@ class BatchClient(ABC):
 
     async def create(self, tag: str, file: str | None, lines: list[bytes]) -> BatchView | CallProblem:
         """Create the batch, with one request that is never repeated here."""
-        raw = await self.server.endpoint.make(self.path(self.dialect.batches), self.creation(tag, file, lines))
+        raw = await self.server.endpoint.make(self.dialect.batches, self.creation(tag, file, lines))
         if not isinstance(raw, bytes):
             return raw
         return self.read_view(_document(raw) or {}) or _unreadable("the new batch")
 
     async def view(self, batch: str) -> BatchView | CallProblem:
         """Look at a batch by its id."""
-        raw = await self.server.endpoint.get(self.path(f"{self.dialect.batches}/{quote(batch, safe='')}"))
+        raw = await self.server.endpoint.get(f"{self.dialect.batches}/{quote(batch, safe='')}")
         if not isinstance(raw, bytes):
             return raw
         view = self.read_view(_document(raw) or {})
@@ -204,7 +204,7 @@ class BatchClient(ABC):
         query = f"limit={_PAGE}"
         last = ""
         for _ in range(_MOST_PAGES):
-            raw = await self.server.endpoint.get(self.path(self.dialect.batches, query))
+            raw = await self.server.endpoint.get(f"{self.dialect.batches}?{query}")
             if not isinstance(raw, bytes):
                 return raw
             document = _document(raw)
@@ -233,13 +233,13 @@ class BatchClient(ABC):
 
         def take(raw: bytes) -> bool:
             nonlocal unreadable
-            line = self.read_line(raw) if raw.strip() else None
+            line = self.read_line(raw)
             unreadable += line is None and bool(raw.strip())
             return line is not None and keep(line)
 
         for path in view.results:
             most = min(_LONGEST_LINE * (calls + 16), _LONGEST_FILE)
-            problem = await self.server.endpoint.stream(self.path(path), take, max_bytes=most)
+            problem = await self.server.endpoint.stream(path, take, max_bytes=most)
             if problem is not None and problem.reason != "reply too long":
                 return problem
             unreadable += problem is not None
@@ -257,7 +257,7 @@ class BatchClient(ABC):
 
     async def probe(self) -> CallProblem | None:
         """Check that the server has batches and takes the key; None if there is no problem."""
-        raw = await self.server.endpoint.get(self.path(self.dialect.batches, "limit=1"))
+        raw = await self.server.endpoint.get(f"{self.dialect.batches}?limit=1")
         return None if isinstance(raw, bytes) else fatal_in_probe(self.with_hint(raw))
 
     @staticmethod
@@ -267,12 +267,6 @@ class BatchClient(ABC):
             return problem
         detail = f"the server has no batches: set batch: false for this model. {problem.detail}".strip()
         return CallProblem("fatal", problem.reason, detail, is_free=True)
-
-    def path(self, path: str, query: str = "") -> str:
-        """A path with its query, and what the dialect adds to it."""
-        own = "" if self.server.address.rstrip("/").endswith("/v1") else self.dialect.query
-        joined = "&".join(part for part in (own, query) if part)
-        return f"{path}?{joined}" if joined else path
 
 
 class FileBatches(BatchClient):
@@ -288,7 +282,7 @@ class FileBatches(BatchClient):
     async def upload(self, tag: str, lines: list[bytes]) -> str | CallProblem | None:
         """Upload the requests under a name with the tag."""
         file = NamedFile(_file_name(tag), b"\n".join([*lines, b""]))
-        raw = await self.server.endpoint.upload(self.path("/files"), {"purpose": "batch"}, file)
+        raw = await self.server.endpoint.upload("/files", {"purpose": "batch"}, file)
         if not isinstance(raw, bytes):
             return self.with_hint(raw)
         return identifier(_document(raw) or {}, "id") or _unreadable("the id of the uploaded file")
@@ -297,7 +291,7 @@ class FileBatches(BatchClient):
         """Whether an uploaded file can be used; most providers take it at once."""
         if not self.dialect.unready_files:
             return True
-        raw = await self.server.endpoint.get(self.path(f"/files/{quote(file, safe='')}"))
+        raw = await self.server.endpoint.get(f"/files/{quote(file, safe='')}")
         if not isinstance(raw, bytes):
             return raw.reason in _NO_SUCH_PATH
         return _word(_document(raw) or {}, "status").casefold() not in self.dialect.unready_files
@@ -315,30 +309,29 @@ class FileBatches(BatchClient):
         """Delete the file of a batch that was never created, found by its id or its name."""
         file = sought.file
         if file is None:
-            raw = await self.server.endpoint.get(self.path("/files", "purpose=batch"))
+            raw = await self.server.endpoint.get("/files?purpose=batch")
             listed = _items(_document(raw) or {}, "data") if isinstance(raw, bytes) else []
             named = [item for item in listed if _word(item, "filename") == _file_name(sought.tag)]
             file = identifier(named[0], "id") if named else None
         if file:
-            await self.server.endpoint.delete(self.path(f"/files/{quote(file, safe='')}"))
+            await self.server.endpoint.delete(f"/files/{quote(file, safe='')}")
 
     def read_view(self, document: Mapping[str, object]) -> BatchView | None:
         """A batch of the OpenAI kind."""
         found = identifier(document, "id")
         if found is None:
             return None
-        counts = _section(document, "request_counts")
         status = _word(document, "status")
-        faults = _items(_section(document, "errors"), "data")
+        faults = _items(document, "errors", "data")
         files = (identifier(document, "output_file_id"), identifier(document, "error_file_id"))
         return BatchView(
             id=found,
             state=self.dialect.state(status),
             word=status,
-            tag=_word(_section(document, "metadata"), _FOUND_BY) or None,
+            tag=_word(document, "metadata", _FOUND_BY) or None,
             file=identifier(document, "input_file_id"),
-            total=_number(counts, "total"),
-            answered=_number(counts, "completed"),
+            total=_number(document, "request_counts", "total"),
+            answered=_number(document, "request_counts", "completed"),
             results=tuple(f"/files/{quote(file, safe='')}/content" for file in files if file),
             faults=tuple(BatchFault(_word(f, "code"), _word(f, "message"), _number(f, "line")) for f in faults),
             created=_moment(document.get("created_at")),
@@ -346,11 +339,11 @@ class FileBatches(BatchClient):
 
     def read_result(self, custom_id: str, document: Mapping[str, object]) -> LineResult:
         """A line of a file of replies or of errors."""
-        response, error = _section(document, "response"), _section(document, "error")
+        response, error = document.get("response"), document.get("error")
         status = _number(response, "status_code")
-        if response and status is not None and "body" in response:
+        if isinstance(response, dict) and status is not None and "body" in response:
             return LineResult(custom_id, "answer" if status == 200 else "refusal", status, _compact(response["body"]))
-        if error:
+        if error and isinstance(error, dict):
             is_made = _word(error, "code").casefold() not in _NOT_MADE
             return LineResult(custom_id, "refusal" if is_made else "not made", 500, _compact({"error": error}))
         return LineResult(custom_id, "nothing")
@@ -396,30 +389,28 @@ class InlineBatches(BatchClient):
         found = identifier(document, "id")
         if found is None:
             return None
-        counts = _section(document, "request_counts")
-        known = [count for name in _COUNTS if (count := _number(counts, name)) is not None]
+        known = [count for name in _COUNTS if (count := _number(document, "request_counts", name)) is not None]
         status = _word(document, "processing_status")
         return BatchView(
             id=found,
             state=self.dialect.state(status),
             word=status,
             total=sum(known) if known else None,
-            answered=_number(counts, "succeeded"),
+            answered=_number(document, "request_counts", "succeeded"),
             results=(f"{self.dialect.batches}/{quote(found, safe='')}/results",),
             created=_moment(document.get("created_at")),
         )
 
     def read_result(self, custom_id: str, document: Mapping[str, object]) -> LineResult:
         """A line of the file of results."""
-        result = _section(document, "result")
-        kind = _word(result, "type").casefold()
-        if kind == "succeeded" and result.get("message") is not None:
-            return LineResult(custom_id, "answer", 200, _compact(result["message"]))
+        kind = _word(document, "result", "type").casefold()
+        message = _at(document, "result", "message")
+        if kind == "succeeded" and message is not None:
+            return LineResult(custom_id, "answer", 200, _compact(message))
         if kind in ("canceled", "cancelled", "expired"):
             return LineResult(custom_id, "not made")
-        error = _section(result, "error")
-        own = _section(error, "error") or error
-        if kind == "errored" and own:
+        own = _at(document, "result", "error", "error") or _at(document, "result", "error")
+        if kind == "errored" and own and isinstance(own, dict):
             return LineResult(custom_id, "refusal", _STATUSES.get(_word(own, "type"), 500), _compact({"error": own}))
         return LineResult(custom_id, "nothing")
 
@@ -429,6 +420,9 @@ def open_batches(spec: ModelSpec, options: ModelOptions, dialect: BatchDialect) 
     if dialect.shape == "inline":
         return InlineBatches(dialect, AnthropicModel(spec, options))
     place = server_of(spec, options.access)
+    if not place.address.endswith("/v1"):  # in Azure's older form batches are above deployments, and need a version
+        root = place.address.partition("/deployments/")[0]
+        place = replace(place, address=root, query=place.query or dialect.query)
     return FileBatches(
         dialect, ChatServer(place, spec.name, options.timeout, key_header=dialect.key_header, say=options.say)
     )
@@ -465,23 +459,25 @@ def _document(raw: bytes) -> dict[str, object] | None:
     return document if isinstance(document, dict) else None
 
 
-def _section(document: Mapping[str, object], name: str) -> dict[str, object]:
-    value = document.get(name)
-    return value if isinstance(value, dict) else {}
+def _at(document: object, *names: str) -> object:
+    """What is at the end of a path of names; None if there is nothing."""
+    for name in names:
+        document = document.get(name) if isinstance(document, dict) else None
+    return document
 
 
-def _items(document: Mapping[str, object], name: str) -> list[dict[str, object]]:
-    value = document.get(name)
+def _items(document: object, *names: str) -> list[dict[str, object]]:
+    value = _at(document, *names)
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-def _word(document: Mapping[str, object], name: str) -> str:
-    value = document.get(name)
+def _word(document: object, *names: str) -> str:
+    value = _at(document, *names)
     return value if isinstance(value, str) else ""
 
 
-def _number(document: Mapping[str, object], name: str) -> int | None:
-    value = document.get(name)
+def _number(document: object, *names: str) -> int | None:
+    value = _at(document, *names)
     return value if isinstance(value, int) and is_count(value) else None
 
 

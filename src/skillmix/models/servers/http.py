@@ -116,7 +116,8 @@ class Endpoint:
         *,
         take: Callable[[bytes], bool] | None = None,
     ) -> bytes | CallProblem:
-        url = f"{self._server.address}{path}{self._server.query}"
+        query = self._server.query
+        url = f"{self._server.address}{path}" + (f"{'&' if '?' in path else '?'}{query}" if query else "")
         try:
             proxy = self._server.proxy
             async with self._opened().request(method, url, allow_redirects=False, proxy=proxy, **content) as response:

@@ -29,7 +29,7 @@ class Server:
     is_own: bool
     """Whether the server belongs to the provider itself."""
     query: str = ""
-    """What follows every path, as in `?api-version=2024-10-21`."""
+    """The query of every request, as in `api-version=2024-10-21`."""
     proxy: str | None = None
     """The proxy that calls go through."""
 
@@ -81,7 +81,7 @@ def _azure_place(address: str, deployment: str) -> tuple[str, str]:
     if not parts.query:
         return (place if parts.path.strip("/") else f"{place}/openai/v1"), ""
     place = place if parts.path.strip("/") else f"{place}/openai"
-    return f"{place}/deployments/{quote(deployment, safe='')}", f"?{parts.query}"
+    return f"{place}/deployments/{quote(deployment, safe='')}", parts.query
 
 
 def _is_own(provider: Provider, address: str) -> bool:
