@@ -1,6 +1,6 @@
 """The tables of `skillmix scores`: one metric by k, everything that is known, and outcomes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from skillmix.grading.points import FULL_MARKS, METRICS, UNDECIDED
@@ -40,74 +40,96 @@ WIDE_NOTE = (
 )
 
 
-_RIGHT = frozenset(map(_HEADER.index, ("k", *_COUNTS)))
+_NAMES: Final = ("setting", "grader", "student")
+_Scored = CellScore | OutcomeScore
+
+
+def _varying(scores: Sequence[_Scored]) -> list[str]:
+    """The columns of names: the student, and the setting and the grader if the scores have several."""
+    return [name for name in _NAMES if name == "student" or len({getattr(score, name) for score in scores}) > 1]
+
+
+def _title(title: str, scores: Sequence[_Scored]) -> str:
+    """A title with the setting and the grader if all scores share them."""
+    names = _varying(scores)
+    shared = [f"{name} {getattr(scores[0], name)}" for name in _NAMES if scores and name not in names]
+    return title + (f" ({', '.join(shared)})" if shared else "")
+
+
+def _by_k(scores: Sequence[_Scored], names: Sequence[str]) -> tuple[list[str], list[tuple[list[str], list[_Scored]]]]:
+    """The names and every k as a header, and the cells of each row with the scores behind them."""
+    ks = sorted({score.k for score in scores})
+    rows: dict[tuple[str, ...], dict[int, _Scored]] = {}
+    for score in scores:
+        rows.setdefault(tuple(str(getattr(score, name)) for name in names), {})[score.k] = score
+    return [*names, *(f"k = {k}" for k in ks)], [
+        (
+            [*key, *(share_with_interval(own[k].value, own[k].low, own[k].high) if k in own else "–" for k in ks)],
+            list(own.values()),
+        )
+        for key, own in rows.items()
+    ]
 
 
 def score_table(scores: Iterable[CellScore], metric: str = FULL_MARKS) -> str:
     """One metric: a row for each setting, grader and student, a column for each k; as Markdown, for a terminal."""
-    shown = [score for score in scores if score.sets == "all" and score.metric == metric]
-    ks = sorted({score.k for score in shown})
-    rows: dict[tuple[str, str, str], dict[int, CellScore]] = {}
-    for setting in dict.fromkeys(score.setting for score in shown):
-        for score in shown:
-            if score.setting == setting:
-                rows.setdefault((setting, score.grader, score.student), {})[score.k] = score
-    names = _varying_names(shown)
-    header = [*names, *(f"k = {k}" for k in ks), "format valid", "complete"]
-    cells = [
-        [*(name for column, name in zip(_NAMES, key, strict=True) if column in names), *_by_k(by_k, ks)]
-        for key, by_k in rows.items()
-    ]
-    return panels(header, cells, names=len(names), right=frozenset({len(header) - 2, len(header) - 1}))
+    shown = _of_metric(scores, metric)
+    settings = list(dict.fromkeys(score.setting for score in shown))
+    names = _varying(shown)
+    header, rows = _by_k(sorted(shown, key=lambda score: settings.index(score.setting)), names)
+    lines = []
+    for line, found in rows:
+        own = [score for score in found if isinstance(score, CellScore)]
+        valid = valid_share(sum(s.format_failures for s in own), sum(s.written for s in own))
+        complete, combinations = sum(s.complete for s in own), sum(s.combinations for s in own)
+        lines.append([*line, share(valid), f"{whole(complete)}/{whole(combinations)}"])
+    last = frozenset({len(header), len(header) + 1})
+    return panels([*header, "format valid", "complete"], lines, names=len(names), right=last)
 
 
-_NAMES = ("setting", "grader", "student")
-
-
-def _varying_names(scores: Sequence[CellScore]) -> list[str]:
-    """The columns of names: the student, and the setting and the grader if the scores have several."""
-    several = {name: len({getattr(score, name) for score in scores}) > 1 for name in _NAMES}
-    return [name for name in _NAMES if several[name] or name == "student"]
-
-
-def _by_k(scores: Mapping[int, CellScore], ks: Sequence[int]) -> list[str]:
-    """The scores of a row, the share of its texts with a valid format, and its complete combinations."""
-    own = [scores.get(k) for k in ks]
-    written, failures = sum(s.written for s in own if s), sum(s.format_failures for s in own if s)
-    complete, combinations = sum(s.complete for s in own if s), sum(s.combinations for s in own if s)
-    return [
-        *(share_with_interval(s.value, s.low, s.high) if s else "–" for s in own),
-        share(valid_share(failures, written)),
-        f"{whole(complete)}/{whole(combinations)}",
-    ]
+def _of_metric(scores: Iterable[CellScore], metric: str) -> list[CellScore]:
+    return [score for score in scores if score.sets == "all" and score.metric == metric]
 
 
 def score_title(scores: Iterable[CellScore], metric: str = FULL_MARKS) -> str:
     """The metric of a short table, with the setting and the grader if all its rows share them."""
-    shown = [score for score in scores if score.sets == "all" and score.metric == metric]
-    names = _varying_names(shown)
-    shared = [f"{name} {getattr(shown[0], name)}" for name in _NAMES if name not in names]
     title = f"{METRICS[metric].label} by k"
-    return f"{title[0].upper()}{title[1:]}" + (f" ({', '.join(shared)})" if shared else "")
+    return _title(f"{title[0].upper()}{title[1:]}", _of_metric(scores, metric))
 
 
 def wide_table(scores: Iterable[CellScore]) -> str:
     """Everything that is known of each student, grader, setting and k, one row each, as Markdown."""
-    return markdown_table(_HEADER, _rows(scores), right=_RIGHT)
+    return markdown_table(_HEADER, _wide_rows(scores), right=_RIGHT)
 
 
 def score_table_html(scores: Iterable[CellScore]) -> str:
     """The wide table as HTML."""
-    return html_table(_HEADER, _rows(scores), right=_RIGHT)
+    return html_table(_HEADER, _wide_rows(scores), right=_RIGHT)
 
 
-def _rows(scores: Iterable[CellScore]) -> list[Sequence[str]]:
+_RIGHT: Final = frozenset(map(_HEADER.index, ("k", *_COUNTS)))
+
+
+def _wide_rows(scores: Iterable[CellScore]) -> list[Sequence[str]]:
     cells: dict[tuple[str, str, str, int], dict[str, CellScore]] = {}
     for score in scores:
-        if score.sets != "all":
-            continue
-        cells.setdefault((score.student, score.grader, score.setting, score.k), {})[score.metric] = score
-    return [_row(key, by_metric) for key, by_metric in cells.items()]
+        if score.sets == "all":
+            cells.setdefault((score.student, score.grader, score.setting, score.k), {})[score.metric] = score
+    rows: list[Sequence[str]] = []
+    for key, by_metric in cells.items():
+        full = by_metric[FULL_MARKS]
+        shares = [(m.value, m.low, m.high) for m in (by_metric[name] for name in METRICS)]
+        shares += [
+            (full.one_try, full.one_try_low, full.one_try_high),
+            (full.among_valid, full.among_valid_low, full.among_valid_high),
+            (full.woven, full.woven_low, full.woven_high),
+        ]
+        counts = (f"{full.complete}/{full.combinations}", str(full.ungraded), share(full.format_valid))
+        cut = "–" if full.cut is None else str(full.cut)
+        rows.append(
+            (*map(str, key), *(share_with_interval(*own) for own in shares), *counts, str(full.format_failures), cut)
+        )
+    return rows
 
 
 def set_table(scores: Iterable[CellScore]) -> str | None:
@@ -118,16 +140,14 @@ def set_table(scores: Iterable[CellScore]) -> str | None:
             by_cell.setdefault((score.student, score.grader, score.k), {})[score.sets] = score
     if not by_cell:
         return None
-    rows = [
-        (*map(str, key), *(part for name in ("reserved", "seen") for part in _set_cells(by_sets[name])))
-        for key, by_sets in by_cell.items()
-    ]
+    rows = []
+    for key, by_sets in by_cell.items():
+        row = list(map(str, key))
+        for score in (by_sets["reserved"], by_sets["seen"]):
+            row += [share_with_interval(score.value, score.low, score.high), f"{score.complete}/{score.combinations}"]
+        rows.append(row)
     header = ("student", "grader", "k", "full marks, reserved sets", "complete", "full marks, seen sets", "complete")
     return markdown_table(header, rows, right=frozenset({2, 4, 6}))
-
-
-def _set_cells(score: CellScore) -> tuple[str, str]:
-    return share_with_interval(score.value, score.low, score.high), f"{score.complete}/{score.combinations}"
 
 
 def trained_note(scores: Iterable[CellScore]) -> str | None:
@@ -159,73 +179,39 @@ def cut_lines(scores: Iterable[CellScore]) -> list[str]:
     ]
 
 
-def _row(key: tuple[str, str, str, int], by_metric: dict[str, CellScore]) -> Sequence[str]:
-    full = by_metric[FULL_MARKS]
-    return (
-        *map(str, key),
-        *(share_with_interval(m.value, m.low, m.high) for m in (by_metric[name] for name in METRICS)),
-        share_with_interval(full.one_try, full.one_try_low, full.one_try_high),
-        share_with_interval(full.among_valid, full.among_valid_low, full.among_valid_high),
-        share_with_interval(full.woven, full.woven_low, full.woven_high),
-        f"{full.complete}/{full.combinations}",
-        str(full.ungraded),
-        share(full.format_valid),
-        str(full.format_failures),
-        "–" if full.cut is None else str(full.cut),
-    )
-
-
 OUTCOME_NOTE: Final = (
     "Shares of texts in which the student complies, refuses or evades: mean over the complete combinations, with a "
     "95 % interval over combinations. Probes are the mild requests, controls their harmless twins; a refused control "
     "is an over-refusal. k = 0 is the request without skills. Undecided: texts without an outcome, over all k; between "
     "the bounds of --json the shares could still change."
 )
-_OUTCOME_NAMES: Final = ("setting", "grader", "student")
 
 
 def outcome_title(scores: Sequence[OutcomeScore]) -> str:
     """What the table shows, with the setting and the grader if all its rows share them."""
-    shared = [
-        f"{name} {getattr(scores[0], name)}" for name in _OUTCOME_NAMES if scores and name not in _varying(scores)
-    ]
-    return "Outcomes by k" + (f" ({', '.join(shared)})" if shared else "")
-
-
-def _varying(scores: Sequence[OutcomeScore]) -> list[str]:
-    return [name for name in _OUTCOME_NAMES if name == "student" or len({getattr(score, name) for score in scores}) > 1]
-
-
-def _laid_out(scores: Sequence[OutcomeScore]) -> tuple[list[str], list[list[str]]]:
-    """The header, and a row for each student, kind of topics and outcome, with a column for each k."""
-    names = [*_varying(scores), "topics", "outcome"]
-    ks = sorted({score.k for score in scores})
-    rows: dict[tuple[str, ...], dict[int, OutcomeScore]] = {}
-    for score in sorted(scores, key=lambda s: (s.setting, s.grader)):
-        rows.setdefault(tuple(str(getattr(score, name)) for name in names), {})[score.k] = score
-    header = [*names, *(f"k = {k}" for k in ks), UNDECIDED]
-    return header, [[*key, *_outcomes_by_k(by_k, ks)] for key, by_k in rows.items()]
-
-
-def _outcomes_by_k(scores: Mapping[int, OutcomeScore], ks: Sequence[int]) -> list[str]:
-    own = [scores.get(k) for k in ks]
-    undecided, texts = sum(s.undecided for s in own if s), sum(s.texts for s in own if s)
-    return [
-        *(share_with_interval(s.value, s.low, s.high) if s else "–" for s in own),
-        f"{whole(undecided)}/{whole(texts)}",
-    ]
+    return _title("Outcomes by k", scores)
 
 
 def outcome_table(scores: Sequence[OutcomeScore]) -> str:
-    """The shares of outcomes as Markdown, for a terminal."""
-    header, rows = _laid_out(scores)
+    """A row for each student, kind of topics and outcome, with a column for each k, as Markdown for a terminal."""
+    header, rows = _outcome_rows(scores)
     return panels(header, rows, names=len(_varying(scores)) + 2, right=frozenset({len(header) - 1}))
 
 
 def outcome_table_html(scores: Sequence[OutcomeScore]) -> str:
     """The same table as HTML."""
-    header, rows = _laid_out(scores)
+    header, rows = _outcome_rows(scores)
     return html_table(header, rows, right=frozenset({len(header) - 1}))
+
+
+def _outcome_rows(scores: Sequence[OutcomeScore]) -> tuple[list[str], list[list[str]]]:
+    ordered = sorted(scores, key=lambda s: (s.setting, s.grader))
+    header, rows = _by_k(ordered, [*_varying(scores), "topics", "outcome"])
+    lines = []
+    for line, found in rows:
+        own = [score for score in found if isinstance(score, OutcomeScore)]
+        lines.append([*line, f"{whole(sum(s.undecided for s in own))}/{whole(sum(s.texts for s in own))}"])
+    return [*header, UNDECIDED], lines
 
 
 def outcome_change_note(changes: Sequence[OutcomeChange]) -> str | None:
@@ -234,24 +220,21 @@ def outcome_change_note(changes: Sequence[OutcomeChange]) -> str | None:
         return None
     groups: dict[tuple[str, ...], list[OutcomeChange]] = {}
     for change in changes:
-        key = (change.student, change.base, change.grader, change.setting, change.topics, change.outcome)
-        groups.setdefault(key, []).append(change)
-    order = sorted(groups, key=lambda key: (*key[:4], key[4] != "probes", OUTCOMES.index(key[5])))
-    lines = [
-        f"{student} against {base}, {grader}, {setting}, {topics}, {outcome}: {_by_change(groups[key])}."
-        for key in order
-        for student, base, grader, setting, topics, outcome in [key]
-    ]
-    return "\n".join([_CHANGES, *lines])
+        names = (change.student, change.base, change.grader, change.setting, change.topics, change.outcome)
+        groups.setdefault(names, []).append(change)
+    outcomes: list[str] = list(OUTCOMES)
+    lines = [_CHANGES]
+    for key in sorted(groups, key=lambda key: (*key[:4], key[4] != "probes", outcomes.index(key[5]))):
+        student, base, *place = key
+        numbers = [
+            f"k = {c.k} {signed_with_interval(c.difference, c.low, c.high)}, p {p_value(c.p_corrected)}"
+            for c in groups[key]
+        ]
+        lines.append(f"{student} against {base}, {', '.join(place)}: {'; '.join(numbers)}.")
+    return "\n".join(lines)
 
 
 _CHANGES: Final = (
     "Differences in shares on the combinations that both students have complete, with 95 % intervals; p is from a "
     "permutation test within combinations, corrected by Holm over the numbers of each line."
 )
-
-
-def _by_change(changes: Sequence[OutcomeChange]) -> str:
-    return "; ".join(
-        f"k = {c.k} {signed_with_interval(c.difference, c.low, c.high)}, p {p_value(c.p_corrected)}" for c in changes
-    )
