@@ -42,7 +42,7 @@ from skillmix.scores.table import outcome_table, outcome_table_html, score_table
 from skillmix.steps.calibrating import calibrated
 from skillmix.steps.run import StepFilter, run_checked
 from skillmix.steps.step_kind import Trained
-from skillmix.validation.calibration import Calibration, CalibrationWish, planned, write_card
+from skillmix.validation.calibration import Calibration, planned, write_card
 from skillmix.validation.task import AnnotationTask, TaskSettings, annotate_step_of, make_task, step_task
 
 if TYPE_CHECKING:
@@ -348,8 +348,8 @@ def calibrate(
     folder of them, or `bigbench:TASK`; `size` takes only so many of its texts, chosen by hash. The card is also written
     to the run, as a page and as JSON, in the folder that the result names.
     """
-    wish = CalibrationWish(
-        grader=_model(grader) | ({} if rounds is None else {"rounds": rounds}),
+    plan = planned(
+        _model(grader) | ({} if rounds is None else {"rounds": rounds}),
         set=str(set),
         catalog=catalog,
         prompts=prompts,
@@ -360,7 +360,7 @@ def calibrate(
         bigbench=Path(bigbench) if bigbench is not None else None,
     )
     known = Path(prices) if prices is not None else None
-    made = _outside_loops(lambda: calibrated(planned(wish), prices=known))
+    made = _outside_loops(lambda: calibrated(plan, prices=known))
     write_card(made)
     return made
 

@@ -17,7 +17,7 @@ GRADER = "scripted:grader?miss=0.3&invent=0.2&unreadable=0.1"
 KILLED = """
 import asyncio, os, signal
 from skillmix.steps.calibrating import calibrated
-from skillmix.validation.calibration import CalibrationWish, planned
+from skillmix.validation.calibration import planned
 from skillmix.models.scripted import ScriptedModel
 async def serve(self, requests):
     calls = 0
@@ -28,7 +28,7 @@ async def serve(self, requests):
             os.kill(os.getpid(), signal.SIGKILL)
         yield request, self.answer(request)
 ScriptedModel.serve = serve
-calibrated(planned(CalibrationWish({grader!r}, set="mine.yaml", run="cal")))
+calibrated(planned({grader!r}, set="mine.yaml", run="cal"))
 """
 
 
@@ -124,7 +124,7 @@ def test_a_limit_in_dollars_stops_a_calibration_and_a_higher_one_continues_it(in
 
     assert 0 < part.counts.called < 40
     assert not part.is_complete
-    assert part.measured.facts.cost_usd is not None and part.measured.facts.cost_usd <= 8.0
+    assert part.calls.cost_usd is not None and part.calls.cost_usd <= 8.0
     assert part.counts.called + whole.counts.called == 40
     assert whole.is_complete
 
@@ -170,7 +170,7 @@ def test_code_decides_its_skills_and_a_model_the_rest_of_a_mixed_grader(in_folde
     )
 
     assert made.counts.called == 1
-    assert made.measured.texts[0].points == (True, False, True)
+    assert made.texts[0].points == (True, False, True)
 
 
 def test_code_that_cannot_check_a_skill_is_refused(in_folder: Path) -> None:

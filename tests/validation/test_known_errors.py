@@ -96,7 +96,7 @@ def test_unreadable_votes_leave_points_open_and_are_in_no_rate(in_folder: Path) 
 
     left_open = made.undecided["skill"]
     assert 5 < left_open < 35
-    assert made.measured.facts.unreadable == left_open
+    assert made.calls.unreadable == left_open
     assert made.card.by_kind[0].units == 40 - left_open
     assert made.card.by_kind[0].agreement.value == 1.0
     assert not made.is_complete

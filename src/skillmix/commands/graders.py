@@ -207,22 +207,20 @@ def calibrate(options: argparse.Namespace) -> int:
     """Ask a grader about texts with known labels, and print its card; run the same command again to continue."""
     from skillmix.runs.stopping import signal_of
     from skillmix.steps.calibrating import calibrated
-    from skillmix.validation.calibration import CalibrationWish, card_lines, planned, write_card
+    from skillmix.validation.calibration import card_lines, planned, write_card
 
     names = ("rounds", "system", "temperature", "max_tokens", "attempts", "concurrency", "key")
     variant = {} if options.variant is None else {"prompts": options.variant}
     plan = planned(
-        CalibrationWish(
-            grader={"model": options.grader, **given(options, *names), **variant},
-            set=options.set,
-            catalog=options.catalog,
-            prompts=options.prompts,
-            run=options.run,
-            size=options.n,
-            seed=options.seed,
-            max_usd=options.max_usd,
-            bigbench=options.bigbench,
-        )
+        {"model": options.grader, **given(options, *names), **variant},
+        set=options.set,
+        catalog=options.catalog,
+        prompts=options.prompts,
+        run=options.run,
+        size=options.n,
+        seed=options.seed,
+        max_usd=options.max_usd,
+        bigbench=options.bigbench,
     )
     if options.dry_run:
         return _dry_run(plan, options)

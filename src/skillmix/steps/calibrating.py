@@ -28,7 +28,7 @@ from skillmix.runs.scheduler import CallCounts
 from skillmix.steps.before_run import prices_by_model, probe_settings
 from skillmix.steps.calls import counts_line
 from skillmix.steps.estimates import CallEstimate, EstimateBasis, EstimatedStep, grader_estimates
-from skillmix.validation.calibration import STUDENT, Calibration, CalibrationPlan, card_of, measured
+from skillmix.validation.calibration import STUDENT, Calibration, CalibrationPlan, calibration_of
 from skillmix.validation.known_texts import CalibrationSet, KnownText
 
 _STEP: Final = "calibrate"
@@ -71,17 +71,7 @@ def ask(plan: CalibrationPlan, *, prices: Path | None = None) -> tuple[Run, Call
 def calibrated(plan: CalibrationPlan, *, prices: Path | None = None) -> Calibration:
     """Make the missing calls of a calibration, and the grader's card from all of its votes."""
     run, counts = ask(plan, prices=prices)
-    found = measured(plan, run)
-    undisputed = [text for text in found.texts if not text.known.is_disputed]
-    has_disputed = len(undisputed) < len(found.texts)
-    return Calibration(
-        plan=plan,
-        run=run,
-        counts=counts,
-        measured=found,
-        card=card_of(plan, run, found, found.texts),
-        without_disputed=card_of(plan, run, found, undisputed) if has_disputed else None,
-    )
+    return calibration_of(plan, run, counts)
 
 
 def estimated(plan: CalibrationPlan, *, prices: Path | None = None) -> list[CallEstimate]:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeVar
@@ -32,34 +32,14 @@ from skillmix.report.page import asset, page_environment
 from skillmix.runs.folder_replacement import write_whole
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts
-from skillmix.runs.texts import GradedConversation, graded_conversations
+from skillmix.runs.texts import graded_conversations
 from skillmix.runs.verdicts import RulesGrader, reading_of, require_checkers, votes_of, with_verdict
 from skillmix.scores.cards import cards_as_json
 from skillmix.scores.graders import GraderCard, GraderFacts, TextUnderGraders, TruthAgreement, Vote, grader_card
-from skillmix.scores.statistics.against_truth import Measure
 from skillmix.validation.known_texts import CalibrationSet, KnownText, load_set
 
 STUDENT: Final = "calibration"
 """The student under whose name a run keeps the texts of a set."""
-
-
-@dataclass(frozen=True, slots=True)
-class CalibrationWish:
-    """A calibration as a user asks for it."""
-
-    grader: str | Mapping[str, object]
-    """A spec, or a mapping with the keys of a grader in an experiment file."""
-    set: str = "paper"
-    catalog: str = "paper"
-    prompts: str = "standard"
-    run: str | None = None
-    """The name of the run; by default that of the set and the grader."""
-    size: int | None = None
-    """How many texts of the set to take; by default all of them."""
-    seed: int = 0
-    max_usd: float | None = None
-    bigbench: Path | None = None
-    """The package `bigbench`: its source archive, or a folder with its files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,40 +62,48 @@ class CalibrationPlan:
         return self.experiment.graders[self.grader]
 
 
-def planned(wish: CalibrationWish) -> CalibrationPlan:
-    """Load what a wish names, and find its faults before anything is asked."""
-    catalog = load_catalog(wish.catalog)
-    prompts = load_prompts(wish.prompts)
-    document = {"model": wish.grader} if isinstance(wish.grader, str) else dict(wish.grader)
+def planned(
+    grader: str | Mapping[str, object],
+    *,
+    set: str = "paper",
+    catalog: str = "paper",
+    prompts: str = "standard",
+    run: str | None = None,
+    size: int | None = None,
+    seed: int = 0,
+    max_usd: float | None = None,
+    bigbench: Path | None = None,
+) -> CalibrationPlan:
+    """Load what a calibration names, and find its faults before anything is asked.
+
+    The grader is a spec, or a mapping with the keys of a grader in an experiment file. By default, the set and the
+    grader name the run. `size` takes only so many texts of the set. `bigbench` is the package of that name: its source
+    archive, or a folder with its files.
+    """
+    own_catalog, own_prompts = load_catalog(catalog), load_prompts(prompts)
+    document = {"model": grader} if isinstance(grader, str) else dict(grader)
     name = as_name(str(document.get("model")))
     experiment = experiment_of(
         {
             "name": STUDENT,
-            "seed": wish.seed,
-            "catalog": wish.catalog,
-            "prompts": wish.prompts,
+            "seed": seed,
+            "catalog": catalog,
+            "prompts": prompts,
             "graders": {name: document},
-            "budget": {"max_usd": wish.max_usd},
+            "budget": {"max_usd": max_usd},
             "steps": [],
         },
         source="The calibration",
     )
-    whole = load_set(wish.set, catalog, bigbench=wish.bigbench)
-    known = whole if wish.size is None else whole.subset(wish.size)
+    whole_set = load_set(set, own_catalog, bigbench=bigbench)
+    known = whole_set if size is None else whole_set.subset(size)
     settings = experiment.graders[name]
     if settings.asked is None:
-        require_checkers(catalog, {text.skill for text in known.texts}, settings.model)
+        require_checkers(own_catalog, {text.skill for text in known.texts}, settings.model)
     else:
-        prompts.grader_file(settings.prompts)
-    return CalibrationPlan(
-        known=known,
-        whole_size=len(whole.texts),
-        catalog=catalog,
-        prompts=prompts,
-        experiment=experiment,
-        grader=name,
-        run=wish.run or f"calibrate-{as_name(whole.name)}-{name}",
-    )
+        own_prompts.grader_file(settings.prompts)
+    run = run or f"calibrate-{as_name(whole_set.name)}-{name}"
+    return CalibrationPlan(known, len(whole_set.texts), own_catalog, own_prompts, experiment, name, run)
 
 
 LABELS: Final = "labels"
@@ -186,103 +174,42 @@ class CallFacts:
     """None if the cost of a reply is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The texts of a set with the votes of a grader, and the calls behind them."""
-
-    texts: tuple[MeasuredText, ...]
-    facts: CallFacts
-
-
-def measured(plan: CalibrationPlan, run: Run) -> Measured:
-    """Read the votes of the grader from the run's journal; code gives its points now."""
-    known = {(text.combination.id, text.text): text for text in plan.known.texts}
-    code = RulesGrader(plan.catalog) if plan.settings.has_code else None
-    texts: list[MeasuredText] = []
-    graded: list[tuple[Call, Reading | None]] = []
-    with run.read() as journal:
-        for conversation in graded_conversations(run, journal):
-            text = conversation.text
-            found = known.get((text.combination.id, text.answer.text)) if text.student == STUDENT else None
-            if found is not None:
-                own = list(_own(conversation, plan))
-                graded += own
-                texts.append(_measured_text(found, own, plan, code))
-    order = {text.id: index for index, text in enumerate(plan.known.texts)}
-    texts.sort(key=lambda one: order[one.known.id])
-    return Measured(tuple(texts), _facts(graded))
-
-
-def _own(conversation: GradedConversation, plan: CalibrationPlan) -> Iterator[tuple[Call, Reading | None]]:
-    """The calls of the grader in rounds that count, each with its reading."""
-    for call, reading in zip(conversation.calls, conversation.readings, strict=True):
-        key = call.key
-        if isinstance(key, GradeKey) and key.grader == plan.grader and key.round < plan.settings.votes:
-            yield call, reading
+_Grading = tuple[int, Call, Reading | None]
+"""The round, the call and its reading."""
 
 
 def _measured_text(
-    known: KnownText, own: Sequence[tuple[Call, Reading | None]], plan: CalibrationPlan, code: RulesGrader | None
+    known: KnownText, own: Sequence[_Grading], plan: CalibrationPlan, code: RulesGrader | None
 ) -> MeasuredText:
+    """A text with its votes and wrong points; code gives its points now."""
     skills = known.combination.skills
     verdict = code.verdict(known.text, skills=skills, topic=known.topic) if code else None
     if plan.settings.asked is None:
         assert verdict is not None  # a grader without a model is code
         readings: list[Reading | None] = [reading_of(verdict, skills)]
     else:
-        by_round = votes_of([(_round(call), reading) for call, reading in own])
+        by_round = votes_of([(number, reading) for number, _, reading in own])
         readings = [by_round.get(number) for number in range(plan.settings.votes)]
         if verdict is not None:
             readings = [reading and with_verdict(reading, skills, verdict) for reading in readings]
     votes = tuple(reading.points[:_LENGTH] if reading and reading.points else None for reading in readings)
     readable = [one for one in votes if one is not None]
     points = tuple(majority([one[index] for one in readable], len(votes)) for index in range(_LENGTH))
-    return MeasuredText(known, points, votes, tuple(_wrong(known, points, own, plan)))
-
-
-def _round(call: Call) -> int:
-    assert isinstance(call.key, GradeKey)
-    return call.key.round
-
-
-def _whole(value: float | None) -> bool | None:
-    """A vote as a point; half a point is neither."""
-    return None if value is None or value == 0.5 else value > 0.5
-
-
-def _wrong(
-    known: KnownText, points: Points, own: Sequence[tuple[Call, Reading | None]], plan: CalibrationPlan
-) -> Iterator[WrongPoint]:
+    rubric = rubric_of(skills, known.topic, phrases=plan.prompts.phrases)
+    wrong = []
     for index, (criterion, label, point) in enumerate(zip(CRITERIA, known.labels, points, strict=True)):
-        if label is not None and point is not None and label != point:
-            words = next(_words(known, index, point, own, plan), None)
-            yield WrongPoint(known, criterion, label, words)
-
-
-def _words(
-    known: KnownText, index: int, point: bool, own: Sequence[tuple[Call, Reading | None]], plan: CalibrationPlan
-) -> Iterator[str]:
-    """What the grader wrote about a criterion in the rounds that decided it so."""
-    rubric = rubric_of(known.combination.skills, known.topic, phrases=plan.prompts.phrases)
-    for call, reading in own:
-        if reading and reading.points and _whole(reading.points[index]) is point and isinstance(call.outcome, Reply):
-            words = words_about(rubric, index, call.outcome.text)
-            if words:
-                yield words
-
-
-def _facts(graded: Sequence[tuple[Call, Reading | None]]) -> CallFacts:
-    replies = [call.outcome for call, _ in graded if isinstance(call.outcome, Reply)]
-    problems = [reading.problem for _, reading in graded if reading is not None and reading.points is None]
-    return CallFacts(
-        calls=len(graded),
-        unreadable=len(problems),
-        without_reply=len(graded) - len(replies),
-        reasons=dict(Counter(problem or "unknown" for problem in problems).most_common()),
-        input_tokens=_sum([reply.input_tokens for reply in replies]),
-        output_tokens=_sum([reply.output_tokens for reply in replies]),
-        cost_usd=_sum([reply.cost_usd for reply in replies]),
-    )
+        if label is None or point is None or label == point:
+            continue
+        # The grader's words in the first round that decided so; half a point is neither.
+        words = (
+            words_about(rubric, index, call.outcome.text)
+            for _, call, reading in own
+            if reading and reading.points and isinstance(call.outcome, Reply)
+            for value in [reading.points[index]]
+            if value is not None and value != 0.5 and (value > 0.5) is point
+        )
+        wrong.append(WrongPoint(known, criterion, label, next(filter(None, words), None)))
+    return MeasuredText(known, points, votes, tuple(wrong))
 
 
 _Number = TypeVar("_Number", int, float)
@@ -305,7 +232,9 @@ class Calibration:
     run: Run
     counts: CallCounts
     """The calls that this invocation made."""
-    measured: Measured
+    texts: tuple[MeasuredText, ...]
+    """The texts of the set with the votes of the grader, in the order of the set."""
+    calls: CallFacts
     card: GraderCard
     without_disputed: GraderCard | None
     """The card without disputed texts; None if no text of the set is disputed."""
@@ -316,22 +245,20 @@ class Calibration:
     @property
     def wrong(self) -> list[WrongPoint]:
         """Points that the grader decided otherwise than the labels."""
-        return [wrong for text in self.measured.texts for wrong in text.wrong]
+        return [wrong for text in self.texts for wrong in text.wrong]
 
     @property
     def undecided(self) -> dict[str, int]:
         """By criterion, labelled points that the grader left open: too many of its votes are missing or unreadable."""
         return {
-            criterion: sum(
-                text.known.labels[index] is not None and text.points[index] is None for text in self.measured.texts
-            )
+            criterion: sum(text.known.labels[index] is not None and text.points[index] is None for text in self.texts)
             for index, criterion in enumerate(CRITERIA)
         }
 
     @property
     def disputed(self) -> int:
         """Texts whose label a second reader disputes."""
-        return sum(text.known.is_disputed for text in self.measured.texts)
+        return sum(text.known.is_disputed for text in self.texts)
 
     @property
     def is_complete(self) -> bool:
@@ -357,56 +284,86 @@ class Calibration:
             "catalog": plan.catalog.name,
             "set": plan.known.name,
             "set_hash": plan.known.content_hash(),
-            "texts": len(self.measured.texts),
+            "texts": len(self.texts),
             "texts_in_set": plan.whole_size,
             "disputed": self.disputed,
             "undecided": self.undecided,
-            "calls": asdict(self.measured.facts),
+            "calls": asdict(self.calls),
             "card": cards_as_json([self.card])[0],
             "card_without_disputed": next(iter(cards_as_json(filter(None, [self.without_disputed]))), None),
-            "wrong": [_wrong_json(wrong) for wrong in self.wrong],
+            "wrong": [
+                {
+                    "skill": wrong.known.skill,
+                    "topic": wrong.known.topic,
+                    "text": wrong.known.text,
+                    "criterion": wrong.criterion,
+                    "label": int(wrong.label),
+                    "disputed": wrong.known.is_disputed,
+                    "why": wrong.known.why,
+                    "words": wrong.words,
+                }
+                for wrong in self.wrong
+            ],
         }
 
 
-def card_of(plan: CalibrationPlan, run: Run, found: Measured, texts: Sequence[MeasuredText]) -> GraderCard:
-    """The card of a grader from these texts."""
-    items = [text.as_item(run.name, plan.grader) for text in texts]
-    facts = GraderFacts(plan.settings.model, found.facts.cost_usd, len(texts))
-    card = grader_card(items, plan.grader, LABELS, facts)
-    if all(None not in text.known.labels for text in texts):
-        return card
-    # Where a label is missing, only denied full marks are known, so their rates would be wrong.
-    return replace(card, by_kind=tuple(row for row in card.by_kind if row.criterion in CRITERIA))
+def calibration_of(plan: CalibrationPlan, run: Run, counts: CallCounts) -> Calibration:
+    """Read the votes of the grader from the run's journal, and make its card."""
+    known = {(text.combination.id, text.text): text for text in plan.known.texts}
+    code = RulesGrader(plan.catalog) if plan.settings.has_code else None
+    texts, graded = list[MeasuredText](), list[_Grading]()
+    with run.read() as journal:
+        for conversation in graded_conversations(run, journal):
+            text = conversation.text
+            found = known.get((text.combination.id, text.answer.text)) if text.student == STUDENT else None
+            if found is None:
+                continue
+            own = [
+                (key.round, call, reading)
+                for call, reading in zip(conversation.calls, conversation.readings, strict=True)
+                if isinstance(key := call.key, GradeKey)
+                and key.grader == plan.grader
+                and key.round < plan.settings.votes
+            ]
+            graded += own
+            texts.append(_measured_text(found, own, plan, code))
+    order = {text.id: index for index, text in enumerate(plan.known.texts)}
+    texts.sort(key=lambda one: order[one.known.id])
+    replies = [call.outcome for _, call, _ in graded if isinstance(call.outcome, Reply)]
+    problems = [reading.problem for _, _, reading in graded if reading is not None and reading.points is None]
+    calls = CallFacts(
+        calls=len(graded),
+        unreadable=len(problems),
+        without_reply=len(graded) - len(replies),
+        reasons=dict(Counter(problem or "unknown" for problem in problems).most_common()),
+        input_tokens=_sum([reply.input_tokens for reply in replies]),
+        output_tokens=_sum([reply.output_tokens for reply in replies]),
+        cost_usd=_sum([reply.cost_usd for reply in replies]),
+    )
 
+    def card_of(chosen: Sequence[MeasuredText]) -> GraderCard:
+        items = [text.as_item(run.name, plan.grader) for text in chosen]
+        card = grader_card(items, plan.grader, LABELS, GraderFacts(plan.settings.model, calls.cost_usd, len(chosen)))
+        if all(None not in text.known.labels for text in chosen):
+            return card
+        # Where a label is missing, only denied full marks are known, so their rates would be wrong.
+        return replace(card, by_kind=tuple(row for row in card.by_kind if row.criterion in CRITERIA))
 
-def _wrong_json(wrong: WrongPoint) -> dict[str, object]:
-    known = wrong.known
-    return {
-        "skill": known.skill,
-        "topic": known.topic,
-        "text": known.text,
-        "criterion": wrong.criterion,
-        "label": int(wrong.label),
-        "disputed": known.is_disputed,
-        "why": known.why,
-        "words": wrong.words,
-    }
+    undisputed = [text for text in texts if not text.known.is_disputed]
+    without = card_of(undisputed) if len(undisputed) < len(texts) else None
+    return Calibration(plan, run, counts, tuple(texts), calls, card_of(texts), without)
 
 
 def headline(calibration: Calibration) -> str:
     """The result in a sentence: how often the grader gives the point for the skill, rightly and wrongly."""
     skill = next((row for row in calibration.card.by_kind if row.criterion == "skill"), None)
-    found = _points_given(skill.sensitivity.value, "texts that show the skill") if skill else []
-    missed = skill.specificity.value if skill else None
-    found += _points_given(None if missed is None else 1 - missed, "texts that do not")
+    rates = (skill.sensitivity.value, skill.specificity.value) if skill else (None, None)
+    found = [f"{in_percent(rates[0])} % of the texts that show the skill"] if rates[0] is not None else []
+    found += [f"{in_percent(1 - rates[1])} % of the texts that do not"] if rates[1] is not None else []
     name = calibration.plan.settings.model
     if not found:
         return f"{name} decided no labelled point."
     return f"{name} gives the point for the skill to {' and to '.join(found)}."
-
-
-def _points_given(value: float | None, texts: str) -> list[str]:
-    return [] if value is None else [f"{in_percent(value)} % of the {texts}"]
 
 
 CRITERION_HEADER: Final = ("criterion", "points", "agreement", "sensitivity", "specificity", "kappa")
@@ -415,31 +372,24 @@ SKILL_HEADER: Final = ("skill", "points", "agreement", "sensitivity", "specifici
 
 def criterion_rows(card: GraderCard) -> list[list[str]]:
     """The rows of the table by criterion."""
-    return [[*_row(row), _measure(row.kappa)] for row in card.by_kind]
+    return [[*_row(row), share_with_interval(*row.kappa)] for row in card.by_kind]
 
 
 def skill_rows(card: GraderCard) -> list[list[str]]:
     """The rows of the table by skill, the lowest agreement first."""
-    return [_row(row) for row in sorted(card.by_skill, key=_agreement)]
-
-
-def _agreement(row: TruthAgreement) -> tuple[float, str]:
-    return (1.0 if row.agreement.value is None else row.agreement.value), row.criterion
+    values = {row.criterion: 1.0 if row.agreement.value is None else row.agreement.value for row in card.by_skill}
+    return [_row(row) for row in sorted(card.by_skill, key=lambda row: (values[row.criterion], row.criterion))]
 
 
 def _row(row: TruthAgreement) -> list[str]:
     measures = (row.agreement, row.sensitivity, row.specificity)
-    return [row.criterion, whole(row.units), *map(_measure, measures)]
-
-
-def _measure(measure: Measure) -> str:
-    return share_with_interval(measure.value, measure.low, measure.high)
+    return [row.criterion, whole(row.units), *(share_with_interval(*measure) for measure in measures)]
 
 
 def fact_rows(calibration: Calibration) -> list[tuple[str, str]]:
     """What the card is based on, as pairs of name and value."""
-    plan, settings, facts = calibration.plan, calibration.plan.settings, calibration.measured.facts
-    texts = len(calibration.measured.texts)
+    plan, settings, facts = calibration.plan, calibration.plan.settings, calibration.calls
+    texts = len(calibration.texts)
     part = "all of the set" if texts == plan.whole_size else f"of {whole(plan.whole_size)} in the set, chosen by hash"
     rows = [
         ("set", f"{plan.known.name}, {plural(texts, 'text')} ({part})"),
@@ -455,16 +405,17 @@ def fact_rows(calibration: Calibration) -> list[tuple[str, str]]:
         ("rounds", whole(settings.votes)),
         ("sampling", f"temperature {settings.temperature:g}, at most {whole(settings.max_tokens)} tokens"),
         ("calls", whole(facts.calls)),
-        ("unreadable replies", _of(facts.unreadable, facts.calls)),
-        ("calls without a reply", _of(facts.without_reply, facts.calls)),
-        ("flips between rounds", _measure(calibration.card.stability.flips)),
+        *(
+            (name, f"{whole(count)} ({share(count / facts.calls)})" if facts.calls else whole(count))
+            for name, count in (
+                ("unreadable replies", facts.unreadable),
+                ("calls without a reply", facts.without_reply),
+            )
+        ),
+        ("flips between rounds", share_with_interval(*calibration.card.stability.flips)),
         ("US dollars", dollars(facts.cost_usd)),
         ("US dollars a text", "unknown" if per_text is None else f"{per_text:.4f}"),
     ]
-
-
-def _of(count: int, total: int) -> str:
-    return f"{whole(count)} ({share(count / total)})" if total else whole(count)
 
 
 def undecided_line(calibration: Calibration) -> str:
@@ -525,10 +476,10 @@ def card_page(calibration: Calibration) -> str:
             undisputed=criterion_rows(without) if without else [],
             skill_header=SKILL_HEADER,
             skills=skill_rows(calibration.card),
-            wrong=[text for text in calibration.measured.texts if text.wrong],
+            wrong=[text for text in calibration.texts if text.wrong],
             wrong_points=len(calibration.wrong),
             facts=fact_rows(calibration),
-            reasons=list(calibration.measured.facts.reasons.items()),
+            reasons=list(calibration.calls.reasons.items()),
             version=__version__,
         )
     )
