@@ -51,65 +51,34 @@ def sample_order(candidates: Sequence[SampleText], *purpose: str | int) -> Itera
     >>> sorted(id[0] for id in list(sample_order(texts, "demo"))[:4])
     ['a', 'a', 'b', 'b']
     """
-    places = {one.strata: _place(one.strata, purpose) for one in candidates}
+    strata = {one.strata for one in candidates}
+    # A group stands on the line within its wider groups, in an order of hashes.
+    places = {own: tuple(digest("stratum", purpose, own[: depth + 1]) for depth in range(len(own))) for own in strata}
     line = sorted((one.strata for one in candidates), key=places.__getitem__)
-    groups = _groups(candidates, purpose)
-    skills = _SkillShares(candidates)
-    for position in _spread(len(line), seed_of(0, "start", *purpose)):
-        chosen = _next_of(groups[line[position]], skills)
-        skills.show(chosen)
-        yield chosen.id
-
-
-def _place(strata: tuple[str, ...], purpose: tuple[str | int, ...]) -> tuple[bytes, ...]:
-    """Where a group stands on the line: within its wider groups, in an order of hashes."""
-    return tuple(digest("stratum", purpose, strata[: depth + 1]) for depth in range(len(strata)))
-
-
-_Entry = tuple[float, bytes, SampleText]
-"""How much the skills of a text were shown when it was last looked at, a hash, and the text."""
-
-
-def _groups(candidates: Sequence[SampleText], purpose: tuple[str | int, ...]) -> dict[tuple[str, ...], list[_Entry]]:
-    groups: dict[tuple[str, ...], list[_Entry]] = defaultdict(list)
+    groups: dict[tuple[str, ...], list[tuple[float, bytes, SampleText]]] = defaultdict(list)
+    """By strata: how much the skills of a text had been shown when it was last looked at, a hash, and the text."""
     for one in candidates:
         groups[one.strata].append((0.0, digest("text", purpose, one.id), one))
     for group in groups.values():
         heapify(group)
-    return groups
-
-
-class _SkillShares:
-    """How much of each skill's texts has been chosen."""
-
-    def __init__(self, candidates: Sequence[SampleText]) -> None:
-        self._texts = Counter(skill for one in candidates for skill in one.skills)
-        self._shown: Counter[str] = Counter()
-
-    def show(self, chosen: SampleText) -> None:
-        self._shown.update(chosen.skills)
-
-    def of(self, one: SampleText) -> float:
-        return sum(self._shown[skill] / self._texts[skill] for skill in one.skills)
-
-
-def _next_of(group: list[_Entry], skills: _SkillShares) -> SampleText:
-    """Take the text whose skills were shown least, or nearly least: a few texts are looked at, not all.
-
-    Shares only grow. So an entry whose share has not changed since it was looked at is the least of all.
-    """
-    looked: list[_Entry] = []
-    while group and len(looked) < _MOST_LOOKS:
-        share, order, one = heappop(group)
-        now = skills.of(one)
-        looked.append((now, order, one))
-        if now <= share:
-            break
-    best = min(looked)
-    for entry in looked:
-        if entry is not best:
-            heappush(group, entry)
-    return best[2]
+    texts = Counter(skill for one in candidates for skill in one.skills)
+    shown: Counter[str] = Counter()
+    for position in _spread(len(line), seed_of(0, "start", *purpose)):
+        # Take the text whose skills were shown least, or nearly least: a few texts are looked at, not all. Shares only
+        # grow, so an entry whose share has not changed since it was looked at is the least of all.
+        group, looked = groups[line[position]], list[tuple[float, bytes, SampleText]]()
+        while group and len(looked) < _MOST_LOOKS:
+            share, order, one = heappop(group)
+            now = sum(shown[skill] / texts[skill] for skill in one.skills)
+            looked.append((now, order, one))
+            if now <= share:
+                break
+        best = min(looked)
+        for entry in looked:
+            if entry is not best:
+                heappush(group, entry)
+        shown.update(best[2].skills)
+        yield best[2].id
 
 
 _MOST_LOOKS: Final = 24
@@ -209,38 +178,23 @@ class AskedQuestion:
     example: str = ""
 
 
-def item_id(text: StudentText) -> str:
-    """The id of a text about a combination."""
-    return short_id("item", text.combination.id, text.id)
-
-
 def items_of(records: RunRecords, *, students: Collection[str] = (), ks: Collection[int] = ()) -> list[AnnotationItem]:
     """The items of a run by id, without texts that earn nothing, which no grader sees either."""
-    rules = records.run.rules()
-    outcomes = _outcomes(records)
-    items: dict[str, AnnotationItem] = {}
-    for text in sorted(records.texts, key=_tie):
-        is_wanted = (not students or text.student in students) and (not ks or text.combination.k in ks)
-        if is_wanted and not earns_nothing(text.answer, rules):
-            own = item_id(text)
-            items.setdefault(own, AnnotationItem(own, text, outcomes.get(text.conversation, "undecided")))
-    return [items[own] for own in sorted(items)]
-
-
-def _tie(text: StudentText) -> bytes:
-    """Which of several equal texts stands for all of them; a name of a student must not decide that."""
-    return digest("equal texts", *text.conversation)
-
-
-def _outcomes(records: RunRecords) -> dict[tuple[str, str, int], Outcome]:
-    """Whether each text has full marks from the run's first grader."""
-    first = next(iter(records.run.graders), None)
     rules, phrases = records.run.rules(), records.run.phrases
-    return {
+    first = next(iter(records.run.graders), None)
+    outcomes = {
         ballot.text.conversation: _OUTCOMES[text_score(ballot.points(rules, phrases), FULL_MARKS)]
         for ballot in records.ballots
         if ballot.grader == first
     }
+    items: dict[str, AnnotationItem] = {}
+    # A hash decides which of several equal texts stands for all of them; the name of a student must not.
+    for text in sorted(records.texts, key=lambda text: digest("equal texts", *text.conversation)):
+        is_wanted = (not students or text.student in students) and (not ks or text.combination.k in ks)
+        if is_wanted and not earns_nothing(text.answer, rules):
+            own = short_id("item", text.combination.id, text.id)
+            items.setdefault(own, AnnotationItem(own, text, outcomes.get(text.conversation, "undecided")))
+    return [items[own] for own in sorted(items)]
 
 
 def questions_about(item: AnnotationItem, skills: Mapping[str, Skill]) -> list[AskedQuestion]:

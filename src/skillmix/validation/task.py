@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, islice
 from typing import Final
 
 from skillmix.calls import human_grader
@@ -78,49 +78,37 @@ def assign(
     Where the run has too few texts for own texts, people share more. `answered` are the texts that a person has
     answered: they replace own texts without an answer, so that no answer is in vain.
     """
-    dealt = _deal(candidates, raters, n=n, overlap=overlap, seed=seed)
-    known = {one.id for one in candidates}
-    texts = {}
-    for rater, own in dealt.items():
-        before = [one for one in (answered or {}).get(rater, ()) if one in known]
-        texts[rater] = tuple(ranked(_with_answered(own, before), "annotate", seed, rater))
-    return Assignment(texts)
-
-
-class _Hand:
-    """The texts of one person, in the order of dealing."""
-
-    def __init__(self, order: Iterator[str]) -> None:
-        self._order = order
-        self.shared: list[str] = []
-        self.own: list[str] = []
-
-    def take_own(self, taken: set[str]) -> None:
-        """Take the next text that nobody has; nothing if there is none."""
-        one = next((one for one in self._order if one not in taken), None)
-        if one is not None:
-            self.own.append(one)
-            taken.add(one)
-
-
-def _deal(
-    candidates: Sequence[SampleText], raters: Sequence[str], *, n: int, overlap: float, seed: int
-) -> dict[str, _Hand]:
+    orders = {rater: sample_order(candidates, "own", seed, rater) for rater in raters}
     for_all = sample_order(candidates, "shared", seed)
-    hands = {rater: _Hand(sample_order(candidates, "own", seed, rater)) for rater in raters}
+    shared, own = list[str](), {rater: list[str]() for rater in raters}
     taken: set[str] = set()
+
+    def next_of(order: Iterator[str]) -> list[str]:
+        """The next text that nobody has; nothing if there is none."""
+        found = list(islice((one for one in order if one not in taken), 1))
+        taken.update(found)
+        return found
+
     for number in range(min(n, len(candidates))):
         if is_shared(number, overlap):
-            one = next((one for one in for_all if one not in taken), None)
-            for hand in hands.values() if one is not None else ():
-                hand.shared.append(str(one))
-            taken.add(str(one))
+            shared += next_of(for_all)
         else:
-            for hand in hands.values():
-                hand.take_own(taken)
-    for rater, hand in hands.items():
-        _fill(hand, sample_order(candidates, "own", seed, rater), n)
-    return hands
+            for rater in raters:
+                own[rater] += next_of(orders[rater])
+    known, texts = {one.id for one in candidates}, {}
+    for rater in raters:
+        # If there are too few texts for own ones, people read texts that others read too.
+        has = {*shared, *own[rater]}
+        more = (one for one in sample_order(candidates, "own", seed, rater) if one not in has)
+        own[rater] += islice(more, max(0, n - len(has)))
+        # Answered texts replace the last own ones that have no answer.
+        done = [one for one in (answered or {}).get(rater, ()) if one in known]
+        has = {*shared, *own[rater]}
+        extra = [one for one in done if one not in has]
+        replaced = [one for one in reversed(own[rater]) if one not in done][: len(extra)]
+        kept = [one for one in (*shared, *own[rater]) if one not in replaced]
+        texts[rater] = tuple(ranked([*kept, *extra[: len(replaced)]], "annotate", seed, rater))
+    return Assignment(texts)
 
 
 def is_shared(number: int, overlap: float) -> bool:
@@ -130,27 +118,6 @@ def is_shared(number: int, overlap: float) -> bool:
     3
     """
     return int((number + 1) * overlap + _ROUNDING) > int(number * overlap + _ROUNDING)
-
-
-def _fill(hand: _Hand, order: Iterator[str], n: int) -> None:
-    """Add texts that others read too, if there are not enough texts for own ones."""
-    has = {*hand.shared, *hand.own}
-    while len(has) < n:
-        one = next((one for one in order if one not in has), None)
-        if one is None:
-            return
-        hand.own.append(one)
-        has.add(one)
-
-
-def _with_answered(hand: _Hand, answered: Sequence[str]) -> list[str]:
-    """The texts of a person, in which answered ones replace the last own ones that have no answer."""
-    texts = [*hand.shared, *hand.own]
-    extra = [one for one in answered if one not in set(texts)]
-    done = set(answered)
-    open_ones = [one for one in reversed(hand.own) if one not in done]
-    replaced = set(open_ones[: len(extra)])
-    return [*(one for one in texts if one not in replaced), *extra[: len(replaced)]]
 
 
 TEXTS = 50
@@ -183,15 +150,14 @@ class TaskSettings:
     def __post_init__(self) -> None:
         for rater in self.raters:
             human_grader(rater)
-        twice = next((rater for rater in self.raters if self.raters.count(rater) > 1), None)
-        if twice is not None:
-            raise UserError(f"The rater {twice!r} is named twice.", hint="Give each person one name.")
+            if self.raters.count(rater) > 1:
+                raise UserError(f"The rater {rater!r} is named twice.", hint="Give each person one name.")
         if not self.raters:
             raise UserError("Nobody is named who reads.", hint="Name each person with --rater NAME.")
         if not 0 <= self.overlap <= 1:
             raise UserError(f"{self.overlap} is not a share of texts.", hint="Use a number from 0 to 1.")
         if self.n is not None and self.width is not None:
-            raise UserError("Two numbers of texts are asked for.", hint="Give --n or --width, not both.")
+            raise UserError("The number of texts is given twice.", hint="Give --n or --width, not both.")
         if self.n is not None and self.n < 1:
             raise UserError(f"{self.n} is not a number of texts.", hint="Use 1 or more.")
         checked_agreement(self.agreement)
@@ -306,7 +272,12 @@ def make_task(run: Run, settings: TaskSettings) -> AnnotationTask:
             hint="Read its texts with skillmix texts or in its report.",
         )
     records = run_records(run)
-    _refuse_unknown_students(run, settings.students, {text.student for text in records.texts})
+    students = {text.student for text in records.texts}
+    for student in settings.students:
+        if student not in students:
+            listed = f"Its students: {', '.join(sorted(students)) or 'none'}."
+            hint = name_hint(student, students, otherwise=listed)
+            raise NothingToRead(f"The run {run.name} has no student {student!r}.", hint=hint)
     everything = items_of(records)
     is_whole = not settings.students and not settings.ks
     wanted = everything if is_whole else items_of(records, students=settings.students, ks=settings.ks)
@@ -330,15 +301,6 @@ def make_task(run: Run, settings: TaskSettings) -> AnnotationTask:
     )
     items = {item.id: item for item in (*everything, *wanted)}
     return AnnotationTask(run, settings, items, assignment, answers)
-
-
-def _refuse_unknown_students(run: Run, students: Sequence[str], known: set[str]) -> None:
-    student = next((name for name in students if name not in known), None)
-    if student is not None:
-        listed = f"Its students: {', '.join(sorted(known)) or 'none'}."
-        raise NothingToRead(
-            f"The run {run.name} has no student {student!r}.", hint=name_hint(student, known, otherwise=listed)
-        )
 
 
 @dataclass(frozen=True, slots=True)
