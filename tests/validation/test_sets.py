@@ -120,9 +120,9 @@ def test_a_text_without_words_is_a_fault_in_plain_words(tmp_path: Path, text: st
     assert "small letters" not in error.value.message
 
 
-def test_a_shipped_set_with_another_catalogue_names_the_catalogue_that_it_is_for() -> None:
+def test_a_shipped_set_with_another_catalog_names_the_catalog_that_it_is_for() -> None:
     with pytest.raises(UserError) as error:
         load_set("paper", load_catalog("verifiable"))
 
-    assert error.value.message.startswith("The calibration set paper is for the catalogue paper; verifiable lacks")
+    assert error.value.message.startswith("The calibration set paper is for the catalog paper; verifiable lacks")
     assert "--catalog paper" in str(error.value.hint)

@@ -1,4 +1,4 @@
-"""Count how common each skill of a catalogue is in a corpus: draw passages, ask about them, estimate shares.
+"""Count how common each skill of a catalog is in a corpus: draw passages, ask about them, estimate shares.
 
 Everything is kept in a run: the sample, the journal of calls, the result. The same command again makes only the calls
 that are missing, and writes the same files.
@@ -272,7 +272,7 @@ class Counted:
 
 
 def count_skills(wanted: FrequencyWanted) -> Counted:
-    """Count the skills of a catalogue in a corpus."""
+    """Count the skills of a catalog in a corpus."""
     plan = _plan(wanted)
     if wanted.list_file is not None:
         require_own_list(wanted.list_file)

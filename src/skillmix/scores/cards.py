@@ -47,7 +47,7 @@ class GraderOfRun:
     """A grader of one run, as its card needs it."""
 
     identity: Hashable
-    """Equal in two runs only if spec, prompts, decoding, rounds and catalogue are equal."""
+    """Equal in two runs only if spec, prompts, decoding, rounds and catalog are equal."""
     facts: GraderFacts
     has_code: bool
     is_code_alone: bool

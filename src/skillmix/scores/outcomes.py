@@ -145,8 +145,8 @@ def run_outcome_cells(run: Run | str) -> list[OutcomeCell]:
     catalog = run.unchanged_catalog
     if catalog is None:
         raise UserError(
-            f"The catalogue of the run {run.name} is gone or has changed, so its controls are not known.",
-            hint="Restore the catalogue.",
+            f"The catalog of the run {run.name} is gone or has changed, so its controls are not known.",
+            hint="Restore the catalog.",
         )
     return list(outcome_cells(scored_cells(run), catalog.controls))
 

@@ -394,7 +394,7 @@ def fact_rows(calibration: Calibration) -> list[tuple[str, str]]:
     rows = [
         ("set", f"{plan.known.name}, {plural(texts, 'text')} ({part})"),
         ("disputed texts", whole(calibration.disputed)),
-        ("catalogue", plan.catalog.name),
+        ("catalog", plan.catalog.name),
     ]
     if settings.asked is None:
         return [*rows, ("grader", "code; it votes once and costs nothing")]

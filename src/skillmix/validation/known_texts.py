@@ -6,7 +6,7 @@ installed package. `data/calibration/bigbench.yaml` says which tasks show or lac
 
 import re
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -90,27 +90,9 @@ class CalibrationSet:
 
     def subset(self, size: int) -> "CalibrationSet":
         """So many texts, chosen by their hashes and kept in order; a smaller subset is part of a larger one."""
-        chosen = {text.id for text in sorted(self.texts, key=_drawn)[:size]}
+        ordered = sorted(self.texts, key=lambda text: digest("calibration subset", text.id))
+        chosen = {text.id for text in ordered[:size]}
         return CalibrationSet(self.name, tuple(text for text in self.texts if text.id in chosen))
-
-    def undisputed(self) -> "CalibrationSet":
-        """The texts on which the author and the second reader agree."""
-        return CalibrationSet(self.name, tuple(text for text in self.texts if not text.is_disputed))
-
-
-def _drawn(text: KnownText) -> bytes:
-    return digest("calibration subset", text.id)
-
-
-def repeated(texts: Sequence[KnownText]) -> list[int]:
-    """The positions of texts that stand in a list before, with the same skill and topic."""
-    seen: set[str] = set()
-    positions = []
-    for index, text in enumerate(texts):
-        if text.id in seen:
-            positions.append(index)
-        seen.add(text.id)
-    return positions
 
 
 BIGBENCH: Final = "bigbench:"
@@ -156,48 +138,34 @@ def bigbench_set(task: str, catalog: Catalog, *, source: Path | None = None) -> 
     """The texts of one task with their labels for the skill alone; topic and sense have none."""
     rows = [row for row in mapped_tasks() if row.task == task]
     if not rows:
-        raise _unmapped(task)
+        known = sorted({row.task for row in mapped_tasks()})
+        reason = _table()["unfit"].get(task.partition("/")[0])
+        raise UserError(
+            f"No skill fits the BIG-bench task {task!r}{f': {reason}' if reason else ''}.",
+            hint=name_hint(task, known, otherwise=f"Tasks that fit: {', '.join(known)}."),
+        )
     document = json_object(_task_file(task, source), source=f"The task {task}", hint=_DAMAGED)
-    texts = [text for row in rows for text in _known_texts(row, document, catalog)]
+    texts: dict[str, KnownText] = {}
+    labels: dict[str, set[bool]] = {}
+    for row in rows:
+        skill = catalog.skill(row.skill).name
+        for text, answer in _answered_texts(row, document):
+            cleaned = plain_answer(clean_text(text)).text
+            if answer in row.shows | row.lacks and 0 < len(cleaned) <= LONGEST_TEXT:
+                shows = answer in row.shows
+                known_text = KnownText(skill, NO_TOPIC, cleaned, shows, on_topic=None, makes_sense=None)
+                texts[known_text.id] = known_text
+                labels.setdefault(known_text.id, set()).add(shows)
     if not texts:
         raise UserError(f"The task {task} has no texts in the form that is known.", hint=_DAMAGED)
-    return CalibrationSet(f"{BIGBENCH}{task}", tuple(_once(texts)))
-
-
-def _once(texts: Sequence[KnownText]) -> Iterator[KnownText]:
-    """Each text once; a text with two labels has none that is known."""
-    labels: dict[str, set[bool | None]] = {}
-    for text in texts:
-        labels.setdefault(text.id, set()).add(text.shows)
-    for text in {text.id: text for text in texts}.values():
-        if len(labels[text.id]) == 1:
-            yield text
+    # A text with two labels has none that is known.
+    return CalibrationSet(f"{BIGBENCH}{task}", tuple(text for text in texts.values() if len(labels[text.id]) == 1))
 
 
 def _table() -> dict[str, Any]:
     table = read_yaml(_TABLE)
     assert isinstance(table, dict)  # the file is ours
     return table
-
-
-def _unmapped(task: str) -> UserError:
-    known = sorted({row.task for row in mapped_tasks()})
-    reason = _table()["unfit"].get(task.partition("/")[0])
-    why = f": {reason}" if reason else ""
-    return UserError(
-        f"No skill fits the BIG-bench task {task!r}{why}.",
-        hint=name_hint(task, known, otherwise=f"Tasks that fit: {', '.join(known)}."),
-    )
-
-
-def _known_texts(row: MappedTask, document: Mapping[str, Any], catalog: Catalog) -> Iterator[KnownText]:
-    skill = catalog.skill(row.skill).name
-    for text, answer in _answered_texts(row, document):
-        shows = answer in row.shows
-        if shows or answer in row.lacks:
-            cleaned = plain_answer(clean_text(text)).text
-            if 0 < len(cleaned) <= LONGEST_TEXT:
-                yield KnownText(skill, NO_TOPIC, cleaned, shows, on_topic=None, makes_sense=None)
 
 
 def _answered_texts(row: MappedTask, document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -220,57 +188,40 @@ def _answered_texts(row: MappedTask, document: Mapping[str, Any]) -> Iterator[tu
 
 
 def _task_file(task: str, source: Path | None) -> bytes:
-    """The JSON of a task: from the path given, else from the installed package."""
+    """The JSON of a task from an archive or a folder, else from the installed package; nothing is written anywhere."""
+    too_large = UserError(f"The files with the task {task} are larger than those of the package.", hint=_DAMAGED)
     if source is None:
         spec = find_spec("bigbench")
         places = list(spec.submodule_search_locations or ()) if spec else []
         if not places:
             raise UserError("The package bigbench is not installed.", hint=_GET)
-        return _in_folder(task, Path(places[0]))
+        source = Path(places[0])
     if source.is_dir():
-        return _in_folder(task, source)
+        # An installed package, an unpacked archive, or the folder of the tasks itself.
+        for tasks in (source, source / _TASKS, source / "bigbench" / _TASKS, *source.glob(f"*/bigbench/{_TASKS}")):
+            path = tasks / task / "task.json"
+            if path.is_file():
+                if path.stat().st_size > _LARGEST_TASK:
+                    raise too_large
+                return path.read_bytes()
+        raise UserError(f"The folder {source} does not have the task {task}.", hint=_GET)
     if not source.is_file():
         raise UserError(f"There is no file {source}.", hint=_GET)
-    return _in_archive(task, source)
-
-
-def _in_folder(task: str, folder: Path) -> bytes:
-    """The task in an installed package, an unpacked archive, or the folder of the tasks itself."""
-    for tasks in (folder, folder / _TASKS, folder / "bigbench" / _TASKS, *folder.glob(f"*/bigbench/{_TASKS}")):
-        file = tasks / task / "task.json"
-        if file.is_file():
-            if file.stat().st_size > _LARGEST_TASK:
-                raise _too_large(task)
-            return file.read_bytes()
-    raise UserError(f"The folder {folder} does not have the task {task}.", hint=_GET)
-
-
-def _in_archive(task: str, archive: Path) -> bytes:
-    """The task in a source archive; only this one file is read, into memory, so that nothing is written anywhere."""
-    unpacked = 0
+    unpacked, wanted = 0, ("bigbench", _TASKS, *task.split("/"), "task.json")
     try:
-        with tarfile.open(archive, "r|*") as members:
+        with tarfile.open(source, "r|*") as members:
             for member in members:
                 unpacked += member.size
                 if unpacked > _LARGEST_ARCHIVE:
-                    raise _too_large(task)
-                if member.isreg() and _names_task(member.name, task):
+                    raise too_large
+                if member.isreg() and PurePosixPath(member.name).parts[1:] == wanted:
                     if member.size > _LARGEST_TASK:
-                        raise _too_large(task)
+                        raise too_large
                     file = members.extractfile(member)
                     return file.read(_LARGEST_TASK) if file else b""
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:
-        raise UserError(f"{archive} cannot be read as an archive: {error}.", hint=_GET) from None
-    raise UserError(f"The archive {archive} does not have the task {task}.", hint=_GET)
-
-
-def _names_task(name: str, task: str) -> bool:
-    """Whether a path in the archive is that of a task's JSON."""
-    return PurePosixPath(name).parts[1:] == ("bigbench", _TASKS, *task.split("/"), "task.json")
-
-
-def _too_large(task: str) -> UserError:
-    return UserError(f"The files with the task {task} are larger than those of the package.", hint=_DAMAGED)
+        raise UserError(f"{source} cannot be read as an archive: {error}.", hint=_GET) from None
+    raise UserError(f"The archive {source} does not have the task {task}.", hint=_GET)
 
 
 FOLDER: Final = SHIPPED / "calibration"
@@ -328,7 +279,15 @@ def load_set(name: str, catalog: Catalog, *, bigbench: Path | None = None) -> Ca
     if bigbench is not None:
         raise UserError("--bigbench goes with a set bigbench:TASK.", hint="Leave it out, or name such a set.")
     if name in shipped_sets():
-        return _shipped_set(name, catalog)
+        try:
+            return CalibrationSet(name, _texts_of(_files_in(FOLDER / name), catalog))
+        except UserError:
+            if catalog.name == name:  # each set is for the catalog of its name, and a test holds it to that
+                raise
+            raise UserError(
+                f"The calibration set {name} is for the catalog {name}; {catalog.name} lacks skills or topics of it.",
+                hint=f"Use --catalog {name}, or write a set of your own for {catalog.name}.",
+            ) from None
     path = Path(name)
     if not path.exists():
         known = shipped_sets()
@@ -340,55 +299,49 @@ def load_set(name: str, catalog: Catalog, *, bigbench: Path | None = None) -> Ca
     return CalibrationSet(path.stem, _texts_of(files, catalog))
 
 
-def _shipped_set(name: str, catalog: Catalog) -> CalibrationSet:
-    """A set of the package; each is for the catalogue of its name, and a test holds it to that."""
-    try:
-        return CalibrationSet(name, _texts_of(_files_in(FOLDER / name), catalog))
-    except UserError:
-        if catalog.name == name:
-            raise
-        raise UserError(
-            f"The calibration set {name} is for the catalogue {name}; {catalog.name} lacks skills or topics of it.",
-            hint=f"Use --catalog {name}, or write a set of your own for {catalog.name}.",
-        ) from None
-
-
 def _files_in(folder: Path) -> list[Path]:
     return sorted(file for file in folder.glob("*.yaml") if file.name != DISAGREEMENTS)
 
 
 def _texts_of(files: list[Path], catalog: Catalog) -> tuple[KnownText, ...]:
     """The texts of all files; one error reports the faults of all of them."""
-    texts: list[KnownText] = []
-    places: list[str] = []
-    faults: list[str] = []
+    texts: dict[str, KnownText] = {}
+    faults, repeated = list[str](), list[str]()
     for file in files:
         entries = read_yaml(file)
         if not isinstance(entries, list) or not entries:
             faults.append(f"{file.name} is not a list with entries")
             continue
-        for number, entry in enumerate(map(_with_off, entries), start=1):
+        for number, entry in enumerate(entries, start=1):
             place = f"{file.name}, entry {number}"
+            if isinstance(entry, dict) and False in entry and "off" not in entry:
+                # YAML reads the key `off` as the value false unless it is quoted.
+                entry = {"off" if key is False else key: value for key, value in entry.items()}
             own = list(_entry_faults(entry, catalog))
             faults += [f"{place}: {fault}" for fault in own]
-            if not own:
-                texts.append(_known_text(_ENTRY.validate_python(entry), catalog))
-                places.append(place)
-    faults += [f"{places[index]}: the same text stands before it" for index in repeated(texts)]
+            if own:
+                continue
+            read = _ENTRY.validate_python(entry)
+            text = KnownText(
+                skill=catalog.skill(read.skill).name,
+                topic=NO_TOPIC if read.topic is None else catalog.topic(read.topic),
+                text=plain_answer(read.text).text,
+                shows=read.label == "shows",
+                on_topic=None if read.topic is None else read.off != "topic",
+                makes_sense=None if read.topic is None else read.off != "sense",
+                why=read.why,
+                is_disputed=read.disputed,
+            )
+            repeated += [f"{place}: the same text stands before it"] if text.id in texts else []
+            texts.setdefault(text.id, text)
+    faults += repeated
     if faults:
         raise faults_error(f"The calibration set {files[0].parent if len(files) > 1 else files[0]}", faults, hint=_HINT)
-    return tuple(texts)
-
-
-def _with_off(entry: object) -> object:
-    """The entry with its key `off`, which YAML reads as the value false unless it is quoted."""
-    if not isinstance(entry, dict) or False not in entry or "off" in entry:
-        return entry
-    return {"off" if key is False else key: value for key, value in entry.items()}
+    return tuple(texts.values())
 
 
 def _entry_faults(entry: object, catalog: Catalog) -> Iterator[str]:
-    """Every fault of one entry: wrong keys and values, and names that the catalogue does not have."""
+    """Every fault of one entry: wrong keys and values, and names that the catalog does not have."""
     try:
         _ENTRY.validate_python(entry)
     except ValidationError as error:
@@ -404,16 +357,3 @@ def _entry_faults(entry: object, catalog: Catalog) -> Iterator[str]:
                     find(name)
                 except UserError as error:
                     yield f"{key}: {error.message} {error.hint or ''}".rstrip()
-
-
-def _known_text(entry: _Entry, catalog: Catalog) -> KnownText:
-    return KnownText(
-        skill=catalog.skill(entry.skill).name,
-        topic=NO_TOPIC if entry.topic is None else catalog.topic(entry.topic),
-        text=plain_answer(entry.text).text,
-        shows=entry.label == "shows",
-        on_topic=None if entry.topic is None else entry.off != "topic",
-        makes_sense=None if entry.topic is None else entry.off != "sense",
-        why=entry.why,
-        is_disputed=entry.disputed,
-    )

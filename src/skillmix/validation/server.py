@@ -33,7 +33,6 @@ from skillmix.runs.people import HumanAnswer
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import StopReason
 from skillmix.runs.stopping import reacting_to_signals, signal_of
-from skillmix.validation.sample import AnnotationItem
 from skillmix.validation.task import AnnotationTask, AnswerStore, fault_of
 
 _FILE: Final = "annotate.json"
@@ -136,27 +135,25 @@ class RaterPage:
 
     def answer(self, body: bytes) -> bool:
         """Store the answer in a request; a ValueError says what is wrong with it."""
-        item, answer = self._read(body)
-        fault = fault_of(item, answer)
-        if fault is not None:
-            raise ValueError(fault)
-        return self._store.store(item, answer)
-
-    def _read(self, body: bytes) -> tuple[AnnotationItem, HumanAnswer]:
         try:
             document = json.loads(body)
         except (ValueError, RecursionError):
             raise ValueError("the request is not JSON") from None
         if not isinstance(document, dict) or document.keys() != {"item", "id", "votes", "comment", "seconds"}:
             raise ValueError("the request has other fields")
-        item, own_id, votes, comment = (document[name] for name in ("item", "id", "votes", "comment"))
-        if not isinstance(item, str) or item not in self._numbers:
+        number, own_id, votes, comment = (document[name] for name in ("item", "id", "votes", "comment"))
+        if not isinstance(number, str) or number not in self._numbers:
             raise ValueError("this is not one of your texts")
         if not isinstance(own_id, str) or not 0 < len(own_id) <= _LONGEST_ID:
             raise ValueError("the answer has no id")
         if not isinstance(votes, dict) or not isinstance(comment, str):
             raise ValueError("the votes or the comment have another form")
-        return self._items[self._numbers[item]], HumanAnswer(votes, comment, document["seconds"], own_id)
+        item = self._items[self._numbers[number]]
+        answer = HumanAnswer(votes, comment, document["seconds"], own_id)
+        fault = fault_of(item, answer)
+        if fault is not None:
+            raise ValueError(fault)
+        return self._store.store(item, answer)
 
 
 def application(pages: Mapping[str, RaterPage]) -> web.Application:
@@ -183,20 +180,28 @@ def application(pages: Mapping[str, RaterPage]) -> web.Application:
 
 async def _respond(
     request: web.Request, secrets: Mapping[bytes, RaterPage], files: Mapping[str, tuple[str, str]]
-) -> web.Response:
-    _refuse_other_origin(request)
+) -> web.StreamResponse:
+    # Refuse what another site could make a browser send: its origin is another one, or its host name is not ours.
+    here = request.transport.get_extra_info("sockname")[1] if request.transport else 0
+    if request.headers.get("Host") not in (f"{HOST}:{here}", f"localhost:{here}"):
+        raise web.HTTPForbidden(reason="This host name is not served here.")
+    origin = request.headers.get("Origin")
+    is_own = origin == f"http://{request.headers['Host']}"
+    if not is_own and (origin is not None or request.method not in ("GET", "HEAD")):
+        raise web.HTTPForbidden(reason="This origin is not allowed.")
     token, slash, path = request.path.removeprefix("/").partition("/")
     given = token.encode("utf-8", "surrogatepass")
     found = [page for secret, page in secrets.items() if compare_digest(secret, given)]  # every one, in constant time
-    page = found[0] if found else None
-    if page is None:
+    if not found:
         raise web.HTTPForbidden(reason="This address has no valid link.")
+    page = found[0]
     if not slash:
         raise web.HTTPNotFound
+    method = "POST" if path == "answers" else "GET"
+    if request.method != method:
+        raise web.HTTPMethodNotAllowed(request.method, [method])
     if path == "answers":
-        _require_method(request, "POST")
         return await _stored(request, page)
-    _require_method(request, "GET")
     if path in files:
         text, kind = files[path]
         return web.Response(text=text, content_type=kind)
@@ -208,23 +213,6 @@ async def _respond(
     if item is None:
         raise web.HTTPNotFound
     return web.json_response(item)
-
-
-def _refuse_other_origin(request: web.Request) -> None:
-    """Refuse what another site could make a browser send: its origin is another one, or its host name is not ours."""
-    here = request.transport.get_extra_info("sockname")[1] if request.transport else 0
-    if request.headers.get("Host") not in (f"{HOST}:{here}", f"localhost:{here}"):
-        raise web.HTTPForbidden(reason="This host name is not served here.")
-    origin = request.headers.get("Origin")
-    if origin is None and request.method in ("GET", "HEAD"):
-        return
-    if origin != f"http://{request.headers['Host']}":
-        raise web.HTTPForbidden(reason="This origin is not allowed.")
-
-
-def _require_method(request: web.Request, method: str) -> None:
-    if request.method != method:
-        raise web.HTTPMethodNotAllowed(request.method, [method])
 
 
 async def _stored(request: web.Request, page: RaterPage) -> web.Response:
@@ -269,48 +257,25 @@ async def serve(
             await web.SockSite(runner, listening).start()
             keep_links(task.run, used)
             ready({rater: f"http://{HOST}:{number}/{link.token}/" for rater, link in used.items()})
-            came = await _a_signal()
+            came: asyncio.Future[StopReason] = asyncio.get_running_loop().create_future()
+            # A signal that raised its error amid an answer would print a trace of that answer.
+            with reacting_to_signals(lambda reason: None if came.done() else came.set_result(reason)):
+                reason = await came
         finally:
             await runner.cleanup()
-    raise Interrupted(came)
-
-
-async def _a_signal() -> int:
-    """Wait for a signal and return it; one that raised its error amid an answer would print a trace of that answer."""
-    came: asyncio.Future[StopReason] = asyncio.get_running_loop().create_future()
-
-    def note(reason: StopReason) -> None:
-        if not came.done():
-            came.set_result(reason)
-
-    with reacting_to_signals(note):
-        return signal_of(await came) or SIGINT
+    raise Interrupted(signal_of(reason) or SIGINT)
 
 
 def _bound(port: int | None, earlier: Sequence[int]) -> socket.socket:
-    """A socket on this machine: on the port that was asked for, or on an earlier one if it is free, or on any."""
-    if port is not None:
+    """A socket on this machine: on the given port, or on an earlier one if it is free, or on any."""
+    for number in [port] if port is not None else [*dict.fromkeys(one for one in earlier if one), 0]:
+        opened = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
-            return _listening(port)
+            if os.name == "posix":  # a killed server leaves its port in a state that would block it for a minute
+                opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            opened.bind((HOST, number))
         except (OSError, OverflowError):
-            raise UserError(
-                f"Port {port} cannot be used.", hint="Choose another --port, or leave it out for a free one."
-            ) from None
-    for number in dict.fromkeys(one for one in earlier if one):
-        try:
-            return _listening(number)
-        except OSError:
-            continue
-    return _listening(0)
-
-
-def _listening(port: int) -> socket.socket:
-    opened = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        if os.name == "posix":  # a server that was killed leaves its port in a state that would block it for a minute
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        opened.bind((HOST, port))
-    except BaseException:
-        opened.close()
-        raise
-    return opened
+            opened.close()
+        else:
+            return opened
+    raise UserError(f"Port {port or 0} cannot be used.", hint="Choose another --port, or leave it out for a free one.")

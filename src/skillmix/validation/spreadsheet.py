@@ -8,7 +8,7 @@ a changed text, question or criterion is a fault.
 import csv
 import io
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,7 +17,7 @@ from skillmix.calls import human_grader
 from skillmix.errors import UserError, faults_error
 from skillmix.files import read_text
 from skillmix.runs.people import HumanAnswer, Vote
-from skillmix.validation.sample import AnnotationItem, AskedQuestion
+from skillmix.validation.sample import AnnotationItem
 from skillmix.validation.task import AnnotationTask, fault_of
 
 COLUMNS: Final = ("item", "rater", "text", "topic", "criterion", "question", "definition", "example", "vote", "comment")
@@ -38,7 +38,12 @@ _Row = dict[str, str]
 def write_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> int:
     """Write a person's task; return the number of texts. Answers so far are filled in."""
     content = _content(task, rater)
-    _refuse_other_file(file)
+    try:
+        is_empty_task = not file.exists() or not any(row["vote"].strip() for _, row in _rows(file))
+    except UserError:
+        is_empty_task = False
+    if not is_empty_task:
+        raise UserError(f"{file} is there, and is not an empty task.", hint="Nothing was changed. Choose another name.")
     file.write_bytes(content)
     return len(task.texts(rater))
 
@@ -76,36 +81,14 @@ def _content(task: AnnotationTask, rater: str) -> bytes:
     writer.writerow(COLUMNS)
     for item in task.texts(rater):
         answer = task.answer(rater, item)
+        about = [_ID_LETTER + item.id, human_grader(rater), item.words, item.combination.topic]
         for question in task.questions(item):
-            writer.writerow([guarded(cell) for cell in _row(rater, item, question, answer)])
+            asked = [question.name, question.words, question.definition, question.example]
+            vote = _WORDS[answer.votes[question.name]] if answer else ""
+            comment = answer.comment if answer and question.name == item.criteria[0].name else ""
+            writer.writerow([guarded(cell) for cell in (*about, *asked, vote, comment)])
     # With its mark, spreadsheet programs read the file as UTF-8.
     return content.getvalue().encode("utf-8-sig")
-
-
-def _row(rater: str, item: AnnotationItem, question: AskedQuestion, answer: HumanAnswer | None) -> list[str]:
-    about = [
-        _ID_LETTER + item.id,
-        human_grader(rater),
-        item.words,
-        item.combination.topic,
-        question.name,
-        question.words,
-    ]
-    vote = _WORDS[answer.votes[question.name]] if answer is not None else ""
-    is_first = question.name == item.criteria[0].name
-    return [*about, question.definition, question.example, vote, answer.comment if answer and is_first else ""]
-
-
-def _refuse_other_file(file: Path) -> None:
-    """Refuse to replace any file but an earlier spreadsheet without a vote."""
-    if not file.exists():
-        return
-    try:
-        has_votes = any(row["vote"].strip() for _, row in _rows(file))
-    except UserError:
-        has_votes = True
-    if has_votes:
-        raise UserError(f"{file} is there, and is not an empty task.", hint="Nothing was changed. Choose another name.")
 
 
 def guarded(cell: str) -> str:
@@ -129,11 +112,16 @@ class SpreadsheetAnswers:
 
 def read_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> SpreadsheetAnswers:
     """Read a spreadsheet that a person filled; all faults come in one error, and then nothing is stored."""
-    rows_of_all = list(_rows(file))
-    _refuse_other_person(rater, file, (row for _, row in rows_of_all))
+    rows, wanted = list(_rows(file)), human_grader(rater)
+    other = next((row["rater"].strip() for _, row in rows if row["rater"].strip() != wanted), None)
+    if other is not None:
+        raise UserError(
+            f"{file} is not the task of {rater}: a row has the rater {other[:80]!r}, not {wanted!r}.",
+            hint="Nothing was stored. Name the person of the file with --rater.",
+        )
     by_item: dict[str, dict[str, _Row]] = {}
     faults: list[str] = []
-    for number, row in rows_of_all:
+    for number, row in rows:
         try:
             item, name = _checked_question(task, row)
             if name in by_item.setdefault(item.id, {}):
@@ -141,39 +129,22 @@ def read_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> Spreadshee
             by_item[item.id][name] = row
         except ValueError as fault:
             faults.append(f"row {number}: {fault}")
-    answers = {own: answer for own, rows in by_item.items() if (answer := _answer(rows)) is not None}
+    answers = {}
+    for own, of_item in by_item.items():
+        votes = {name: _VOTES[row["vote"].strip().casefold()] for name, row in of_item.items() if row["vote"].strip()}
+        comments = dict.fromkeys(row["comment"].strip() for row in of_item.values())
+        if votes:
+            answers[own] = HumanAnswer(votes, "\n".join(filter(None, comments)))
     if not faults:  # a row with a fault would also be a missing vote
         own_texts = set(task.assignment.texts[rater])
-        found = ((own, _answer_fault(task, rater, own_texts, own, answer)) for own, answer in answers.items())
-        faults = [f"the text {_ID_LETTER}{own}: {fault}" for own, fault in found if fault is not None]
+        for own, answer in answers.items():
+            found = fault_of(task.items[own], answer)
+            if own not in own_texts and task.answer(rater, task.items[own]) is None:
+                found = f"{rater} does not read it; import with the options of the export"
+            faults += [f"the text {_ID_LETTER}{own}: {found}"] if found else []
     if faults:
         raise faults_error(str(file), faults, hint="Nothing was stored. A vote is 1, 0 or ?, one for each question.")
     return SpreadsheetAnswers(answers, len(by_item) - len(answers))
-
-
-def _refuse_other_person(rater: str, file: Path, rows: Iterable[_Row]) -> None:
-    wanted = human_grader(rater)
-    other = next((row["rater"].strip() for row in rows if row["rater"].strip() != wanted), None)
-    if other is not None:
-        raise UserError(
-            f"{file} is not the task of {rater}: a row has the rater {other[:80]!r}, not {wanted!r}.",
-            hint="Nothing was stored. Name the person of the file with --rater.",
-        )
-
-
-def _answer_fault(
-    task: AnnotationTask, rater: str, own_texts: Collection[str], own: str, answer: HumanAnswer
-) -> str | None:
-    if own not in own_texts and task.answer(rater, task.items[own]) is None:
-        return f"{rater} does not read it; import with the options of the export"
-    return fault_of(task.items[own], answer)
-
-
-def _answer(rows: Mapping[str, _Row]) -> HumanAnswer | None:
-    """The answer in the rows of one text; None if no row has a vote."""
-    votes = {name: _VOTES[row["vote"].strip().casefold()] for name, row in rows.items() if row["vote"].strip()}
-    comments = dict.fromkeys(row["comment"].strip() for row in rows.values())
-    return HumanAnswer(votes, "\n".join(filter(None, comments))) if votes else None
 
 
 def _checked_question(task: AnnotationTask, row: _Row) -> tuple[AnnotationItem, str]:
