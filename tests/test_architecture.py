@@ -40,9 +40,9 @@ ORDER = (  # a folder imports only what is named before it
 OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
     "torch": ("models/local/", "training/"),
     "transformers": ("models/local/", "training/"),
-    "gguf": ("models/gguf.py",),
-    "safetensors": ("models/local/", "models/gguf.py", "training/"),
-    "tokenizers": ("models/local/", "models/gguf.py", "training/"),
+    "gguf": ("models/bundled.py",),
+    "safetensors": ("models/local/", "models/bundled.py", "training/"),
+    "tokenizers": ("models/local/", "training/"),
     "aiohttp": ("models/servers/", "validation/server.py"),
     "pydantic": (
         "files.py",
@@ -71,7 +71,7 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
     ),
     "scipy": ("scores/statistics/",),
     "matplotlib": ("report/",),
-    "jinja2": ("report/", "models/local/plain_templates.py"),
+    "jinja2": ("report/",),
     "rich": ("runs/progress.py",),
     "peft": ("training/",),
     "ray": ("models/ray.py",),
