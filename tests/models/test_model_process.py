@@ -1,6 +1,7 @@
 """Local models in a second process: the same texts, and nothing hangs when a process dies."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -186,3 +187,23 @@ def test_models_work_apart_where_there_is_a_gpu(
         monkeypatch.setenv("SKILLMIX_DEVICE", device)
     monkeypatch.setattr(apart, "_GPU_FILES", ("/dev/null",) if has_gpu else ("/no/such/file",))
     assert apart.has_gpu() == is_found
+
+
+@pytest.mark.parametrize(("billions", "has_gpu"), [(1, True), (1, False), (0.9, True)])
+def test_vllm_is_recommended_for_a_large_model_on_a_gpu(
+    billions: float, has_gpu: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SKILLMIX_DEVICE", raising=False)
+    monkeypatch.setattr(apart, "_GPU_FILES", ("/dev/null",) if has_gpu else ())
+    size = int(billions * 1e9)
+    header = json.dumps({"weight": {"dtype": "F32", "shape": [size], "data_offsets": [0, 4 * size]}}).encode()
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + 4 * size)  # a file of holes takes no room
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
+    lines: list[str] = []
+
+    asyncio.run(LocalModel(parse_spec(f"local:{tmp_path}"), ModelOptions(say=lines.append)).probe())
+
+    line = f"local:{tmp_path} has 1.0 billion weights: vllm:{tmp_path} is faster for so large a model"
+    assert lines == ([line] if billions >= 1 and has_gpu else [])

@@ -48,13 +48,6 @@ def refusal(file: str, capsys: pytest.CaptureFixture[str], *options: str) -> str
     return capsys.readouterr().err
 
 
-def with_window(folder: Path, *, kind: str) -> None:
-    """A tokenizer and the config.json of an architecture with sliding windows; there are no such weights."""
-    transformers = pytest.importorskip("transformers", reason="the extra `local` is not installed")
-    write_checkpoint(folder / "checkpoint", has_ends=True)
-    getattr(transformers, kind)(**SMALL, sliding_window=16).save_pretrained(folder / "checkpoint")
-
-
 def without_template(folder: Path) -> None:
     write_checkpoint(folder / "checkpoint")
     (folder / "checkpoint" / "chat_template.jinja").unlink()
@@ -62,29 +55,21 @@ def without_template(folder: Path) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), "bos_token": "</s>"}), encoding="utf-8")
 
 
-@pytest.mark.parametrize("kind", ["Gemma3TextConfig", "GptOssConfig"])
 @pytest.mark.parametrize("student", ["base", "step:m"])
-def test_a_model_with_sliding_windows_is_refused_before_it_is_trained(
-    in_folder: Path, kind: str, student: str, capsys: pytest.CaptureFixture[str]
+def test_a_model_without_room_for_a_prompt_is_refused_before_it_is_trained(
+    in_folder: Path, student: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with_window(in_folder, kind=kind)
+    write_checkpoint(in_folder / "checkpoint", has_ends=True)
+    config = in_folder / "checkpoint" / "config.json"
+    settings = {**json.loads(config.read_text(encoding="utf-8")), "max_position_embeddings": 512}
+    config.write_text(json.dumps(settings), encoding="utf-8")
     file = plan(in_folder, train={}, student=student)
 
     planned, ran = refusal(file, capsys, "--dry-run"), refusal(file, capsys)
 
-    assert "uses sliding-window attention" in planned and "openai:NAME@URL" in planned
+    assert "has 512 positions for a prompt and its text, and max_tokens is 512" in planned
     assert planned == ran
     assert not Path("runs/plan").exists()
-
-
-def test_a_model_with_sliding_windows_may_be_trained_alone(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with_window(in_folder, kind="Gemma3TextConfig")
-    file = plan(in_folder, train={}, student="base")
-    document = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
-    Path(file).write_text(yaml.safe_dump({**document, "steps": document["steps"][:1]}), encoding="utf-8")
-
-    assert main(["run", file, "--dry-run"]) == 0
-    assert "sliding-window" not in capsys.readouterr().err
 
 
 def test_a_student_without_a_chat_template_is_refused(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

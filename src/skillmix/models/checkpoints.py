@@ -98,27 +98,17 @@ def checkpoint_of(spec: ModelSpec, *, chain: tuple[Path, ...] = (), fetches: boo
     )
 
 
-def serving_fault(config: Mapping[str, Any]) -> str | None:
-    """Why the engine of this package cannot write with a model, by its config.json; None if nothing is wrong.
-
-    >>> serving_fault({"sliding_window": 4096}), serving_fault({"sliding_window": 4096, "use_sliding_window": False})
-    ('uses sliding-window attention', None)
-    """
-    own = config.get("text_config")
-    text = own if isinstance(own, Mapping) else config
-    has_windows = text.get("sliding_window") and text.get("use_sliding_window", True)
-    return "uses sliding-window attention" if has_windows else None
-
-
-def require_serving(checkpoint: Checkpoint, *, name: str) -> None:
-    """Refuse a model that the engine of this package cannot write with; its weights are not read."""
+def require_room(checkpoint: Checkpoint, *, name: str, max_tokens: int) -> None:
+    """Refuse a model that has fewer positions than a text may have tokens, as any prompt would be too long."""
     file = checkpoint.base / "config.json"
-    fault = serving_fault(json_object(file.read_bytes(), source=str(file), hint="Fetch the checkpoint again."))
-    if fault:
-        raise UserError(f"{name} {fault}.", hint=SERVE_IT)
-
-
-SERVE_IT: Final = "Serve it with vLLM and use openai:NAME@URL, or choose another model."
+    config = json_object(file.read_bytes(), source=str(file), hint="Fetch the checkpoint again.")
+    own = config.get("text_config")
+    longest = (own if isinstance(own, Mapping) else config).get("max_position_embeddings")
+    if isinstance(longest, int) and longest <= max_tokens:
+        raise UserError(
+            f"{name} has {longest} positions for a prompt and its text, and max_tokens is {max_tokens}.",
+            hint="Set a smaller max_tokens, or choose another model.",
+        )
 
 
 def lacks_chat_template(folder: Path) -> bool:

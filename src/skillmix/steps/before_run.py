@@ -26,7 +26,7 @@ from skillmix.models.checkpoints import (
     base_and_adapters,
     checkpoint_of,
     lacks_chat_template,
-    require_serving,
+    require_room,
 )
 from skillmix.models.hub import Kind, hub_folder, is_hub_id, is_missing, is_pinned, pinned
 from skillmix.models.lineage_files import read_model_file
@@ -191,15 +191,15 @@ def _local_model_checks(experiment: Experiment, steps: Sequence[Step], run: Run)
 
     A model that a step will train is asked with the architecture of its base; training gives it a chat template.
     """
-    checks: dict[tuple[str, bool], Callable[[], object]] = {}
+    checks: dict[tuple[str, bool, int], Callable[[], object]] = {}
     for step in steps:
         asked: list[tuple[Settings, bool]] = [
             *((settings_for(experiment, name), name in experiment.students) for name in step.student_names),
             *((experiment.graders[name], True) for name in step.grader_names),
         ]
         for settings, needs_template in asked:
-            checks[str(settings.asked), needs_template] = partial(
-                _require_asking, settings.asked, needs_template=needs_template
+            checks[str(settings.asked), needs_template, settings.max_tokens] = partial(
+                _require_asking, settings, needs_template=needs_template
             )
         if isinstance(step, TrainStep) and step.base in experiment.students:
             yield partial(_require_training, step, experiment.students[step.base].asked, run)
@@ -217,11 +217,12 @@ def _checkpoint_here(asked: str | None) -> Checkpoint | None:
         return None
 
 
-def _require_asking(asked: str | None, *, needs_template: bool) -> None:
+def _require_asking(settings: Settings, *, needs_template: bool) -> None:
+    asked = settings.asked
     checkpoint = _checkpoint_here(asked)
     if checkpoint is not None:
         if provider_of(str(asked)).is_engine:
-            require_serving(checkpoint, name=str(asked))
+            require_room(checkpoint, name=str(asked), max_tokens=settings.max_tokens)
         if needs_template and lacks_chat_template(checkpoint.tokenizer):
             raise UserError(
                 f"The tokenizer of {asked} has no chat template.",
