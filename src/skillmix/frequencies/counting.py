@@ -41,6 +41,7 @@ from skillmix.frequencies.documents import (
     documents_of,
     files_error,
     merged,
+    passages_of,
 )
 from skillmix.frequencies.frequency_file import FrequencyResult, require_own_list, skill_shares
 from skillmix.frequencies.questions import GRADER, PassagePrompt, PassageQuestions, load_passage_prompt, with_code
@@ -124,7 +125,11 @@ def draw(wanted: FrequencyWanted) -> DrawnSample:
     left_out: Counter[str] = Counter()
     files = corpus_files(wanted.corpus, skipped=left_out)
     check_files(files, text_field=wanted.text_field)
-    readers = min(len(files), wanted.readers or _usual_readers(files))
+    readers = wanted.readers
+    if readers is None:
+        is_large = sum(file.stat().st_size for file in files) >= _LARGE
+        readers = max(1, min(_MOST_READERS, (os.cpu_count() or 1) - 1)) if is_large else 1
+    readers = min(len(files), readers)
     if readers == 1:
         parts = [_read(files, wanted)]
     else:
@@ -152,17 +157,13 @@ def _read(files: Sequence[Path], wanted: FrequencyWanted) -> tuple[PassageSample
     sampler = PassageSampler(wanted.n, wanted.seed)
     counts = ReadCounts()
     try:
-        sampler.add_documents(documents_of(files, text_field=wanted.text_field, counts=counts), words=wanted.words)
+        for document in documents_of(files, text_field=wanted.text_field, counts=counts):
+            for text in passages_of(document.paragraphs, words=wanted.words):
+                sampler.add(text, document.place)
     except UserError:
         if not counts.file_faults:
             raise
     return sampler.sample(), counts
-
-
-def _usual_readers(files: Sequence[Path]) -> int:
-    if sum(file.stat().st_size for file in files) < _LARGE:
-        return 1
-    return max(1, min(_MOST_READERS, (os.cpu_count() or 1) - 1))
 
 
 class SampleFiles:

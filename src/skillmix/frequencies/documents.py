@@ -23,7 +23,7 @@ from hashlib import blake2b
 from heapq import heappush, heapreplace
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
 from skillmix.calls import clean_text, text_id
 from skillmix.errors import UserError, faults_error
@@ -71,59 +71,47 @@ class ReadCounts:
     file_faults: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _Content:
-    """The files of a source, and what was left out of it."""
-
-    found: list[Path] = field(default_factory=list)
-    skipped: Counter[str] = field(default_factory=Counter)
-    faults: list[str] = field(default_factory=list)
-
-
 def corpus_files(sources: Sequence[Path], *, skipped: Counter[str] | None = None) -> list[Path]:
     """The files that sources name, with all readable files of a folder in order of their names.
 
     A source may be a link. A link inside a folder is used only if it leads into the same folder, because a corpus of
     somebody else must not choose other files of this machine. What is left out is counted in `skipped`.
     """
-    contents = [_content_of(source) for source in sources]
-    files = [file for content in contents for file in content.found]
-    faults = [fault for content in contents for fault in content.faults]
+    files, faults = list[Path](), list[str]()
+    for source in sources:
+        try:
+            is_folder, is_file = source.is_dir(), source.is_file()
+        except OSError as error:
+            faults.append(f"{source} cannot be read: {error.strerror or error}")
+            continue
+        if is_folder:
+            found, left_out, own = _files_below(source)
+            files += found
+            if skipped is not None:
+                skipped.update(left_out)
+            if not found and not own:
+                more = "".join(f"; it has {count} {reason}" for reason, count in sorted(left_out.items()))
+                own = [f"the folder {source} has no file of a known kind{more}"]
+            faults += own
+        elif not is_file:
+            faults.append(f"there is no {source}")
+        elif not source.name.lower().endswith(ENDINGS):
+            faults.append(f"{source} is not a file of a known kind")
+        else:
+            files.append(source)
     if faults or not files:
         raise faults_error("--corpus", faults or ["no file is named"], hint=f"Known endings: {', '.join(ENDINGS)}.")
-    if skipped is not None:
-        for content in contents:
-            skipped.update(content.skipped)
     by_path = {file.resolve(): file for file in reversed(files)}  # a file that is named twice counts once
     return list(reversed(by_path.values()))
 
 
-def _content_of(source: Path) -> _Content:
-    """The files of one source, which may be a folder or a file."""
-    try:
-        is_folder, is_file = source.is_dir(), source.is_file()
-    except OSError as error:
-        return _Content(faults=[f"{source} cannot be read: {error.strerror or error}"])
-    if is_folder:
-        content = _files_below(source)
-        if not content.found and not content.faults:
-            left_out = "".join(f"; it has {count} {reason}" for reason, count in sorted(content.skipped.items()))
-            content.faults.append(f"the folder {source} has no file of a known kind{left_out}")
-        return content
-    if not is_file:
-        return _Content(faults=[f"there is no {source}"])
-    if not source.name.lower().endswith(ENDINGS):
-        return _Content(faults=[f"{source} is not a file of a known kind"])
-    return _Content(found=[source])
-
-
-def _files_below(folder: Path) -> _Content:
-    content = _Content()
-    root = folder.resolve()
-    paths: list[Path] = []
+def _files_below(folder: Path) -> tuple[list[Path], Counter[str], list[str]]:
+    """The files that can be read, what was left out, and faults."""
+    found, skipped, faults = list[Path](), Counter[str](), list[str]()
+    root, paths = folder.resolve(), list[Path]()
 
     def note_fault(error: OSError) -> None:
-        content.faults.append(f"{error.filename} cannot be read: {error.strerror or error}")
+        faults.append(f"{error.filename} cannot be read: {error.strerror or error}")
 
     for parent, folders, names in os.walk(folder, onerror=note_fault):
         paths += [Path(parent, name) for name in names]
@@ -131,16 +119,14 @@ def _files_below(folder: Path) -> _Content:
     for path in sorted(path for path in paths if not path.name.startswith(_SKIPPED)):
         try:
             if path.is_symlink() and not (path.exists() and path.resolve().is_relative_to(root)):
-                content.skipped[OUTER_LINK] += 1
-            elif not path.is_file():
-                continue
-            elif path.name.lower().endswith(ENDINGS):
-                content.found.append(path)
-            else:
-                content.skipped[UNKNOWN_KIND] += 1
+                skipped[OUTER_LINK] += 1
+            elif path.is_file():
+                is_known = path.name.lower().endswith(ENDINGS)
+                found += [path] if is_known else []
+                skipped[UNKNOWN_KIND] += not is_known
         except (OSError, RuntimeError) as error:  # a circle of links is a RuntimeError before Python 3.13
-            content.faults.append(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}")
-    return content
+            faults.append(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}")
+    return found, +skipped, faults
 
 
 def documents_of(files: Sequence[Path], *, text_field: str, counts: ReadCounts) -> Iterator[CorpusDocument]:
@@ -174,21 +160,20 @@ def files_error(faults: Sequence[str], text_field: str) -> UserError:
 def _documents_in(file: Path, text_field: str, counts: ReadCounts) -> Iterator[CorpusDocument]:
     name = file.name.lower()
     read = _read_json_lines if name.endswith(_JSON_LINES) else _read_parquet if name.endswith(_PARQUET) else _read_text
-    before = counts.documents
-    skipped_before = counts.skipped.total()
+    before, skipped_before = counts.documents, counts.skipped.total()
     counts.files += 1
+
+    def whole(paragraphs: Iterator[str]) -> Iterator[str]:
+        """Paragraphs are read from the file while they are used, so its faults show here, too."""
+        with _noting_faults(file, counts):
+            yield from paragraphs
+
     with _noting_faults(file, counts):
         for document in read(file, text_field, counts):
             counts.documents += 1
-            yield replace(document, paragraphs=_whole_paragraphs(document.paragraphs, file, counts))
+            yield replace(document, paragraphs=whole(document.paragraphs))
         if counts.documents == before and counts.skipped.total() > skipped_before:
             counts.file_faults.append(f"{file} has no usable text in any of its lines")
-
-
-def _whole_paragraphs(paragraphs: Iterator[str], file: Path, counts: ReadCounts) -> Iterator[str]:
-    """Paragraphs are read from the file while they are used, so its faults show here, too."""
-    with _noting_faults(file, counts):
-        yield from paragraphs
 
 
 @contextmanager
@@ -229,32 +214,27 @@ def _read_json_lines(file: Path, text_field: str, counts: ReadCounts) -> Iterato
                 continue
             if not line.strip():
                 continue
-            text = _text_of_line(line, text_field, counts)
-            if text is not None:
-                yield CorpusDocument(f"{file}:{number}", paragraphs_of(io.StringIO(text, newline=None)))
+            try:
+                decoded = line.decode("utf-8-sig")
+            except UnicodeDecodeError:
+                counts.skipped[NOT_UTF8] += 1
+                decoded = line.decode("utf-8-sig", "replace")
+            try:
+                record = json.loads(decoded)
+            except (ValueError, RecursionError):
+                counts.skipped[NOT_JSON] += 1
+            else:
+                yield from _document(record, text_field, f"{file}:{number}", counts)
 
 
-def _text_of_line(line: bytes, text_field: str, counts: ReadCounts) -> str | None:
-    try:
-        decoded = line.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        counts.skipped[NOT_UTF8] += 1
-        decoded = line.decode("utf-8-sig", "replace")
-    try:
-        record = json.loads(decoded)
-    except (ValueError, RecursionError):
-        counts.skipped[NOT_JSON] += 1
-        return None
-    return _used(value_at(record, text_field), counts)
-
-
-def _used(value: object, counts: ReadCounts) -> str | None:
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
-    if isinstance(value, str) and value.strip():
-        return value
-    counts.skipped[NO_TEXT] += 1
-    return None
+def _document(record: object, text_field: str, place: str, counts: ReadCounts) -> Iterator[CorpusDocument]:
+    """The document in a record, if the record has text in the field."""
+    value = value_at(record, text_field)
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    if isinstance(text, str) and text.strip():
+        yield CorpusDocument(place, paragraphs_of(io.StringIO(text, newline=None)))
+    else:
+        counts.skipped[NO_TEXT] += 1
 
 
 def value_at(record: object, text_field: str) -> object:
@@ -280,28 +260,22 @@ def _read_parquet(file: Path, text_field: str, counts: ReadCounts) -> Iterator[C
         raise UserError("Parquet needs pyarrow.", hint="pip install 'skillmix[parquet]'") from None
     try:
         with ParquetFile(file) as table:
-            column = _parquet_column(table, text_field)
+            # The field itself, or the nested column that its first part names.
+            names = table.schema_arrow.names
+            column = next((one for one in (text_field, text_field.partition(".")[0]) if one in names), None)
+            if column is None:
+                known = ", ".join(map(str, names[:10]))
+                raise _UnreadableFile(f"has no column {text_field!r}; its columns are {known}")
             number = 0
             for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[column]):
                 for record in batch.to_pylist():
                     number += 1
-                    text = _used(value_at(record, text_field), counts)
-                    if text is not None:
-                        yield CorpusDocument(f"{file}:{number}", paragraphs_of(io.StringIO(text, newline=None)))
+                    yield from _document(record, text_field, f"{file}:{number}", counts)
     except ArrowException as error:
         raise _UnreadableFile(f"cannot be read: {str(error).splitlines()[0]}") from None
 
 
 _ROWS_AT_ONCE: Final = 64
-
-
-def _parquet_column(table: Any, text_field: str) -> str:
-    """The column to read: the field itself, or the nested column that its first part names."""
-    names = table.schema_arrow.names
-    for column in (text_field, text_field.partition(".")[0]):
-        if column in names:
-            return column
-    raise _UnreadableFile(f"has no column {text_field!r}; its columns are {', '.join(map(str, names[:10]))}")
 
 
 def _unpacked(file: Path) -> io.BufferedReader:
@@ -321,7 +295,8 @@ def paragraphs_of(lines: IO[str], *, on_replaced: Callable[[], None] = lambda: N
     while size < _FIRST_PART and (line := lines.readline(LONGEST_PARAGRAPH)):
         first.append(line)
         size += len(line)
-    has_blank_lines = any(not line.strip() for line in _without_outer_blanks(first))
+    filled = [number for number, line in enumerate(first) if line.strip()]
+    has_blank_lines = bool(filled) and len(filled) < filled[-1] - filled[0] + 1
     has_replaced = False
     paragraph: list[str] = []
     length = 0
@@ -340,11 +315,6 @@ def paragraphs_of(lines: IO[str], *, on_replaced: Callable[[], None] = lambda: N
         yield " ".join(paragraph)
 
 
-def _without_outer_blanks(lines: list[str]) -> list[str]:
-    filled = [number for number, line in enumerate(lines) if line.strip()]
-    return lines[filled[0] : filled[-1]] if filled else []
-
-
 _CHARACTERS_PER_WORD: Final = 8
 """Text without blanks, as in Chinese or in encoded data, counts as a word for every so many characters."""
 FEWEST_WORDS: Final = 5
@@ -361,90 +331,58 @@ def passages_of(paragraphs: Iterable[str], *, words: int) -> Iterator[str]:
     >>> list(passages_of(["One two three four. Five six seven.", "Eight nine ten. Eleven."], words=10))
     ['One two three four. Five six seven.\nEight nine ten.\nEleven.']
     """
-    before: _Stretch | None = None
-    for stretch in _stretches(paragraphs, words):
+    before: tuple[float, str] | None = None
+    for size, text in _stretches(paragraphs, words):
         if before is None:
-            before = stretch
-        elif stretch.size * 2 < words:
-            before.append(stretch)
+            before = size, text
+        elif size * 2 < words:
+            before = before[0] + size, "\n".join(filter(None, (before[1], text)))
         else:
-            yield before.text
-            before = stretch
-    if before is not None and before.size >= FEWEST_WORDS:
-        yield before.text
+            yield before[1]
+            before = size, text
+    if before is not None and before[0] >= FEWEST_WORDS:
+        yield before[1]
 
 
-def _stretches(paragraphs: Iterable[str], words: int) -> "Iterator[_Stretch]":
-    """Stretches of the wished length, and the rest of the document."""
-    current = _Stretch()
+def _stretches(paragraphs: Iterable[str], words: int) -> Iterator[tuple[float, str]]:
+    """Sentences that follow each other up to the wished length, and the rest of the document, with their words."""
+    lines: list[list[str]] = [[]]
+    size = 0.0
     for paragraph in paragraphs:
-        current.end_line()
+        lines.append([])
         for piece in _pieces(clean_text(_CONTROLS.sub(" ", paragraph)), words):
-            current.add(piece)
-            if current.size >= words:
-                yield current
-                current = _Stretch()
-    yield current
-
-
-class _Stretch:
-    """Sentences that follow each other."""
-
-    def __init__(self) -> None:
-        self._lines: list[list[str]] = [[]]
-        self.size = 0.0
-        """In words."""
-
-    def add(self, piece: str) -> None:
-        """Add a sentence."""
-        self._lines[-1].append(piece)
-        self.size += _size(piece)
-
-    def end_line(self) -> None:
-        """Begin a new paragraph."""
-        if self._lines[-1]:
-            self._lines.append([])
-
-    def append(self, other: "_Stretch") -> None:
-        """Add the sentences of another stretch, as paragraphs of their own."""
-        self._lines += other._lines
-        self.size += other.size
-
-    @property
-    def text(self) -> str:
-        """The sentences, each paragraph on one line."""
-        return "\n".join(" ".join(line) for line in self._lines if line)
+            lines[-1].append(piece)
+            size += _size(piece)
+            if size >= words:
+                yield size, "\n".join(" ".join(line) for line in lines if line)
+                lines, size = [[]], 0.0
+    yield size, "\n".join(" ".join(line) for line in lines if line)
 
 
 def _size(piece: str) -> float:
+    """The length of a piece in words."""
     return max(piece.count(" ") + 1, len(piece) / _CHARACTERS_PER_WORD)
 
 
 def _pieces(paragraph: str, words: int) -> Iterator[str]:
-    """The sentences of a paragraph; one that is twice as long as a passage is cut."""
+    """The sentences of a paragraph; one that is twice as long as a passage is cut, between words where possible."""
+    longest = words * _CHARACTERS_PER_WORD
     for start, end in sentence_spans(paragraph):
         sentence = paragraph[start:end]
         if _size(sentence) <= 2 * words:
             yield sentence
-        else:
-            yield from _cut(sentence, words)
-
-
-def _cut(sentence: str, words: int) -> Iterator[str]:
-    """Pieces of the length of a passage, cut between words where that is possible."""
-    longest = words * _CHARACTERS_PER_WORD
-    piece: list[str] = []
-    length = 0
-    for word in sentence.split():
-        for start in range(0, len(word), longest):
-            part = word[start : start + longest]
-            piece.append(part)
-            length += len(part) + 1
-            if len(piece) >= words or length > longest:
-                yield " ".join(piece)
-                piece, length = [], 0
-    if piece:
-        yield " ".join(piece)
+            continue
+        piece, length = list[str](), 0
+        for word in sentence.split():
+            for at in range(0, len(word), longest):
+                part = word[at : at + longest]
+                piece.append(part)
+                length += len(part) + 1
+                if len(piece) >= words or length > longest:
+                    yield " ".join(piece)
+                    piece, length = [], 0
+        if piece:
+            yield " ".join(piece)
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,12 +435,6 @@ class PassageSampler:
         elif rank < -self._heap[0]:
             del self._kept[-heapreplace(self._heap, -rank)]
             self._kept[rank] = text, document, occurrences
-
-    def add_documents(self, documents: Iterable[CorpusDocument], *, words: int) -> None:
-        """Offer all passages of documents."""
-        for document in documents:
-            for text in passages_of(document.paragraphs, words=words):
-                self.add(text, document.place)
 
     def sample(self) -> PassageSample:
         """The sample so far."""
