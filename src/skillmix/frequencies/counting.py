@@ -15,7 +15,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -89,13 +89,9 @@ class FrequencyWanted:
     readers: int | None = None
     """Processes that read files; by default one for a small corpus. The sample does not depend on it."""
 
-    def check(self) -> None:
-        """Refuse numbers that mean nothing."""
-        for name, value, least in (
-            ("n", self.n, 1),
-            ("words", self.words, 10),
-            ("skills_per_call", self.skills_per_call, 1),
-        ):
+    def __post_init__(self) -> None:
+        for name, least in (("n", 1), ("words", 10), ("skills_per_call", 1)):
+            value = getattr(self, name)
             if value < least:
                 raise UserError(f"{name} = {value} is too small.", hint=f"Choose {least} or more.")
         if not 0 < self.threshold < 1:
@@ -166,80 +162,75 @@ def _read(files: Sequence[Path], wanted: FrequencyWanted) -> tuple[PassageSample
     return sampler.sample(), counts
 
 
-class SampleFiles:
-    """The sample of a run in its folder."""
+_PASSAGES: Final = "passages.jsonl"
+_FACTS: Final = "sample.json"
 
-    def __init__(self, folder: Path) -> None:
-        self._passages = folder / "passages.jsonl"
-        self._facts = folder / "sample.json"
 
-    def drawn(self, wanted: FrequencyWanted) -> DrawnSample:
-        """The stored sample if it is large enough and the files are the same, else a new one; nothing is written."""
-        stored = self._stored()
-        if stored is None:
-            return draw(wanted)
-        old, facts = stored
-        if facts.get("state") == _state_of(wanted) and facts.get("n", 0) >= wanted.n:
-            return _first(old, wanted.n)
-        new = draw(wanted)
-        shared = min(len(old.passages), len(new.passages))
-        if old.sample.ids[:shared] != new.sample.ids[:shared] or old.sample.total != new.sample.total:
-            raise UserError(
-                f"The run in {self._facts.parent} has a sample of another corpus, seed or length of passages.",
-                hint="Set them back, or give the new corpus a run of its own with --run.",
-            )
-        return new if len(new.passages) > len(old.passages) else _first(old, wanted.n)
+def stored_or_drawn(folder: Path, wanted: FrequencyWanted) -> DrawnSample:
+    """The sample of a run if it is large enough and the files are the same, else a new one; nothing is written."""
+    stored = _stored(folder)
+    if stored is None:
+        return draw(wanted)
+    old, facts = stored
+    first = replace(old, sample=PassageSample(old.passages[: wanted.n], old.sample.total))
+    if facts.get("state") == _state_of(wanted) and facts.get("n", 0) >= wanted.n:
+        return first
+    new = draw(wanted)
+    shared = min(len(old.passages), len(new.passages))
+    if old.sample.ids[:shared] != new.sample.ids[:shared] or old.sample.total != new.sample.total:
+        raise UserError(
+            f"The run in {folder} has a sample of another corpus, seed or length of passages.",
+            hint="Set them back, or give the new corpus a run of its own with --run.",
+        )
+    return new if len(new.passages) > len(old.passages) else first
 
-    def store(self, drawn: DrawnSample, wanted: FrequencyWanted) -> None:
-        """Store a sample, unless the stored one is as large; the caller holds the run's lock."""
-        stored = self._stored()
-        if stored is not None and len(stored[0].passages) >= len(drawn.passages):
-            return
-        lines = [json.dumps(asdict(passage), ensure_ascii=False) for passage in drawn.passages]
-        facts = {
-            "n": wanted.n,
-            "seed": wanted.seed,
-            "words": wanted.words,
-            "field": wanted.text_field,
-            "files": drawn.files,
-            "documents": drawn.documents,
-            "passages": drawn.sample.total,
-            "skipped": drawn.skipped,
-            "hash": _hash_of(drawn.sample),
-            "state": _state_of(wanted),
-        }
-        self._facts.unlink(missing_ok=True)
-        write_whole(self._passages, "\n".join(lines) + "\n")
-        write_whole(self._facts, json.dumps(facts, ensure_ascii=False, indent=1) + "\n")
 
-    def _stored(self) -> tuple[DrawnSample, dict[str, Any]] | None:
-        """The stored sample and its facts; None if there is none."""
-        if not self._facts.exists():
-            return None
-        try:
-            facts = json.loads(self._facts.read_text(encoding="utf-8"))
-            rows = [json.loads(line) for line in self._passages.read_text(encoding="utf-8").split("\n") if line]
-            sample = PassageSample(tuple(SampledPassage(**row) for row in rows), int(facts["passages"]))
-            is_whole = facts["hash"] == _hash_of(sample)
-            drawn = DrawnSample(sample, facts["files"], facts["documents"], facts["skipped"])
-        except (ValueError, TypeError, KeyError, OSError):
-            is_whole = False
-        if not is_whole:
-            raise UserError(
-                f"The sample in {self._facts.parent} is damaged.",
-                hint="Delete sample.json and passages.jsonl; the same passages are drawn again.",
-            )
-        return drawn, facts
+def store_sample(folder: Path, drawn: DrawnSample, wanted: FrequencyWanted) -> None:
+    """Store a sample, unless the stored one is as large; the caller holds the run's lock."""
+    stored = _stored(folder)
+    if stored is not None and len(stored[0].passages) >= len(drawn.passages):
+        return
+    lines = [json.dumps(asdict(passage), ensure_ascii=False) for passage in drawn.passages]
+    facts = {
+        "n": wanted.n,
+        "seed": wanted.seed,
+        "words": wanted.words,
+        "field": wanted.text_field,
+        "files": drawn.files,
+        "documents": drawn.documents,
+        "passages": drawn.sample.total,
+        "skipped": drawn.skipped,
+        "hash": _hash_of(drawn.sample),
+        "state": _state_of(wanted),
+    }
+    (folder / _FACTS).unlink(missing_ok=True)
+    write_whole(folder / _PASSAGES, "\n".join(lines) + "\n")
+    write_whole(folder / _FACTS, json.dumps(facts, ensure_ascii=False, indent=1) + "\n")
+
+
+def _stored(folder: Path) -> tuple[DrawnSample, dict[str, Any]] | None:
+    """The stored sample and its facts; None if there is none."""
+    if not (folder / _FACTS).exists():
+        return None
+    try:
+        facts = json.loads((folder / _FACTS).read_text(encoding="utf-8"))
+        lines = (folder / _PASSAGES).read_text(encoding="utf-8").split("\n")
+        passages = tuple(SampledPassage(**json.loads(line)) for line in lines if line)
+        sample = PassageSample(passages, int(facts["passages"]))
+        drawn = DrawnSample(sample, facts["files"], facts["documents"], facts["skipped"])
+        is_whole = facts["hash"] == _hash_of(sample)
+    except (ValueError, TypeError, KeyError, OSError):
+        is_whole = False
+    if not is_whole:
+        raise UserError(
+            f"The sample in {folder} is damaged.",
+            hint=f"Delete {_FACTS} and {_PASSAGES}; the same passages are drawn again.",
+        )
+    return drawn, facts
 
 
 def _hash_of(sample: PassageSample) -> str:
     return short_id("sample", [[p.id, p.text, p.document, p.occurrences] for p in sample.passages], sample.total)
-
-
-def _first(drawn: DrawnSample, n: int) -> DrawnSample:
-    """The first n passages of a sample."""
-    sample = PassageSample(drawn.sample.passages[:n], drawn.sample.total)
-    return DrawnSample(sample, drawn.files, drawn.documents, drawn.skipped)
 
 
 def _state_of(wanted: FrequencyWanted) -> str:
@@ -278,18 +269,35 @@ def count_skills(wanted: FrequencyWanted) -> Counted:
     if wanted.list_file is not None:
         require_own_list(wanted.list_file)
     run = new_run(wanted.run)
-    document = plan.document(run)
+    catalog_hash, prompt_hash = plan.catalog.content_hash(), plan.prompt.content_hash()
+    # The experiment.yaml of the run: everything that decides its calls, except n, which may grow.
+    document: dict[str, object] = {
+        "name": run.name,
+        "seed": wanted.seed,
+        "catalog": wanted.catalog,
+        "catalog_hash": catalog_hash,
+        "partition": None,
+        "prompts": None,
+        "criteria": asdict(Phrases()),
+        "steps": [{"name": STEP, "stage": STEP}],
+        "frequency": {
+            "grader": plan.settings.model_dump(mode="json", exclude=_SPEED_AND_ACCESS),
+            "prompt_hash": prompt_hash,
+            "words": wanted.words,
+            "field": wanted.text_field,
+            "skills_per_call": wanted.skills_per_call,
+        },
+    }
     run.require_same_import(document)
     check_files(corpus_files(wanted.corpus), text_field=wanted.text_field)
     prices = prices_by_model(plan.experiment, load_prices(wanted.prices)) if plan.asked else {}
     if plan.asked:
         asyncio.run(probe_settings({f"grader:{GRADER}": plan.settings}))
-    files = SampleFiles(run.path)
-    drawn = files.drawn(wanted)
+    drawn = stored_or_drawn(run.path, wanted)
     counts = CallCounts()
     with run.write() if plan.asked else run.locked() as journal:
         run.begin_import(document)
-        files.store(drawn, wanted)
+        store_sample(run.path, drawn, wanted)
         questions = plan.questions(drawn)
         if journal is not None:
             limits = plan.experiment.budget
@@ -310,7 +318,28 @@ def count_skills(wanted: FrequencyWanted) -> Counted:
             answers = questions.answers(reader)
     if plan.settings.has_code:
         answers = with_code(answers, drawn.passages, plan.skills)
-    result = plan.result(drawn, answers)
+    passages, n = drawn.passages, len(drawn.passages)
+    result = FrequencyResult(
+        catalog=wanted.catalog,
+        catalog_hash=catalog_hash,
+        grader=plan.settings.model,
+        prompt_hash=prompt_hash if plan.asked else None,
+        seed=wanted.seed,
+        words=wanted.words,
+        threshold=wanted.threshold,
+        corpus={
+            "files": drawn.files,
+            "documents": drawn.documents,
+            "passages": drawn.sample.total,
+            "skipped": drawn.skipped,
+        },
+        passages=n,
+        documents=len({passage.document for passage in passages}),
+        repeated=sum(passage.occurrences > 1 for passage in passages),
+        sentences_per_passage=sum(count_sentences(passage.text) for passage in passages) / n,
+        words_per_passage=sum(len(passage.text.split()) for passage in passages) / n,
+        skills=tuple(skill_shares(plan.skills, passages, answers, threshold=wanted.threshold)),
+    )
     if signal_of(counts.stopped) is None:  # an interrupted count has a result when it has gone on
         result.store(run.path, list_file=wanted.list_file)
     return Counted(run, result, counts)
@@ -377,55 +406,8 @@ class _Plan:
             drawn.passages, self.asked, self.catalog, self.settings, self.prompt, wanted.seed, wanted.skills_per_call
         )
 
-    def document(self, run: Run) -> dict[str, object]:
-        """The experiment.yaml of the run: everything that decides its calls, except n, which may grow."""
-        wanted = self.wanted
-        return {
-            "name": run.name,
-            "seed": wanted.seed,
-            "catalog": wanted.catalog,
-            "catalog_hash": self.catalog.content_hash(),
-            "partition": None,
-            "prompts": None,
-            "criteria": asdict(Phrases()),
-            "steps": [{"name": STEP, "stage": STEP}],
-            "frequency": {
-                "grader": self.settings.model_dump(mode="json", exclude=_SPEED_AND_ACCESS),
-                "prompt_hash": self.prompt.content_hash(),
-                "words": wanted.words,
-                "field": wanted.text_field,
-                "skills_per_call": wanted.skills_per_call,
-            },
-        }
-
-    def result(self, drawn: DrawnSample, answers: dict[str, dict[str, bool | None]]) -> FrequencyResult:
-        passages = drawn.passages
-        wanted = self.wanted
-        return FrequencyResult(
-            catalog=wanted.catalog,
-            catalog_hash=self.catalog.content_hash(),
-            grader=self.settings.model,
-            prompt_hash=self.prompt.content_hash() if self.asked else None,
-            seed=wanted.seed,
-            words=wanted.words,
-            threshold=wanted.threshold,
-            corpus={
-                "files": drawn.files,
-                "documents": drawn.documents,
-                "passages": drawn.sample.total,
-                "skipped": drawn.skipped,
-            },
-            passages=len(passages),
-            documents=len({passage.document for passage in passages}),
-            repeated=sum(passage.occurrences > 1 for passage in passages),
-            sentences_per_passage=sum(count_sentences(p.text) for p in passages) / len(passages),
-            words_per_passage=sum(len(p.text.split()) for p in passages) / len(passages),
-            skills=tuple(skill_shares(self.skills, passages, answers, threshold=wanted.threshold)),
-        )
-
 
 def _plan(wanted: FrequencyWanted) -> _Plan:
-    wanted.check()
     catalog = load_catalog(wanted.catalog)
     document = {
         "name": Path(wanted.run).name,

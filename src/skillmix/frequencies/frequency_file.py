@@ -5,6 +5,7 @@ that corpus. An answer that cannot be read is unknown: it is left out of the sha
 """
 
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -59,37 +60,28 @@ def skill_shares(
     skills: Iterable[str], passages: Sequence[SampledPassage], answers: Answers, *, threshold: float
 ) -> list[SkillShare]:
     """The shares of all skills, the most common first."""
-    shares = [_share(skill, passages, answers, threshold) for skill in skills]
+    shares = []
+    for skill in skills:
+        found = [(p, answers[p.id][skill]) for p in passages if skill in answers.get(p.id, {})]
+        known = [(passage, shown) for passage, shown in found if shown is not None]
+        shown = sum(answer for _, answer in known)
+        asked, unknown = len(found), len(found) - len(known)
+        share = shown / len(known) if known else None
+        interval = wilson_interval(share, len(known)) if share is not None else None
+        bounds = Interval(shown / asked, (shown + unknown) / asked) if asked else None
+        wider = _for_documents(known, share) if share is not None else None
+        ends = [end for pair in (interval, bounds) if pair for end in pair]
+        weight = sum(passage.occurrences for passage, _ in known)
+        with_repeats = sum(p.occurrences for p, answer in known if answer) / weight if weight else None
+        low, high = interval or (None, None)
+        bound_low, bound_high = bounds or (None, None)
+        documents_low, documents_high = wider or (None, None)
+        is_common = None if share is None else share >= threshold
+        is_decided = bool(interval) and (min(ends) >= threshold or max(ends) < threshold)
+        counts, own, bound = (asked, shown, unknown), (share, low, high), (bound_low, bound_high)
+        further = (with_repeats, documents_low, documents_high, is_common, is_decided)
+        shares.append(SkillShare(skill, *counts, *own, *bound, *further))
     return sorted(shares, key=lambda one: (one.share is None, -(one.share or 0.0), one.skill))
-
-
-def _share(skill: str, passages: Sequence[SampledPassage], answers: Answers, threshold: float) -> SkillShare:
-    found = [(p, answers[p.id][skill]) for p in passages if skill in answers.get(p.id, {})]
-    known = [(passage, shown) for passage, shown in found if shown is not None]
-    shown = sum(answer for _, answer in known)
-    asked, unknown = len(found), len(found) - len(known)
-    share = shown / len(known) if known else None
-    interval = wilson_interval(share, len(known)) if share is not None else None
-    bounds = Interval(shown / asked, (shown + unknown) / asked) if asked else None
-    wider = _for_documents(known, share) if share is not None else None
-    ends = [end for pair in (interval, bounds) if pair for end in pair]
-    weight = sum(passage.occurrences for passage, _ in known)
-    return SkillShare(
-        skill=skill,
-        asked=asked,
-        shown=shown,
-        unknown=unknown,
-        share=share,
-        low=interval.low if interval else None,
-        high=interval.high if interval else None,
-        bound_low=bounds.low if bounds else None,
-        bound_high=bounds.high if bounds else None,
-        share_with_repeats=sum(p.occurrences for p, answer in known if answer) / weight if weight else None,
-        documents_low=wider.low if wider else None,
-        documents_high=wider.high if wider else None,
-        is_common=None if share is None else share >= threshold,
-        is_decided=bool(interval) and (min(ends) >= threshold or max(ends) < threshold),
-    )
 
 
 def _for_documents(known: Sequence[tuple[SampledPassage, bool]], share: float) -> Interval | None:
@@ -216,7 +208,19 @@ def load_result(file: Path) -> FrequencyResult:
             f"{file} is not a result of `skillmix frequency`: {type(error).__name__} {error}.",
             hint=f"Name the {RESULT_FILE} of a run.",
         ) from None
-    _check_values(file, result)
+
+    def is_number(value: object, least: float, most: float = float("inf")) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+
+    faults = [
+        str(one.skill)
+        for one in result.skills
+        if not isinstance(one.skill, str)
+        or not all(value is None or is_number(value, 0, 1) for value in (one.share, one.high, one.bound_high))
+    ]
+    if faults or not result.skills or not is_number(result.sentences_per_passage, 1, sys.float_info.max):
+        what = f"the shares of {', '.join(faults[:5])} are not numbers from 0 to 1" if faults else "numbers are missing"
+        raise UserError(f"{file} cannot be used: {what}.", hint="Count again with `skillmix frequency`.")
     return result
 
 
@@ -234,60 +238,33 @@ def upper_shares(result: FrequencyResult, *, exclude: Sequence[str] = ()) -> dic
             hint=name_hint(unknown[0], [COMMON, *known.values()], otherwise="Its `skills` lists them."),
         )
     left_out = {known[fold_name(name)] for name in named}
-    return {one.skill: _upper(one) for one in result.skills if one.skill not in left_out}
-
-
-def _upper(one: SkillShare) -> float:
-    return wilson_interval(one.bound_high, one.asked).high if one.bound_high is not None and one.asked else 1.0
-
-
-def _check_values(file: Path, result: FrequencyResult) -> None:
-    faults = []
-    for one in result.skills:
-        shares = (one.share, one.high, one.bound_high)
-        if not isinstance(one.skill, str) or not all(_is_share(value) for value in shares):
-            faults.append(str(one.skill))
-    if faults or not result.skills or not _is_number(result.sentences_per_passage, least=1):
-        what = f"the shares of {', '.join(faults[:5])} are not numbers from 0 to 1" if faults else "numbers are missing"
-        raise UserError(f"{file} cannot be used: {what}.", hint="Count again with `skillmix frequency`.")
-
-
-def _is_share(value: object) -> bool:
-    return value is None or (_is_number(value, least=0) and float(str(value)) <= 1)
-
-
-def _is_number(value: object, *, least: float) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value < float("inf")
+    return {
+        one.skill: wilson_interval(one.bound_high, one.asked).high if one.bound_high is not None and one.asked else 1.0
+        for one in result.skills
+        if one.skill not in left_out
+    }
 
 
 def result_table(result: FrequencyResult) -> str:
     """The common and undecided skills and the ten after them, as a Markdown table."""
     last = max((n for n, one in enumerate(result.skills) if one.is_common or not one.is_decided), default=-1)
-    rows = [_row(one) for one in result.skills[: last + 1 + _NEXT]]
+    rows = []
+    for one in result.skills[: last + 1 + _NEXT]:
+        if one.share is None or one.low is None or one.high is None:
+            rows.append([one.skill, "–", "–", str(one.unknown), "unknown"])
+            continue
+        interval = f"{100 * one.low:.1f}–{100 * one.high:.1f}"
+        common = ("yes" if one.is_common else "no") + ("" if one.is_decided else ", undecided")
+        rows.append([one.skill, f"{100 * one.share:.1f} %", interval, str(one.unknown), common])
     return markdown_table(["skill", "share", "95 %", "unknown", "common"], rows, right=frozenset({1, 2, 3}))
-
-
-def _row(one: SkillShare) -> list[str]:
-    if one.share is None or one.low is None or one.high is None:
-        return [one.skill, "–", "–", str(one.unknown), "unknown"]
-    common = "yes" if one.is_common else "no"
-    interval = f"{100 * one.low:.1f}–{100 * one.high:.1f}"
-    return [
-        one.skill,
-        f"{100 * one.share:.1f} %",
-        interval,
-        str(one.unknown),
-        common if one.is_decided else f"{common}, undecided",
-    ]
 
 
 def result_lines(result: FrequencyResult) -> Sequence[str]:
     """What the table was counted from, in sentences."""
     corpus = result.corpus
-    lines = [
+    return [
         f"{result.passages:,} of {corpus['passages']:,} passages, from {result.documents:,} of {corpus['documents']:,} "
         f"documents; {result.words_per_passage:.0f} words and {result.sentences_per_passage:.1f} sentences a passage.",
         f"{len(result.common)} of {len(result.skills)} skills are in {100 * result.threshold:g} % of the passages or "
         f"more; {len(result.undecided)} are undecided, as their interval or their unknown answers reach both sides.",
     ]
-    return lines

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from skillmix.calls import CallProblem, Decoding, GradeKey, Message, Outcome, Reply, Request, Subject, seed_for
+from skillmix.calls import Decoding, GradeKey, Message, Outcome, Reply, Request, Subject, seed_for
 from skillmix.catalog.catalog import Catalog, Skill
 from skillmix.catalog.combinations import Combination, combination_id
 from skillmix.checkers.passage import passage_of
@@ -104,16 +104,12 @@ class PassageQuestions:
     @property
     def count(self) -> int:
         """The number of calls, if every reply can be read."""
-        return len(self.passages) * self._chunks_of_a_passage
-
-    @property
-    def _chunks_of_a_passage(self) -> int:
-        return -(-len(self.skills) // self.skills_per_call)
+        return len(self.passages) * -(-len(self.skills) // self.skills_per_call)
 
     def chunks(self, passage: SampledPassage) -> list[Combination]:
         """The skills of each call about a passage, in chunks of equal size as far as possible."""
         order = ranked(list(self.skills), "frequency", passage.id)
-        number = self._chunks_of_a_passage
+        number = -(-len(self.skills) // self.skills_per_call)
         # Not `combination_of`: its order of skills is the same for all passages.
         return [
             Combination(combination_id(skills, _TOPIC), skills, _TOPIC)
@@ -155,44 +151,36 @@ class PassageQuestions:
             if chunk is None:
                 continue
             of_passage = found.setdefault(key.text, {})
-            points = self._points(chunk, self._by_id[key.text].text, call.outcome)
+            points: Sequence[float | None] = (None,) * len(chunk.skills)
+            if isinstance(call.outcome, Reply):
+                points = read_answer(Subject(chunk, text=self._by_id[key.text].text), call.outcome.text).points
             for skill, point in zip(chunk.skills, points, strict=True):
                 if of_passage.get(skill) is None:
                     of_passage[skill] = None if point is None else point > _HALF
         return found
-
-    @staticmethod
-    def _points(chunk: Combination, text: str, outcome: Reply | CallProblem) -> Sequence[float | None]:
-        if isinstance(outcome, CallProblem):
-            return (None,) * len(chunk.skills)
-        return read_answer(Subject(chunk, text=text), outcome.text).points
 
     @cached_property
     def _by_id(self) -> Mapping[str, SampledPassage]:
         return {passage.id: passage for passage in self.passages}
 
     @cached_property
-    def _decoding(self) -> Decoding:
+    def _sent(self) -> tuple[str, tuple[Message, ...], Decoding]:
+        """The model, the system message and the decoding of every request."""
         settings = self.grader
-        return Decoding(settings.temperature, settings.max_tokens, settings.top_p, settings.extra_json)
-
-    @cached_property
-    def _model(self) -> str:
-        if self.grader.asked is None:
+        if settings.asked is None:
             raise UserError("rules: is code; there is no model to ask.", hint="Name a model as the grader.")
-        return model_name(self.grader.asked)
-
-    @cached_property
-    def _system(self) -> tuple[Message, ...]:
-        return () if self.grader.system is None else (Message("system", self.grader.system),)
+        system = () if settings.system is None else (Message("system", settings.system),)
+        decoding = Decoding(settings.temperature, settings.max_tokens, settings.top_p, settings.extra_json)
+        return model_name(settings.asked), system, decoding
 
     def _task(self, passage: SampledPassage, chunk: Combination, *, attempt: int) -> Task:
         key = GradeKey(CORPUS, chunk.id, 0, passage.id, GRADER, 0, attempt)
+        model, system, decoding = self._sent
         skills = [self.catalog.skill(name) for name in chunk.skills]
-        messages = (*self._system, Message("user", self.prompt.text(skills, passage.text)))
+        messages = (*system, Message("user", self.prompt.text(skills, passage.text)))
         seed = seed_for(self.seed, key) if self.grader.sends_seed else None
         subject = Subject(chunk, chunk.skills, passage.text)
-        return Task(f"grader:{GRADER}", Request(key, self._model, messages, self._decoding, seed, subject))
+        return Task(f"grader:{GRADER}", Request(key, model, messages, decoding, seed, subject))
 
 
 _HALF: Final = 0.5
