@@ -76,11 +76,14 @@ def skill_shares(
         low, high = interval or (None, None)
         bound_low, bound_high = bounds or (None, None)
         documents_low, documents_high = wider or (None, None)
-        is_common = None if share is None else share >= threshold
-        is_decided = bool(interval) and (min(ends) >= threshold or max(ends) < threshold)
-        counts, own, bound = (asked, shown, unknown), (share, low, high), (bound_low, bound_high)
-        further = (with_repeats, documents_low, documents_high, is_common, is_decided)
-        shares.append(SkillShare(skill, *counts, *own, *bound, *further))
+        shares.append(
+            SkillShare(
+                *(skill, asked, shown, unknown),
+                *(share, low, high, bound_low, bound_high, with_repeats, documents_low, documents_high),
+                is_common=None if share is None else share >= threshold,
+                is_decided=bool(interval) and (min(ends) >= threshold or max(ends) < threshold),
+            )
+        )
     return sorted(shares, key=lambda one: (one.share is None, -(one.share or 0.0), one.skill))
 
 
