@@ -301,16 +301,23 @@ def refusing_values() -> Iterator[None]:
         raise ValueError(f"{error.message} {error.hint}") from None
 
 
-def accepted_if(is_good: Callable[[Any], object], words: str) -> Any:
-    """Return a validator for pydantic that refuses values of which `is_good` is false."""
+def refused_if(find: Callable[[Any], Iterable[str]]) -> Any:
+    """Return a validator for pydantic that refuses values in which `find` finds faults."""
     from pydantic import AfterValidator
 
     def checked(value: Any) -> Any:
-        if not is_good(value):
-            raise ValueError(words)
+        with refusing_values():
+            faults = list(find(value))
+        if faults:
+            raise ValueError("; ".join(faults))
         return value
 
     return AfterValidator(checked)
+
+
+def accepted_if(is_good: Callable[[Any], object], words: str) -> Any:
+    """Return a validator for pydantic that refuses values of which `is_good` is false."""
+    return refused_if(lambda value: () if is_good(value) else (words,))
 
 
 Fault = Mapping[str, Any]

@@ -56,7 +56,16 @@ def cell(source: str, student: str, grader: str, setting: Any, k: int) -> Undraw
     combinations, generations = (5, 3) if source == "write" else (10, 2)
     exclude = ("red herring",) if source == "eval" else ()
     graders = (grader,) if grader else ()
-    return UndrawnCell(source, student, graders, setting, k, combinations, generations, False, exclude=exclude)
+    return UndrawnCell(
+        source=source,
+        student=student,
+        graders=graders,
+        setting=setting,
+        k=k,
+        count=combinations,
+        generations=generations,
+        exclude=exclude,
+    )
 
 
 def test_a_step_names_the_students_and_graders_that_it_asks(steps: dict[str, Step]) -> None:

@@ -483,6 +483,7 @@ class DatasetWriting:
         return [
             PlannedCell(
                 step=self.step.name,
+                source=self.step.name,
                 student=self._writer,
                 graders=tuple(self.step.graders),
                 setting="train",

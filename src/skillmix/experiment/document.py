@@ -12,28 +12,27 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Annotated, Any, Final, Generic, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import AfterValidator, JsonValue, TypeAdapter, ValidationError
+from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from skillmix.errors import UserError
 from skillmix.experiment.step_base import JOINED, Name, Section
-from skillmix.files import Fault, accepted_if, fault_words, section_at, yaml_of
+from skillmix.files import Fault, accepted_if, fault_words, refused_if, section_at, yaml_of
 from skillmix.render import name_hint
 
 _VARIABLE: Final = re.compile(r"[a-z][a-z0-9_]*+")
 _NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9._]++")
 
 
-def _different(values: list[Any]) -> list[Any]:
-    twice = [value for place, value in enumerate(values) if value in values[:place]]
-    if twice or not values:
-        raise ValueError(f"{twice[0]!r} is given twice" if twice else "the list is empty; give at least one value")
-    return values
+def _repeated(values: list[Any]) -> Iterator[str]:
+    if not values:
+        yield "the list is empty; give at least one value"
+    yield from (f"{value!r} is given twice" for place, value in enumerate(values) if value in values[:place])
 
 
-Seeds = Annotated[list[int], AfterValidator(_different)]
-Partitions = Annotated[list[str], AfterValidator(_different)]
+Seeds = Annotated[list[int], refused_if(_repeated)]
+Partitions = Annotated[list[str], refused_if(_repeated)]
 Variable = Annotated[
     str,
     accepted_if(
@@ -41,7 +40,7 @@ Variable = Annotated[
         "lower-case letters, digits and '_' make a name; seed and partition have lists of their own",
     ),
 ]
-Matrix = dict[Variable, Annotated[list[JsonValue], AfterValidator(_different)]]
+Matrix = dict[Variable, Annotated[list[JsonValue], refused_if(_repeated)]]
 
 
 class Variant(Section):
@@ -93,10 +92,18 @@ def expanded(document: object) -> Expansion:
     nodes: dict[_Node, _Entry] = {}
     _with_nodes(document, lambda node, entry: [(node[1], nodes.setdefault(node, entry))])
     depends = {node: {axis for axis in axes if _varies(entry, axis)} for node, entry in nodes.items()}
-    named = {node: [] if e.get("stage") in _WHOLE_RUN else [*_named_in(e)] for node, e in nodes.items()}
+    named: dict[_Node, list[_Node | None]] = {
+        node: [
+            _target(key, one)
+            for key, value in entry.items()
+            if entry.get("stage") not in _WHOLE_RUN
+            for one in (value if isinstance(value, list) else [value])
+        ]
+        for node, entry in nodes.items()
+    }
     for _ in nodes:  # no chain of references is longer
         for node, others in named.items():
-            depends[node].update(*(depends.get(other, ()) for other in others))
+            depends[node].update(*(depends[other] for other in others if other in depends))
     branches = {
         node: [dict(zip(own, suffixes, strict=True)) for suffixes in product(*(axes[name] for name in own))]
         for node, own in ((node, [axis for axis in axes if axis in names]) for node, names in depends.items())
@@ -105,7 +112,8 @@ def expanded(document: object) -> Expansion:
 
     def repeated(node: _Node, entry: _Entry) -> Iterator[tuple[str, _Entry]]:
         for branch in branches[node]:
-            name, values = _name(node, branch), {axis: axes[axis][suffix] for axis, suffix in branch.items()}
+            name = f"{node[1]}{''.join(branch.values())}"
+            values = {axis: axes[axis][suffix] for axis, suffix in branch.items()}
             if values:
                 others = {axis: values[axis] for axis in values if axis not in Variant.model_fields}
                 about = {axis: values[axis] for axis in values if axis not in others}
@@ -124,10 +132,6 @@ def expanded(document: object) -> Expansion:
     if document.get("partition") is not None and "partitions" in document:
         faults.append("partition: partitions says which; leave one of the two out")
     return Expansion(first, {**whole, "variants": variants}, tuple(faults))
-
-
-def _name(node: _Node, branch: _Branch) -> str:
-    return f"{node[1]}{''.join(branch.values())}"
 
 
 def _axes(document: Mapping[str, Any]) -> _Axes:
@@ -201,11 +205,6 @@ def _target(key: str, reference: object) -> _Node | None:
     return ("steps", str(reference)) if key in _STEP_KEYS else None
 
 
-def _named_in(entry: _Entry) -> Iterator[_Node]:
-    for key, value in entry.items():
-        yield from filter(None, (_target(key, one) for one in (value if isinstance(value, list) else [value])))
-
-
 def _with_references(entry: _Entry, branches: Mapping[_Node, Sequence[_Branch]], own: _Branch) -> _Entry:
     """Return a step or a student whose references lead to its own branch: to several if it leaves a value open."""
 
@@ -215,7 +214,7 @@ def _with_references(entry: _Entry, branches: Mapping[_Node, Sequence[_Branch]],
             return [reference]
         prefix = str(reference).removesuffix(target[1])
         fitting = [b for b in branches[target] if all(own.get(name, suffix) == suffix for name, suffix in b.items())]
-        return [f"{prefix}{_name(target, branch)}" for branch in fitting]
+        return [f"{prefix}{target[1]}{''.join(branch.values())}" for branch in fitting]
 
     return {
         key: [new for one in value for new in renamed(key, one)] if isinstance(value, list) else renamed(key, value)[0]
@@ -291,18 +290,11 @@ _PLACEHOLDERS: Final[Mapping[str | int, object]] = {"name": "unnamed", "steps": 
 """Values for missing keys of the experiment itself, so that the rest can be checked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Checked(Generic[_S]):
-    """A document after the check: its valid part, and every fault in words."""
+def checked(document: object, root: type[_S]) -> tuple[_S | None, list[str], str]:
+    """Check a document; return its valid part, every fault in words, and a hint.
 
-    section: _S | None
-    """None if no part of the document is valid by itself; the whole document if there are no faults."""
-    faults: list[str]
-    hint: str
-
-
-def checked(document: object, root: type[_S]) -> Checked[_S]:
-    """Check a document; the valid part lacks what has faults."""
+    The valid part lacks what has faults; it is None if no part of the document is valid by itself.
+    """
     adapter = TypeAdapter(root)
     faults: dict[str, str] = {}
     keys: dict[str, list[str]] = {}
@@ -315,7 +307,15 @@ def checked(document: object, root: type[_S]) -> Checked[_S]:
         except ValidationError as error:
             found = [(fault, _path_in(rest, fault["loc"])) for fault in error.errors()]
         for fault, path in found:
-            if not _follows(fault, path, taken):
+            # An earlier round may have taken the part out whose absence is the fault now.
+            inside = [own for own in taken if own[: len(path)] == path and own != path]
+            is_emptied = bool(inside) and fault["input"] in ({}, [])
+            if fault["type"] == "missing":
+                is_new = (*path, fault["loc"][-1]) not in inside
+            else:
+                is_named = is_emptied or any(str(own[-1]) in fault["msg"] for own in inside)
+                is_new = fault["type"] != "value_error" or not is_named
+            if is_new:
                 way, own = section_at(root, fault["loc"])
                 names = keys.setdefault(_title(way), list(own.model_fields))
                 # A union reports a value for each of its types.
@@ -338,7 +338,7 @@ def checked(document: object, root: type[_S]) -> Checked[_S]:
         hints.append("Each step has a name, a stage, and the keys of its stage.")
     if len(keys) > _MOST_SECTIONS:
         hints = ["The documentation of experiment files describes the keys of every section."]
-    return Checked(section, [f"{at}: {words}" for at, words in faults.items()], " ".join(hints))
+    return section, [f"{at}: {words}" for at, words in faults.items()], " ".join(hints)
 
 
 def _title(way: Sequence[str | int]) -> str:
@@ -351,15 +351,6 @@ def _title(way: Sequence[str | int]) -> str:
         return str(way[0])
     kind = " ".join([*map(str, way[2:]), str(way[0]).removesuffix("s")]) if way else "experiment"
     return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
-
-
-def _follows(fault: Fault, path: DocumentPath, taken: Iterable[DocumentPath]) -> bool:
-    """Return whether a fault is there only because an earlier round took a part of its section out."""
-    inside = [own for own in taken if own[: len(path)] == path and own != path]
-    if fault["type"] == "missing":
-        return (*path, fault["loc"][-1]) in inside
-    is_emptied = bool(inside) and fault["input"] in ({}, [])
-    return fault["type"] == "value_error" and (is_emptied or any(str(own[-1]) in fault["msg"] for own in inside))
 
 
 def _location(document: object, path: DocumentPath, fault: Fault) -> str:

@@ -7,22 +7,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
+from typing import Annotated, ClassVar, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
 from skillmix.calls import extra_json
 from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError, faults_error
-from skillmix.experiment.document import (
-    Matrix,
-    Partitions,
-    Seeds,
-    Variant,
-    checked,
-    expanded,
-    with_changes,
-)
+from skillmix.experiment.document import Matrix, Partitions, Seeds, Variant, checked, expanded, with_changes
 from skillmix.experiment.recipes import DataFilters, LeakageSettings, with_own_settings
 from skillmix.experiment.step_base import (
     JOINED,
@@ -35,10 +27,11 @@ from skillmix.experiment.step_base import (
     Step,
     Temperature,
     TopP,
+    student_name,
 )
-from skillmix.experiment.steps import CODE, AnyStep, DatasetStep, EvaluateStep, GradeStep, joined_faults, people_faults
+from skillmix.experiment.steps import CODE, AnyStep, DatasetStep, EvaluateStep, GenerateStep, GradeStep, people_faults
 from skillmix.experiment.train_step import untrained_faults
-from skillmix.files import accepted_if, experiment_file, read_yaml, refusing_values, with_nearest
+from skillmix.files import accepted_if, experiment_file, read_yaml, refused_if, refusing_values, with_nearest
 from skillmix.models.batches.dialects import batch_fault
 from skillmix.models.request_fields import (
     SEED,
@@ -58,16 +51,6 @@ _MOST_LEASES: Final = 64
 _MOST_OF_A_NODE: Final = 4096
 _KEY_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*_KEY")
 _NOT_A_MODELS_KEY: Final = re.compile(r"SECRET|PRIVATE|ACCESS_KEY|SIGNING|ENCRYPTION")
-
-
-def _without_faults(find: Callable[[Any], Iterable[str]]) -> AfterValidator:
-    def checked(value: Any) -> Any:
-        faults = list(find(value))
-        if faults:
-            raise ValueError("; ".join(faults))
-        return value
-
-    return AfterValidator(checked)
 
 
 KeyName = Annotated[
@@ -91,11 +74,11 @@ class AskedModel(Section):
     """Whether the key may go over plain http to another machine."""
     proxy: bool = False
     """Whether calls go through the proxy that the environment names (`HTTPS_PROXY`, `HTTP_PROXY`, `NO_PROXY`)."""
-    system: Annotated[str, _without_faults(lambda system: filter(None, [system_fault(system)]))] | None = None
+    system: Annotated[str, refused_if(lambda system: filter(None, [system_fault(system)]))] | None = None
     """System text before the first prompt of every conversation."""
     extra: Annotated[
         dict[str, JsonValue],
-        _without_faults(extra_faults),
+        refused_if(extra_faults),
         AfterValidator(lambda extra: {**extra, SEED: False} if SEED in extra else extra),
     ] = {}
     """Further fields of the request body, such as `reasoning_effort`; `seed: off` leaves out the seed of each call."""
@@ -368,20 +351,18 @@ def experiment_of(document: object, *, source: str, checks_outside: bool = False
     """
     expansion = expanded(document)
     for one in (expansion.first, expansion.whole):  # the first has the names of the file, for the locations of faults
-        found = checked(one, Experiment)
-        faults = [*expansion.faults, *found.faults]
-        if found.section is not None:
-            faults += [*_base_faults(found.section), *_reference_faults(found.section, one)]
-            faults += _outside_faults(found.section) if checks_outside else []
+        experiment, form_faults, hint = checked(one, Experiment)
+        faults = [*expansion.faults, *form_faults]
+        if experiment is not None:
+            faults += _reference_faults(experiment, one)
+            faults += _outside_faults(experiment) if checks_outside else []
         if faults:
-            raise faults_error(source, faults, hint=found.hint or _REFERENCES)
+            own_names = "A file names its own students and graders, and a step earlier steps."
+            raise faults_error(source, faults, hint=hint or own_names)
         if expansion.whole is expansion.first:
             break
-    assert found.section is not None  # without faults the whole document is valid
-    return found.section
-
-
-_REFERENCES: Final = "A file names its own students and graders, and a step earlier steps."
+    assert experiment is not None  # without faults the whole document is valid
+    return experiment
 
 
 def _outside_faults(experiment: Experiment) -> list[str]:
@@ -426,45 +407,39 @@ def _outside_faults(experiment: Experiment) -> list[str]:
     return faults
 
 
-def _base_faults(experiment: Experiment) -> Iterator[str]:
-    """Students that were tuned from a student that does not exist, or from themselves."""
-    for name, settings in experiment.students.items():
-        chain = [name]
-        base = settings.tuned_from
-        while base is not None and base not in chain and base in experiment.students:
-            chain.append(base)
-            base = experiment.students[base].tuned_from
-        if base is not None and base in chain:
-            yield f"students.{name}.tuned_from: it leads back to {base!r}: {' from '.join([*chain, base])}"
-        elif base is not None and len(chain) == 1:
-            yield f"students.{name}.tuned_from: {_unknown('student', base, experiment.students)}"
-
-
-def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    return with_nearest(f"there is no {kind} {name!r}", name, known)
-
-
-def _reference_faults(experiment: Experiment, document: object) -> list[str]:
+def _reference_faults(experiment: Experiment, document: object) -> Iterator[str]:
     """Names of steps that cannot be used, and names of students, graders and steps that do not exist.
 
     A name that the document gives is known even if its section was left out for its own faults.
     """
     sections = document if isinstance(document, dict) else {}
-    both = (sections.get(name) for name in ("students", "graders"))
-    students, graders = (frozenset(map(str, section if isinstance(section, dict) else ())) for section in both)
+    students, graders = (
+        {str(name) for name in section} if isinstance(section := sections.get(kind), dict) else set[str]()
+        for kind in ("students", "graders")
+    )
     listed = sections.get("steps")
     steps = {str(step.get("name")) for step in (listed if isinstance(listed, list) else ()) if isinstance(step, dict)}
     left_out = steps.difference(step.name for step in experiment.steps)
-    faults: list[str] = []
     earlier: dict[str, Step] = {}
+
+    def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+        return with_nearest(f"there is no {kind} {name!r}", name, known)
 
     def step_faults(name: str, stages: Sequence[str]) -> list[str]:
         is_known = earlier[name].stage in stages if name in earlier else name in left_out
         fault = f"no earlier {' or '.join(stages)} step is called {name!r}"
         return [] if is_known else [with_nearest(fault, name, earlier)]
 
+    for name, settings in experiment.students.items():
+        chain, base = [name], settings.tuned_from
+        while base is not None and base not in chain and base in experiment.students:
+            chain.append(base)
+            base = experiment.students[base].tuned_from
+        if base is not None and base in chain:
+            yield f"students.{name}.tuned_from: it leads back to {base!r}: {' from '.join([*chain, base])}"
+        elif base is not None and len(chain) == 1:
+            yield f"students.{name}.tuned_from: {unknown('student', base, experiment.students)}"
     has_code = any(settings.asked is None for settings in experiment.graders.values())
-    joined = {name for name, settings in experiment.students.items() if settings.joined}
     truths = [*sorted(graders), *([CODE] if has_code else [])]
     models = {name: settings.model for name, settings in experiment.students.items()}
     for step in experiment.steps:
@@ -472,22 +447,26 @@ def _reference_faults(experiment: Experiment, document: object) -> list[str]:
         own += ["a run keeps its calls in a folder of this name"] if step.name == "journal" else []
         own += ["the trackers write into a folder of this name"] if experiment.track and step.name == "tracking" else []
         for reference in step.model_references:
-            if reference.startswith(("step:", JOINED)):
+            is_joined = reference.startswith(JOINED)
+            if is_joined or reference.startswith("step:"):
                 name = reference.removeprefix(JOINED).removeprefix("step:")
                 own += step_faults(name, ["train"])
                 if name in experiment.students:
                     own.append(f"{reference} and the student {name!r} would have one name")
             elif reference not in students:
-                own.append(_unknown("student", reference, [*students, *(f"step:{n}" for n in earlier)]))
+                own.append(unknown("student", reference, [*students, *(f"step:{n}" for n in earlier)]))
+            if is_joined and student_name(reference) in students | steps:
+                own.append(f"{reference} has the name of another student or step: {student_name(reference)}")
+            joins = is_joined or (reference in experiment.students and experiment.students[reference].joined)
+            if joins and not isinstance(step, GenerateStep | EvaluateStep):
+                own.append(f"{reference} is a reference line for scores: only generate and evaluate steps may ask it")
         if isinstance(step, EvaluateStep) and step.sets == "reserved" and not experiment.reserved:
             own.append("sets: reserved needs leakage.reserved above 0, in every dataset step too")
         if isinstance(step, GradeStep):
             own += [f"no step in `of` has texts with {value}" for value in step.unmatched(list(earlier.values()))]
         own += [*untrained_faults(step, models), *people_faults(step, experiment.steps, models, truths)]
-        own += joined_faults(step, joined, students | steps)
-        own += [_unknown("grader", name, graders) for name in step.grader_names if name not in graders]
+        own += [unknown("grader", name, graders) for name in step.grader_names if name not in graders]
         for name, stages in step.inputs:
             own += step_faults(name, stages)
-        faults += [f"steps.{step.name}: {fault}" for fault in own]
+        yield from (f"steps.{step.name}: {fault}" for fault in own)
         earlier.setdefault(step.name, step)
-    return faults

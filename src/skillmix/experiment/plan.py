@@ -24,37 +24,21 @@ from skillmix.experiment.step_base import (
     DrawingStep,
     DrawnPool,
     LabelParts,
-    SetChoice,
     Step,
     UndrawnCell,
-    setting_label,
 )
 from skillmix.experiment.steps import DatasetStep
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedCell:
-    """One student, setting and k of a step, with the combinations drawn for it."""
+@dataclass(frozen=True, kw_only=True)
+class PlannedCell(UndrawnCell):
+    """A cell with the combinations drawn for it."""
 
     step: str
-    student: str
-    graders: tuple[str, ...]
-    setting: Setting
-    k: int
+    """The step that grades the texts, or that writes texts without graders."""
     combinations: Sequence[Combination]
-    generations: int
     first: int = 0
     """Number of the first generation; a data set that uses combinations again begins above 0."""
-    sets: SetChoice = "all"
-    purpose: Purpose = "evaluation"
-    exclude: tuple[str, ...] = ()
-    catalog: str | None = None
-    partition: str | None = None
-
-    @property
-    def label(self) -> str:
-        """The setting as tables name it."""
-        return setting_label(self.setting, self.sets, self.exclude, catalog=self.catalog, partition=self.partition)
 
     @property
     def numbers(self) -> range:
@@ -119,7 +103,7 @@ def cells_of(experiment: Experiment, catalog: Catalog, around: Around = _NOTHING
     for step in experiment.steps:
         for cell in step.undrawn_cells(experiment.steps):
             try:
-                cells.append(_planned(step, cell, experiment, catalog, around))
+                cells.append(_drawn_cell(step, cell, experiment, catalog, around))
             except UserError as error:
                 errors.append(error)
     refuse(experiment.name, errors, hint="Ask for at most so many; `combinations: all` takes all that there are.")
@@ -131,38 +115,20 @@ def step_cells(
 ) -> Iterator[PlannedCell]:
     """The cells of one step; the students of a step share its draws."""
     for cell in step.undrawn_cells(experiment.steps):
-        yield _planned(step, cell, experiment, catalog, around)
-
-
-def _planned(step: Step, cell: UndrawnCell, experiment: Experiment, catalog: Catalog, around: Around) -> PlannedCell:
-    return PlannedCell(
-        step=step.name,
-        student=cell.student,
-        graders=cell.graders,
-        setting=cell.setting,
-        k=cell.k,
-        combinations=_combinations(cell, experiment, catalog, around),
-        generations=cell.generations,
-        sets=cell.sets,
-        purpose=cell.purpose,
-        exclude=cell.exclude,
-        catalog=cell.catalog,
-        partition=cell.partition,
-    )
+        yield _drawn_cell(step, cell, experiment, catalog, around)
 
 
 def first_combination(experiment: Experiment, catalog: Catalog) -> tuple[str, Combination] | None:
-    """The first combination of the smallest k that an experiment draws, and its catalogue; None if it draws none."""
-    cells = [cell for step in experiment.steps for cell in step.undrawn_cells(experiment.steps)]
+    """The first combination of the smallest k that an experiment draws, and its catalog; None if it draws none."""
+    cells = [(step, cell) for step in experiment.steps for cell in step.undrawn_cells(experiment.steps)]
     if not cells:
         return None
-    smallest = replace(min(cells, key=lambda cell: cell.k), combinations=1)
-    return smallest.catalog or experiment.catalog, _combinations(smallest, experiment, catalog, _NOTHING)[0]
+    step, smallest = min(cells, key=lambda one: one[1].k)
+    drawn = _drawn_cell(step, replace(smallest, count=1), experiment, catalog, _NOTHING)
+    return smallest.catalog or experiment.catalog, drawn.combinations[0]
 
 
-def _combinations(
-    cell: UndrawnCell, experiment: Experiment, catalog: Catalog, around: Around
-) -> tuple[Combination, ...]:
+def _drawn_cell(step: Step, cell: UndrawnCell, experiment: Experiment, catalog: Catalog, around: Around) -> PlannedCell:
     place = place_of(cell, experiment, catalog)
     if cell.purpose == "training":
         draw = place.training_draw(cell.setting, cell.k, cell.exclude)
@@ -171,10 +137,9 @@ def _combinations(
     draw = replace(draw, without=around.get(cell.source, frozenset()))
     reserved = experiment.reserved if cell.sets == "reserved" else None
     # Without skills there are as many combinations as topics.
-    count = cell.combinations
-    if count is not None and not cell.k:
-        count = min(count, draw.total)
-    return _drawn(draw, count, is_ladder=cell.is_ladder and cell.k > 0, reserved=reserved)
+    count = cell.count if cell.count is None or cell.k else min(cell.count, draw.total)
+    drawn = _drawn(draw, count, is_ladder=cell.is_ladder and cell.k > 0, reserved=reserved)
+    return PlannedCell(**vars(cell), step=step.name, combinations=drawn)
 
 
 @lru_cache(maxsize=2048)
@@ -212,7 +177,7 @@ def planned_rows(experiment: Experiment) -> dict[RowKey, set[PlannedDraw]]:
         for cell in step.undrawn_cells(experiment.steps):
             for grader in cell.graders:
                 key = (cell.student, grader, cell.label, cell.k)
-                rows.setdefault(key, set()).add((cell.combinations or inf, cell.is_ladder, cell.purpose))
+                rows.setdefault(key, set()).add((cell.count or inf, cell.is_ladder, cell.purpose))
     return rows
 
 

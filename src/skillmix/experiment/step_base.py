@@ -5,7 +5,7 @@ look at its class; a property that does not apply to a kind keeps the empty answ
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, TypeVar
@@ -27,21 +27,10 @@ from skillmix.calls import LONGEST_NAME
 from skillmix.catalog.catalog import Setting
 from skillmix.catalog.combinations import Purpose
 from skillmix.errors import errors_of
-from skillmix.files import LIST, accepted_if, refusing_values, with_listed_skills
+from skillmix.files import LIST, accepted_if, with_listed_skills
 from skillmix.hashing import short_id
 
 _T = TypeVar("_T")
-
-
-def checked_by(check: Callable[[Any], object]) -> AfterValidator:
-    """Return a validator that makes a `UserError` of a check the fault of the value."""
-
-    def checked(value: Any) -> Any:
-        with refusing_values():
-            check(value)
-        return value
-
-    return AfterValidator(checked)
 
 
 def _with_files_read(names: list[str]) -> list[str]:
@@ -202,7 +191,7 @@ class StepInput(NamedTuple):
     """The kinds of step that make such an output."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class UndrawnCell:
     """One student, setting and k of a step, before its combinations are drawn."""
 
@@ -212,10 +201,10 @@ class UndrawnCell:
     graders: tuple[str, ...]
     setting: Setting
     k: int
-    combinations: int | None
-    """None for all that there are."""
     generations: int
-    is_ladder: bool
+    count: int | None = None
+    """Combinations to draw; None for all."""
+    is_ladder: bool = False
     sets: SetChoice = "all"
     purpose: Purpose = "evaluation"
     """Whether the combinations are drawn for an evaluation or for training data."""

@@ -3,7 +3,7 @@
 A new kind is a class here, an entry in `AnyStep`, and a file in the folder `steps/` that does its work.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Final, Literal, Self
 
@@ -21,7 +21,6 @@ from skillmix.experiment.recipes import (
     recipe_named,
 )
 from skillmix.experiment.step_base import (
-    JOINED,
     Counts,
     DrawingStep,
     DrawnPool,
@@ -37,7 +36,6 @@ from skillmix.experiment.step_base import (
     Step,
     StepInput,
     UndrawnCell,
-    checked_by,
     count_for,
     keys_in,
     student_name,
@@ -66,8 +64,8 @@ def _by_name(raters: object) -> object:
 
 Raters = Annotated[
     dict[
-        Annotated[Name, checked_by(human_grader)],
-        Annotated[str, checked_by(lambda spec: spec == HUMAN_RATER or scripted_rater(spec))],
+        Annotated[Name, accepted_if(human_grader, "this is no name of a person")],
+        Annotated[str, accepted_if(lambda spec: spec == HUMAN_RATER or scripted_rater(spec), "this is no rater")],
     ],
     accepted_if(bool, "nobody is named who reads; give at least one name"),
     BeforeValidator(_by_name, json_schema_input_type=dict[Name, str] | list[Name]),
@@ -130,43 +128,29 @@ class GradersStep(Step):
     """Scoring rules; the default is those of the experiment."""
 
 
-def people_faults(step: Step, steps: Sequence[Step], models: Mapping[str, str], graders: Iterable[str]) -> list[str]:
+def people_faults(
+    step: Step, steps: Sequence[Step], models: Mapping[str, str], graders: Iterable[str]
+) -> Iterator[str]:
     """Names in a step of people or graders that the experiment does not have.
 
     `models` are specs by student; `graders` are names, and `rules` if one of them is code alone.
     """
-    faults: list[str] = []
     if isinstance(step, AnnotateStep | GradersStep) and step.name == "report":
-        faults.append("a run keeps its report in a folder of this name")
-    if isinstance(step, AnnotateStep):
-        faults += [*_other_raters(step, steps), *_annotate_faults(step, steps, models)]
+        yield "a run keeps its report in a folder of this name"
     if isinstance(step, GradersStep) and step.truth is not None:
         raters = [human_grader(name) for s in steps if isinstance(s, AnnotateStep) for name in s.raters]
         known = [PEOPLE, *graders, *raters]
         if step.truth not in known:
-            faults.append(with_nearest(f"there is no grader {step.truth!r}", step.truth, known))
-    return faults
-
-
-def _other_raters(step: AnnotateStep, steps: Sequence[Step]) -> Iterator[str]:
-    """Names of the step that stand for somebody else in an earlier step."""
+            yield with_nearest(f"there is no grader {step.truth!r}", step.truth, known)
+    if not isinstance(step, AnnotateStep):
+        return
     before = next(place for place, one in enumerate(steps) if one is step)
-    for earlier in steps[:before]:
-        if isinstance(earlier, AnnotateStep):
-            for name, spec in step.raters.items():
-                other = earlier.raters.get(name, spec)
-                if other != spec:
-                    yield (
-                        f"{name} is {_rater_in_words(spec)} here and {_rater_in_words(other)} in the step "
-                        f"{earlier.name}: give one of them another name"
-                    )
-
-
-def _rater_in_words(spec: str) -> str:
-    return "a person" if spec == HUMAN_RATER else f"the script {spec}"
-
-
-def _annotate_faults(step: AnnotateStep, steps: Sequence[Step], models: Mapping[str, str]) -> Iterator[str]:
+    for earlier in (one for one in steps[:before] if isinstance(one, AnnotateStep)):
+        for name in (name for name in step.raters if name in earlier.raters):
+            specs = step.raters[name], earlier.raters[name]
+            here, there = ("a person" if spec == HUMAN_RATER else f"the script {spec}" for spec in specs)
+            if here != there:
+                yield f"{name} is {here} here and {there} in the step {earlier.name}: give one of them another name"
     writers = list(dict.fromkeys(name for other in steps for name in other.student_names))
     if not writers:
         yield "no step of the file writes texts that people could read"
@@ -174,9 +158,9 @@ def _annotate_faults(step: AnnotateStep, steps: Sequence[Step], models: Mapping[
     unknown = [name for name in step.read_students or () if name not in writers]
     for name in unknown:
         yield with_nearest(f"no step has texts of a student {name!r}", name, writers)
-    known = {cell.k for other in steps for cell in other.undrawn_cells(steps)}
+    ks = {cell.k for other in steps for cell in other.undrawn_cells(steps)}
     if all(other.stage != "dataset" for other in steps):
-        yield from (f"no step has texts with k = {k}" for k in step.k or () if k not in known)
+        yield from (f"no step has texts with k = {k}" for k in step.k or () if k not in ks)
     read = [name for name in step.read_students or writers if name not in unknown]
     real = [name for name in read if not models.get(name, "").startswith("scripted:")]
     if real and step.simulated:
@@ -184,11 +168,9 @@ def _annotate_faults(step: AnnotateStep, steps: Sequence[Step], models: Mapping[
         yield f"{first} is simulated and can read scripted texts only, and {real[0]} is no scripted student"
 
 
-_CONVERSATIONS_PER_TEXT = 100
+_CONVERSATIONS_PER_TEXT: Final = 100
 """Default limit of a dataset step: conversations written for each text of the target."""
-
-
-_OF_WRITING = ("graders", "target", "most", "least", "exclude", "rules", "pool")
+_OF_WRITING: Final = ("graders", "target", "most", "least", "exclude", "rules", "pool")
 """Keys of a dataset step that apply only to a writer."""
 
 
@@ -238,7 +220,7 @@ class _CellsStep(DrawingStep):
                         graders=self.grader_names,
                         setting=setting,
                         k=k,
-                        combinations=count if isinstance(count, int) else None,
+                        count=count if isinstance(count, int) else None,
                         generations=self.generations,
                         is_ladder=getattr(self, "ladder", False),
                         sets=getattr(self, "sets", "all"),
@@ -282,19 +264,9 @@ class EvaluateStep(_CellsStep):
             raise ValueError("sets: reserved needs k of 2 or more, because single skills are never reserved")
         if self.sets == "reserved" and self.ladder:
             raise ValueError("a ladder begins with single skills, which are never reserved: give sets or ladder")
-        if self.ladder and any(cell.combinations is None for cell in self.undrawn_cells([])):
+        if self.ladder and any(cell.count is None for cell in self.undrawn_cells([])):
             raise ValueError("a ladder needs a number of combinations, not all")
         return self
-
-
-def joined_faults(step: Step, joined: Collection[str], taken: Collection[str]) -> Iterator[str]:
-    """Joined students in steps that need a model, and those whose names are taken."""
-    for reference in step.model_references:
-        is_joined = reference.startswith(JOINED)
-        if (is_joined or reference in joined) and not isinstance(step, GenerateStep | EvaluateStep):
-            yield f"{reference} is a reference line for scores: only generate and evaluate steps may ask it"
-        if is_joined and student_name(reference) in taken:
-            yield f"{reference} has the name of another student or step: {student_name(reference)}"
 
 
 class GradeStep(Step):
@@ -320,26 +292,18 @@ class GradeStep(Step):
     def undrawn_cells(self, steps: Sequence[Step]) -> Iterator[UndrawnCell]:
         """The wanted cells of the graded steps, with the graders of this step."""
         students = None if self.students is None else [student_name(name) for name in self.students]
-        for cell in self._all_cells(steps):
+        for cell in (cell for step in steps if step.name in self.of for cell in step.undrawn_cells(steps)):
             wanted = ((students, cell.student), (self.settings, cell.setting), (self.k, cell.k))
             if all(values is None or value in values for values, value in wanted):
                 yield replace(cell, graders=self.grader_names)
 
     def unmatched(self, steps: Sequence[Step]) -> list[str]:
         """Students, settings and k of this step that the graded steps do not have."""
-        cells = list(self._all_cells(steps))
-        known = {cell.student for cell in cells}, {cell.setting for cell in cells}, {cell.k for cell in cells}
-        missing: dict[str, list[str] | list[Setting] | list[int]] = {
-            "student": [name for name in self.students or () if student_name(name) not in known[0]],
-            "setting": [name for name in self.settings or () if name not in known[1]],
-            "k =": [k for k in self.k or () if k not in known[2]],
-        }
-        return [f"{kind} {value}" for kind, values in missing.items() for value in values]
-
-    def _all_cells(self, steps: Sequence[Step]) -> Iterator[UndrawnCell]:
-        for source in steps:
-            if source.name in self.of:
-                yield from source.undrawn_cells(steps)
+        cells = [cell for step in steps if step.name in self.of for cell in step.undrawn_cells(steps)]
+        known = {cell.student for cell in cells}
+        missing = [f"student {name}" for name in self.students or () if student_name(name) not in known]
+        missing += [f"setting {n}" for n in self.settings or () if n not in {cell.setting for cell in cells}]
+        return missing + [f"k = {k}" for k in self.k or () if k not in {cell.k for cell in cells}]
 
 
 class PerSkill(Section):
@@ -425,14 +389,11 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
         targets = self.target.values() if isinstance(self.target, dict) else [self.target or 0]
         if self.least is not None and self.least > max(targets):
             raise ValueError(f"least {self.least} is above the target")
-        return self._with_known_recipe()
-
-    def _with_known_recipe(self) -> "DatasetStep":
         with refusing_values():
             ks = self.data_recipe.ks
-        targets = set(self.target) if isinstance(self.target, dict) else set()
-        if targets and targets != set(ks):
-            raise ValueError(f"target names k = {sorted(targets)}, the data set k = {sorted(ks)}")
+        named = set(self.target) if isinstance(self.target, dict) else set()
+        if named and named != set(ks):
+            raise ValueError(f"target names k = {sorted(named)}, the data set k = {sorted(ks)}")
         if self.shares and ks and set(self.shares) != set(ks):
             raise ValueError(f"shares name k = {sorted(self.shares)}, the data set k = {sorted(ks)}")
         return self
