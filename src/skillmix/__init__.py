@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from skillmix.api import (
-        RunView as Run,
-    )
+    from skillmix.api import RunView as Run
     from skillmix.api import (
         build_dataset,
         calibrate,

@@ -444,7 +444,8 @@ class Catalog:
             return self._partitions[wanted]
         kind, _, seed = wanted.partition(":")
         if kind in _COMPUTED and seed.isdecimal() and len(seed) < 19:
-            return self._partitions.setdefault(wanted, _COMPUTED[kind](self, int(seed)))
+            made = _nested(self, int(seed)) if kind == "nested" else _random_split(self, kind, int(seed))
+            return self._partitions.setdefault(wanted, made)
         known = [p.name for p in self.partitions] + [f"{kind}:SEED" for kind in _COMPUTED]
         raise UserError(
             f"No partition named {wanted!r} in catalogue {self.name!r}.",
@@ -477,39 +478,29 @@ class Catalog:
         return [(setting, self.pool(setting, partition=partition, exclude=exclude)) for setting in settings]
 
 
-def _random_skills(catalog: Catalog, seed: int) -> Partition:
-    """Shuffle the skills between two sides of the default partition's sizes; topics stay where they are."""
-    base = catalog.partition()
-    names = ranked([*base.train.skills, *base.held_out.skills], "random-skills", seed)
-    chosen = set(names[: len(base.train.skills)])
-    return _split(catalog, f"random-skills:{seed}", base, chosen)
+def _random_split(catalog: Catalog, kind: str, seed: int) -> Partition:
+    """Shuffle skills, or whole categories, between two sides; topics stay where they are.
 
-
-def _random_categories(catalog: Catalog, seed: int) -> Partition:
-    """Shuffle whole categories; the train side takes categories while they bring it closer to half of the skills."""
+    Skills make sides of the default partition's sizes. Categories go to the train side while they bring it closer to
+    half of the skills.
+    """
     base = catalog.partition()
-    on_a_side = {*base.train.skills, *base.held_out.skills}
-    members: dict[str, set[str]] = {}
-    for skill in catalog.skills:
-        if skill.name in on_a_side:
-            members.setdefault(skill.category, set()).add(skill.name)
+    names = [s.name for s in catalog.skills if s.name in {*base.train.skills, *base.held_out.skills}]
     chosen: set[str] = set()
-    half = len(on_a_side) / 2
-    for category in ranked(list(members), "random-categories", seed):
-        grown = chosen | members[category]
-        if abs(len(grown) - half) < abs(len(chosen) - half):
-            chosen = grown
-    return _split(catalog, f"random-categories:{seed}", base, chosen)
-
-
-def _split(catalog: Catalog, name: str, base: Partition, train: set[str]) -> Partition:
-    on_a_side = {*base.train.skills, *base.held_out.skills}
-    names = [s.name for s in catalog.skills if s.name in on_a_side]
-    return Partition(
-        name=name,
-        train=Side(skills=tuple(n for n in names if n in train), topics=base.train.topics),
-        held_out=Side(skills=tuple(n for n in names if n not in train), topics=base.held_out.topics),
-    )
+    if kind == "random-skills":
+        order = ranked([*base.train.skills, *base.held_out.skills], kind, seed)
+        chosen.update(order[: len(base.train.skills)])
+    else:
+        members: dict[str, set[str]] = {}
+        for name in names:
+            members.setdefault(catalog.skill(name).category, set()).add(name)
+        for category in ranked(list(members), kind, seed):
+            grown = chosen | members[category]
+            if abs(len(grown) - len(names) / 2) < abs(len(chosen) - len(names) / 2):
+                chosen = grown
+    train = Side(skills=tuple(name for name in names if name in chosen), topics=base.train.topics)
+    held_out = Side(skills=tuple(name for name in names if name not in chosen), topics=base.held_out.topics)
+    return Partition(f"{kind}:{seed}", train, held_out)
 
 
 def _nested(catalog: Catalog, seed: int) -> Partition:
@@ -537,4 +528,5 @@ def _nested(catalog: Catalog, seed: int) -> Partition:
     )
 
 
-_COMPUTED: Final = {"random-skills": _random_skills, "random-categories": _random_categories, "nested": _nested}
+_COMPUTED: Final = ("random-skills", "random-categories", "nested")
+"""Kinds of partitions that are computed from a seed."""

@@ -149,8 +149,7 @@ def combination_of(skills: tuple[str, ...] | list[str], topic: str) -> Combinati
     """
     if len(set(skills)) != len(skills) or not skills:
         raise UserError(
-            f"A combination needs one or more different skills, not {list(skills)}.",
-            hint="Name each skill once.",
+            f"A combination needs one or more different skills, not {list(skills)}.", hint="Name each skill once."
         )
     return _combination(skills, topic)
 

@@ -57,11 +57,7 @@ def novelty(k: int, tokens: float, inputs: NoveltyInputs | None = None) -> Novel
     sentences = tokens * inputs.sentences_per_token
     expected = inputs.skill_frequency**k * inputs.topic_frequency * sentences
     return Novelty(
-        k=k,
-        tokens=tokens,
-        sentences=sentences,
-        expected_occurrences=expected,
-        a_third_new_above=1.5 * expected,
+        k=k, tokens=tokens, sentences=sentences, expected_occurrences=expected, a_third_new_above=1.5 * expected
     )
 
 

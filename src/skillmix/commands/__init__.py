@@ -46,8 +46,7 @@ _TO_BEGIN: Final = (
 def parser_of_all() -> CommandParser:
     """The parser of the command line, with every command; nobody may change it."""
     parser = CommandParser(
-        prog="skillmix",
-        description="Measure whether a chat model can combine language skills, and teach it to.",
+        prog="skillmix", description="Measure whether a chat model can combine language skills, and teach it to."
     )
     parser.add_argument("--version", action="version", version=f"skillmix {__version__}")
     commands: Any = parser.add_subparsers(title="commands", metavar="COMMAND")

@@ -254,9 +254,5 @@ def _score(points: PointsOfText, votes: list[VoteRecord]) -> Score:
         answer=points.text,
         explanation=points.explanation,
         reason="grader_failed" if is_unreadable else _REASONS.get(points.status),
-        metadata={
-            "votes": [asdict(vote) for vote in votes],
-            "points": points.points,
-            "status": points.status,
-        },
+        metadata={"votes": [asdict(vote) for vote in votes], "points": points.points, "status": points.status},
     )

@@ -20,13 +20,7 @@ from skillmix.catalog.combinations import (
 )
 from skillmix.errors import UserError, refuse
 from skillmix.experiment.experiment import Experiment, GraderSettings, StudentSettings
-from skillmix.experiment.step_base import (
-    DrawingStep,
-    DrawnPool,
-    LabelParts,
-    Step,
-    UndrawnCell,
-)
+from skillmix.experiment.step_base import DrawingStep, DrawnPool, LabelParts, Step, UndrawnCell
 from skillmix.experiment.steps import DatasetStep
 
 

@@ -224,53 +224,32 @@ class PromptSet:
 
 
 def prompt_set(
-    name: str,
-    files: Mapping[str, str],
-    *,
-    phrases: Phrases | None = None,
-    examples: tuple[WorkedExample, ...] = (),
+    name: str, files: Mapping[str, str], *, phrases: Phrases | None = None, examples: tuple[WorkedExample, ...] = ()
 ) -> PromptSet:
     """Make a prompt set from the texts of its files; one error reports the faults of all files."""
     faults = [] if STUDENT_FILES[0] in files else [f"{STUDENT_FILES[0]}: the set needs this file"]
     phrases = phrases or Phrases()
-    templates = {}
-    for file, text in files.items():
-        templates[file] = text.strip()
-        not_needed: tuple[str, ...] = ()
-        if file == STUDENT_FILES[0]:
-            not_needed = ("skills", "definitions") if LEAD_FILE in files else ()
-            not_needed += () if STUDENT_FILES[1] in files else ("definitions",)
-        own = _slot_faults(file, templates[file], not_needed, has_outcomes=phrases.outcomes is not None)
-        faults += [f"{file}: {fault}" for fault in own]
-    for field, wanted in (
-        ("skill", {"skill"}),
-        ("topic", {"topic"}),
-        ("sense", set()),
-        ("length", {"limit"}),
-    ):
+    of_grader = [slot for part in _GRADER_ONLY for slot in SLOTS[part]]
+    of_all = [slot for part, slots in SLOTS.items() if part not in _GRADER_ONLY for slot in slots]
+    templates = {file: text.strip() for file, text in files.items()}
+    for file, template in templates.items():
+        required = set(_STUDENT_PARTS.get(file, _OUTCOME_PARTS if phrases.outcomes else _GRADER_PARTS))
+        if file == STUDENT_FILES[0] and LEAD_FILE in files:
+            required -= {"skills", "definitions"}
+        if file == STUDENT_FILES[0] and STUDENT_FILES[1] not in files:
+            required -= {"definitions"}
+        slots, allowed = slots_of(template), sorted({*of_all, *(() if file in _STUDENT_PARTS else of_grader)})
+        faults += [] if template else [f"{file}: the file is empty"]
+        faults += [f"{file}: missing slot: {part}" for part in SLOTS if part in required and not slots & {*SLOTS[part]}]
+        unknown = sorted(slots.difference(allowed))
+        faults += [with_nearest(f"{file}: unknown slot: {slot}", slot, allowed) for slot in unknown]
+    for field, wanted in (("skill", {"skill"}), ("topic", {"topic"}), ("sense", set()), ("length", {"limit"})):
         if slots_of(getattr(phrases, field)) != wanted:
             faults.append(f"criteria.yaml: {field} must have the slots {sorted(wanted) or 'none'}")
     if faults:
-        raise faults_error(f"Prompt set {name!r}", faults, hint=_known_slots())
+        hint = f"Slots of the .txt files: {', '.join(of_all)}; of a grader's file also: {', '.join(of_grader)}."
+        raise faults_error(f"Prompt set {name!r}", faults, hint=hint)
     return PromptSet(name=name, templates=templates, phrases=phrases, examples=examples)
-
-
-def _slot_faults(file: str, template: str, not_needed: Container[str], *, has_outcomes: bool) -> list[str]:
-    slots = slots_of(template)
-    is_graders = file not in _STUDENT_PARTS
-    allowed = {slot for part, names in SLOTS.items() if is_graders or part not in _GRADER_ONLY for slot in names}
-    faults = [] if template else ["the file is empty"]
-    of_graders = _OUTCOME_PARTS if has_outcomes else _GRADER_PARTS
-    required = [part for part in _STUDENT_PARTS.get(file, of_graders) if part not in not_needed]
-    faults += [f"missing slot: {part}" for part in required if not slots & set(SLOTS[part])]
-    unknown = sorted(slots - allowed)
-    return faults + [with_nearest(f"unknown slot: {slot}", slot, sorted(allowed)) for slot in unknown]
-
-
-def _known_slots() -> str:
-    of_graders = [slot for part in _GRADER_ONLY for slot in SLOTS[part]]
-    of_all = dict.fromkeys(slot for part, names in SLOTS.items() if part not in _GRADER_ONLY for slot in names)
-    return f"Slots of the .txt files: {', '.join(of_all)}; of a grader's file also: {', '.join(of_graders)}."
 
 
 def _values_of(
@@ -354,6 +333,18 @@ class _CriteriaFile(_Strict):
     outcomes: _OutcomesEntry | None = None
 
 
+class _ExampleSkill(_Strict):
+    name: str
+    definition: str
+    example: str
+
+
+class _ExampleEntry(_Strict):
+    topic: str
+    skills: Annotated[list[_ExampleSkill], Field(min_length=1)]
+    answers: Annotated[list[str], Field(min_length=1, max_length=2)]
+
+
 @cache
 def shipped_prompt_sets() -> tuple[str, ...]:
     """Names of the prompt sets in the package."""
@@ -374,7 +365,7 @@ def turns_with(name: str) -> int:
 def load_prompts(name: str, output_format: FormatName | None = None) -> PromptSet:
     """Load a shipped prompt set by name, or a folder by path; it asks for an output format if one is given."""
     if name in shipped_prompt_sets():
-        return _shipped_set(name, output_format)
+        return _shipped_set(SHIPPED / "prompts" / name, name, output_format)
     folder = Path(name)
     if not folder.is_dir():
         raise UserError(
@@ -386,12 +377,6 @@ def load_prompts(name: str, output_format: FormatName | None = None) -> PromptSe
             ),
         )
     return _set_in(folder, folder.resolve().name, output_format)
-
-
-@cache
-def _shipped_set(name: str, output_format: FormatName | None) -> PromptSet:
-    """A set of the package, read once: a run asks for it a dozen times, and its files change only with the code."""
-    return _set_in(SHIPPED / "prompts" / name, name, output_format)
 
 
 def _set_in(folder: Path, name: str, output_format: FormatName | None) -> PromptSet:
@@ -423,16 +408,8 @@ def _set_in(folder: Path, name: str, output_format: FormatName | None) -> Prompt
     return prompt_set(name, texts, phrases=replace(phrases, format=output_format), examples=examples)
 
 
-class _ExampleSkill(_Strict):
-    name: str
-    definition: str
-    example: str
-
-
-class _ExampleEntry(_Strict):
-    topic: str
-    skills: Annotated[list[_ExampleSkill], Field(min_length=1)]
-    answers: Annotated[list[str], Field(min_length=1, max_length=2)]
+_shipped_set = cache(_set_in)
+"""A set of the package, read once: a run needs it a dozen times, and its files change only with the code."""
 
 
 def copy_prompts(name: str, folder: Path) -> list[str]:

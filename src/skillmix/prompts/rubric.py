@@ -61,11 +61,7 @@ OUTPUT_FORMATS: Final[Mapping[FormatName, OutputFormat]] = {
             room=2,
         ),
         OutputFormat(
-            name="poem",
-            request="Write the text as a poem of three or more short lines.",
-            unit="line",
-            fewest=3,
-            room=4,
+            name="poem", request="Write the text as a poem of three or more short lines.", unit="line", fewest=3, room=4
         ),
     )
 }
@@ -192,23 +188,20 @@ class Rubric:
     def _find(self, label: str) -> int | None:
         forms = label_forms(label)
         for form in forms.plain:
-            index = self._labels.get(form)
-            if index is None:
-                index = self._other_criterion(form)
-            if index is not None:
-                return index
-        for form in forms.without_lead_in:
-            index = self._labels.get(form)
-            if index is not None and index < self.k:
-                return index
-        return None
-
-    def _other_criterion(self, folded: str) -> int | None:
-        if folded in _SENSE_LABELS:
-            return self.k + 1
-        if _is_topic_label(folded, self.folded_topic):
-            return self.k
-        return self.k + 2 if _is_length_label(folded, self.limit) else None
+            if form in self._labels:
+                return self._labels[form]
+            if form in _SENSE_LABELS:
+                return self.k + 1
+            lead = _TOPIC_LEAD.match(form)
+            about = _without_the(form[lead.end() :]) if lead else ""
+            if form in _TOPIC_WORDS or _without_the(form) == self.folded_topic:
+                return self.k
+            if lead and about in (self.folded_topic, "topic", "given topic"):
+                return self.k
+            if _is_length_label(form, self.limit):
+                return self.k + 2
+        named = (self._labels.get(form) for form in forms.without_lead_in)
+        return next((index for index in named if index is not None and index < self.k), None)
 
 
 _MAX_CACHED: Final = 64
@@ -246,12 +239,16 @@ def rubric_of(skills: Sequence[str], topic: str, *, phrases: Phrases = _DEFAULT_
 @lru_cache(maxsize=1 << 11)
 def _rubric(skills: tuple[str, ...], topic: str, phrases: Phrases) -> Rubric:
     limit = length_limit(len(skills), phrases.format)
-    criteria = _outcome_criteria(phrases.outcomes) or (
-        *[_skill_criterion(skill, phrases.skill) for skill in skills],
-        Criterion("topic", "topic", phrases.topic.replace("{topic}", topic)),
-        Criterion("sense", "sense", phrases.sense),
-        Criterion("length", "length", phrases.length.replace("{limit}", limit_in_words(limit, phrases.format))),
-    )
+    criteria: tuple[Criterion, ...]
+    if phrases.outcomes:
+        criteria = tuple(Criterion("outcome", name, getattr(phrases.outcomes, name)) for name in OUTCOMES)
+    else:
+        criteria = (
+            *[_skill_criterion(skill, phrases.skill) for skill in skills],
+            Criterion("topic", "topic", phrases.topic.replace("{topic}", topic)),
+            Criterion("sense", "sense", phrases.sense),
+            Criterion("length", "length", phrases.length.replace("{limit}", limit_in_words(limit, phrases.format))),
+        )
     return Rubric(
         criteria=criteria,
         limit=limit,
@@ -259,10 +256,6 @@ def _rubric(skills: tuple[str, ...], topic: str, phrases: Phrases) -> Rubric:
         longest_label=_ROOM_FOR_LEAD_IN + max(len(topic), *(max(len(c.name), len(c.phrase)) for c in criteria)),
         format=phrases.format,
     )
-
-
-def _outcome_criteria(phrases: OutcomePhrases | None) -> tuple[Criterion, ...]:
-    return tuple(Criterion("outcome", name, getattr(phrases, name)) for name in OUTCOMES) if phrases else ()
 
 
 # Cached by skill, because a large run has as many rubrics as combinations.
@@ -358,26 +351,10 @@ def label_forms(label: str) -> LabelForms:
 _SENSE_LABELS: Final = frozenset(
     f"{subject}{predicate}"
     for subject in ("", "it ", *(f"{a}{b}{c} " for a in ("", "the ") for b in ("", "students ") for c in _WRITINGS))
-    for predicate in (
-        "sense",
-        "makes sense",
-        "make sense",
-        "making sense",
-        "coherence",
-        "is coherent",
-        "coherent",
-    )
+    for predicate in ("sense", "makes sense", "make sense", "making sense", "coherence", "is coherent", "coherent")
 )
 _TOPIC_WORDS: Final = frozenset(
-    {
-        "topic",
-        "the topic",
-        "on topic",
-        "on the topic",
-        "stays on topic",
-        "topic relevance",
-        "relevance to topic",
-    }
+    {"topic", "the topic", "on topic", "on the topic", "stays on topic", "topic relevance", "relevance to topic"}
 )
 _TOPIC_LEAD = re.compile(
     rf"^{_SUBJECT}(?:is |stays |remains |keeps )?(?:pertain(?:s|ing)? to|relat(?:es?|ed|ing) to|relevan(?:t|ce) to"
@@ -386,16 +363,7 @@ _TOPIC_LEAD = re.compile(
 )
 _LENGTH_WORDS: Final = frozenset(
     f"{lead}{noun}"
-    for lead in (
-        "",
-        "within ",
-        "within the ",
-        "in ",
-        "meets ",
-        "meets the ",
-        "keeps to the ",
-        "respects the ",
-    )
+    for lead in ("", "within ", "within the ", "in ", "meets ", "meets the ", "keeps to the ", "respects the ")
     for noun in ("length", "sentence limit", "sentence count", "number of sentences", "length limit", "limit")
 )
 _COMMON_ENDS: Final = frozenset(
@@ -412,13 +380,6 @@ _LENGTH = re.compile(
 
 def _without_the(folded: str) -> str:
     return folded.removeprefix("the ")
-
-
-def _is_topic_label(folded: str, topic: str) -> bool:
-    if folded in _TOPIC_WORDS or _without_the(folded) == topic:
-        return True
-    lead = _TOPIC_LEAD.match(folded)
-    return lead is not None and _without_the(folded[lead.end() :]) in (topic, "topic", "given topic")
 
 
 def _is_length_label(folded: str, limit: int) -> bool:
