@@ -32,64 +32,35 @@ if TYPE_CHECKING:
     from skillmix.runs.people import HumanAnswer
     from skillmix.validation.sample import texts_for_width
 
+# fmt: off
 __all__ = [
-    "CallProblem",
-    "Combination",
-    "HumanAnswer",
-    "Limits",
-    "Model",
-    "ModelOptions",
-    "ModelSpec",
-    "Reply",
-    "Request",
-    "Run",
-    "SimpleModel",
-    "UserError",
-    "__version__",
-    "build_dataset",
-    "calibrate",
-    "check",
-    "combination_of",
-    "draw",
-    "evaluate",
-    "frequency",
-    "grader_cards",
-    "load_catalog",
-    "load_prompts",
-    "open_run",
-    "read_reply",
-    "run",
-    "score",
-    "texts_for_width",
-    "train",
-    "trusting_code",
+    "CallProblem", "Combination", "HumanAnswer", "Limits", "Model", "ModelOptions", "ModelSpec", "Reply", "Request",
+    "Run", "SimpleModel", "UserError", "__version__", "build_dataset", "calibrate", "check", "combination_of", "draw",
+    "evaluate", "frequency", "grader_cards", "load_catalog", "load_prompts", "open_run", "read_reply", "run", "score",
+    "texts_for_width", "train", "trusting_code",
 ]
-_ELSEWHERE = {
-    "CallProblem": "calls",
-    "Combination": "catalog.combinations",
-    "combination_of": "catalog.combinations",
-    "Limits": "calls",
-    "Model": "calls",
-    "Reply": "calls",
-    "Request": "calls",
-    "ModelOptions": "models.specs",
-    "ModelSpec": "models.specs",
-    "SimpleModel": "models.simple",
-    "load_catalog": "catalog.files",
-    "trusting_code": "catalog.own_code",
-    "load_prompts": "prompts.prompt_set",
-    "HumanAnswer": "runs.people",
-    "texts_for_width": "validation.sample",
-    "UserError": "errors",
+# fmt: on
+_MODULES = {
+    "calls": ("CallProblem", "Limits", "Model", "Reply", "Request"),
+    "catalog.combinations": ("Combination", "combination_of"),
+    "catalog.files": ("load_catalog",),
+    "catalog.own_code": ("trusting_code",),
+    "errors": ("UserError",),
+    "models.simple": ("SimpleModel",),
+    "models.specs": ("ModelOptions", "ModelSpec"),
+    "prompts.prompt_set": ("load_prompts",),
+    "runs.people": ("HumanAnswer",),
+    "validation.sample": ("texts_for_width",),
 }
-"""Public names that skillmix.api does not define, with their modules."""
+"""The public names of modules other than skillmix.api."""
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name on first use, so that the command line starts without the packages behind it."""
     if name not in __all__:
         raise AttributeError(f"module 'skillmix' has no attribute {name!r}")
-    module = import_module(f"{__name__}.{_ELSEWHERE.get(name, 'api')}")
+    place = next((module for module, names in _MODULES.items() if name in names), "api")
+    module = import_module(f"{__name__}.{place}")
     value = getattr(module, "RunView" if name == "Run" else name)
     globals()[name] = value
     return value

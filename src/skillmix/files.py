@@ -78,26 +78,18 @@ def read_text(path: Path, *, most: int = SMALL) -> str:
 
 def read_yaml(path: Path) -> object:
     """Read the plain data of a YAML file; an empty file is an error."""
-    return _not_empty(yaml_of(read_text(path), source=str(path)), path)
+    return _document_of(read_text(path), path)
 
 
-def read_shared_yaml(path: Path) -> object:
-    """Read a YAML file as `read_yaml` does, but parse the same text only once; the caller must not change the data.
-
-    A command loads its catalog and its prompts several times, and parsing takes nearly all of that time.
-    """
-    return _not_empty(_parsed(read_text(path), str(path)), path)
-
-
-@lru_cache(maxsize=32)
-def _parsed(text: str, source: str) -> object:
-    return yaml_of(text, source=source)
-
-
-def _not_empty(document: object, path: Path) -> object:
+def _document_of(text: str, path: Path) -> object:
+    document = yaml_of(text, source=str(path))
     if document is None:
         raise UserError(f"{path} is empty.", hint="Write what belongs there; files that ship with skillmix show it.")
     return document
+
+
+_shared_document = lru_cache(maxsize=32)(_document_of)
+"""A command loads its catalog and its prompts several times, and parsing takes nearly all of that time."""
 
 
 LIST: Final = "file:"
@@ -217,22 +209,17 @@ def _refuse_bombs(text: str) -> None:
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, start = open_nodes.pop()
             sizes[anchor] = size - start
-        size += _size_of(event, sizes)
+        elif isinstance(event, yaml.AliasEvent):
+            if event.anchor not in sizes:
+                raise ValueError(f"the alias *{event.anchor} has no complete anchor before it")
+            size += sizes[event.anchor]  # an alias adds all values of its anchor
+        elif isinstance(event, yaml.ScalarEvent) and event.anchor:
+            sizes[event.anchor] = 1
+        size += isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
         if len(open_nodes) > _DEEPEST:
             raise ValueError(f"it is nested more than {_DEEPEST} deep")
         if size > _MOST_VALUES:
             raise ValueError(f"it expands to more than {_MOST_VALUES} values")
-
-
-def _size_of(event: yaml.Event, sizes: dict[str | None, int]) -> int:
-    """The number of values that an event adds; an alias adds all values of its anchor."""
-    if isinstance(event, yaml.AliasEvent):
-        if event.anchor not in sizes:
-            raise ValueError(f"the alias *{event.anchor} has no complete anchor before it")
-        return sizes[event.anchor]
-    if isinstance(event, yaml.ScalarEvent) and event.anchor:
-        sizes[event.anchor] = 1
-    return isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
 
 
 _DEEPEST: Final = 50
@@ -271,19 +258,6 @@ def json_object(content: bytes | str, *, source: str, hint: str) -> dict[str, An
     if not isinstance(value, dict):
         raise UserError(f"{source} is not a JSON object.", hint=hint)
     return value
-
-
-def is_encodable(text: str) -> bool:
-    """Whether a text can be written as UTF-8; JSON can spell lone surrogates, which UTF-8 cannot.
-
-    >>> is_encodable("day"), is_encodable(chr(0xD800))
-    (True, False)
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def with_nearest(fault: str, name: str, known: Iterable[str]) -> str:
@@ -353,7 +327,7 @@ def checked_yaml(path: Path, shape: type[_T], *, hint: str) -> _T:
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        return TypeAdapter(shape).validate_python(read_shared_yaml(path))
+        return TypeAdapter(shape).validate_python(_shared_document(read_text(path), path))
     except ValidationError as error:
         faults = [located_fault(fault, shape) for fault in error.errors()]
         raise faults_error(str(path), faults, hint=hint) from None
@@ -362,14 +336,9 @@ def checked_yaml(path: Path, shape: type[_T], *, hint: str) -> _T:
 def located_fault(fault: Fault, shape: Any) -> str:
     """Return a fault of a file of this shape in plain words, after its location; entries count from 1."""
     at = ", ".join(f"entry {part + 1}" if isinstance(part, int) else str(part) for part in fault["loc"])
-    words = fault_words(fault, keys=keys_of(section_at(shape, fault["loc"])[1]))
+    fields: Mapping[str, Any] = getattr(section_at(shape, fault["loc"])[1], "__pydantic_fields__", {})
+    words = fault_words(fault, keys=[field.alias or name for name, field in fields.items()])
     return f"{at}: {words}" if at else words
-
-
-def keys_of(section: Any) -> list[str]:
-    """Return the keys of a class that pydantic checks, as a file spells them."""
-    fields: Mapping[str, Any] = getattr(section, "__pydantic_fields__", {})
-    return [field.alias or name for name, field in fields.items()]
 
 
 def section_at(shape: Any, location: Sequence[int | str]) -> tuple[list[int | str], Any]:

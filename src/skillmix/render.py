@@ -276,25 +276,20 @@ def nearest(name: str, known: Iterable[str], *, most: int = 3) -> list[str]:
     >>> nearest("herring", ["metaphor", "hedging", "red herring"])
     ['red herring']
     """
-    alike = sorted(((_likeness(name, other), other) for other in dict.fromkeys(known)), key=lambda pair: -pair[0])
+
+    def likeness(other: str) -> float:
+        one, two = (" ".join(re.sub("[_-]", " ", text.casefold()).split()) for text in (name, other))
+        if one == two:
+            return 1.0
+        by_letters = SequenceMatcher(None, one, two, autojunk=False).ratio()
+        return max(by_letters, _CLEAR if set(one.split()) & set(two.split()) else 0.0)
+
+    alike = sorted(((likeness(other), other) for other in dict.fromkeys(known)), key=lambda pair: -pair[0])
     close = [other for likeness, other in alike if likeness >= _LEAST_ALIKE]
     # One name that is much closer than the rest is the one that was meant.
     if alike and alike[0][0] >= _CLEAR and (len(alike) == 1 or alike[1][0] < _CLEAR):
         return close[:1]
     return close[:most]
-
-
-def _likeness(name: str, other: str) -> float:
-    one, two = _folded(name), _folded(other)
-    if one == two:
-        return 1.0
-    shared = set(one.split()) & set(two.split())
-    by_letters = SequenceMatcher(None, one, two, autojunk=False).ratio()
-    return max(by_letters, _CLEAR if shared else 0.0)
-
-
-def _folded(name: str) -> str:
-    return " ".join(name.casefold().replace("_", " ").replace("-", " ").split())
 
 
 def name_hint(name: str, known: Iterable[str], *, otherwise: str) -> str:
@@ -329,41 +324,22 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, righ
     | a\|b |  1 |  .50 [.10, .90]  |
     | c    | 12 | 1.00 [.44, 1.00] |
     """
-    cells = [[_one_line(cell) for cell in header], *_aligned([[_one_line(cell) for cell in row] for row in rows])]
-    widths = [max(2, *(len(row[column]) for row in cells)) for column in range(len(header))]
-    lines = [_line(row, widths, right) for row in cells]
-    rule = "|".join("-" * (w + 1) + ":" if c in right else ":" + "-" * (w + 1) for c, w in enumerate(widths))
-    return "\n".join([lines[0], f"|{rule}|", *lines[1:]])
+    # Model output can contain line breaks, borders and control characters.
+    visible = [["".join(c if c.isprintable() else " " for c in cell) for cell in row] for row in (header, *rows)]
+    shown = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in visible]
+    columns = []
+    for index, (name, *column) in enumerate(zip(*shown, strict=True)):
+        ends = [match.end() for match in map(_SCORE.match, column) if match]
+        if ends and len(ends) == len(column):  # only scores: pad the first number of each cell
+            column = [" " * (max(ends) - end) + cell for end, cell in zip(ends, column, strict=True)]
+        width = max(2, *map(len, (name, *column)))
+        own = [cell.rjust(width) if index in right else cell.ljust(width) for cell in (name, *column)]
+        columns.append([own[0], ("-" * width + "-:" if index in right else ":-" + "-" * width), *own[1:]])
+    first, rule, *others = zip(*columns, strict=True)
+    return "\n".join([f"| {' | '.join(first)} |", f"|{'|'.join(rule)}|", *(f"| {' | '.join(row)} |" for row in others)])
 
 
 _SCORE: Final = re.compile(r"[+−]?\d?\.\d\d(?= \[|$)|–$")
-
-
-def _aligned(rows: list[list[str]]) -> list[list[str]]:
-    """The rows with the first number of each cell padded, in columns that hold only scores."""
-    columns = [_with_equal_scores(column) for column in zip(*rows, strict=True)]
-    return [list(row) for row in zip(*columns, strict=True)]
-
-
-def _with_equal_scores(column: Sequence[str]) -> Sequence[str]:
-    matches = [_SCORE.match(cell) for cell in column]
-    widths = [match.end() for match in matches if match]
-    if len(widths) < len(column):
-        return column
-    return [" " * (max(widths) - width) + cell for width, cell in zip(widths, column, strict=True)]
-
-
-def _line(row: Sequence[str], widths: Sequence[int], right: frozenset[int]) -> str:
-    padded = [
-        cell.rjust(w) if c in right else cell.ljust(w) for c, (cell, w) in enumerate(zip(row, widths, strict=True))
-    ]
-    return f"| {' | '.join(padded)} |"
-
-
-def _one_line(cell: str) -> str:
-    """A cell without line breaks, borders and control characters; model output can contain any of them."""
-    printable = "".join(c if c.isprintable() else " " for c in cell)
-    return " ".join(printable.split()).replace("|", "\\|")
 
 
 WIDTH: Final = 100
@@ -423,15 +399,15 @@ def panels(header: Sequence[str], rows: Sequence[Sequence[str]], *, names: int, 
     for count in range(1, len(others) + 1):
         size = ceil(len(others) / count)
         starts = range(names, len(header), size)
-        tables = [_part(header, rows, [*range(names), *others[s - names : s - names + size]], right) for s in starts]
+        tables = []
+        for start in starts:
+            columns = [*range(names), *others[start - names : start - names + size]]
+            own = frozenset(index for index, column in enumerate(columns) if column in right)
+            cells = [[row[column] for column in columns] for row in rows]
+            tables.append(markdown_table([header[column] for column in columns], cells, right=own))
         if all(len(line) <= WIDTH for table in tables for line in table.splitlines()):
             break
     return "\n\n".join(tables)
-
-
-def _part(header: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int], right: frozenset[int]) -> str:
-    own = frozenset(index for index, column in enumerate(columns) if column in right)
-    return markdown_table([header[c] for c in columns], [[row[c] for c in columns] for row in rows], right=own)
 
 
 def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> str:
@@ -440,13 +416,14 @@ def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: f
     >>> html_table(["name"], [["<b>"]])
     '<table><thead><tr><th>name</th></tr></thead><tbody><tr><td>&lt;b&gt;</td></tr></tbody></table>'
     """
-    body = "".join(f"<tr>{_cells(row, 'td', right)}</tr>" for row in rows)
-    return f"<table><thead><tr>{_cells(header, 'th', right)}</tr></thead><tbody>{body}</tbody></table>"
 
+    def line(row: Sequence[str], tag: str) -> str:
+        styles = [' style="text-align: right"' if column in right else "" for column in range(len(row))]
+        cells = zip(row, styles, strict=True)
+        return "".join(f"<{tag}{style}>{escape(one_line(cell))}</{tag}>" for cell, style in cells)
 
-def _cells(row: Sequence[str], tag: str, right: frozenset[int]) -> str:
-    styles = [' style="text-align: right"' if column in right else "" for column in range(len(row))]
-    return "".join(f"<{tag}{style}>{escape(one_line(cell))}</{tag}>" for cell, style in zip(row, styles, strict=True))
+    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
+    return f"<table><thead><tr>{line(header, 'th')}</tr></thead><tbody>{body}</tbody></table>"
 
 
 SIGNS: Final = {True: "+", False: "-", None: "?"}

@@ -94,7 +94,10 @@ def _points(
             raise UserError(
                 f"The skills of a row are a text, {names!r}.", hint="The column `skills` holds lists of names."
             )
-        yield _points_of(text_of(completion), _combination(source, tuple(names), about), _grader(source))
+        asked, on = _combination(source, tuple(names), about)
+        answer = extract_answer(text_of(completion))
+        reading = reading_of(_grader(source).verdict(answer.text, skills=asked, topic=on), asked)
+        yield decide_points(rubric_of(asked, on), answer, [reading], rounds=1, rules=RULES["default"])
 
 
 @lru_cache(maxsize=4096)
@@ -104,13 +107,6 @@ def _combination(catalog: str, skills: tuple[str, ...], topic: str) -> tuple[tup
     combination = combination_of([known.skill(name).name for name in skills], known.topic(topic))
     require_checkers(known, combination.skills, "skillmix.rewards")
     return combination.skills, combination.topic
-
-
-def _points_of(text: str, asked: tuple[tuple[str, ...], str], grader: RulesGrader) -> Points:
-    skills, topic = asked
-    answer = extract_answer(text)
-    reading = reading_of(grader.verdict(answer.text, skills=skills, topic=topic), skills)
-    return decide_points(rubric_of(skills, topic), answer, [reading], rounds=1, rules=RULES["default"])
 
 
 def text_of(completion: Completion) -> str:

@@ -7,8 +7,9 @@ from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 
+from skillmix.calls import clean_text
 from skillmix.errors import UserError
-from skillmix.files import is_encodable, parsed_json
+from skillmix.files import parsed_json
 from skillmix.training.data.chat_formats import SealedTokenizer, Template, Turn
 
 
@@ -175,7 +176,7 @@ def _turns(messages: Sequence[Mapping[str, object]], *, key: str) -> tuple[Turn,
     if not all(isinstance(content, str) and content.strip() for content in contents):
         raise UserError(f"{key}: a message is empty or not a text.", hint="Leave the row out, or mend it.")
     texts = [str(content) for content in contents]
-    if not all(map(is_encodable, texts)):
+    if any(clean_text(text) != text for text in texts):
         raise UserError(
             f"{key}: a message has half a character (a lone surrogate).", hint="Mend it, or leave the row out."
         )
