@@ -67,7 +67,8 @@ def write_model(family: str, folder: Path) -> None:
         tokenizer_object=backend, unk_token="<unk>", bos_token="<s>", eos_token="</s>"
     )
     tokenizer.chat_template = (
-        "{% for m in messages %}{{ m.role }}: {{ m.content }}{% if m.role == 'assistant' %}</s>{% endif %}\n{% endfor %}"
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}"
+        "{% if m.role == 'assistant' %}</s>{% endif %}\n{% endfor %}"
         "{% if add_generation_prompt %}assistant: {% endif %}"
     )
     tokenizer.save_pretrained(folder)
