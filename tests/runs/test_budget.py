@@ -9,7 +9,7 @@ import pytest
 
 from skillmix.calls import CallProblem, Decoding, GenerateKey, Message, Model, Outcome, Reply, Request
 from skillmix.experiment.costs import Price
-from skillmix.runs.budget import LimitedBudget, Task
+from skillmix.runs.budget import Budget, Task
 from skillmix.runs.journal.journal import JournalReader, JournalWriter
 from skillmix.runs.journal.row_writer import Attempt
 from skillmix.runs.scheduler import CallCounts, Retries, Scheduler, StopReason
@@ -48,7 +48,7 @@ def run(folder: Path, model: Fake, *, count: int = 400, max_usd: float = 5.0) ->
 
     async def main() -> tuple[CallCounts, float]:
         with JournalWriter(folder) as journal:
-            budget = LimitedBudget({"m": PRICE}, spent=journal.spent(), max_calls=None, max_usd=max_usd)
+            budget = Budget({"m": PRICE}, spent=journal.spent(), max_usd=max_usd)
             scheduler = Scheduler({"m": model}, journal, budget=budget, retries=Retries(tries=4, first_wait=0.001))
             call_counts = await scheduler.run(iter([task(n) for n in range(count)]), lambda *_: [])
             assert journal.spent()[1] == pytest.approx(budget.usd)
@@ -142,7 +142,7 @@ def test_calls_that_are_left_count_as_billed(tmp_path: Path) -> None:
 
     async def main() -> tuple[int, float]:
         with JournalWriter(tmp_path) as journal:
-            budget = LimitedBudget({"m": PRICE}, spent=(0, 0.0), max_calls=None, max_usd=50.0)
+            budget = Budget({"m": PRICE}, max_usd=50.0)
             scheduler = Scheduler({"m": Silent(Reply(""))}, journal, budget=budget)
             working = asyncio.create_task(scheduler.run(iter([task(n) for n in range(3)]), lambda *_: []))
             await asyncio.sleep(0.2)

@@ -12,7 +12,7 @@ import pytest
 
 from skillmix.calls import CallProblem, Decoding, GenerateKey, Message, Model, Outcome, Reply, Request
 from skillmix.errors import UserError
-from skillmix.runs.budget import LimitedBudget, Task
+from skillmix.runs.budget import Budget, Task
 from skillmix.runs.journal.journal import JournalWriter
 from skillmix.runs.journal.row_writer import Attempt
 from skillmix.runs.journal.schema import open_for_writing
@@ -102,7 +102,7 @@ class AtOnce(Model):
 
 def scheduled(folder: Path, follow: Any) -> CallCounts:
     async def main() -> CallCounts:
-        budget = LimitedBudget({"m": None}, spent=(0, 0.0), max_calls=None, max_usd=None)
+        budget = Budget({"m": None})
         with JournalWriter(folder) as journal:
             scheduler = Scheduler({"m": AtOnce()}, journal, budget=budget, max_open=200)
             return await scheduler.run(iter([Task("m", request(n)) for n in range(COUNT)]), follow)

@@ -12,7 +12,7 @@ import pytest
 from skillmix.calls import CallProblem, Decoding, GenerateKey, Message, Model, Outcome, Reply, Request
 from skillmix.errors import UserError
 from skillmix.experiment.costs import Price
-from skillmix.runs.budget import Budget, LimitedBudget, Task
+from skillmix.runs.budget import Budget, Task
 from skillmix.runs.journal.journal import JournalReader, JournalThread, JournalWriter
 from skillmix.runs.journal.row_writer import Attempt
 from skillmix.runs.scheduler import CallCounts, Retries, Scheduler, StopReason
@@ -56,9 +56,7 @@ def test_names_of_one_model_share_it(tmp_path: Path) -> None:
 
     async def main() -> CallCounts:
         with JournalWriter(tmp_path) as journal:
-            budget = LimitedBudget(
-                {"m": None, "also m": None, "other": None}, spent=(0, 0.0), max_calls=None, max_usd=None
-            )
+            budget = Budget({"m": None, "also m": None, "other": None}, spent=(0, 0.0), max_calls=None, max_usd=None)
             models = {"m": shared, "also m": shared, "other": other}
             return await Scheduler(models, journal, budget=budget).run(iter(tasks), lambda *_: [])
 
@@ -72,8 +70,8 @@ def second_turn(request: Request, outcome: Outcome) -> Iterator[Task]:
         yield task(int(key.combination[1:]), turn=2)
 
 
-def no_limit() -> LimitedBudget:
-    return LimitedBudget({"m": None}, spent=(0, 0.0), max_calls=None, max_usd=None)
+def no_limit() -> Budget:
+    return Budget({"m": None})
 
 
 def run(
@@ -166,8 +164,8 @@ def test_an_empty_reply_is_never_retried(tmp_path: Path) -> None:
 
 
 def test_a_limit_of_calls_holds_over_resumes(tmp_path: Path) -> None:
-    def budget(spent: tuple[int, float]) -> LimitedBudget:
-        return LimitedBudget({"m": None}, spent=spent, max_calls=7, max_usd=None)
+    def budget(spent: tuple[int, float]) -> Budget:
+        return Budget({"m": None}, spent=spent, max_calls=7)
 
     first = run(tmp_path, Fake(echo), 10, budget=budget((0, 0.0)))
     with JournalWriter(tmp_path) as journal:
@@ -179,7 +177,7 @@ def test_a_limit_of_calls_holds_over_resumes(tmp_path: Path) -> None:
 
 
 def test_tries_count_towards_the_limit_of_calls(tmp_path: Path) -> None:
-    budget = LimitedBudget({"m": None}, spent=(0, 0.0), max_calls=7, max_usd=None)
+    budget = Budget({"m": None}, max_calls=7)
 
     counts = run(tmp_path, Fake(lambda r: CallProblem("passing", "HTTP 500")), 10, budget=budget, tries=12)
 
@@ -188,7 +186,7 @@ def test_tries_count_towards_the_limit_of_calls(tmp_path: Path) -> None:
 
 def test_a_limit_in_dollars_counts_the_worst_of_what_is_in_flight(tmp_path: Path) -> None:
     price = Price(input=0.0, output=1e6 / 10)  # a full reply of ten tokens costs one dollar
-    budget = LimitedBudget({"m": price}, spent=(0, 0.0), max_calls=None, max_usd=3.0)
+    budget = Budget({"m": price}, max_usd=3.0)
     model = Fake(lambda r: Reply("x", input_tokens=1, output_tokens=5))
 
     counts = run(tmp_path, model, 100, budget=budget)

@@ -15,7 +15,7 @@ from math import ceil
 from typing import Final, NamedTuple
 
 from skillmix.calls import CallKey, CallProblem, Outcome, Request
-from skillmix.catalog.combinations import Combination, Draw
+from skillmix.catalog.combinations import Combination, Draw, all_combinations
 from skillmix.datasets.build import Writers, kept_text, kind_of
 from skillmix.datasets.counts import LeftOut, SamplingYield
 from skillmix.datasets.dataset_plan import DatasetPlan
@@ -468,7 +468,7 @@ class DatasetWriting:
 
     def _candidates(self, k: int) -> Iterator[Candidate]:
         bars, rule = self.plan.bars, self.plan.shown_rule
-        drawn = self._context.draws.combinations(self._draw(k))
+        drawn = all_combinations(self._draw(k))
         allowed = (c for c in drawn if bars.leak_of(c) is None and not rule.forbids(c))
         return candidates(allowed, generations=self.step.generations)
 

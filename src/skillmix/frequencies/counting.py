@@ -48,7 +48,7 @@ from skillmix.frequencies.questions import GRADER, PassagePrompt, PassageQuestio
 from skillmix.grading.answers import count_sentences
 from skillmix.hashing import short_id
 from skillmix.prompts.rubric import Phrases
-from skillmix.runs.budget import LimitedBudget
+from skillmix.runs.budget import Budget
 from skillmix.runs.calling import StepContext, serve
 from skillmix.runs.folder_replacement import write_whole
 from skillmix.runs.progress import RunProgress, Work, watched
@@ -302,7 +302,7 @@ def count_skills(wanted: FrequencyWanted) -> Counted:
         if journal is not None:
             limits = plan.experiment.budget
             spent = journal.spent()
-            budget = LimitedBudget(prices, spent=spent, max_calls=limits.max_calls, max_usd=limits.max_usd)
+            budget = Budget(prices, spent=spent, max_calls=limits.max_calls, max_usd=limits.max_usd)
             journal.add_combinations(questions.all_chunks())
             with RunProgress([Work(STEP, f"calls: {plan.settings.asked}", questions.count)]) as progress:
                 context = StepContext(plan.experiment, plan.catalog, run, journal, budget, progress)

@@ -1,7 +1,7 @@
 """A call to be made, and the limits on the number and the cost of a run's calls."""
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from skillmix.calls import CallKey, CallProblem, Outcome, Reply, Request, is_count
 from skillmix.experiment.costs import Price
@@ -17,44 +17,16 @@ class Task(NamedTuple):
     request: Request
 
 
-class Budget(Protocol):
-    """Decides whether a call may start, and counts its cost."""
-
-    def reserve(self, task: Task) -> bool:
-        """Reserve the worst-case cost of a call; return False if that would exceed a limit."""
-        ...
-
-    def release(self, task: Task) -> None:
-        """Free the amount that is reserved for a call that has to start again."""
-        ...
-
-    def at_risk(self, task: Task) -> float | None:
-        """The worst case of one try; None if there is no limit."""
-        ...
-
-    def worst(self, task: Task) -> float | None:
-        """The most that a call can cost; None if its price is not known."""
-        ...
-
-    def charge(self, task: Task, problem: CallProblem) -> float | None:
-        """Count the possible cost of a try without a reply; None if it costs nothing."""
-        ...
-
-    def settle(self, task: Task, outcome: Outcome) -> Outcome:
-        """The outcome with its cost, now that the call is over."""
-        ...
-
-
-class LimitedBudget:
+class Budget:
     """Keeps a run within its limits, all its resumes together."""
 
     def __init__(
         self,
         prices: Mapping[str, Price | None],
         *,
-        spent: tuple[int, float],
-        max_calls: int | None,
-        max_usd: float | None,
+        spent: tuple[int, float] = (0, 0.0),
+        max_calls: int | None = None,
+        max_usd: float | None = None,
     ) -> None:
         self._prices = prices
         self.calls, self.usd = spent
@@ -62,7 +34,7 @@ class LimitedBudget:
         self._max_usd = max_usd
         self._reserved: dict[CallKey, float] = {}
         self._held: set[CallKey] = set()
-        """Calls that are part of batches since an earlier invocation: they have their reserve, and count as calls."""
+        """Calls that are part of batches since an earlier invocation, and were not reserved by this one yet."""
         self._shares: dict[CallKey, float] = {}
         """By call that is part of a batch since an earlier invocation, its price as a share of the present one."""
         self._reserved_usd = 0.0
@@ -97,13 +69,8 @@ class LimitedBudget:
 
     def release(self, task: Task) -> None:
         """Free the amount that is reserved for a call that has to start again."""
-        self._free(task)
+        self._reserved_usd -= self._reserved.pop(task.request.key, 0.0)
         self._shares.pop(task.request.key, None)
-
-    def _free(self, task: Task) -> float:
-        worst = self._reserved.pop(task.request.key, 0.0)
-        self._reserved_usd -= worst
-        return worst
 
     def at_risk(self, task: Task) -> float | None:
         """The worst case of one try; None if there is no limit."""
@@ -121,7 +88,8 @@ class LimitedBudget:
 
     def settle(self, task: Task, outcome: Outcome) -> Outcome:
         """The outcome with its cost; missing or impossible token counts cost the worst case."""
-        worst = self._free(task)
+        worst = self._reserved.pop(task.request.key, 0.0)
+        self._reserved_usd -= worst
         price = self._prices[task.model]
         if not isinstance(outcome, Reply) or price is None:
             return outcome

@@ -1,15 +1,14 @@
 """Make the calls of one step: generate, grade or both. Only calls that the journal does not have are made."""
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
-from itertools import count
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 from skillmix.calls import Model
 from skillmix.catalog.catalog import Catalog
-from skillmix.catalog.combinations import Combination, Draw, all_combinations
+from skillmix.catalog.combinations import Combination
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, Settings, settings_by_model
 from skillmix.experiment.step_base import Step
@@ -36,28 +35,6 @@ _MAX_OPEN_IN_BATCHES: Final = 1_000_000
 """With batches every conversation is open: a batch has the first turns of all of them."""
 
 
-class SharedDraws:
-    """Draws of unlimited length, each made once: the check before a run and its steps share them."""
-
-    def __init__(self) -> None:
-        self._draws: dict[Draw, tuple[list[Combination], Iterator[Combination]]] = {}
-
-    def combinations(self, draw: Draw) -> Iterator[Combination]:
-        """The combinations of a draw in order; each is drawn when it is first needed."""
-        if draw not in self._draws:
-            self._draws[draw] = [], all_combinations(draw)
-        drawn, source = self._draws[draw]
-        for index in count():
-            if index < len(drawn):
-                yield drawn[index]
-                continue
-            combination = next(source, None)
-            if combination is None:
-                return
-            drawn.append(combination)
-            yield combination
-
-
 @dataclass(frozen=True, slots=True)
 class StepContext:
     """What every step of a run works with."""
@@ -68,7 +45,6 @@ class StepContext:
     journal: JournalWriter
     budget: Budget
     progress: RunProgress = NO_PROGRESS
-    draws: SharedDraws = field(default_factory=SharedDraws)
     cluster: RayCluster | None = None
     """The Ray cluster whose workers open the models of steps; None if this process opens them."""
     batch_wait: float = WAIT
@@ -110,13 +86,17 @@ async def make_calls(calls: Calls, cells: Sequence[PlannedCell], context: StepCo
     for cell in cells:
         context.journal.add_combinations(cell.combinations)
     if calls.students:
-        ConversationsAhead(context.run.journal).note_tried(conversations_in(cells))
+        ConversationsAhead(context.run.journal).note_tried(
+            (cell.student, combination.id, generation)
+            for cell in cells
+            for combination, generation in conversations_of_cell(cell)
+        )
     used = calls.models(context.experiment)
     async with watched(context.progress, calls.step, counts):
         for group in passes(used):
             found_before = counts.found
             wanted = [cell for cell in cells if group.students is None or cell.student in group.students]
-            source = first_turns(wanted, conversations, context.journal, counts)
+            source = FirstTurns(conversations, context.journal, counts).of(wanted)
             now = {name: used[name] for name in group.models}
             await serve(now, source, conversations.follow, context, counts)
             if group.is_repeated:  # an earlier pass has counted them
@@ -125,13 +105,6 @@ async def make_calls(calls: Calls, cells: Sequence[PlannedCell], context: StepCo
                 break
     if calls.students:
         counts.left_out = 0  # left out of one pass, made in another
-
-
-def conversations_in(cells: Iterable[PlannedCell]) -> Iterator[tuple[str, str, int]]:
-    """Student, combination and generation of each conversation of the cells."""
-    for cell in cells:
-        for combination, generation in conversations_of_cell(cell):
-            yield cell.student, combination.id, generation
 
 
 def conversations_of_cell(cell: PlannedCell) -> Iterator[tuple[Combination, int]]:
@@ -247,86 +220,48 @@ async def opened_models(
     return models
 
 
-def first_turns(
-    cells: Sequence[PlannedCell], conversations: Conversations, journal: JournalWriter, counts: CallCounts
-) -> Iterator[Task]:
-    """The first turn of each conversation that is not settled."""
-    return FirstTurns(conversations, journal, counts).of(cells)
-
-
-class OpenConversation(NamedTuple):
-    """A conversation that may lack calls."""
-
-    student: str
-    combination: Combination
-    generation: int
-
-
 class FirstTurns:
     """Begins conversations; the journal is asked once which conversations of a student it has."""
 
-    def __init__(
-        self, conversations: Conversations, journal: JournalWriter, counts: CallCounts, *, may_repeat: bool = True
-    ) -> None:
+    def __init__(self, conversations: Conversations, journal: JournalWriter, counts: CallCounts) -> None:
         self._conversations = conversations
         self._journal = journal
         self._counts = counts
         self._done: dict[str, dict[tuple[str, int], int]] = {}
-        self._seen: set[tuple[str, str, int]] | None = set() if may_repeat else None
-        """The conversations that have come; None if the caller gives each of them once."""
+        """By student, the number of calls of each conversation."""
+        self._seen: set[tuple[str, str, int]] = set()
 
     def of(self, cells: Sequence[PlannedCell]) -> Iterator[Task]:
-        """The first turn of each conversation that is not settled."""
-        for conversation in self.missing(cells):
-            yield self._conversations.first(*conversation)
-
-    def missing(self, cells: Sequence[PlannedCell]) -> Iterator[OpenConversation]:
-        """Each conversation that is not settled; a conversation of several cells comes once.
+        """The first turn of each conversation that is not settled; a conversation of several cells comes once.
 
         Conversations that lack calls come first, so that a long run continues at once. A conversation with all its
         calls is checked for unreadable votes. The first conversation of each cell is always followed, so that a changed
         setting is noticed.
         """
+        first = self._conversations.first
         later: list[tuple[PlannedCell, array[int]]] = []
         for cell in cells:
-            done = self._calls_done(cell.student)
+            if cell.student not in self._done:
+                self._done[cell.student] = self._journal.calls_by_conversation(cell.student)
+            done = self._done[cell.student]
             all_calls = self._conversations.turns_of(cell.student) + self._conversations.votes_wanted()
             whole = array("q")
             for index, (combination, generation) in enumerate(conversations_of_cell(cell)):
-                if self._has_come((cell.student, combination.id, generation)):
+                conversation = cell.student, combination.id, generation
+                if conversation in self._seen:
                     continue
+                self._seen.add(conversation)
                 if index > 0 and done.get((combination.id, generation), 0) >= all_calls:
                     whole.append(index)
                 else:
-                    yield OpenConversation(cell.student, combination, generation)
+                    yield first(cell.student, combination, generation)
             later.append((cell, whole))
         for cell, whole in later:
-            yield from self._unsettled(cell, whole)
-
-    def _has_come(self, conversation: tuple[str, str, int]) -> bool:
-        if self._seen is None:
-            return False
-        if conversation in self._seen:
-            return True
-        self._seen.add(conversation)
-        return False
-
-    def _unsettled(self, cell: PlannedCell, indices: Iterable[int]) -> Iterator[OpenConversation]:
-        """Those conversations of a cell, by index, that go on although they have all their calls."""
-        for index in indices:
-            place, number = divmod(index, len(cell.numbers))
-            combination, generation = cell.combinations[place], cell.numbers[number]
-            calls = self._journal.conversation(cell.student, combination.id, generation)
-            if self._conversations.is_settled(combination, calls):
-                self._counts.found += sum(self._conversations.has_part(call.key) for call in calls)
-            else:
-                yield OpenConversation(cell.student, combination, generation)
-
-    def has_calls(self, student: str, combination: str, generation: int) -> bool:
-        """Whether the journal had calls of a conversation when the step began."""
-        return (combination, generation) in self._calls_done(student)
-
-    def _calls_done(self, student: str) -> dict[tuple[str, int], int]:
-        if student not in self._done:
-            self._done[student] = self._journal.calls_by_conversation(student)
-        return self._done[student]
+            for index in whole:
+                place, number = divmod(index, len(cell.numbers))
+                combination, generation = cell.combinations[place], cell.numbers[number]
+                calls = self._journal.conversation(cell.student, combination.id, generation)
+                if self._conversations.is_settled(combination, calls):
+                    self._counts.found += sum(self._conversations.has_part(call.key) for call in calls)
+                else:
+                    yield first(cell.student, combination, generation)

@@ -4,11 +4,11 @@ import asyncio
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Final
 
 from skillmix.render import plural
 from skillmix.runs.progress import say
-from skillmix.runs.scheduler import StopReason
+from skillmix.runs.scheduler import Scheduler, StopReason
 
 _SIGNALS: Final[dict[StopReason, signal.Signals]] = {
     reason: getattr(signal, name)
@@ -26,21 +26,8 @@ def signal_of(stopped: StopReason | None) -> int | None:
     return _SIGNALS.get(stopped) if stopped else None
 
 
-class Stoppable(Protocol):
-    """Makes calls, and can stop: a scheduler."""
-
-    @property
-    def awaited(self) -> int:
-        """Calls that are not over, without those that rest in batches."""
-        ...
-
-    def stop(self, reason: StopReason) -> None:
-        """Start no more calls."""
-        ...
-
-
 @contextmanager
-def stopping_on_interrupt(scheduler: Stoppable) -> Iterator[None]:
+def stopping_on_interrupt(scheduler: Scheduler) -> Iterator[None]:
     """Stop a scheduler on the first signal, and leave its calls on the second."""
     working = asyncio.current_task()
     is_asked = False

@@ -17,7 +17,7 @@ from skillmix.experiment.costs import load_prices, tokens_in
 from skillmix.experiment.plan import settings_by_model
 from skillmix.models.local.model import MODELS, check_chat_template
 from skillmix.models.specs import parse_spec, provider_of
-from skillmix.runs.budget import LimitedBudget, Task
+from skillmix.runs.budget import Budget, Task
 from skillmix.runs.calling import StepContext, serve
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.journal.journal import JournalWriter
@@ -56,7 +56,7 @@ def ask(plan: CalibrationPlan, *, prices: Path | None = None) -> tuple[Run, Call
             texts = _imported(plan.known, journal)
             run.begin_import(document)
         limits = plan.experiment.budget
-        budget = LimitedBudget(price_by_model, spent=journal.spent(), max_calls=None, max_usd=limits.max_usd)
+        budget = Budget(price_by_model, spent=journal.spent(), max_usd=limits.max_usd)
         context = StepContext(plan.experiment, plan.catalog, run, journal, budget, progress)
         try:
             asyncio.run(_make_calls(plan, texts, context, counts))

@@ -27,7 +27,7 @@ from skillmix.models.servers.managed import keeping_servers
 from skillmix.models.specs import parse_spec
 from skillmix.render import duration, listed, name_hint
 from skillmix.runs.batches.step_batches import USUAL, BatchWishes, forget_batches, hold_submitted
-from skillmix.runs.budget import LimitedBudget
+from skillmix.runs.budget import Budget
 from skillmix.runs.calling import StepContext
 from skillmix.runs.finished.manifest import invocation_facts
 from skillmix.runs.finished.step_records import FinishedSteps, StepRecord, journal_state
@@ -252,9 +252,7 @@ def run_checked(
             limits = experiment.budget
             if batches.forgets:
                 forget_batches(journal.submissions)
-            budget = LimitedBudget(
-                price_by_model, spent=journal.spent(), max_calls=limits.max_calls, max_usd=limits.max_usd
-            )
+            budget = Budget(price_by_model, spent=journal.spent(), max_calls=limits.max_calls, max_usd=limits.max_usd)
             hold_submitted(budget, journal.submissions, _all_settings(experiment))
             context = StepContext(
                 experiment, catalog, run, journal, budget, progress, cluster=cluster, batch_wait=batches.wait
@@ -372,7 +370,7 @@ def _locked(run: Run, experiment: Experiment, catalog: Catalog, steps: Sequence[
     with run.write() if run.has_journal else run.locked() as journal:
         run.checked_document(experiment, catalog)
         if journal is not None:
-            budget = LimitedBudget({}, spent=(0, 0.0), max_calls=None, max_usd=None)
+            budget = Budget({})
             check_journal(StepContext(experiment, catalog, run, journal, budget, NO_PROGRESS), steps)
         yield
 

@@ -10,7 +10,7 @@ from skillmix.calls import CallProblem, Decoding, GenerateKey, Message, Reply, R
 from skillmix.commands import main as command
 from skillmix.commands.run import IN_BATCHES
 from skillmix.experiment.costs import Price
-from skillmix.runs.budget import LimitedBudget, Task
+from skillmix.runs.budget import Budget, Task
 from skillmix.runs.journal.journal import JournalReader, JournalWriter
 from skillmix.runs.journal.submissions import StoredBatch
 from skillmix.runs.run import open_run
@@ -68,7 +68,7 @@ def test_a_reply_is_never_replaced_by_a_batch(tmp_path: Path) -> None:
 
 def test_the_worst_case_of_calls_in_batches_is_held_before_any_new_call_is_reserved() -> None:
     worst = Price(0.0, 10_000.0).worst(request())
-    budget = LimitedBudget({"m": Price(0.0, 10_000.0)}, spent=(0, 0.0), max_calls=3, max_usd=1.5 * worst)
+    budget = Budget({"m": Price(0.0, 10_000.0)}, spent=(0, 0.0), max_calls=3, max_usd=1.5 * worst)
     budget.hold(request(0).key, worst)
 
     assert not budget.reserve(Task("m", request(1)))
@@ -80,7 +80,7 @@ def test_the_worst_case_of_calls_in_batches_is_held_before_any_new_call_is_reser
 
 
 def test_a_call_that_a_direct_run_finds_in_a_batch_costs_what_the_batch_costs() -> None:
-    budget = LimitedBudget({"m": Price(0.0, 10_000.0)}, spent=(0, 0.0), max_calls=None, max_usd=None)
+    budget = Budget({"m": Price(0.0, 10_000.0)})
     budget.hold(request(0).key, 0.5, share=0.5)
     budget.reserve(Task("m", request(0)))
 

@@ -16,7 +16,7 @@ from skillmix.experiment.plan import Settings
 from skillmix.models.batches.dialects import DIALECTS, BatchDialect, dialect_of
 from skillmix.models.specs import ModelOptions, parse_spec
 from skillmix.render import plural
-from skillmix.runs.budget import Budget, LimitedBudget
+from skillmix.runs.budget import Budget
 from skillmix.runs.journal.submissions import StoredBatch, Submissions
 from skillmix.runs.progress import say
 
@@ -111,7 +111,7 @@ def watch(models: "Iterable[Batched]", scheduler: "Scheduler", *, wait: float) -
         model.expects_more, model.look_around = expects_more, look_around
 
 
-def hold_submitted(budget: LimitedBudget, journal: Submissions, settings: Mapping[str, Settings]) -> None:
+def hold_submitted(budget: Budget, journal: Submissions, settings: Mapping[str, Settings]) -> None:
     """Reserve the worst case of every call that is part of a batch."""
     by_tag = {batch.tag: batch for batch in journal.batches()}
     for call in journal.calls():
