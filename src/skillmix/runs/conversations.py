@@ -44,6 +44,7 @@ class Conversations:
         self._catalog = catalog
         self._prompts = prompts
         self._graders = graders
+        self._model_graders = [name for name in graders if experiment.graders[name].asked]
         self._combinations: dict[str, Combination] = {}
         self._worked_turns: dict[str, tuple[Message, ...]] = {}
         self._system_turns: dict[str, Message] = {}
@@ -59,25 +60,34 @@ class Conversations:
         asked = single_skills(combination) if settings.joined else [combination]
         prompts = [self._student_prompts(student, one)[0] for one in asked]
         key = GenerateKey(student, combination.id, generation, 1 if self.turns_of(student) > 1 else ONLY_TURN)
-        before = (*self._system(settings), *self._worked(student), *self._lead(student, combination))
-        return self._student_task(key, (*before, *(Message("user", prompt) for prompt in prompts)))
+        name = settings.prompts or self._experiment.prompts
+        if name not in self._worked_turns:  # the same objects for every conversation, so that they are hashed once
+            self._worked_turns[name] = _messages(self._prompts[name].worked_turns())
+        lead = _messages(self._prompts[name].lead_turns(self._catalog, combination))
+        before = (*self._system(settings), *self._worked_turns[name], *lead)
+        return self._task(key, (*before, *(Message("user", prompt) for prompt in prompts)))
 
     def follow(self, request: Request, outcome: Outcome) -> Iterator[Task]:
         """The tasks that an outcome releases."""
         if not isinstance(outcome, Reply):
             return
         key = request.key
-        if isinstance(key, GradeKey):
-            yield from self._ask_again(key, request, outcome)
+        if isinstance(key, GradeKey):  # an unreadable grade is asked for again, under a new key and seed
+            text = request.subject.text if request.subject else ""
+            is_last = key.attempt + 1 >= self._experiment.graders[key.grader].attempts
+            if not is_last and not self._is_readable(self._combinations[key.combination], text, outcome):
+                yield self._task(replace(key, attempt=key.attempt + 1), request.messages, request.subject)
         elif ONLY_TURN < key.turn < TURNS:
             combination = self._combinations[key.combination]
             prompt = self._student_prompts(key.student, combination)[key.turn]
             said = without_thought(outcome.text) or outcome.text
             messages = (*request.messages, Message("assistant", said), Message("user", prompt))
             later = GenerateKey(key.student, key.combination, key.generation, key.turn + 1)
-            yield self._student_task(later, messages)
-        else:
-            yield from self._votes(key, outcome)
+            yield self._task(later, messages)
+        elif self._model_graders:
+            answer = answer_of(outcome.text, "call", key.turn)
+            if not earns_nothing(answer, self._rules):
+                yield from self.votes_on(answer.text, key, self._combinations[key.combination])
 
     def is_settled(self, combination: Combination, calls: Sequence[Call]) -> bool:
         """Whether a conversation needs no more calls: it has all turns, and a readable vote in every round."""
@@ -87,7 +97,7 @@ class Conversations:
             return False
         answer = answer_of(last.text, "call", own.turn)
         wanted = {
-            (grader, vote) for grader in self._model_graders() for vote in range(self._experiment.graders[grader].votes)
+            (grader, vote) for grader in self._model_graders for vote in range(self._experiment.graders[grader].votes)
         }
         if earns_nothing(answer, self._rules):
             return True
@@ -115,26 +125,17 @@ class Conversations:
 
     def votes_wanted(self) -> int:
         """How many votes a text gets that is worth grading."""
-        return sum(self._experiment.graders[grader].votes for grader in self._model_graders())
+        return sum(self._experiment.graders[grader].votes for grader in self._model_graders)
 
     def has_part(self, key: CallKey) -> bool:
         """Whether a call is part of these conversations: a turn of a student, or a vote of one of the graders."""
         return not isinstance(key, GradeKey) or key.grader in self._graders
 
-    def _model_graders(self) -> list[str]:
-        """Graders that call a model."""
-        return [grader for grader in self._graders if self._experiment.graders[grader].asked]
-
-    def _votes(self, key: GenerateKey, outcome: Reply) -> Iterator[Task]:
-        answer = answer_of(outcome.text, "call", key.turn) if self._model_graders() else None
-        if answer is not None and not earns_nothing(answer, self._rules):
-            yield from self.votes_on(answer.text, key, self._combinations[key.combination])
-
     def votes_on(self, text: str, key: GenerateKey, combination: Combination) -> Iterator[Task]:
         """The votes of the graders on a text that is there, whoever wrote it."""
         self._combinations[combination.id] = combination
         address = text_id(text)
-        for grader in self._model_graders():
+        for grader in self._model_graders:
             settings = self._experiment.graders[grader]
             prompts = self._prompts[self._experiment.prompts]
             prompt = prompts.grader_prompt(self._catalog, combination, answer=text, variant=settings.prompts)
@@ -142,31 +143,13 @@ class Conversations:
             messages = (*self._system(settings), Message("user", prompt))  # hashed and sent once for all votes
             for vote in range(settings.votes):
                 grade = GradeKey(key.student, key.combination, key.generation, address, grader, vote, 0)
-                yield self._grader_task(grade, messages, subject)
-
-    def _ask_again(self, key: GradeKey, request: Request, outcome: Reply) -> Iterator[Task]:
-        """Ask again for an unreadable grade, under a new key and seed."""
-        combination = self._combinations[key.combination]
-        attempts = self._experiment.graders[key.grader].attempts
-        text = request.subject.text if request.subject else ""
-        if key.attempt + 1 < attempts and not self._is_readable(combination, text, outcome):
-            yield self._grader_task(replace(key, attempt=key.attempt + 1), request.messages, request.subject)
+                yield self._task(grade, messages, subject)
 
     def _system(self, settings: StudentSettings | GraderSettings) -> tuple[Message, ...]:
         """The system turn of a model, if it has one: one object for all conversations, so that it is hashed once."""
         if settings.system is None:
             return ()
         return (self._system_turns.setdefault(settings.system, Message("system", settings.system)),)
-
-    def _worked(self, student: str) -> tuple[Message, ...]:
-        """The turns of worked examples: the same objects for every conversation, so that they are hashed once."""
-        name = self._experiment.students[student].prompts or self._experiment.prompts
-        if name not in self._worked_turns:
-            self._worked_turns[name] = _messages(self._prompts[name].worked_turns())
-        return self._worked_turns[name]
-
-    def _lead(self, student: str, combination: Combination) -> tuple[Message, ...]:
-        return _messages(self._prompts_of(student).lead_turns(self._catalog, combination))
 
     def _student_prompts(self, student: str, combination: Combination) -> tuple[str, ...]:
         made = self._prompts_made.get((student, combination.id))
@@ -180,24 +163,22 @@ class Conversations:
     def _prompts_of(self, student: str) -> PromptSet:
         return self._prompts[self._experiment.students[student].prompts or self._experiment.prompts]
 
-    def _student_task(self, key: GenerateKey, messages: tuple[Message, ...]) -> Task:
-        combination = self._combinations[key.combination]
-        subject = Subject(combination, is_control=combination.topic in self._catalog.controls)
-        name = f"student:{key.student}"
-        asked = self._models.get(name) or self._asked(name, self._experiment.students[key.student])
-        return Task(name, asked.request(key, messages, subject))
-
-    def _grader_task(self, key: GradeKey, messages: tuple[Message, ...], subject: Subject | None) -> Task:
-        name = f"grader:{key.grader}"
-        asked = self._models.get(name) or self._asked(name, self._experiment.graders[key.grader])
-        return Task(name, asked.request(key, messages, subject))
-
-    def _asked(self, name: str, settings: StudentSettings | GraderSettings) -> "_Asked":
-        """What all requests to a model have in common, worked out once."""
-        decoding = Decoding(settings.temperature, settings.max_tokens, settings.top_p, settings.extra_json)
-        seed = self._experiment.seed if settings.sends_seed else None
-        asked = self._models[name] = _Asked(model_name(str(settings.asked)), decoding, seed)
-        return asked
+    def _task(self, key: CallKey, messages: tuple[Message, ...], subject: Subject | None = None) -> Task:
+        """A call of a student, whose subject follows from its key, or of a grader."""
+        settings: StudentSettings | GraderSettings
+        if isinstance(key, GradeKey):
+            name, settings = f"grader:{key.grader}", self._experiment.graders[key.grader]
+        else:
+            name, settings = f"student:{key.student}", self._experiment.students[key.student]
+            combination = self._combinations[key.combination]
+            subject = Subject(combination, is_control=combination.topic in self._catalog.controls)
+        asked = self._models.get(name)
+        if asked is None:
+            decoding = Decoding(settings.temperature, settings.max_tokens, settings.top_p, settings.extra_json)
+            seed = self._experiment.seed if settings.sends_seed else None
+            asked = self._models[name] = _Asked(model_name(str(settings.asked)), decoding, seed)
+        own = None if asked.seed is None else seed_for(asked.seed, key)
+        return Task(name, Request(key, asked.model, messages, asked.decoding, own, subject))
 
 
 class _Asked(NamedTuple):
@@ -207,10 +188,6 @@ class _Asked(NamedTuple):
     decoding: Decoding
     seed: int | None
     """The experiment's seed; None if requests have no seed."""
-
-    def request(self, key: CallKey, messages: tuple[Message, ...], subject: Subject | None) -> Request:
-        seed = None if self.seed is None else seed_for(self.seed, key)
-        return Request(key, self.model, messages, self.decoding, seed, subject)
 
 
 _MOST_PROMPTS: Final = 20_000

@@ -83,10 +83,10 @@ class Retries:
     """Counts the tries of each call and decides how long to wait before the next one."""
 
     def __init__(self, *, tries: int | None = None, first_wait: float | None = None) -> None:
-        self._tries = TRIES if tries is None else tries
+        self._most = TRIES if tries is None else tries
         self._first_wait = FIRST_WAIT if first_wait is None else first_wait
-        self._attempts: dict[CallKey, int] = {}
-        self._moves: dict[CallKey, int] = {}
+        self._tries: dict[CallKey, tuple[int, int]] = {}
+        """By call, its tries, and those of them after which it moved to another address."""
         self._announced: set[str] = set()
 
     def wait_after(self, request: Request, problem: CallProblem) -> float | None:
@@ -94,13 +94,14 @@ class Retries:
 
         A call that another address can take does not wait, and its next wait is not longer for it.
         """
-        attempt = self._attempts[request.key] = self._attempts.get(request.key, 0) + 1
-        if attempt >= self._tries:
+        tries, moves = self._tries.get(request.key, (0, 0))
+        tries, moves = tries + 1, moves + problem.may_move
+        self._tries[request.key] = tries, moves
+        if tries >= self._most:
             return None
         if problem.may_move:
-            self._moves[request.key] = self._moves.get(request.key, 0) + 1
             return 0.0
-        waits = attempt - self._moves.get(request.key, 0)
+        waits = tries - moves
         # Doubling, with a jitter that depends on the key, so that calls do not return together.
         jitter = int.from_bytes(digest("wait", str(request.key), waits, size=2)) / 2**16
         own = min(LONGEST_WAIT, self._first_wait * 2.0 ** (waits - 1)) * (0.5 + jitter)
@@ -119,8 +120,7 @@ class Retries:
 
     def forget(self, key: CallKey) -> None:
         """Drop the count of a call that is over."""
-        self._attempts.pop(key, None)
-        self._moves.pop(key, None)
+        self._tries.pop(key, None)
 
 
 class Scheduler:
@@ -162,8 +162,6 @@ class Scheduler:
         self._writing: JournalThread | None = None
         self._batch: Future[None] | None = None
         self._notes_calls = False
-        self._kept: set[CallKey] = set()
-        """Calls that their model itself notes in the journal, as parts of batches."""
         self.source_rests = False
         """Whether the source has no task until a call is over."""
         self._arrival = asyncio.Event()
@@ -344,26 +342,36 @@ class Scheduler:
 
     def _settle_one(self, task: Task, outcome: Outcome, seconds: float) -> Attempt:
         self.counts.called += 1
-        is_vote = not isinstance(task.request.key, GenerateKey)
-        if isinstance(outcome, CallProblem) and outcome.kind == "final" and is_vote:
+        if isinstance(outcome, Reply):
+            self._has_replied.add(task.model)
+            return Attempt(task.request, outcome, seconds, stored=self._budget.settle(task, outcome))
+        if outcome.kind == "final" and not isinstance(task.request.key, GenerateKey):
             outcome = replace(outcome, kind="failed")  # a grader's refusal is only a missing vote
         attempt = self._charged(task, outcome, seconds)
-        if isinstance(outcome, CallProblem):
-            if self._is_fatal(task, outcome):
-                return attempt
-            wait = self._wait_before_retry(task, outcome)
+        if outcome.kind == "fatal" or self._refuses_everything(task, outcome):
+            self._budget.settle(task, outcome)
+            self._forget(task)
+            if self._fatal is None:
+                self._fatal = task, outcome
+                self.stop(StopReason.UNUSABLE_MODEL)
+                if self._open:
+                    waiting = f"waiting for {plural(self._open, 'call')} in flight"
+                    self.say(f"{task.request.model} cannot be used: {outcome.reason}; {waiting}")
+            return attempt
+        if outcome.kind == "passing" and not self.counts.stopped:
+            wait = self._retries.wait_after(task.request, outcome)
             if wait is not None:
+                self.counts.retried += 1
+                if line := self._retries.announcement(task.request, outcome):
+                    self.say(line)
                 return attempt._replace(wait=wait)
         return attempt._replace(stored=self._budget.settle(task, outcome))
 
-    def _charged(self, task: Task, outcome: Outcome, seconds: float) -> Attempt:
-        """The attempt, and its possible cost if it has no reply."""
-        if isinstance(outcome, Reply):
-            self._has_replied.add(task.model)
-            return Attempt(task.request, outcome, seconds)
-        cost = self._budget.charge(task, outcome)
+    def _charged(self, task: Task, problem: CallProblem, seconds: float) -> Attempt:
+        """An attempt without a reply, with its possible cost."""
+        cost = self._budget.charge(task, problem)
         self.counts.cost_usd += cost or 0.0
-        return Attempt(task.request, outcome, seconds, cost)
+        return Attempt(task.request, problem, seconds, cost)
 
     async def _journal_attempts(self, attempts: list[Attempt]) -> None:
         """Write attempts durably, in one transaction: all of them together cost hardly more than one."""
@@ -385,26 +393,12 @@ class Scheduler:
         attempts = self._settle_arrived()
         for key in list(self._started):
             seconds = time.monotonic() - self._started.pop(key)
-            if key in self._tasks and key not in self._kept:
-                left = CallProblem("passing", "left before its reply")
-                attempts.append(self._charged(self._tasks[key], left, seconds))
+            task = self._tasks.get(key)
+            if task is not None and not self._is_in_batch(task):
+                attempts.append(self._charged(task, CallProblem("passing", "left before its reply"), seconds))
         self._journal.record_attempts(attempts)
         if self._batch is not None:
             self._batch.result()  # a run that was cancelled has not seen whether the thread's last batch is stored
-
-    def _is_fatal(self, task: Task, problem: CallProblem) -> bool:
-        """Whether a problem means that its model cannot be used; the run then ends after the calls in flight."""
-        if problem.kind != "fatal" and not self._refuses_everything(task, problem):
-            return False
-        self._budget.settle(task, problem)
-        self._forget(task)
-        if self._fatal is None:
-            self._fatal = task, problem
-            self.stop(StopReason.UNUSABLE_MODEL)
-            if self._open:
-                waiting = f"waiting for {plural(self._open, 'call')} in flight"
-                self.say(f"{task.request.model} cannot be used: {problem.reason}; {waiting}")
-        return True
 
     def _refuses_everything(self, task: Task, problem: CallProblem) -> bool:
         """Whether all of a model's first calls were refused, and it has never answered one.
@@ -424,25 +418,15 @@ class Scheduler:
             if len(first) < _FIRST_CALLS:
                 first.add(task.request.key)
             cost = self._budget.at_risk(task)
-            batched = self._batched.get(task.model)
-            if batched is not None and batched.keeps(task.request):
-                self._kept.add(task.request.key)
-            elif cost is not None:
+            if cost is not None and not self._is_in_batch(task):
                 self._notes_calls = True
                 self._journal.record_sent(task.request, cost)
             yield task.request
 
-    def _wait_before_retry(self, task: Task, problem: CallProblem) -> float | None:
-        """Seconds to wait before a call is tried again; None if it is given up."""
-        if problem.kind != "passing":
-            return None
-        wait = self._retries.wait_after(task.request, problem)
-        if wait is None or self.counts.stopped:
-            return None
-        self.counts.retried += 1
-        if line := self._retries.announcement(task.request, problem):
-            self.say(line)
-        return wait
+    def _is_in_batch(self, task: Task) -> bool:
+        """Whether the model itself notes a call in the journal, as part of a batch."""
+        batched = self._batched.get(task.model)
+        return batched is not None and batched.keeps(task.request)
 
     def _release(self, attempt: Attempt, follow: Follow) -> None:
         """Continue after a call whose outcome is durable."""
