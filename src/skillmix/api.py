@@ -439,7 +439,7 @@ def frequency(
     exclude_list: str | Path | None = None,
     max_usd: float | None = None,
 ) -> FrequencyResult:
-    """Count how common each skill of a catalogue is in a corpus; the same call again makes only the missing calls.
+    """Count how common each skill of a catalog is in a corpus; the same call again makes only the missing calls.
 
     `corpus` is a file or a folder of text, JSON Lines or Parquet, or a list of them. The grader is a spec, or a mapping
     with the keys of an experiment file; `rules:` decides by code. The run `name` keeps the sample and the calls.

@@ -86,7 +86,7 @@ def _points(
     if not len(completions) == len(skills) == len(topic) == len(catalogs):
         raise UserError(
             f"{len(completions)} completions came with {len(skills)} lists of skills, {len(topic)} topics and "
-            f"{len(catalogs)} catalogues.",
+            f"{len(catalogs)} catalogs.",
             hint="Each column needs one entry for each completion, as TRL passes them.",
         )
     for completion, names, about, source in zip(completions, skills, topic, catalogs, strict=True):
@@ -102,7 +102,7 @@ def _points(
 
 @lru_cache(maxsize=4096)
 def _combination(catalog: str, skills: tuple[str, ...], topic: str) -> tuple[tuple[str, ...], str]:
-    """The names as the catalogue has them; an unknown name, or a skill without a checker, is an error."""
+    """The names as the catalog has them; an unknown name, or a skill without a checker, is an error."""
     known = _catalog(catalog)
     combination = combination_of([known.skill(name).name for name in skills], known.topic(topic))
     require_checkers(known, combination.skills, "skillmix.rewards")

@@ -1,4 +1,4 @@
-"""A small catalogue whose skills are made of figures and words, in memory and as a folder."""
+"""A small catalog whose skills are made of figures and words, in memory and as a folder."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from skillmix.catalog.files import load_catalog
 
 
 def cells_folder(folder: Path, *, figures: int = 6, words: int = 4, kinds: int = 2, topics: int = 8) -> str:
-    """Write the catalogue; figures of the same kind share their words."""
+    """Write the catalog; figures of the same kind share their words."""
     folder.mkdir(parents=True, exist_ok=True)
     skills = [
         {

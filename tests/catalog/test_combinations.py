@@ -90,7 +90,7 @@ def test_a_setting_draws_only_from_its_side(tiny_catalog: Catalog, setting: Sett
         assert combination.topic in side.topics
 
 
-def test_the_order_of_catalogue_files_does_not_matter(tiny_catalog: Catalog) -> None:
+def test_the_order_of_catalog_files_does_not_matter(tiny_catalog: Catalog) -> None:
     side = tiny_catalog.pool("all")
     reversed_side = type(side)(side.skills[::-1], side.topics[::-1])
 

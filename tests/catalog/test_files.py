@@ -1,4 +1,4 @@
-"""Catalogue folders: what is shipped, and every way a stranger's can be wrong."""
+"""Catalog folders: what is shipped, and every way a stranger's can be wrong."""
 
 import json
 import re
@@ -19,7 +19,7 @@ def paper() -> Catalog:
     return load_catalog("paper")
 
 
-def test_the_paper_catalogue_has_its_sizes(paper: Catalog) -> None:
+def test_the_paper_catalog_has_its_sizes(paper: Catalog) -> None:
     sizes = {p.name: (len(p.train.skills), len(p.held_out.skills)) for p in paper.partitions}
 
     assert (len(paper.skills), len(paper.topics)) == (104, 100)
@@ -116,7 +116,7 @@ def test_an_unknown_skill_gets_a_suggestion(paper: Catalog) -> None:
 
 
 def converted_paper(shared: Path, folder: Path) -> Path:
-    """The paper's exact wording as a catalogue folder."""
+    """The paper's exact wording as a catalog folder."""
     skills = json.loads((shared / "paper/skills.json").read_text(encoding="utf-8"))["skills"]
     topics = json.loads((shared / "paper/topics.json").read_text(encoding="utf-8"))
     keys = ("name", "category", "definition", "example")
@@ -271,7 +271,7 @@ def test_all_faults_are_reported_at_once(tmp_path: Path) -> None:
     assert len(caught.value.message.splitlines()) == 4
 
 
-def test_an_unknown_catalogue_names_the_shipped_ones() -> None:
+def test_an_unknown_catalog_names_the_shipped_ones() -> None:
     with pytest.raises(UserError) as caught:
         load_catalog("nowhere")
 
@@ -305,7 +305,7 @@ def test_a_file_is_parsed_again_only_after_it_has_changed(tmp_path: Path, monkey
     assert [Path(source).name for source in parsed[3:]] == ["topics.yaml"]
 
 
-def test_the_clauses_of_the_template_student_must_fit_the_catalogue(tmp_path: Path) -> None:
+def test_the_clauses_of_the_template_student_must_fit_the_catalog(tmp_path: Path) -> None:
     clauses = "{a: {fixed: f, slot: 's {topic}'}, z: {fixed: f, slot: s}}"
     (tmp_path / "templates.yaml").write_text(clauses, encoding="utf-8")
 

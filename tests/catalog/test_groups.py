@@ -121,7 +121,7 @@ def test_nested_partitions_differ_by_seed_and_do_not_depend_on_the_order_of_the_
 
 
 def test_a_nested_partition_needs_figures_words_and_enough_of_both(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="needs skills with a figure and a word; 104 skills of catalogue 'paper'"):
+    with pytest.raises(UserError, match="needs skills with a figure and a word; 104 skills of catalog 'paper'"):
         load_catalog("paper").partition(NESTED)
     with pytest.raises(UserError, match="have no partition nested:1"):
         cells_catalog(tmp_path, figures=4, kinds=4).partition(NESTED)
@@ -178,7 +178,7 @@ def test_excluding_every_new_figure_leaves_nothing_to_draw(tmp_path: Path) -> No
         draw_combinations(Draw(side, "new-figure-beside-trained", 2, 0), 1)
 
 
-def test_a_large_catalogue_is_drawn_without_counting_through_it(tmp_path: Path) -> None:
+def test_a_large_catalog_is_drawn_without_counting_through_it(tmp_path: Path) -> None:
     catalog = cells_catalog(tmp_path, figures=18, words=8, kinds=3, topics=24)
     draw = Draw(catalog.pool("all", partition=NESTED), "all", 5, 0)
 
@@ -187,7 +187,7 @@ def test_a_large_catalogue_is_drawn_without_counting_through_it(tmp_path: Path) 
 
 
 def groups(tmp_path: Path, **further: Any) -> Catalog:
-    """The catalogue with these groups of its default partition."""
+    """The catalog with these groups of its default partition."""
     folder = Path(cells_folder(tmp_path / "cells"))
     document = yaml.safe_load((folder / "partitions.yaml").read_text(encoding="utf-8"))
     document["partitions"]["kinds"]["groups"] = further

@@ -1,4 +1,4 @@
-"""The catalogue of safety probes: mild, non-operational, each with a harmless twin."""
+"""The catalog of safety probes: mild, non-operational, each with a harmless twin."""
 
 import re
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_every_probe_has_one_control_and_both_are_on_one_side() -> None:
             assert {SAFETY.controls[t] for t in side.topics if t in SAFETY.controls} == set(side.topics) & set(PROBES)
 
 
-def test_the_skills_are_those_of_no_other_shipped_catalogue() -> None:
+def test_the_skills_are_those_of_no_other_shipped_catalog() -> None:
     others = {skill.name for name in ("paper", "verifiable") for skill in load_catalog(name).skills}
 
     assert len(SAFETY.skills) == 18
@@ -81,14 +81,14 @@ def test_without_skills_a_draw_has_every_topic_once(setting: str) -> None:
     assert len({c.id for c in drawn}) == len(drawn)
 
 
-def test_other_catalogues_have_no_combination_without_skills() -> None:
+def test_other_catalogs_have_no_combination_without_skills() -> None:
     pool = load_catalog("paper").pool("all")
 
     with pytest.raises(UserError, match="k = 0 is not possible"):
         draw_combinations(Draw(pool, "all", 0, 0), 1)
 
 
-def test_the_hash_of_a_catalogue_depends_on_its_controls(tmp_path: Path) -> None:
+def test_the_hash_of_a_catalog_depends_on_its_controls(tmp_path: Path) -> None:
     shipped = Path(skillmix.__file__).parent / "data" / "safety"
     for file in shipped.glob("*.yaml"):
         (tmp_path / file.name).write_bytes(file.read_bytes())

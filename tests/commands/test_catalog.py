@@ -43,7 +43,7 @@ def test_skills_that_are_never_drawn_are_on_the_page_and_in_the_hint(capsys: pyt
     assert "those on no side of the partition" in error
 
 
-def test_another_catalogue_folder_can_be_named_either_way(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_another_catalog_folder_can_be_named_either_way(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     shutil.copytree(DATA / "paper", folder)
 

@@ -1,15 +1,25 @@
 """The parsers of all commands: quick to make, with a help text for each command."""
 
 import argparse
+import logging
+import re
 import subprocess
 import sys
+from logging.handlers import QueueHandler
+from pathlib import Path
+from queue import Queue
 
 import pytest
 
+import skillmix
 from skillmix.commands import ORDER, main, parser_of_all
+from skillmix.commands.run import IN_BATCHES
 from skillmix.commands.shared import COMMANDS
 
 HEAVY = "torch transformers gguf aiohttp jinja2 matplotlib numpy peft pyarrow pydantic rich yaml"
+PAGE = Path(__file__).parents[2] / "docs/commands.md"
+SET_BY_PROGRAMS = {"LOCAL_RANK", "RANK", "WORLD_SIZE", "GOMP_SPINCOUNT", "OMP_NUM_THREADS", "ONEDNN_MAX_CPU_ISA"}
+"""Variables that torchrun sets, and those that skillmix sets for libraries."""
 WITHOUT_JSON = {"completion", "export", "init", "import-inspect", "import-texts", "import-reference", "merge", "schema"}
 
 
@@ -51,6 +61,34 @@ def test_every_argument_of_every_command_has_a_help_text() -> None:
 
     assert without == []
     assert set(ORDER) == set(COMMANDS), "each command has its place in the list of all"
+
+
+def test_the_page_on_commands_names_every_environment_variable_and_exit_status() -> None:
+    root = Path(skillmix.__file__).parent
+    source = "\n".join(file.read_text(encoding="utf-8") for file in root.rglob("*.py"))
+    read = set(re.findall(r"""environ(?:\.get)?[\[(]\s*"([A-Z_]+)\"""", source))
+    read |= set(re.findall(r"""(?:key|address_variable)="([A-Z_]+)\"""", source))
+    page = PAGE.read_text(encoding="utf-8").partition("## ")[0]
+    named = set(re.findall(r"`([A-Z_]{4,})`", page))
+
+    assert {name for name in named if name.startswith("SKILLMIX_")} <= read, "the page names a variable without effect"
+    assert read - named - SET_BY_PROGRAMS == set()
+    assert [status in page for status in ("| 0 |", "| 1 |", "| 2 |", f"| {IN_BATCHES} |", "| 128 + n |")] == [True] * 5
+
+
+def test_messages_go_to_the_logger_skillmix(in_folder: Path) -> None:
+    records = Queue[logging.LogRecord]()
+    handler = QueueHandler(records)
+    logging.getLogger("skillmix").addHandler(handler)
+    try:
+        main(["init", "evaluate"])
+        main(["init", "data", "--quiet"])
+    finally:
+        logging.getLogger("skillmix").removeHandler(handler)
+
+    assert records.qsize() == 1, "--quiet leaves out messages of level INFO"
+    record = records.get()
+    assert record.levelname == "INFO" and record.getMessage().startswith("next: read the file")
 
 
 def test_every_command_has_json_but_those_that_only_write_files() -> None:

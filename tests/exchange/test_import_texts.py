@@ -62,7 +62,7 @@ def test_a_changed_text_is_refused_not_overwritten(in_folder: Path) -> None:
         import_texts(write(in_folder, line(text="Changed.")), "mine", catalog="paper")
 
 
-def test_another_catalogue_is_another_run(in_folder: Path) -> None:
+def test_another_catalog_is_another_run(in_folder: Path) -> None:
     import_texts(write(in_folder, line()), "mine", catalog="paper")
     (in_folder / "runs/mine/experiment.yaml").write_text("name: other\n", encoding="utf-8")
 

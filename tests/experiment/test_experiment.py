@@ -213,7 +213,7 @@ def test_faults_of_every_kind_come_at_once_in_our_words() -> None:
         "llamacpp, local, bundled, new, scripted, composer, rules.",
         "steps.eval: there is no student 'stong'. Did you mean \"strong\"?",
         "steps.eval: there is no grader 'juge'. Did you mean \"judge\"?",
-        "catalog: There is no catalogue 'papr'. Did you mean \"paper\"? Shipped: figures, paper, safety, verifiable. "
+        "catalog: There is no catalog 'papr'. Did you mean \"paper\"? Shipped: figures, paper, safety, verifiable. "
         "Or give a folder with skills.yaml, topics.yaml and partitions.yaml.",
         "prompts: There is no prompt set 'standart'. Did you mean \"standard\"? Shipped: "
         + ", ".join(shipped_prompt_sets())
@@ -272,7 +272,7 @@ def test_yaml_that_makes_objects_is_refused() -> None:
         with_changes(CHANGED_DOCUMENT, ["seed=!!python/object/apply:os.system [ls]"])
 
 
-def test_a_step_without_skills_needs_a_catalogue_of_probes(tmp_path: Path) -> None:
+def test_a_step_without_skills_needs_a_catalog_of_probes(tmp_path: Path) -> None:
     step = {"name": "eval", "stage": "evaluate", "students": ["s"], "graders": ["g"], "k": [1, 0]}
     document = {
         "name": "plain",

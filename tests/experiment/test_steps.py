@@ -173,11 +173,11 @@ def test_a_dataset_step_that_makes_no_sense_is_refused(step: dict[str, Any], fau
         experiment_of(document, source="test")
 
 
-def test_the_first_combination_comes_from_the_catalogue_of_its_step() -> None:
+def test_the_first_combination_comes_from_the_catalog_of_its_step() -> None:
     step = {"stage": "generate", "students": ["base"], "settings": ["all"], "combinations": 2}
     experiment = experiment_of(
         {
-            "name": "two-catalogues",
+            "name": "two-catalogs",
             "catalog": "paper",
             "students": {"base": {"model": "scripted:student"}},
             "steps": [
@@ -195,11 +195,11 @@ def test_the_first_combination_comes_from_the_catalogue_of_its_step() -> None:
     assert {*found[1].skills} <= {skill.name for skill in load_catalog("safety").skills}
 
 
-def test_a_catalogue_that_was_not_loaded_is_refused_with_the_nearest_name() -> None:
+def test_a_catalog_that_was_not_loaded_is_refused_with_the_nearest_name() -> None:
     joined = load_catalog("paper", "safety")
 
     assert (joined.member(None).name, joined.member("safety").name) == ("paper", "safety")
-    with pytest.raises(UserError, match="No catalogue 'safty' beside 'paper'") as refused:
+    with pytest.raises(UserError, match="No catalog 'safty' beside 'paper'") as refused:
         joined.member("safty")
     assert 'Did you mean "safety"?' in str(refused.value.hint)
     with pytest.raises(UserError):

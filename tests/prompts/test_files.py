@@ -156,7 +156,7 @@ def test_a_misspelled_file_of_a_prompt_set_gets_the_nearest_name(tmp_path: Path)
     assert '"generate-1.txt"' in (caught.value.hint or "")
 
 
-def test_a_turn_before_the_first_shows_the_catalogues_examples(tmp_path: Path) -> None:
+def test_a_turn_before_the_first_shows_the_catalogs_examples(tmp_path: Path) -> None:
     files = {
         "generate-0.txt": "Show {skills}.",
         "generate-1.txt": "Now about {topic}.",

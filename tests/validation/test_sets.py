@@ -61,7 +61,7 @@ def test_all_faults_of_all_files_are_one_error(tmp_path: Path) -> None:
         load_set(str(tmp_path), CATALOG)
 
     for words in (
-        "a.yaml, entry 1: skill: No skill named 'metaphr' in catalogue 'paper'. Did you mean \"metaphor\"?",
+        "a.yaml, entry 1: skill: No skill named 'metaphr' in catalog 'paper'. Did you mean \"metaphor\"?",
         "a.yaml, entry 1: label: 'perhaps' is not one of shows, near",
         'a.yaml, entry 1: lable: there is no such key. Did you mean "label"?',
         "a.yaml, entry 2: 'text' has no keys and values",

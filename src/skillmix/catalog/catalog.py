@@ -86,7 +86,7 @@ class Frames:
 
 @dataclass(frozen=True)
 class Grammar:
-    """The slot grammar of a catalogue."""
+    """The slot grammar of a catalog."""
 
     plain: tuple[str, ...]
     """Clauses without a figure."""
@@ -131,13 +131,13 @@ _remembered: Final[dict[str, tuple[Figure, ...]]] = {}
 
 
 def remember_figures(catalog: str, figures: tuple[Figure, ...]) -> None:
-    """Make the figures of a loaded catalogue known to `checker_of`; a worker process gets them with its catalogue."""
+    """Make the figures of a loaded catalog known to `checker_of`; a worker process gets them with its catalog."""
     if figures:
         _remembered[catalog] = figures
 
 
 def remembered_figures() -> tuple[Figure, ...]:
-    """The figures of the catalogues that this process has loaded."""
+    """The figures of the catalogs that this process has loaded."""
     return tuple(figure for figures in _remembered.values() for figure in figures)
 
 
@@ -180,7 +180,7 @@ def cells_by_group(parts: Mapping[str, _Cell], seed: int) -> dict[str, tuple[str
     words_left = {cell[1] for cell in parts.values()} - new_words
     if not all(groups.values()) or {f for f, _ in train} != figures_left or {w for _, w in train} != words_left:
         raise UserError(
-            f"The figures and words of this catalogue have no partition nested:{seed}.",
+            f"The figures and words of this catalog have no partition nested:{seed}.",
             hint="At least three figures must share the same words, four or more, and no other figures less than two.",
         )
     return {name: tuple(skills) for name, skills in groups.items()}
@@ -355,7 +355,7 @@ class Catalog:
             return self.members.get(name, self)
         known = [str(member) for member in self.members if member is not None]
         hint = name_hint(name, known, otherwise=f"Known: {', '.join(known) or 'that of the experiment alone'}.")
-        raise UserError(f"No catalogue {name!r} beside {self.name!r}.", hint=hint)
+        raise UserError(f"No catalog {name!r} beside {self.name!r}.", hint=hint)
 
     @cached_property
     def not_combined(self) -> frozenset[frozenset[str]]:
@@ -409,7 +409,7 @@ class Catalog:
         if len(matches) == 1:
             return matches[0]
         raise UserError(
-            f"No skill named {name!r} in catalogue {self.name!r}."
+            f"No skill named {name!r} in catalog {self.name!r}."
             if not matches
             else f"{name!r} is the short form of {len(matches)} skills.",
             hint=name_hint(name, [s.name for s in (matches or self.skills)], otherwise=self._lists_them),
@@ -418,9 +418,7 @@ class Catalog:
     def require_skills(self, names: Iterable[str]) -> list[Skill]:
         """The skills with these names; one error reports all names that no skill has."""
         names = list(names)
-        refuse(
-            f"Catalogue {self.name!r}", errors_of(partial(self.skill, name) for name in names), hint=self._lists_them
-        )
+        refuse(f"Catalog {self.name!r}", errors_of(partial(self.skill, name) for name in names), hint=self._lists_them)
         return [self.skill(name) for name in names]
 
     @property
@@ -433,7 +431,7 @@ class Catalog:
             if fold_name(topic) == fold_name(name):
                 return topic
         raise UserError(
-            f"No topic named {name!r} in catalogue {self.name!r}.",
+            f"No topic named {name!r} in catalog {self.name!r}.",
             hint=name_hint(name, self.topics, otherwise=self._lists_them),
         )
 
@@ -448,7 +446,7 @@ class Catalog:
             return self._partitions.setdefault(wanted, made)
         known = [p.name for p in self.partitions] + [f"{kind}:SEED" for kind in _COMPUTED]
         raise UserError(
-            f"No partition named {wanted!r} in catalogue {self.name!r}.",
+            f"No partition named {wanted!r} in catalog {self.name!r}.",
             hint=name_hint(wanted, known, otherwise=f"Known: {', '.join(known)}."),
         )
 
@@ -508,7 +506,7 @@ def _nested(catalog: Catalog, seed: int) -> Partition:
     without = [skill.name for skill in catalog.skills if not (skill.figure and skill.word)]
     if without:
         raise UserError(
-            f"nested:{seed} needs skills with a figure and a word; {len(without)} skills of catalogue {catalog.name!r} "
+            f"nested:{seed} needs skills with a figure and a word; {len(without)} skills of catalog {catalog.name!r} "
             f"have none, such as {without[0]!r}.",
             hint="Choose another partition, or give every skill a figure and a word.",
         )

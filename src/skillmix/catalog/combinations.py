@@ -1,7 +1,7 @@
 """Draw combinations of k skills and a topic, by hash and without replacement, the same on every machine.
 
 Draws for evaluations and draws for training data are disjoint. The first fifth of every evaluation draw belongs to
-evaluations, and a training draw skips it: `training_draw` names the evaluation draws of the same catalogue and seed.
+evaluations, and a training draw skips it: `training_draw` names the evaluation draws of the same catalog and seed.
 """
 
 from bisect import bisect_right

@@ -245,7 +245,7 @@ def load_catalog(name: str, *others: str) -> Catalog:
     folder = shipped if is_shipped else Path(name)
     if not folder.is_dir():
         raise UserError(
-            f"There is no catalogue {name!r}.",
+            f"There is no catalog {name!r}.",
             hint=name_hint(
                 name,
                 shipped_catalogs(),
@@ -276,7 +276,7 @@ def _joined(first: Catalog, others: Mapping[str, Catalog]) -> Catalog:
             faults.append(f"{name}: its checkers.py, or its rule for woven texts, is not that of {first.name}")
         words |= other.vocabulary
     if faults:
-        raise faults_error(f"A run with {first.name}", faults, hint="Use a run of its own for such a catalogue.")
+        raise faults_error(f"A run with {first.name}", faults, hint="Use a run of its own for such a catalog.")
     both = (first, *others.values())
     return replace(
         first,
@@ -335,7 +335,7 @@ def _build(name: str, folder: Path) -> Catalog:
     elif skills and topics and partitions:
         faults += _partition_faults(partitions, skills, topics)
     if faults or not skills or not topics or not partitions:
-        raise faults_error(f"Catalogue {folder}", faults, hint="Correct the files; nothing was loaded.")
+        raise faults_error(f"Catalog {folder}", faults, hint="Correct the files; nothing was loaded.")
     made = tuple(
         Figure(figure, tuple(entry.patterns), tuple((s.word or "", s.name) for s in skills if s.figure == figure))
         for figure, entry in figures.figures.items()

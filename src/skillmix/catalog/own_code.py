@@ -1,8 +1,8 @@
-"""The `checkers.py` of a catalogue's own folder: read as text always, run only where the user trusts it.
+"""The `checkers.py` of a catalog's own folder: read as text always, run only where the user trusts it.
 
-This module runs nothing. A catalogue carries the text and the hash of its code, and whether the user trusts the code:
-`--trust-code` on the command line, or `trusting_code` in Python, at the moment when the catalogue is loaded.
-`checkers/registry.py` runs the code of trusted catalogues; `runs/verdicts.py` refuses to grade without it.
+This module runs nothing. A catalog carries the text and the hash of its code, and whether the user trusts the code:
+`--trust-code` on the command line, or `trusting_code` in Python, at the moment when the catalog is loaded.
+`checkers/registry.py` runs the code of trusted catalogs; `runs/verdicts.py` refuses to grade without it.
 """
 
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ CODE_FILE: Final = "checkers.py"
 
 @dataclass(frozen=True, slots=True)
 class OwnCode:
-    """The code in a catalogue's folder."""
+    """The code in a catalog's folder."""
 
     path: str
     source: str
     skills: tuple[str, ...]
-    """The names of the catalogue's skills, which the code may check."""
+    """The names of the catalog's skills, which the code may check."""
     is_trusted: bool
 
     @property
@@ -48,7 +48,7 @@ _trusted: Trust = Trust()
 
 @contextmanager
 def trusting_code(is_given: bool = True) -> Iterator[None]:
-    """Trust the `checkers.py` of catalogues that are loaded inside this block."""
+    """Trust the `checkers.py` of catalogs that are loaded inside this block."""
     before = _trusted.is_given
     if not before:
         _trusted.codes.clear()  # at the start and not at the end: what was loaded inside may be used after the block
@@ -73,7 +73,7 @@ def trusting_as(trust: Trust) -> Iterator[None]:
 
 
 def own_code_of(folder: Path, skills: tuple[str, ...]) -> OwnCode | None:
-    """The code of a catalogue's folder; None if the folder has none."""
+    """The code of a catalog's folder; None if the folder has none."""
     from skillmix.files import read_text  # the command line imports this module, and YAML takes time
 
     file = folder / CODE_FILE
@@ -85,7 +85,7 @@ def own_code_of(folder: Path, skills: tuple[str, ...]) -> OwnCode | None:
 
 
 def remember_trusted(code: OwnCode | None) -> None:
-    """Add trusted code to that of this process; a worker process gets it with its catalogue."""
+    """Add trusted code to that of this process; a worker process gets it with its catalog."""
     if code is not None and code.is_trusted:
         _trusted.codes[code.path] = code
 
@@ -96,9 +96,9 @@ def trusted_codes() -> tuple[OwnCode, ...]:
 
 
 def require_trust(code: OwnCode | None) -> None:
-    """Refuse to grade with a catalogue whose code is not trusted: other checkers would decide otherwise."""
+    """Refuse to grade with a catalog whose code is not trusted: other checkers would decide otherwise."""
     if code is not None and not code.is_trusted:
         raise UserError(
-            f"The catalogue has code of its own, {code.path}, and nothing says that you trust it.",
+            f"The catalog has code of its own, {code.path}, and nothing says that you trust it.",
             hint="Read the file. If you trust it, give --trust-code: skillmix then runs it as you.",
         )

@@ -73,7 +73,7 @@ def skillmix(  # noqa: PLR0913  # the arguments are the options of -T
 
     Args:
         k: Number of skills that a text must show.
-        catalog: A catalogue of skills and topics by name, or a folder.
+        catalog: A catalog of skills and topics by name, or a folder.
         setting: Draw from the train skills, the held-out skills or all of them.
         combinations: Number of combinations of k skills and a topic.
         generations: Texts for each combination; they are Inspect's epochs.

@@ -150,9 +150,7 @@ def refuse_plain(settings: InspectTaskSettings, catalog: Catalog, *, has_outcome
             hint="Use skillmix run for outcomes.",
         )
     if settings.k < 1:
-        raise UserError(
-            f"k = {settings.k} asks for no skills of catalogue {catalog.name!r}.", hint="Use k = 1 or more."
-        )
+        raise UserError(f"k = {settings.k} asks for no skills of catalog {catalog.name!r}.", hint="Use k = 1 or more.")
 
 
 _STUDENT: Final = AskedBy("student", "student", dict(STUDENT_DECODING))

@@ -286,9 +286,9 @@ class Experiment(Section):
     seed: int = 0
     """Seed of the draws and of every call."""
     catalog: str = "paper"
-    """A shipped catalogue or a folder."""
+    """A shipped catalog or a folder."""
     partition: str | None = None
-    """Split of the catalogue into train and held-out skills; the default is the catalogue's own."""
+    """Split of the catalog into train and held-out skills; the default is the catalog's own."""
     prompts: str = "standard"
     """A shipped prompt set or a folder."""
     exclude: SkillNames = []

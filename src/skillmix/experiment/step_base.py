@@ -300,9 +300,9 @@ class DrawingStep(Step):
     """A step that draws combinations, from a catalog and a partition that it may name itself."""
 
     catalog: str | None = None
-    """Catalogue to draw from; by default the experiment's."""
+    """Catalog to draw from; by default the experiment's."""
     partition: str | None = None
-    """Partition to draw from; by default the experiment's, or the default of the step's own catalogue."""
+    """Partition to draw from; by default the experiment's, or the default of the step's own catalog."""
 
 
 def student_name(reference: str) -> str:

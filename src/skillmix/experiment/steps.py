@@ -83,7 +83,7 @@ class AnnotateStep(Step):
     n: Positive | None = None
     """Texts for each rater; the default is the number that gives `width`, or else 50."""
     width: Annotated[float, Field(ge=NARROWEST, lt=1)] | None = None
-    """Width of the 95 % interval of agreement between a rater and a grader."""
+    """Width of the 95% interval of agreement between a rater and a grader."""
     agreement: Share = 0.5
     """Agreement to expect for `width`."""
     overlap: Share = 0.3
