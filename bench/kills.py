@@ -19,9 +19,9 @@ import urllib.request
 from pathlib import Path
 
 from aiohttp import web
+from tests.models.reading_model import ReadingModel
 
 from skillmix.calls import Decoding, GenerateKey, Message, Reply, Request
-from skillmix.models.scripted import ScriptedModel
 from skillmix.models.specs import parse_spec
 
 AT_ONCE = 32
@@ -29,8 +29,8 @@ AT_ONCE = 32
 
 def serve(port_file: str) -> None:
     """The server."""
-    student = ScriptedModel(parse_spec("scripted:student?skill=0.7"))
-    grader = ScriptedModel(parse_spec("scripted:grader?noise=0.1&unreadable=0.05"))
+    student = ReadingModel(parse_spec("scripted:student?skill=0.7"))
+    grader = ReadingModel(parse_spec("scripted:grader?noise=0.1&unreadable=0.05"))
     asked: dict[str, int] = {}
 
     async def answer(request: web.Request) -> web.Response:

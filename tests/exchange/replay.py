@@ -18,9 +18,10 @@ from skillmix.api import run as run_experiment
 from skillmix.calls import GradeKey, Outcome, Reply, Subject
 from skillmix.catalog.files import load_catalog
 from skillmix.checkers.template_student import TemplateStudent
-from skillmix.models.scripted import Chance, ScriptedModel, code
+from skillmix.models.scripted import Chance, code
 from skillmix.runs.run import Run
 from skillmix.runs.verdicts import judge_of
+from tests.models.reading_model import ReadingModel
 
 LOGS = Path(__file__).parent / "logs"
 CASES: Mapping[str, dict[str, Any]] = {
@@ -51,7 +52,7 @@ def _template_student() -> TemplateStudent:
     return TemplateStudent(catalog.templates, judge_of(catalog))
 
 
-class Writer(ScriptedModel):
+class Writer(ReadingModel):
     """A scripted model whose texts about checkable skills often show them, and differ from each other."""
 
     def _write(self, task: Subject, chance: Chance) -> str:

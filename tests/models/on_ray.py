@@ -23,9 +23,9 @@ from aiohttp import web
 
 from skillmix.calls import Decoding, GenerateKey, Message, Reply, Request
 from skillmix.commands import main as command
-from skillmix.models.scripted import ScriptedModel
 from skillmix.models.specs import parse_spec
 from skillmix.runs.run import open_run
+from tests.models.reading_model import ReadingModel
 from tests.models.stub import Stub, chat, serving
 from tests.report.cases import SkilledWriter
 
@@ -34,8 +34,8 @@ needs_ray = pytest.mark.skipif(
 )
 ROOT: Final = Path(__file__).parents[2]
 MODELS: Final = {
-    "student": ScriptedModel(parse_spec("scripted:student?skill=0.7")),
-    "grader": ScriptedModel(parse_spec("scripted:grader?noise=0.1")),
+    "student": ReadingModel(parse_spec("scripted:student?skill=0.7")),
+    "grader": ReadingModel(parse_spec("scripted:grader?noise=0.1")),
     "skilled": SkilledWriter(parse_spec("scripted:student?skill=0.9")),
 }
 PATIENCE_S: Final = 240.0

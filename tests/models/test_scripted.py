@@ -14,18 +14,18 @@ from skillmix.commands import main
 from skillmix.errors import UserError
 from skillmix.grading.answers import count_sentences, extract_answer, names_skill
 from skillmix.grading.reader import read_grades
-from skillmix.models.scripted import ScriptedModel
 from skillmix.models.specs import check_spec, parse_spec
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.prompts.rubric import rubric_of
 from skillmix.scores.scoring import run_scores
 from skillmix.steps.run import run_experiment
+from tests.models.reading_model import ReadingModel
 
 CATALOG, PROMPTS = load_catalog("paper"), load_prompts("standard")
 
 
-def model(spec: str) -> ScriptedModel:
-    return ScriptedModel(parse_spec(spec))
+def model(spec: str) -> ReadingModel:
+    return ReadingModel(parse_spec(spec))
 
 
 def asked(seed: int, *prompts: str) -> Request:

@@ -15,9 +15,9 @@ from skillmix.checkers.judge import Judge
 from skillmix.checkers.sense import prompt_texts
 from skillmix.commands import main
 from skillmix.grading.answers import count_sentences
-from skillmix.models.scripted import ScriptedModel
 from skillmix.report import contents
 from skillmix.report.write import ReportOptions, WrittenReport, report
+from tests.models.reading_model import ReadingModel
 from tests.report.expected_scores import Case
 from tests.report.second_run import SecondRun
 from tests.report.second_way import LIMIT, Points
@@ -95,7 +95,7 @@ def trained_experiment(model: Path) -> dict[str, Any]:
     }
 
 
-class SkilledWriter(ScriptedModel):
+class SkilledWriter(ReadingModel):
     """Writes for each skill a sentence that shows it, one that just misses it, or its example with a word changed."""
 
     sentences: ClassVar[dict[str, dict[str, list[str]]]] = yaml.safe_load(

@@ -4,8 +4,7 @@ The student writes a code word for each skill that it shows, and the grader look
 request's seed alone, or from its key if it has no seed, so a call gets the same reply whatever other calls are made. A
 script ignores system texts and extra fields. The spec sets the rates: `scripted:student?skill=0.8`.
 
-Skills, topic and criteria come from the request's subject, so every prompt set works. Behind a server only the messages
-are known; the model then finds skills and topic in the wording of the shipped prompts, and refuses other prompts.
+Skills, topic and criteria come from the request's subject, so every prompt set works.
 """
 
 import re
@@ -16,24 +15,13 @@ from typing import Any, Final, Literal
 from urllib.parse import parse_qsl
 
 from skillmix.calls import CallProblem, Limits, Outcome, Reply, Request, Subject
-from skillmix.catalog.catalog import RESERVED_NAMES, fold_name
+from skillmix.catalog.catalog import fold_name
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
 from skillmix.hashing import digest
 from skillmix.models.specs import ModelOptions, ModelSpec
 from skillmix.prompts.rubric import OUTCOMES, TextOutcome, sentence_limit
 from skillmix.render import did_you_mean, name_hint
-
-_DEFINITION = re.compile(r"^(?:- |\*\*)(?P<name>[^\n]+?)(?:\*\*)?: ", re.MULTILINE)
-_CRITERION = re.compile(r"^- (?P<phrase>[^\n:]+)$", re.MULTILINE)
-_TOPIC = re.compile(r"(?:about (?:this topic: |the topic \")|^Topic: )(?P<topic>[^\n\"]+)", re.MULTILINE)
-_IN_A_LINE = re.compile(r"example of (?P<names>[^\n]+?), this time about (?P<topic>[^\n]+?), at most ")
-"""How the prompt set `worked` names skills and topic."""
-_ITEMS = re.compile(r"(?:[^\n]+; )?topic: (?P<topic>[^\n;]+)(?:; [^\n]+)?")
-"""The whole prompt of the set `brief`: names and the topic in any order."""
-_BETWEEN: Final = "=========="
-"""The line before and after the text in the shipped prompts for graders."""
-
 
 Kind = Literal["student", "grader"]
 KINDS: Final[dict[str, Kind]] = {"student": "student", "grader": "grader"}
@@ -111,13 +99,9 @@ class ScriptedModel:
         chance = Chance(str(request.key) if request.seed is None else request.seed)
         if chance.falls("refusal", self._rates.refusal):
             return CallProblem("final", "refusal")
-        task = request.subject or (_writing if self._kind == "student" else _grading)(request)
+        task = request.subject
         if task is None or (self._kind == "grader" and not task.criteria):
-            return CallProblem(
-                "fatal",
-                "a scripted model cannot read this prompt",
-                "It can read the shipped prompt sets only. With other prompts, use it without a server.",
-            )
+            return CallProblem("fatal", "a scripted model cannot read prompts", "It needs the task of a request.")
         text = self._write(task, chance) if self._kind == "student" else self._grade(task, request, chance)
         words = sum(len(message.content.split()) for message in request.messages)
         finish = "length" if chance.falls("cut", self._rates.cut) else "stop"
@@ -178,39 +162,6 @@ class ScriptedModel:
         is_noisy = chance.falls(f"noise {index}", self._rates.noise)
         is_wrong = chance.falls(f"wrong {index}", self._rates.miss if met else self._rates.invent)
         return met != (is_noisy != is_wrong)
-
-
-def _writing(request: Request) -> Subject | None:
-    """A student's task, read from a shipped prompt; None for any other prompt."""
-    prompts = [m.content for m in request.messages if m.role == "user"]
-    items = _ITEMS.fullmatch(prompts[-1]) if prompts else None
-    if items:
-        return _subject([item for item in items[0].split("; ") if not item.startswith("topic: ")], items)
-    # The last match counts, because worked examples come before the task itself.
-    patterns = (_DEFINITION, _IN_A_LINE)
-    first = next((prompt for prompt in reversed(prompts) if any(p.search(prompt) for p in patterns)), "")
-    in_a_line = _IN_A_LINE.search(first)
-    names = in_a_line["names"].split("; ") if in_a_line else [match["name"] for match in _DEFINITION.finditer(first)]
-    return _subject(names, in_a_line or _TOPIC.search(first))
-
-
-def _grading(request: Request) -> Subject | None:
-    """A grader's task, read from a shipped prompt; None for any other prompt."""
-    prompt = request.messages[-1].content
-    names = [match["name"] for match in _DEFINITION.finditer(prompt)]
-    phrases = [match["phrase"] for match in _CRITERION.finditer(prompt)]
-    before, _, rest = prompt.partition(f"{_BETWEEN}\n")
-    answer, end, _ = rest.partition(f"\n{_BETWEEN}")
-    subject = _subject(names, _TOPIC.search(before))
-    if len(phrases) == len(OUTCOMES) and end:
-        return Subject(subject.combination if subject else Combination("", (), ""), tuple(phrases), answer)
-    if subject is None or not end or len(phrases) != len(names) + len(RESERVED_NAMES):
-        return None
-    return Subject(subject.combination, tuple(phrases), answer)
-
-
-def _subject(names: list[str], topic: re.Match[str] | None) -> Subject | None:
-    return Subject(Combination("", tuple(names), topic["topic"])) if names and topic else None
 
 
 _NONSENSE: Final = "zzz"
