@@ -15,9 +15,9 @@ from skillmix.grading.points import Points, outcome_of, possible_outcomes
 from skillmix.models.lineage import Lineage
 from skillmix.prompts.rubric import OUTCOMES, TextOutcome
 from skillmix.runs.run import Run, opened
-from skillmix.runs.students import has_settings, student_lineages
+from skillmix.runs.students import has_settings
 from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.scoring import base_of, cell_facts, comparable_students, families, scored_cells
+from skillmix.scores.scoring import base_of, cell_facts, comparable_students, families, lineages_in, scored_cells
 from skillmix.scores.statistics.differences import holm, paired_difference
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS, mean_interval, wilson_interval
 
@@ -93,7 +93,11 @@ def outcome_share(texts_by_combination: Sequence[Sequence[Points | None]], outco
     """The share of an outcome from the points of texts, grouped by combination; None where a text is missing."""
     complete = [outcomes for texts in texts_by_combination if (outcomes := _decided(texts))]
     shares = [fmean(o == outcome for o in outcomes) for outcomes in complete]
-    low, high = _interval(shares, is_single=all(len(outcomes) == 1 for outcomes in complete))
+    # Wilson's interval if each combination has one text, otherwise a bootstrap over combinations.
+    is_single = all(len(outcomes) == 1 for outcomes in complete)
+    low, high = (None, None)
+    if shares and (is_single or len(shares) >= FEWEST_COMBINATIONS):
+        low, high = wilson_interval(fmean(shares), len(shares)) if is_single else mean_interval(shares)
     possible = [
         [(OUTCOMES if points is None else possible_outcomes(points)) for points in texts]
         for texts in texts_by_combination
@@ -116,13 +120,6 @@ def _decided(texts: Sequence[Points | None]) -> list[TextOutcome]:
     """The outcomes of the texts of a combination; empty if one of them has none."""
     outcomes = [outcome for points in texts if points is not None and (outcome := outcome_of(points))]
     return outcomes if len(outcomes) == len(texts) else []
-
-
-def _interval(shares: Sequence[float], *, is_single: bool) -> tuple[float | None, float | None]:
-    """Wilson's interval if each combination has one text, otherwise a bootstrap over combinations."""
-    if not shares or (not is_single and len(shares) < FEWEST_COMBINATIONS):
-        return None, None
-    return wilson_interval(fmean(shares), len(shares)) if is_single else mean_interval(shares)
 
 
 def outcome_cells(cells: Mapping[CellKey, Cell], controls: Mapping[str, str]) -> Iterator[OutcomeCell]:
@@ -154,13 +151,11 @@ def run_outcome_cells(run: Run | str) -> list[OutcomeCell]:
 def run_outcomes(run: Run | str) -> list[OutcomeScore]:
     """The share of every outcome by student, grader, setting, k, and probes or controls."""
     run = opened(run)
-    return [outcome_score(cell, outcome, run) for cell in run_outcome_cells(run) for outcome in OUTCOMES]
-
-
-def outcome_score(cell: OutcomeCell, outcome: TextOutcome, run: Run) -> OutcomeScore:
-    """The share of one outcome in a cell, with what its run says of itself."""
-    facts = cell_facts(cell.key, run)
-    return OutcomeScore(**facts, topics=cell.topics, outcome=outcome, **asdict(cell.share(outcome)))
+    return [
+        OutcomeScore(**cell_facts(cell.key, run), topics=cell.topics, outcome=outcome, **asdict(cell.share(outcome)))
+        for cell in run_outcome_cells(run)
+        for outcome in OUTCOMES
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,67 +186,41 @@ def run_outcome_changes(run: Run | str) -> list[OutcomeChange]:
     """What changed in a run: tuned students against their bases, or else each student against the first one."""
     run = opened(run)
     cells = run_outcome_cells(run)
-    students = list(dict.fromkeys(cell.key.student for cell in cells))
-    lineages = run.remember("lineages", lambda: student_lineages(run, run.known_experiment, students, {}))
-    return outcome_changes(run, cells, lineages)
+    return outcome_changes(run, cells, lineages_in(run, (cell.key for cell in cells)))
 
 
 def outcome_changes(run: Run, cells: Sequence[OutcomeCell], lineages: Mapping[str, Lineage]) -> list[OutcomeChange]:
     """The same from cells and lineages that are read already."""
     students = list(dict.fromkeys(cell.key.student for cell in cells))
-    by_key = {(cell.key, cell.topics): cell for cell in cells}
-    changes: list[OutcomeChange] = []
-    for student, base, is_tuned in _pairs(run, students, lineages):
-        changes += _corrected(list(_rows(student, base, by_key, is_tuned=is_tuned)))
-    return changes
-
-
-def _corrected(rows: Sequence[OutcomeChange]) -> list[OutcomeChange]:
-    """Correct p over the k, settings and graders of each outcome; the outcomes of a text decide each other."""
-    families: dict[tuple[Topics, TextOutcome], list[OutcomeChange]] = {}
-    for row in rows:
-        families.setdefault((row.topics, row.outcome), []).append(row)
-    corrected = {key: iter(holm([row.p for row in family])) for key, family in families.items()}
-    return [replace(row, p_corrected=next(corrected[row.topics, row.outcome])) for row in rows]
-
-
-def _pairs(run: Run, students: Sequence[str], lineages: Mapping[str, Lineage]) -> list[tuple[str, str, bool]]:
     known = [name for name in students if has_settings(run, name)]
-    comparable = comparable_students(run, run.known_experiment, known, lineages)
-    tuned = [
-        (member.student, base.student, True)
-        for family in families(comparable).values()
+    families_of_run = families(comparable_students(run, run.known_experiment, known, lineages)).values()
+    pairs = [
+        (member.student, base.student)
+        for family in families_of_run
         if (base := base_of(family)) is not None
         for member in family
         if member.lineage is not None
     ]
-    return tuned or [(student, students[0], False) for student in students[1:]]
-
-
-def _rows(
-    student: str, base: str, cells: Mapping[tuple[CellKey, Topics], OutcomeCell], *, is_tuned: bool
-) -> Iterator[OutcomeChange]:
-    for cell in cells.values():
-        before = cells.get((cell.key._replace(student=base), cell.topics))
-        if cell.key.student != student or before is None:
-            continue
-        for outcome in OUTCOMES:
-            found = paired_difference(before.by_combination(outcome), cell.by_combination(outcome))
-            if found is not None:
-                yield OutcomeChange(
-                    run=cell.key.run,
-                    student=student,
-                    base=base,
-                    is_tuned=is_tuned,
-                    grader=cell.key.grader,
-                    setting=cell.key.setting,
-                    k=cell.key.k,
-                    topics=cell.topics,
-                    outcome=outcome,
-                    difference=found.mean,
-                    low=found.low,
-                    high=found.high,
-                    p=found.p,
-                    p_corrected=found.p,
-                    combinations=found.combinations,
-                )
+    is_tuned = bool(pairs)
+    by_key = {(cell.key, cell.topics): cell for cell in cells}
+    changes: list[OutcomeChange] = []
+    for student, base_name in pairs or [(student, students[0]) for student in students[1:]]:
+        rows: list[OutcomeChange] = []
+        for cell in cells:
+            before = by_key.get((cell.key._replace(student=base_name), cell.topics))
+            if cell.key.student != student or before is None:
+                continue
+            for outcome in OUTCOMES:
+                found = paired_difference(before.by_combination(outcome), cell.by_combination(outcome))
+                if found is not None:
+                    name, _, grader, setting, k = cell.key
+                    place = (name, student, base_name, is_tuned, grader, setting, k, cell.topics, outcome)
+                    difference = (found.mean, found.low, found.high, found.p, found.p, found.combinations)
+                    rows.append(OutcomeChange(*place, *difference))
+        # Correct p over the k, settings and graders of each outcome; the outcomes of a text decide each other.
+        for family in dict.fromkeys((row.topics, row.outcome) for row in rows):
+            numbers = [n for n, row in enumerate(rows) if (row.topics, row.outcome) == family]
+            for n, p in zip(numbers, holm([rows[n].p for n in numbers]), strict=True):
+                rows[n] = replace(rows[n], p_corrected=p)
+        changes += rows
+    return changes
