@@ -226,7 +226,8 @@ def _card(name: str, runs: Sequence[GradedRun], truth: str | None, wanted: str |
 NOTE: Final = (
     "Sensitivity: how often the grader gives a point that the truth gives; specificity: how often it denies one that "
     "the truth denies. The truth is what a grader is compared with, and errs as well. Intervals are of 95 %; criteria "
-    "of one combination count as one cluster. Criteria that code decides (length, named skills) are left out."
+    "of one combination count as one cluster. Criteria that code decides (length, named skills) are left out. A dash: no "
+    "labelled text can tell."
 )
 CORRECTED_NOTE: Final = (
     "Full marks of single texts, one try. Corrected by the truth: every text has a label. By own labels: the labels of "
@@ -259,11 +260,26 @@ def card_text(card: GraderCard, *, wide: bool = False) -> str:
         parts.append(markdown_table(["by", "group", "n", "grader − truth", "agreement"], rows, right=frozenset({2})))
     own = card.bias.favours_own_family
     if card.bias.rows and own.value is not None and own.low is not None and own.high is not None:
-        verdict = "within noise" if own.low <= 0 <= own.high else "it favours them"
+        verdict = "within noise" if own.low <= 0 <= own.high else "it favors them"
         verdict = "it is harder on them" if own.high < 0 else verdict
         parts.append(wrapped(f"Students of its own family against others: {_signed(own)}, {verdict}.", indent=2))
     if card.corrected:
-        parts.append(_corrected_table(card))
+        several = ["run"] if len({score.run for score in card.corrected}) > 1 else []
+        header = [*several, "student", "setting", "k", "texts", "labels", "raw", "corrected", "by"]
+        rows = [
+            [
+                *([score.run] if several else []),
+                *(score.student, score.setting, str(score.k), whole(score.texts), whole(score.labelled)),
+                *(_interval(score.raw), _interval(score.corrected)),
+                "cannot be corrected" if score.problem else str(score.method),
+            ]
+            for score in card.corrected
+        ]
+        start = len(several) + 3
+        table = panels(header, rows, names=start, right=frozenset({start - 1, start, start + 1}))
+        problems = dict.fromkeys(score.problem for score in card.corrected if score.problem)
+        why = [wrapped(f"Cannot be corrected: {problem}.", indent=2) for problem in problems]
+        parts.append("\n".join([table, *(["", *why] if why else [])]))
     return "\n\n".join(parts)
 
 
@@ -287,25 +303,6 @@ def _agreement_table(name: str, rows: Sequence[TruthAgreement], *, wide: bool) -
         [row.criterion, whole(row.units), *(_interval(getattr(row, measure)) for measure in measures)] for row in rows
     ]
     return panels(header, lines, names=2, right=frozenset({1}))
-
-
-def _corrected_table(card: GraderCard) -> str:
-    several = len({score.run for score in card.corrected}) > 1
-    header = [*(["run"] if several else []), "student", "setting", "k", "texts", "labels", "raw", "corrected", "by"]
-    rows = [
-        [
-            *([score.run] if several else []),
-            *(score.student, score.setting, str(score.k), whole(score.texts), whole(score.labelled)),
-            *(_interval(score.raw), _interval(score.corrected)),
-            "cannot be corrected" if score.problem else str(score.method),
-        ]
-        for score in card.corrected
-    ]
-    problems = dict.fromkeys(score.problem for score in card.corrected if score.problem)
-    why = [wrapped(f"Cannot be corrected: {problem}.", indent=2) for problem in problems]
-    start = 4 if several else 3
-    table = panels(header, rows, names=start, right=frozenset({start - 1, start, start + 1}))
-    return "\n".join([table, *(["", *why] if why else [])])
 
 
 def _interval(measure: Measure) -> str:

@@ -134,8 +134,8 @@ def summarise(texts_by_combination: Values, metric: str, *, format_failures: int
         value=value,
         low=low,
         high=high,
-        bound_low=_mean([max(_filled(texts, 0.0), default=0.0) for texts in texts_by_combination]),
-        bound_high=_mean([max(_filled(texts, 1.0), default=1.0) for texts in texts_by_combination]),
+        bound_low=_mean([max([v or 0.0 for v in texts], default=0.0) for texts in texts_by_combination]),
+        bound_high=_mean([max([1.0 if v is None else v for v in own], default=1.0) for own in texts_by_combination]),
         combinations=len(texts_by_combination),
         complete=len(complete),
         ungraded=sum(texts.count(None) for texts in map(list, texts_by_combination)),
@@ -148,20 +148,13 @@ def summarise(texts_by_combination: Values, metric: str, *, format_failures: int
 
 def _mean_and_interval(values: list[float], *, binary: bool) -> tuple[float | None, float | None, float | None]:
     mean = _mean(values)
-    if mean is None:
-        return None, None, None
-    if not binary and len(values) < FEWEST_COMBINATIONS:
+    if mean is None or (not binary and len(values) < FEWEST_COMBINATIONS):
         return mean, None, None
-    interval = wilson_interval(mean, len(values)) if binary else mean_interval(values)
-    return mean, interval.low, interval.high
+    return mean, *(wilson_interval(mean, len(values)) if binary else mean_interval(values))
 
 
 def _mean(values: Sequence[float]) -> float | None:
     return fmean(values) if values else None
-
-
-def _filled(texts: Sequence[float | None], filling: float) -> list[float]:
-    return [filling if score is None else score for score in texts]
 
 
 WRITTEN: Final[tuple[AnswerStatus, ...]] = ("fine", "no marker", "empty", CUT_IN_THOUGHT)

@@ -18,7 +18,7 @@ often the grader gives a point, and scores of them can be corrected.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 from typing import Final, Literal
@@ -120,14 +120,12 @@ def round_agreement(run: str, ballots: Sequence[Ballot], with_code: Collection[s
             is_code = ballot.grader in with_code and index < len(skills) and checker_of(skills[index]) is not None
             decider: Decider = "code" if is_code else "model"
             units[ballot.grader, kind_of(index, len(skills)), decider].append([vote[index] for vote in votes])
-    order = sorted(units, key=lambda key: (key[0], KINDS.index(key[1]), key[2] == "code"))
-    return [
-        RoundAgreement(run, *key, len(own), None, None)
-        if key[2] == "code"
-        else RoundAgreement(run, *key, len(own), flip_rate(own), krippendorff_alpha(own))
-        for key in order
-        for own in [units[key]]
-    ]
+    rows = []
+    for key in sorted(units, key=lambda key: (key[0], KINDS.index(key[1]), key[2] == "code")):
+        own, is_model = units[key], key[2] == "model"
+        flips, alpha = (flip_rate(own), krippendorff_alpha(own)) if is_model else (None, None)
+        rows.append(RoundAgreement(run, *key, len(own), flips, alpha))
+    return rows
 
 
 def grader_agreement(
@@ -153,20 +151,11 @@ def grader_agreement(
                     count[1] += a != b
     agreements = []
     for key in sorted(pairs, key=lambda p: (*p[:2], KINDS.index(p[2]))):
-        own = pairs[key]
-        given = [[pair[side] for pair in own] for side in (0, 1)]
-        agreements.append(
-            GraderAgreement(
-                run,
-                *key,
-                units=len(own),
-                agree=sum(a == b for a, b in own) / len(own),
-                kappa=cohen_kappa(*given),
-                alpha=krippendorff_alpha(own),
-                first_earned=sum(given[0]) / len(own),
-                second_earned=sum(given[1]) / len(own),
-            )
-        )
+        own, n = pairs[key], len(pairs[key])
+        first_given, second_given = ([pair[side] for pair in own] for side in (0, 1))
+        agree, kappa = sum(a == b for a, b in own) / n, cohen_kappa(first_given, second_given)
+        earned = sum(first_given) / n, sum(second_given) / n
+        agreements.append(GraderAgreement(run, *key, n, agree, kappa, krippendorff_alpha(own), *earned))
     worst = sorted((Disagreement(n, *c) for n, c in by_name.items()), key=lambda d: (-d.differ / d.units, d.criterion))
     return agreements, worst
 
@@ -283,25 +272,26 @@ def of_labelled_groups(units: Sequence[Unit]) -> list[Unit]:
     return [unit for unit in units if unit.item.group in groups]
 
 
-def criterion_units(items: Sequence[TextUnderGraders], grader: str, truth: str | None) -> list[Unit]:
-    """Every skill, topic and sense that the grader decided and code did not."""
-    return [
-        unit
-        for item, label, weight in _labelled(items, truth)
-        for unit in _open_units(item, item.points.get(grader, ()), label, weight)
-    ]
+def criterion_units(
+    items: Sequence[TextUnderGraders], grader: str, truth: str | None, number: int | None = None
+) -> list[Unit]:
+    """Every skill, topic and sense that the grader decided and code did not, or that one of its rounds voted on.
 
-
-def round_units(items: Sequence[TextUnderGraders], grader: str, truth: str | None) -> dict[int, list[Unit]]:
-    """The criteria as each round of the grader voted on them, by number of the round."""
-    units: dict[int, list[Unit]] = defaultdict(list)
-    for item, label, weight in _labelled(items, truth):
-        for number, vote in enumerate(item.votes.get(grader, ())):
+    A criterion that the truth leaves open in a text with a label is left out: the truth was asked and stays unknown.
+    """
+    units = []
+    for item, weight in zip(items, label_weights(items, truth), strict=True):
+        points, label = item.points.get(grader, ()), item.points[truth] if truth and item.decides(truth) else ()
+        if number is not None:
+            votes = item.votes.get(grader, ())
             # Half a point in one round alone would not earn the point.
-            points = tuple(None if value is None else value > 0.5 for value in vote or ())
-            for unit in _open_units(item, points, label, weight):
-                units[number].append(unit)
-    return dict(sorted(units.items()))
+            vote = (votes[number] if number < len(votes) else None) or ()
+            points = tuple(None if value is None else value > 0.5 for value in vote)
+        for index, given in enumerate(points[:-1]):
+            earned = label[index] if label else None
+            if given is not None and index not in item.by_code and (earned is not None or not label):
+                units.append(Unit(given, earned, item.combination, weight, item, index))
+    return units
 
 
 def full_marks_units(items: Sequence[TextUnderGraders], grader: str, truth: str | None) -> list[Unit]:
@@ -310,27 +300,10 @@ def full_marks_units(items: Sequence[TextUnderGraders], grader: str, truth: str 
     A text whose full marks the truth leaves open has no label.
     """
     return [
-        Unit(given, item.full_marks(truth) if label else None, item.combination, weight, item, None)
-        for item, label, weight in _labelled(items, truth)
+        Unit(given, item.full_marks(truth) if item.decides(truth) else None, item.combination, weight, item, None)
+        for item, weight in zip(items, label_weights(items, truth), strict=True)
         if (given := item.full_marks(grader)) is not None and not item.is_denied_by_code
     ]
-
-
-def _labelled(items: Sequence[TextUnderGraders], truth: str | None) -> Iterator[tuple[TextUnderGraders, Points, float]]:
-    """Each text with its label, which is empty if the truth decides nothing, and its weight."""
-    for item, weight in zip(items, label_weights(items, truth), strict=True):
-        yield item, item.points[truth] if truth is not None and item.decides(truth) else (), weight
-
-
-def _open_units(item: TextUnderGraders, points: Points, label: Points, weight: float) -> Iterator[Unit]:
-    """Every skill, topic and sense that is decided, and not by code.
-
-    A criterion that the truth leaves open in a text with a label is left out: it was asked for and stays unknown.
-    """
-    for index, given in enumerate(points[:-1]):
-        earned = label[index] if label else None
-        if given is not None and index not in item.by_code and (earned is not None or not label):
-            yield Unit(given, earned, item.combination, weight, item, index)
 
 
 def _grouped(units: Iterable[Unit], key: Callable[[Unit], Hashable]) -> Mapping[Hashable, list[Unit]]:
@@ -477,7 +450,10 @@ class CorrectedScore:
 
 
 def corrected_scores(items: Sequence[TextUnderGraders], grader: str, truth: str | None) -> list[CorrectedScore]:
-    """Correct the scores of each run, student, setting and k under a grader."""
+    """Correct the scores of each run, student, setting and k under a grader.
+
+    A cell is corrected in the first way that its labels, and those of its k, allow.
+    """
     decided = [item for item in items if item.full_marks(grader) is not None]
     cells: dict[tuple[str, str, str, int], list[TextUnderGraders]] = defaultdict(list)
     for item in decided:
@@ -500,60 +476,49 @@ def corrected_scores(items: Sequence[TextUnderGraders], grader: str, truth: str 
         ]
         for k in {item.k for item in decided}
     }
+
+    def counts(values: Sequence[bool], own: Sequence[TextUnderGraders]) -> Counts:
+        return effective_counts(values, [item.combination for item in own])
+
     scores = []
     for key, own in sorted(cells.items()):
+        # The texts that code leaves open, and the points of each kind that the grader gives and denies in them.
         left_open = [by_item[id(item)] for item in own if id(item) in by_item]
         of_kinds = [decisions[id(unit.item)] for unit in left_open]
-        method, corrected = _correct(own, left_open, pools.get(key[3], []), of_kinds, errors.get(key[3], []))
+        ids, pool, of_k = {id(unit.item) for unit in left_open}, pools.get(key[3], []), errors[key[3]]
+        is_open = counts([id(item) in ids for item in own], own)
+        has_label = [[unit.earned is not None for unit in left_open if unit.given == given] for given in (True, False)]
+        used = [kind for kind in range(len(KINDS)) if any(any(of_text[kind]) for of_text in of_kinds)]
+        method: Method | None
+        if all(unit.earned is not None for unit in left_open):
+            earned = {id(unit.item) for unit in left_open if unit.earned}
+            method, corrected = "truth", Corrected(wilson_measure(counts([id(item) in earned for item in own], own)))
+        elif all(sum(labels) >= min(FEWEST_LABELS, len(labels)) for labels in has_label):
+            method, corrected = "own labels", corrected_by_labels(is_open, rates_of(left_open))
+        elif not pool:
+            method, corrected = None, Corrected(UNKNOWN, NO_LABELS)
+        elif used and all(of_k[kind].is_known for kind in used):
+            chosen = [tuple((of_text[kind][0], of_text[kind][1]) for kind in used) for of_text in of_kinds]
+            clusters = [unit.item.combination for unit in left_open]
+            method = "criteria"
+            corrected = corrected_by_criteria(is_open, chosen, clusters, [of_k[kind] for kind in used])
+        else:
+            others, rates = [unit for unit in pool if id(unit.item) not in ids], rates_of(pool)
+            share = 1 - len(others) / len(pool)
+            of_pool = LabelledPool(rates_of(others).given, share, rates.if_given, rates.if_denied)
+            method, corrected = "error rates", corrected_by_error_rates(is_open, rates_of(left_open).given, of_pool)
         scores.append(
             CorrectedScore(
                 *key,
                 texts=len(own),
                 labelled=sum(unit.earned is not None for unit in left_open),
-                raw=wilson_measure(_counts([item.full_marks(grader) is True for item in own], own)),
+                raw=wilson_measure(counts([item.full_marks(grader) is True for item in own], own)),
                 corrected=corrected.share,
                 method=None if corrected.problem else method,
                 problem=corrected.problem,
             )
         )
     return scores
-
-
-def _correct(
-    items: Sequence[TextUnderGraders],
-    own: Sequence[Unit],
-    pool: Sequence[Unit],
-    decisions: Sequence[Sequence[Sequence[int]]],
-    errors: Sequence[KindErrors],
-) -> tuple[Method | None, Corrected]:
-    """Correct the score of a cell in the first way that its labels, and those of its k, allow.
-
-    `own` are its texts that code leaves open, `pool` all such texts of the same k with labels. The `decisions` on the
-    criteria of its own texts and the `errors` of all are by kind.
-    """
-    if all(unit.earned is not None for unit in own):
-        earned = {id(unit.item) for unit in own if unit.earned}
-        return "truth", Corrected(wilson_measure(_counts([id(item) in earned for item in items], items)))
-    left_open = {id(unit.item) for unit in own}
-    is_open = _counts([id(item) in left_open for item in items], items)
-    outcomes = [[unit.earned is not None for unit in own if unit.given == given] for given in (True, False)]
-    if all(sum(has_label) >= min(FEWEST_LABELS, len(has_label)) for has_label in outcomes):
-        return "own labels", corrected_by_labels(is_open, rates_of(own))
-    if not pool:
-        return None, Corrected(UNKNOWN, NO_LABELS)
-    used = [kind for kind in range(len(KINDS)) if any(any(of_text[kind]) for of_text in decisions)]
-    if used and all(errors[kind].is_known for kind in used):
-        chosen = [tuple((of_text[kind][0], of_text[kind][1]) for kind in used) for of_text in decisions]
-        clusters = [unit.item.combination for unit in own]
-        return "criteria", corrected_by_criteria(is_open, chosen, clusters, [errors[kind] for kind in used])
-    others = [unit for unit in pool if id(unit.item) not in left_open]
-    rates = rates_of(pool)
-    of_pool = LabelledPool(rates_of(others).given, 1 - len(others) / len(pool), rates.if_given, rates.if_denied)
-    return "error rates", corrected_by_error_rates(is_open, rates_of(own).given, of_pool)
-
-
-def _counts(values: Sequence[bool], items: Sequence[TextUnderGraders]) -> Counts:
-    return effective_counts(values, [item.combination for item in items])
 
 
 @dataclass(frozen=True, slots=True)
@@ -639,7 +604,9 @@ def grader_card(
     if is_human(grader):  # raters answer about samples: two of them are compared on the texts that both rated
         own = [item for item in own if item.decides(truth)]
     criteria = of_labelled_groups(criterion_units(own, grader, truth))
-    rounds = {n: of_labelled_groups(units) for n, units in round_units(own, grader, truth).items()}
+    most = max((len(item.votes.get(grader, ())) for item in own), default=0)
+    by_round = {number: criterion_units(own, grader, truth, number) for number in range(most)}
+    rounds = {number: of_labelled_groups(units) for number, units in by_round.items() if units}
     facts = facts or GraderFacts()
     by_kind = _grouped(criteria, lambda unit: unit.kind)
     by_skill = _grouped((unit for unit in criteria if unit.skill is not None), lambda unit: unit.skill)
@@ -681,5 +648,8 @@ def round_stability(items: Sequence[TextUnderGraders], grader: str) -> RoundStab
         if index not in item.by_code
         for first, second in combinations([v[index] for v in item.votes[grader] if v and v[index] is not None], 2)
     ]
-    shares = [effective_counts([value for value, _ in own], [c for _, c in own]) for own in (unreadable, flips)]
-    return RoundStability(len(unreadable), wilson_measure(shares[0]), len(flips), wilson_measure(shares[1]))
+    of_rounds, of_pairs = (
+        wilson_measure(effective_counts([value for value, _ in own], [cluster for _, cluster in own]))
+        for own in (unreadable, flips)
+    )
+    return RoundStability(len(unreadable), of_rounds, len(flips), of_pairs)

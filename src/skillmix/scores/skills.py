@@ -6,7 +6,7 @@ whole combinations.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations as subsets
 from math import prod
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skillmix.grading.answers import CUT_IN_THOUGHT, AnswerStatus
-from skillmix.grading.points import FULL_MARKS, Points
+from skillmix.grading.points import FULL_MARKS
 from skillmix.scores.cells import Cell
 from skillmix.scores.statistics.intervals import (
     FEWEST_COMBINATIONS,
@@ -50,37 +50,32 @@ class Rate:
 
 def skill_rates(cells: Iterable[Cell]) -> dict[str, Rate]:
     """Count for each skill how many of the texts that were asked for it show it; undecided points do not count."""
-    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for skills, points in _texts(cells):
-        for skill, point in zip(skills, points, strict=False):
-            if point is not None:
-                counts[skill][0] += point
-                counts[skill][1] += 1
-    return {skill: Rate(*counts[skill]) for skill in sorted(counts)}
+    return {skill: rate for (skill,), rate in _rates(cells, 1).items()}
 
 
 def pair_rates(cells: Iterable[Cell]) -> dict[tuple[str, str], Rate]:
     """Count for each pair of skills how many of the texts that were asked for both show both."""
-    counts: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
-    for skills, points in _texts(cells):
-        known = [(s, p) for s, p in zip(skills, points, strict=False) if p is not None]
-        for (a, shown_a), (b, shown_b) in subsets(sorted(known), 2):
-            counts[a, b][0] += shown_a and shown_b
-            counts[a, b][1] += 1
-    return {pair: Rate(*counts[pair]) for pair in sorted(counts)}
+    return {(first, second): rate for (first, second), rate in _rates(cells, 2).items()}
 
 
-def _texts(cells: Iterable[Cell]) -> Iterator[tuple[tuple[str, ...], Points]]:
-    """Yield every graded text once: settings can share a text."""
+def _rates(cells: Iterable[Cell], size: int) -> dict[tuple[str, ...], Rate]:
+    """How often texts show all skills of each set of this size; settings can share a text, which counts once."""
+    counts: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0])
     seen: set[tuple[str, str, str, str, int]] = set()
     for cell in cells:
         run, student, grader = cell.key.run, cell.key.student, cell.key.grader
         for combination, texts in zip(cell.combinations, cell.points, strict=True):
             for generation, points in enumerate(texts):
                 key = (run, student, grader, combination.id, generation)
-                if points is not None and key not in seen:
-                    seen.add(key)
-                    yield combination.skills, points
+                if points is None or key in seen:
+                    continue
+                seen.add(key)
+                known = sorted((s, p) for s, p in zip(combination.skills, points, strict=False) if p is not None)
+                for chosen in subsets(known, size):
+                    count = counts[tuple(skill for skill, _ in chosen)]
+                    count[0] += all(point for _, point in chosen)
+                    count[1] += 1
+    return {skills: Rate(*counts[skills]) for skills in sorted(counts)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,13 @@
 """Count the calls of a run that are done, missing, failed or unreadable, and add up their cost."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from types import MappingProxyType
 from typing import Final
 
-from skillmix.calls import Call, CallProblem, GenerateKey, GradeKey, is_human
+from skillmix.calls import CallProblem, GenerateKey, GradeKey, is_human
 from skillmix.grading.answers import CUT_IN_THOUGHT
 from skillmix.grading.points import earns_nothing
 from skillmix.render import dollars, one_line, plural
@@ -95,33 +95,49 @@ class Status:
 def run_status(run: str | Run) -> Status:
     """Count the calls in a run's journal, and those that its experiment still needs."""
     run = open_run(run) if isinstance(run, str) else run
-    counts, needed = _CallCounts(), _NeededCalls(run)
-    untried = ConversationsAhead(run.journal).untried
-    unreadable = cut = 0
+    needed, untried = _NeededCalls(run), ConversationsAhead(run.journal).untried
+    done = failed = unreadable = cut = 0
+    cost, unpriced = 0.0, Counter[str]()
     with run.read() as journal:
         for call in chain(journal.calls("generate"), journal.calls("grade")):
             if isinstance(call.key, GradeKey) and is_human(call.key.grader):
                 continue  # a person's answer is no call
-            counts.add(call)
+            if isinstance(call.outcome, CallProblem):
+                is_final = call.outcome.kind == "final"
+                done += is_final
+                failed += not is_final
+            elif call.outcome is not None:
+                done += 1
+                cost += call.outcome.cost_usd or 0.0
+                if call.outcome.cost_usd is None:
+                    unpriced[call.model if call.origin == "call" else _IMPORTED] += 1
             key = call.key.student, call.key.combination, call.key.generation
             if key in untried and isinstance(call.key, GenerateKey):
                 needed.take(key, turns=1)
-        counts.cost_usd += journal.cost_without_reply()
-        over = _over(written_conversations(run, journal), needed)
-        for conversation in graded_conversations(run, journal, over):
-            needed.take(conversation.text.conversation, votes=needed.settled_votes(conversation))
-            cut += conversation.text.answer.status == CUT_IN_THOUGHT
-            unreadable += sum(reading is not None and reading.points is None for reading in conversation.readings)
+        cost += journal.cost_without_reply()
+
+        def over() -> Iterator[WrittenConversation]:
+            """The conversations that are over; the turns of the others are taken off."""
+            for conversation in written_conversations(run, journal):
+                if conversation.text is not None:
+                    yield conversation
+                else:
+                    needed.take(conversation.key, turns=len(conversation.turns))
+
+        for graded in graded_conversations(run, journal, over()):
+            needed.take(graded.text.conversation, votes=needed.settled_votes(graded))
+            cut += graded.text.answer.status == CUT_IN_THOUGHT
+            unreadable += sum(reading is not None and reading.points is None for reading in graded.readings)
     return Status(
-        counts.done,
-        needed.number,
-        counts.failed,
-        unreadable,
-        counts.cost_usd,
-        tuple(parts_in_batches(run)),
-        dict(counts.unpriced),
-        needed.bound,
-        cut,
+        done=done,
+        missing=needed.number,
+        failed=failed,
+        unreadable=unreadable,
+        cost_usd=cost,
+        batches=tuple(parts_in_batches(run)),
+        unpriced=dict(unpriced),
+        missing_bound=needed.bound,
+        cut_in_thought=cut,
     )
 
 
@@ -191,33 +207,3 @@ class _NeededCalls:
         if not self._of_plan:
             return None
         return "at most" if self._may_stop_early else "about"
-
-
-@dataclass(slots=True)
-class _CallCounts:
-    """Counts of the calls that a journal has, and their cost."""
-
-    done: int = 0
-    failed: int = 0
-    cost_usd: float = 0.0
-    unpriced: Counter[str] = field(default_factory=Counter)
-
-    def add(self, call: Call) -> None:
-        if isinstance(call.outcome, CallProblem):
-            is_own = call.outcome.kind == "final"
-            self.done += is_own
-            self.failed += not is_own
-        elif call.outcome is not None:
-            self.done += 1
-            self.cost_usd += call.outcome.cost_usd or 0.0
-            if call.outcome.cost_usd is None:
-                self.unpriced[call.model if call.origin == "call" else _IMPORTED] += 1
-
-
-def _over(source: Iterable[WrittenConversation], needed: _NeededCalls) -> Iterator[WrittenConversation]:
-    """The conversations that are over; the turns of the others are taken off."""
-    for conversation in source:
-        if conversation.text is not None:
-            yield conversation
-        else:
-            needed.take(conversation.key, turns=len(conversation.turns))
