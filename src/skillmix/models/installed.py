@@ -99,18 +99,35 @@ class GuardedModel:
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
         """Pass requests and outcomes on, and check that each request gets one outcome."""
-        stream = _Stream(requests)
+        waiting: set[CallKey] = set()
+        is_over = False
+        own_fault: Exception | None = None  # of the source of the requests; the model is not to blame for it
+
+        async def pulled() -> AsyncIterator[Request]:
+            nonlocal is_over, own_fault
+            try:
+                async for request in requests:
+                    waiting.add(request.key)
+                    yield request
+            except Exception as error:
+                own_fault = error
+                raise
+            is_over = True
+
         try:
-            async for request, outcome in self._model.serve(stream.pull()):
+            async for request, outcome in self._model.serve(pulled()):
                 if not isinstance(outcome, Reply | CallProblem):
                     raise TypeError(f"the answer is a {type(outcome).__name__}, not a Reply or a CallProblem")
-                stream.settle(request)
+                if request.key not in waiting:
+                    raise ValueError(f"the model answered {request.key} twice, or without being asked")
+                waiting.remove(request.key)
                 yield request, outcome
-            stream.require_end()
+            if waiting or not is_over:  # the run would wait for the missing outcomes for ever
+                raise ValueError(f"the model stopped before it answered all requests; {len(waiting)} are open")
         except UserError:
             raise
         except Exception as error:
-            if error is stream.own_fault:
+            if error is own_fault:
                 raise
             raise self._provider.failed(self._spec, error) from error
 
@@ -126,37 +143,6 @@ class GuardedModel:
     async def close(self) -> None:
         """Close the model."""
         await self._model.close()
-
-
-class _Stream:
-    """Requests on their way to a guarded model, and those that wait for an outcome."""
-
-    def __init__(self, requests: AsyncIterator[Request]) -> None:
-        self._requests = requests
-        self._open: set[CallKey] = set()
-        self._is_over = False
-        self.own_fault: Exception | None = None
-        """What the source of the requests raised; the model is not to blame for it."""
-
-    async def pull(self) -> AsyncIterator[Request]:
-        try:
-            async for request in self._requests:
-                self._open.add(request.key)
-                yield request
-        except Exception as error:
-            self.own_fault = error
-            raise
-        self._is_over = True
-
-    def settle(self, request: Request) -> None:
-        if request.key not in self._open:
-            raise ValueError(f"the model answered {request.key} twice, or without being asked")
-        self._open.remove(request.key)
-
-    def require_end(self) -> None:
-        """Refuse a model that stops early: its run would wait for the missing outcomes for ever."""
-        if self._open or not self._is_over:
-            raise ValueError(f"the model stopped before it answered all requests; {len(self._open)} are open")
 
 
 @cache

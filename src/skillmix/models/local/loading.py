@@ -4,7 +4,7 @@ Adapters are merged into the weights, so that a tuned model runs as fast as its 
 """
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -185,55 +185,41 @@ _UNSUPPORTED: Final = (
     "alpha_pattern",
     "layer_replication",
 )
+_CHOOSES_AMONG_TARGETS: Final = ("layers_to_transform", "layers_pattern", "exclude_modules")
 
 
 def merge_adapter(model: Any, folder: Path) -> None:
     """Add an adapter's changes to the weights of its model."""
-    config = _config(folder)
-    scale = _scale(config, folder)
+    config, factors = _plain_lora(folder)
     weights = dict(model.named_parameters())
-    factors = _factors(folder)
-    _refuse_missing(config, folder, weights, factors)
+    targets = config.get("target_modules")
+    # Settings that choose modules by a pattern are not checked.
+    if isinstance(targets, list) and not any(config.get(name) for name in _CHOOSES_AMONG_TARGETS):
+        ends = tuple(f".{target}" for target in targets)
+        modules = [name.removesuffix(".weight") for name in weights if name.endswith(".weight")]
+        missing = [module for module in modules if f".{module}".endswith(ends) and module not in factors]
+        if missing:
+            raise UserError(
+                f"The adapter {folder} has no weights for {some_of(missing)}.",
+                hint="The adapter is incomplete; save it again.",
+            )
     with torch.no_grad():
         for module, (down, up) in factors.items():
-            weight = weights.get(f"{module}.weight")
-            shapes = (tuple(up.shape), tuple(down.shape))
-            if weight is None or shapes != ((weight.shape[0], len(down)), (len(down), weight.shape[-1])):
+            weight, rank = weights.get(f"{module}.weight"), len(down)
+            if weight is None or (up.shape, down.shape) != ((weight.shape[0], rank), (rank, weight.shape[-1])):
                 raise UserError(
                     f"The adapter {folder} changes {module}, which this model does not have in that shape.",
                     hint="The adapter was made for another model.",
                 )
             down, up = (factor.to(weight.device, torch.float32) for factor in (down, up))
-            weight.copy_(weight.float() + scale(down.shape[0]) * (up @ down))
+            scale = config["lora_alpha"] / (rank**0.5 if config.get("use_rslora") else rank)
+            weight.copy_(weight.float() + scale * (up @ down))
 
 
-def _config(folder: Path) -> dict[str, Any]:
-    file = folder / "adapter_config.json"
-    return json_object(file.read_bytes(), source=str(file), hint="Save the adapter again with peft.")
-
-
-def _refuse_missing(config: dict[str, Any], folder: Path, weights: Iterable[str], changed: Collection[str]) -> None:
-    """Refuse an adapter without weights for a module that its settings list.
-
-    Settings that choose modules by a pattern are not checked.
-    """
-    targets = config.get("target_modules")
-    if not isinstance(targets, list) or any(config.get(name) for name in _CHOOSES_AMONG_TARGETS):
-        return
-    ends = tuple(f".{target}" for target in targets)
-    modules = [name.removesuffix(".weight") for name in weights if name.endswith(".weight")]
-    missing = [module for module in modules if f".{module}".endswith(ends) and module not in changed]
-    if missing:
-        raise UserError(
-            f"The adapter {folder} has no weights for {some_of(missing)}.",
-            hint="The adapter is incomplete; save it again.",
-        )
-
-
-_CHOOSES_AMONG_TARGETS: Final = ("layers_to_transform", "layers_pattern", "exclude_modules")
-
-
-def _scale(config: dict[str, Any], folder: Path) -> Any:
+def _plain_lora(folder: Path) -> tuple[dict[str, Any], dict[str, tuple[torch.Tensor, torch.Tensor]]]:
+    """The settings of an adapter, and the two LoRA factors of every module that it changes."""
+    settings, file = folder / "adapter_config.json", folder / "adapter_model.safetensors"
+    config = json_object(settings.read_bytes(), source=str(settings), hint="Save the adapter again with peft.")
     unsupported = [name for name in _UNSUPPORTED if config.get(name)]
     if config.get("peft_type") != "LORA" or unsupported or config.get("bias", "none") != "none":
         why = ", ".join(unsupported) or f"{config.get('peft_type')}, bias {config.get('bias')}"
@@ -243,12 +229,6 @@ def _scale(config: dict[str, Any], folder: Path) -> Any:
     alpha = config.get("lora_alpha")
     if not isinstance(alpha, int | float) or not 0 < alpha < _LARGEST_ALPHA:
         raise UserError(f"The adapter {folder} has no usable lora_alpha.", hint="Save the adapter again with peft.")
-    return (lambda rank: alpha / rank**0.5) if config.get("use_rslora") else (lambda rank: alpha / rank)
-
-
-def _factors(folder: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """The two LoRA factors of every module that an adapter changes."""
-    file = folder / "adapter_model.safetensors"
     if not file.is_file():
         raise UserError(
             f"{folder} has no adapter_model.safetensors.", hint="Save the adapter again in the safetensors format."
@@ -266,7 +246,7 @@ def _factors(folder: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
             f"The adapter {folder} has weights that are not LoRA factors: {next(iter(tensors), 'none at all')}.",
             hint="Merge it with peft and use local:PATH.",
         )
-    return factors
+    return config, factors
 
 
 _SHOWN: Final = 3
@@ -282,17 +262,11 @@ def reading_weights(source: Path, *, hint: str = "The file is damaged; fetch or 
         yield
     except UserError:
         raise
-    except Exception as error:  # noqa: BLE001  # every library has its own exceptions, and a file can provoke any of them
-        raise _unreadable(source, error, hint) from None
-    except BaseException as error:
-        if type(error).__name__ != _PANIC:
+    except BaseException as error:  # every library has its own exceptions, and a file can provoke any of them
+        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
             raise
-        raise _unreadable(source, error, hint) from None
-
-
-def _unreadable(source: Path, error: BaseException, hint: str) -> UserError:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return UserError(f"{source} cannot be loaded: {lines[0][:_LONGEST_REASON]}", hint=hint)
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise UserError(f"{source} cannot be loaded: {lines[0][:_LONGEST_REASON]}", hint=hint) from None
 
 
 def some_of(names: Sequence[str]) -> str:

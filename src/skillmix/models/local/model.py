@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from skillmix.calls import CallProblem, Limits, Message, Outcome, Request
 from skillmix.models.checkpoints import FileStates, checkpoint_of, parameters_in
@@ -138,18 +138,6 @@ MODELS: Final = ModelKeeper()
 """The keeper of this process."""
 
 
-class _Work(Protocol):
-    """A model that answers requests somewhere."""
-
-    def add(self, request: Request) -> None: ...
-
-    def end(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def join(self) -> object: ...
-
-
 class ThreadWork:
     """A model that answers requests in a thread of this process."""
 
@@ -171,7 +159,7 @@ class LocalModel:
         self._say = options.say
         self._slots = options.concurrency
         self._stop = threading.Event()
-        self._work: _Work | None = None
+        self._work: ThreadWork | RemoteWork | None = None
         self._remote: RemoteWork | None = None
 
     @property
@@ -198,7 +186,7 @@ class LocalModel:
         results = _Results(asyncio.get_running_loop())
         process = MODELS.process()
         if process is None:
-            work: _Work = ThreadWork(self, results.put)
+            work: ThreadWork | RemoteWork = ThreadWork(self, results.put)
         else:
             work = self._remote = process.open(self._spec, self._concurrency, results.put)
         self._work = work

@@ -118,22 +118,10 @@ class PromptInputs(NamedTuple):
 
 def input_sizes(shape: BatchShape, *, longest: int) -> PromptInputs:
     """The type and the dimensions of every input; `longest` is the number of tokens that a row may write."""
-    rows = (shape.pieces,)
-    return PromptInputs(
-        numbers=(torch.float32, (shape.pieces, longest)),
-        tokens=(torch.int64, (shape.tokens,)),
-        positions=(torch.int64, (shape.tokens,)),
-        blocks=(torch.int32, (shape.blocks, FIELDS)),
-        slots=(torch.int64, rows),
-        is_read=(torch.bool, rows),
-        is_ready=(torch.bool, rows),
-        last=(torch.int64, rows),
-        last_token=(torch.int64, rows),
-        last_position=(torch.int64, rows),
-        limit=(torch.int64, rows),
-        temperature=(torch.float32, rows),
-        top_p=(torch.float32, rows),
-    )
+    token, row = (torch.int64, (shape.tokens,)), (torch.int64, (shape.pieces,))
+    truth, number = (torch.bool, (shape.pieces,)), (torch.float32, (shape.pieces,))
+    numbers, blocks = (torch.float32, (shape.pieces, longest)), (torch.int32, (shape.blocks, FIELDS))
+    return PromptInputs(numbers, token, token, blocks, row, truth, truth, row, row, row, row, number, number)
 
 
 def inputs_in(memory: torch.Tensor, sizes: PromptInputs) -> PromptInputs:
@@ -167,44 +155,32 @@ def fill(inputs: PromptInputs, pieces: Sequence[PackedPiece], *, spare: int) -> 
     inputs.tokens[used:] = 0
     inputs.positions[:used] = np.arange(used) + np.repeat(firsts - ends + counts, counts)
     inputs.positions[used:] = 0
-    _fill_blocks(inputs.blocks, slots, firsts, counts)
-    _fill_rows(inputs, pieces, ends - 1, spare=spare)
 
-
-def _fill_blocks(blocks: np.ndarray, slots: np.ndarray, firsts: np.ndarray, counts: np.ndarray) -> None:
     each = -(-counts // QUERIES)
     used = int(each.sum())
     offset = QUERIES * (np.arange(used) - np.repeat(each.cumsum() - each, each))
-    blocks[:used, 0] = offset + np.repeat(counts.cumsum() - counts, each)
-    blocks[:used, 1] = np.minimum(QUERIES, np.repeat(counts, each) - offset)
-    blocks[:used, 2] = np.repeat(slots, each)
-    blocks[:used, 3] = offset + np.repeat(firsts, each)
-    blocks[used:] = 0
+    inputs.blocks[:used, 0] = offset + np.repeat(ends - counts, each)
+    inputs.blocks[:used, 1] = np.minimum(QUERIES, np.repeat(counts, each) - offset)
+    inputs.blocks[:used, 2] = np.repeat(slots, each)
+    inputs.blocks[:used, 3] = offset + np.repeat(firsts, each)
+    inputs.blocks[used:] = 0
 
-
-def _fill_rows(inputs: PromptInputs, pieces: Sequence[PackedPiece], last: np.ndarray, *, spare: int) -> None:
-    ending = [index for index, piece in enumerate(pieces) if piece.is_last]
+    ending = np.array([index for index, piece in enumerate(pieces) if piece.is_last], dtype=np.int64)
     starts = [pieces[index].start for index in ending]
-    used = len(starts)
-    inputs.slots[:used] = [s.slot for s in starts]
-    inputs.slots[used:] = spare
-    is_read = [pieces[index].first < pieces[index].end for index in ending]
-    inputs.is_read[:used] = is_read
-    inputs.is_read[used:] = False
-    inputs.is_ready[:used] = ~inputs.is_read[:used]
-    inputs.is_ready[used:] = False
-    inputs.last[:used] = np.where(is_read, last[ending], 0)
-    inputs.last[used:] = 0
-    inputs.last_token[:used] = [s.tokens[-1] for s in starts]
-    inputs.last_token[used:] = 0
-    inputs.last_position[:used] = [len(s.tokens) - 1 for s in starts]
-    inputs.last_position[used:] = 0
-    inputs.limit[:used] = [s.limit for s in starts]
-    inputs.limit[used:] = 1
-    inputs.temperature[:used] = [s.temperature for s in starts]
-    inputs.temperature[used:] = 1.0
-    inputs.top_p[:used] = [1.0 if s.top_p is None else s.top_p for s in starts]
-    inputs.top_p[used:] = 1.0
+    used, is_read = len(starts), counts[ending] > 0
+    for array, values, unused in (
+        (inputs.slots, [s.slot for s in starts], spare),
+        (inputs.is_read, is_read, False),
+        (inputs.is_ready, ~is_read, False),
+        (inputs.last, np.where(is_read, ends[ending] - 1, 0), 0),
+        (inputs.last_token, [s.tokens[-1] for s in starts], 0),
+        (inputs.last_position, [len(s.tokens) - 1 for s in starts], 0),
+        (inputs.limit, [s.limit for s in starts], 1),
+        (inputs.temperature, [s.temperature for s in starts], 1.0),
+        (inputs.top_p, [1.0 if s.top_p is None else s.top_p for s in starts], 1.0),
+    ):
+        array[:used] = values
+        array[used:] = unused
     for row, start in zip(inputs.numbers, starts, strict=False):
         row[: start.limit] = start.numbers[: start.limit]
 
