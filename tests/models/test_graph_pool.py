@@ -8,10 +8,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch", reason="the extra `local` is not installed")
-pytest.importorskip("transformers", reason="the extra `local` is not installed")
 
-from skillmix.errors import UserError  # noqa: E402
-from skillmix.models.local.gpu.gpu_decoder import captured_at_second_try  # noqa: E402
 from skillmix.models.local.gpu.graph_pool import GraphPool, NotCaptured  # noqa: E402
 
 
@@ -141,12 +138,3 @@ def test_graphs_share_memory_until_one_fails(allocator: Allocator) -> None:
 
     first, second, last = (graph._pool for graph in graphs)
     assert first == second != last
-
-
-def test_a_model_captures_again_what_another_thread_has_spoilt(allocator: Allocator) -> None:
-    assert isinstance(captured_at_second_try(GraphPool("a stream"), spoiling(allocator, times=1)), Graph)
-
-
-def test_a_model_that_cannot_be_captured_is_an_error_for_the_user(allocator: Allocator) -> None:
-    with pytest.raises(UserError, match="cannot be captured as CUDA graphs: operation failed"):
-        captured_at_second_try(GraphPool("a stream"), spoiling(allocator, times=2))

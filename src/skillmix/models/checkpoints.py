@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from hashlib import blake2b, file_digest
 from math import prod
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from skillmix.errors import UserError
 from skillmix.files import json_object
 from skillmix.hashing import digest
 from skillmix.models.bundled import bundled_model, cache_folder
 from skillmix.models.hub import cached_folder, hub_folder, is_hub_id
-from skillmix.models.lineage_files import BaseEntry, extended_chain, read_model_file
+from skillmix.models.lineage_files import extended_chain, read_model_file
 from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 
 ADAPTER: Final = "adapter_config.json"
-_BLOCK: Final = 1 << 22
-
 
 FileStates = tuple[tuple[str, int, int, int], ...]
 """Path, size, time of the last change, and inode of files; a file with the same state has the same content."""
@@ -47,15 +47,15 @@ class Checkpoint:
 
     def check_adapters(self) -> None:
         """Refuse an adapter that was made for other weights; an adapter that names no weights is accepted."""
-        bases = [_base_of(adapter) for adapter in self.adapters]
-        if not any(base and base.hash for base in bases):
+        files = [read_model_file(adapter) for adapter in self.adapters]
+        if not any(file and file.base.hash for file in files):
             return
         hash_ = weights_hash(self.base)
-        for adapter, base in zip(self.adapters, bases, strict=True):
-            if base and base.hash and base.hash != hash_:
+        for adapter, file in zip(self.adapters, files, strict=True):
+            if file and file.base.hash not in (None, hash_):
                 raise UserError(
                     f"The adapter {adapter} was made for other weights than those in {self.base}.",
-                    hint=f"It belongs to {base.spec} with hash {base.hash}; these weights have {hash_}.",
+                    hint=f"It belongs to {file.base.spec} with hash {file.base.hash}; these weights have {hash_}.",
                 )
             hash_ = _with_adapter(hash_, adapter)
 
@@ -181,55 +181,49 @@ def _noted(kind: str, files: list[Path], hashed: Callable[[], str]) -> str:
 
 def parameters_in(folder: Path) -> int:
     """The number of weights in a folder's files."""
-    return sum(prod(kind[1]) for file in _weight_files(folder) for _, kind, _, _ in _tensors(file))
+    return sum(prod(tensor.shape) for file in _weight_files(folder) for tensor in _tensors(file))
 
 
 def _hashed(files: list[Path]) -> str:
-    tensors = [(file, *entry) for file in files for entry in _tensors(file)]
+    def entry(tensor: _Tensor) -> list[Any]:
+        content = np.memmap(tensor.file, mode="r")[tensor.start : tensor.end].data
+        return [tensor.name, [tensor.type, tensor.shape], blake2b(content, digest_size=16).hexdigest()]
+
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        hashes = pool.map(lambda tensor: _hash_of_bytes(tensor[0], tensor[3], tensor[4]), tensors)
-        listed = sorted([name, kind, hash_] for (_, name, kind, _, _), hash_ in zip(tensors, hashes, strict=True))
+        listed = sorted(pool.map(entry, [tensor for file in files for tensor in _tensors(file)]))
     return digest("weights", listed).hex()
 
 
-def _tensors(file: Path) -> Iterator[tuple[str, list[Any], int, int]]:
-    """Name, [type, shape], start and end of every tensor in a safetensors file."""
+class _Tensor(NamedTuple):
+    """A tensor in a safetensors file."""
+
+    file: Path
+    name: str
+    type: str
+    shape: list[int]
+    start: int
+    end: int
+
+
+def _tensors(file: Path) -> Iterator[_Tensor]:
+    """The tensors in a safetensors file; an entry without a type, a shape or offsets inside the file is an error."""
+    hint = "The file is damaged; download or copy it again."
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         if not 0 < length < file.stat().st_size:
-            raise UserError(f"{file} is not a safetensors file.", hint=_DAMAGED)
-        header = json_object(stream.read(length), source=f"The header of {file}", hint=_DAMAGED)
+            raise UserError(f"{file} is not a safetensors file.", hint=hint)
+        header = json_object(stream.read(length), source=f"The header of {file}", hint=hint)
+    first, size = 8 + length, file.stat().st_size - 8 - length
     for name, entry in header.items():
-        if name != "__metadata__":
-            start, end = _offsets(entry, size=file.stat().st_size - 8 - length, tensor=f"{name!r} in {file}")
-            yield name, [entry["dtype"], entry["shape"]], 8 + length + start, 8 + length + end
-
-
-_DAMAGED: Final = "The file is damaged; download or copy it again."
-
-
-def _offsets(entry: object, *, size: int, tensor: str) -> tuple[int, int]:
-    """Start and end of a tensor; an entry without a type, a shape or offsets inside the file is an error."""
-    match entry:
-        case {"dtype": str(), "shape": [*shape], "data_offsets": [int(start), int(end)]} if (
-            0 <= start <= end <= size and all(isinstance(length, int) and length >= 0 for length in shape)
-        ):
-            return start, end
-    raise UserError(f"The header entry of the tensor {tensor} is not valid.", hint=_DAMAGED)
-
-
-def _hash_of_bytes(file: Path, start: int, end: int) -> str:
-    hash_ = blake2b(digest_size=16)
-    with file.open("rb") as stream:
-        stream.seek(start)
-        left = end - start
-        while left:
-            block = stream.read(min(_BLOCK, left))
-            if not block:
-                raise UserError(f"{file} ends too early.", hint=_DAMAGED)
-            hash_.update(block)
-            left -= len(block)
-    return hash_.hexdigest()
+        if name == "__metadata__":
+            continue
+        match entry:
+            case {"dtype": str(kind), "shape": [*shape], "data_offsets": [int(start), int(end)]} if (
+                0 <= start <= end <= size and all(isinstance(length, int) and length >= 0 for length in shape)
+            ):
+                yield _Tensor(file, name, kind, shape, first + start, first + end)
+            case _:
+                raise UserError(f"The header entry of the tensor {name!r} in {file} is not valid.", hint=hint)
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -240,15 +234,9 @@ def _with_adapter(base: str, adapter: Path) -> str:
     return digest("adapter", base, weights_hash(adapter)).hex()
 
 
-def _base_of(adapter: Path) -> BaseEntry | None:
-    """The model that an adapter was made for, if a file says so."""
-    file = read_model_file(adapter)
-    return file.base if file else None
-
-
 def _base_spec(adapter: Path) -> ModelSpec:
-    base = _base_of(adapter)
-    spec = parse_spec(base.spec) if base else None
+    file = read_model_file(adapter)
+    spec = parse_spec(file.base.spec) if file else None
     if spec is None or not provider_of(spec).has_checkpoint:
         raise UserError(
             f"{adapter} is an adapter and does not name its base.", hint="Use local:PATH+ADAPTER and name both."

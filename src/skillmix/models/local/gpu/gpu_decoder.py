@@ -4,7 +4,6 @@ Everything that the device does is a captured CUDA graph, and the processor work
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -241,26 +240,19 @@ class GpuDecoder:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         # Graphs are replayed one after the other, so they can share the memory of their intermediate results.
-        graph = captured_at_second_try(self._pool, work)
+        try:
+            graph = self._pool.capture(work)
+        except NotCaptured as error:
+            raise UserError(
+                f"The steps of this model cannot be captured as CUDA graphs: {error}",
+                hint="Use vllm:MODEL, or set SKILLMIX_DEVICE=cpu.",
+            ) from error
         for tensor, saved in zip(self._state(), before, strict=True):
             tensor.copy_(saved)
         return graph
 
     def _state(self) -> list[torch.Tensor]:
         return [self._token, self._position, self._count, self._written, self._is_active]
-
-
-def captured_at_second_try(pool: GraphPool, work: Callable[[], None]) -> Any:
-    """Capture some work; another thread may have spoilt the first try."""
-    with suppress(NotCaptured):
-        return pool.capture(work)
-    try:
-        return pool.capture(work)
-    except NotCaptured as error:
-        raise UserError(
-            f"The steps of this model cannot be captured as CUDA graphs: {error}",
-            hint="Use vllm:MODEL, or set SKILLMIX_DEVICE=cpu.",
-        ) from error
 
 
 def independent_copies(copies: Sequence[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]]:

@@ -42,7 +42,7 @@ class GraphPool:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self.stream), _no_collection():
             try:
-                # Other threads may allocate pinned memory or copy meanwhile: the next model or step is read ahead.
+                # Other threads may allocate pinned memory or copy meanwhile: training prepares its next step.
                 graph.capture_begin(pool=self._handle, capture_error_mode="thread_local")
                 _captured(work, graph)
             except BaseException as error:
