@@ -6,10 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
-from skillmix.datasets.row_files import line_of
 from skillmix.steps.run import run_experiment
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of other people's packages
@@ -111,11 +108,3 @@ def test_the_card_has_the_figures(folder: Path) -> None:
         assert heading in card
     for word in ("distinct-4", "six-word run", "yield", "pair of skills", "reserved", "Apache-2.0"):
         assert word in card
-
-
-@given(st.lists(st.text() | st.text(st.sampled_from('"\\/\n\r\t\b\f\0\x1f\x7f\u2028é😀a')), min_size=4, max_size=4))
-def test_a_line_is_what_json_makes_of_it(said: list[str]) -> None:
-    roles = ("user", "assistant", "user", "assistant")
-    messages = [{"role": role, "content": content} for role, content in zip(roles, said, strict=True)]
-
-    assert line_of(*said) == json.dumps({"messages": messages}, ensure_ascii=False) + "\n"

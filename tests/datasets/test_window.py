@@ -26,7 +26,7 @@ from skillmix.catalog.combinations import Combination
 from skillmix.catalog.files import load_catalog
 from skillmix.datasets import window
 from skillmix.datasets.corpus import corpus_of
-from skillmix.datasets.from_runs import plan_of, writers_of
+from skillmix.datasets.from_runs import plan_of
 from skillmix.datasets.kept_texts import KeptText
 from skillmix.datasets.window import ConversationKey, DatasetWriting, Decided, Window
 from skillmix.errors import UserError
@@ -100,8 +100,7 @@ class Made:
         step = self.context.experiment.steps[0]
         assert isinstance(step, DatasetStep)
         changed = DatasetStep.model_validate(step.model_dump(exclude_unset=True) | changes)
-        writers = writers_of("data", self.context.experiment)
-        return DatasetWriting(changed, self.context, plan_of(changed, self.context), writers, CallCounts())
+        return DatasetWriting(changed, self.context, plan_of(changed, self.context), CallCounts())
 
     def written(
         self, monkeypatch: pytest.MonkeyPatch, world: World, *, order: int, **changes: Any

@@ -12,10 +12,11 @@ from skillmix.datasets.card import dataset_card, dataset_info
 from skillmix.datasets.corpus import Corpus, corpus_of
 from skillmix.datasets.counts import DatasetCounts, LeftOut, SamplingYield, figures_of
 from skillmix.datasets.dataset_plan import DatasetPlan
-from skillmix.datasets.kept_texts import KeptText, span_of
+from skillmix.datasets.kept_texts import CopyFound, KeptText, TextsSoFar, span_of
 from skillmix.datasets.leakage import EVALUATED, WRITE_FOR_TRAINING, names_inside, refuse_leaks, refuse_names
-from skillmix.datasets.row_files import Prompting, Written, write_rows
+from skillmix.datasets.row_files import Written, prompts_shown, write_rows
 from skillmix.errors import UserError
+from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.recipes import draw_set
 from skillmix.grading.answers import without_thought
 from skillmix.models.lineage_files import LINEAGE_FILE, CountsEntry, DatasetFile, WriterEntry
@@ -23,45 +24,36 @@ from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.decisions import DecidedConversation
 from skillmix.runs.folder_replacement import DATASET, replacing, write_whole
 from skillmix.runs.run import TURNS
-from skillmix.runs.texts import WrittenConversation, turn_of
+from skillmix.runs.students import made_students, settings_for
+from skillmix.runs.texts import turn_of
 from skillmix.runs.verdicts import answer_of
 
-_MOST_EXAMPLES = 5
 
-
-@dataclass(frozen=True, slots=True)
-class Writers:
-    """The prompts and the decoding of a run's students."""
-
-    run: str
-    written_with: Mapping[str, str]
-    """The prompt set of each student, with its hash."""
-    decoding: Mapping[str, str]
-
-    def of(self, student: str) -> str:
-        """The prompt set of a student."""
-        return self.written_with.get(student, "unknown prompts")
-
-
-def has_all_turns(conversation: WrittenConversation) -> bool:
-    """Whether a conversation has its two turns, or its only one, with replies, so that it can be trained on."""
-    numbers = [turn_of(call) for call in conversation.turns if isinstance(call.outcome, Reply)]
-    return numbers in ([ONLY_TURN], [*range(1, TURNS + 1)])
+def written_with(experiment: Experiment) -> dict[str, str]:
+    """The prompt set of each student of an experiment, with its hash; an imported run's students have none."""
+    names = (*experiment.students, *made_students(experiment))
+    prompts = {name: settings_for(experiment, name).prompts or experiment.prompts for name in names}
+    shown = {name: prompts_shown(load_prompts(name)) for name in set(prompts.values())}
+    return {name: shown[own] for name, own in prompts.items()}
 
 
 def kind_of(one: DecidedConversation) -> str:
-    """The kind of a conversation: 'full', 'less', 'undecided', 'unfinished' or 'no turns'."""
+    """The kind of a conversation: 'full', 'less', 'undecided', 'unfinished' or 'no turns'.
+
+    A conversation can be trained on if it has its two turns, or its only one, with replies.
+    """
     if not one.is_over:
         return "unfinished"
     if one.is_ungraded:
         return "undecided"
     if not one.is_kept:
         return "less"
-    return "full" if has_all_turns(one.conversation) else "no turns"
+    turns = [turn_of(call) for call in one.conversation.turns if isinstance(call.outcome, Reply)]
+    return "full" if turns in ([ONLY_TURN], [*range(1, TURNS + 1)]) else "no turns"
 
 
-def kept_text(decided: DecidedConversation, writers: Writers, graders: tuple[str, ...]) -> KeptText:
-    """A conversation with full marks as a data set holds it."""
+def kept_text(decided: DecidedConversation, run: str, prompts: Mapping[str, str], graders: tuple[str, ...]) -> KeptText:
+    """A conversation with full marks as a data set holds it; `prompts` has the prompt sets of the run's students."""
     conversation = decided.conversation
     assert conversation.text is not None  # a text that is not written has no full marks
     turns, combination = conversation.turns, conversation.text.combination
@@ -70,7 +62,7 @@ def kept_text(decided: DecidedConversation, writers: Writers, graders: tuple[str
     # Students learn to answer, not the thoughts of another model.
     replies = tuple([without_thought(reply) or reply for reply in whole])
     return KeptText(
-        run=writers.run,
+        run=run,
         writer=intern(conversation.key[0]),
         combination=combination,
         generation=conversation.key[2],
@@ -80,7 +72,7 @@ def kept_text(decided: DecidedConversation, writers: Writers, graders: tuple[str
         first_status=answer_of(replies[0], first.origin, turn_of(first)).status,
         model=intern(last.model),
         requests=tuple([call.request_hash for call in turns]),
-        written_with=writers.of(conversation.key[0]),
+        written_with=prompts.get(conversation.key[0], "unknown prompts"),
         graders=graders,
         votes=tuple([intern(decision.votes) for decision in decided.decisions]),
     )
@@ -90,22 +82,13 @@ def without_copies_and_leaks(
     texts: Sequence[KeptText], plan: DatasetPlan, left: LeftOut
 ) -> tuple[Sequence[KeptText], Corpus, LeftOut]:
     """Remove copies and texts that show too much; return the others, their corpus, and the counts of texts left out."""
-    corpus = corpus_of(t.text for t in texts)
-    copies = plan.removals(corpus)
-    gone = {removal.text_index for removal in copies}
-    shown = [
-        (r.why, texts[r.text_index].text, texts[r.copy_of].text if r.copy_of is not None else "an example")
-        for r in copies[:_MOST_EXAMPLES]
-    ]
-    removed = Counter(left.removed) + Counter(removal.why for removal in copies)
-    examples = (*left.examples, *shown)[:_MOST_EXAMPLES]
-    own = [index for index in range(len(texts)) if index not in gone]
-    left = replace(left, removed=dict(removed), examples=examples)
+    kept = TextsSoFar(plan.removals)
+    copies = [copy for copy in kept.add(texts) if isinstance(copy, CopyFound)]
     # Checking a text takes longer than comparing it, so copies are gone before texts are checked.
-    staying, dropped = plan.shown_rule.without_leaks([texts[index] for index in own])
-    left = replace(left, shown=dict(Counter(left.shown) + Counter(dropped)))
-    own = [own[index] for index in staying]
-    return [texts[index] for index in own], corpus.part(own), left
+    staying, dropped = plan.shown_rule.without_leaks(kept.texts)
+    kept.keep_only(staying)
+    removed = dict(Counter(copy.why for copy in copies))
+    return kept.texts, kept.corpus, replace(left, removed=removed, examples=tuple(copies[:5]), shown=dropped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +190,16 @@ def make_dataset(
     figures = figures_of(chosen, reserved=plan.bars.reserved, named=named, corpus=corpus, examples=plan.examples)
     figures = replace(figures, shown=shown)
     prompts = load_prompts(plan.prompts, plan.output_format)
-    prompting = Prompting(prompts, plan.catalog, plan.requests)
     with replacing(folder, DATASET) as new:
         new.mkdir()
-        written = write_rows(new, chosen, prompting=prompting, validation=plan.validation)
+        written = write_rows(
+            new,
+            chosen,
+            prompts=prompts,
+            catalog=plan.catalog,
+            requests=plan.requests,
+            validation=plan.validation,
+        )
         card = dataset_card(plan, prompts, written, figures, left, yields)
         (new / "README.md").write_text(card, encoding="utf-8")
         info = dataset_info(plan.name, has_validation=written.validation > 0)

@@ -1,44 +1,39 @@
 """Make data sets of conversations with full marks, from an experiment's steps or from runs."""
 
-import gc
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from skillmix.catalog.catalog import Catalog
-from skillmix.catalog.combinations import Combination
 from skillmix.datasets.build import (
-    Writers,
     WrittenDataset,
     WrittenPreferences,
     kept_text,
     kind_of,
     make_dataset,
     without_copies_and_leaks,
+    written_with,
 )
 from skillmix.datasets.counts import LeftOut
 from skillmix.datasets.dataset_plan import DatasetPlan
 from skillmix.datasets.kept_texts import KeptText
-from skillmix.datasets.leakage import RESERVED_SET, Bars, bars_for, bars_of, combinations_in, evaluated
+from skillmix.datasets.leakage import RESERVED_SET, bars_for, bars_of, combinations_in, evaluated
 from skillmix.datasets.other_forms import (
     preference_rows,
     rejected_by_combination,
     require_new_rows_file,
     write_rows_file,
 )
-from skillmix.datasets.row_files import prompts_shown, read_rows, require_parquet
+from skillmix.datasets.row_files import read_rows, require_parquet
 from skillmix.datasets.window import DatasetWriting
 from skillmix.errors import UserError
-from skillmix.experiment.experiment import Experiment, StudentSettings
 from skillmix.experiment.plan import place_of
 from skillmix.experiment.recipes import DataRecipe, ShownMode
 from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import DatasetStep
 from skillmix.files import own_or_shipped
 from skillmix.prompts.prompt_set import load_prompts
-from skillmix.prompts.rubric import FormatName
 from skillmix.render import name_hint
 from skillmix.runs.calling import StepContext
 from skillmix.runs.decisions import decided_conversations, decision_rules
@@ -46,7 +41,7 @@ from skillmix.runs.folder_replacement import DATASET, require_replaceable
 from skillmix.runs.run import Run, open_run
 from skillmix.runs.scheduler import CallCounts, StopReason
 from skillmix.runs.stopping import signal_of
-from skillmix.runs.students import made_students, settings_for
+from skillmix.runs.students import settings_for
 
 
 def dataset_folder(run: Run, step: str) -> Path:
@@ -60,9 +55,10 @@ async def work_on_dataset(step: DatasetStep, context: StepContext, counts: CallC
     plan = plan_of(step, context)
     folder = dataset_folder(context.run, step.name)
     require_replaceable(folder, DATASET)
-    if step.writer is None:
-        return _joined(step, plan, context.run, folder)
-    writing = DatasetWriting(step, context, plan, writers_of(context.run.name, context.experiment), counts)
+    if step.writer is None:  # join the texts of earlier steps, each text once
+        rows = (text for name in step.of for text in read_rows(dataset_folder(context.run, name)))
+        return _made(list({text.provenance: text for text in rows}.values()), plan, folder, LeftOut())
+    writing = DatasetWriting(step, context, plan, counts)
     await writing.run()
     is_left = signal_of(counts.stopped) is not None or counts.stopped is StopReason.BATCHES
     if is_left or writing.is_broken:
@@ -74,6 +70,11 @@ def plan_of(step: DatasetStep, context: StepContext) -> DatasetPlan:
     """The plan of a dataset step."""
     experiment = context.experiment
     writer = settings_for(experiment, student_name(step.writer)) if step.writer else None
+    decoding = []
+    if writer is not None:
+        decoding = [f"temperature {writer.temperature:g}", f"at most {writer.max_tokens} tokens"]
+        decoding += [f"top_p {writer.top_p:g}"] if writer.top_p is not None else []
+        decoding += [writer.additions] if writer.additions else []
     leakage = step.leakage or experiment.leakage
     place = place_of(step, experiment, context.catalog)
     return DatasetPlan(
@@ -90,7 +91,7 @@ def plan_of(step: DatasetStep, context: StepContext) -> DatasetPlan:
         keeps_example_copies=step.example_copies == "keep",
         validation=step.validation,
         graders=tuple(step.graders),
-        decoding=(f"{step.writer}: {_decoding(writer)}",) if writer else (),
+        decoding=(f"{step.writer}: {', '.join(decoding)}",) if decoding else (),
         copied=tuple(sorted({s.prompts or experiment.prompts for s in experiment.students.values()})),
         shown=leakage.shown,
         only_requested=step.only_requested,
@@ -98,61 +99,26 @@ def plan_of(step: DatasetStep, context: StepContext) -> DatasetPlan:
     )
 
 
-def _decoding(settings: StudentSettings) -> str:
-    top = f", top_p {settings.top_p:g}" if settings.top_p is not None else ""
-    return f"temperature {settings.temperature:g}, at most {settings.max_tokens} tokens{top}" + (
-        f", {settings.additions}" if settings.additions else ""
-    )
-
-
-def writers_of(run: str, experiment: Experiment) -> Writers:
-    """The prompts and the decoding of the students of a run; unknown for an imported run."""
-    names = (*experiment.students, *made_students(experiment))
-    settings = {name: settings_for(experiment, name) for name in names}
-    shown = {n: prompts_shown(load_prompts(n)) for n in {s.prompts or experiment.prompts for s in settings.values()}}
-    return Writers(
-        run,
-        {name: shown[s.prompts or experiment.prompts] for name, s in settings.items()},
-        {name: _decoding(s) for name, s in settings.items()},
-    )
-
-
-def _joined(step: DatasetStep, plan: DatasetPlan, run: Run, folder: Path) -> WrittenDataset:
-    """Join the texts of earlier steps, each text once."""
-    texts: dict[str, KeptText] = {}
-    for name in step.of:
-        texts.update((text.provenance, text) for text in read_rows(dataset_folder(run, name)))
-    return _made(list(texts.values()), plan, folder, LeftOut())
-
-
 def _made(texts: Sequence[KeptText], plan: DatasetPlan, folder: Path, left: LeftOut) -> WrittenDataset:
-    inside, left = _of_recipe(texts, plan, left)
-    kept, corpus, left = without_copies_and_leaks(inside, plan, left)
-    return make_dataset(kept, plan, folder, left=left, corpus=corpus)
-
-
-def _of_recipe(texts: Sequence[KeptText], plan: DatasetPlan, left: LeftOut) -> tuple[Sequence[KeptText], LeftOut]:
-    """Keep the texts that belong to the recipe, and count the others by reason."""
+    """Make a data set of the texts that belong to the recipe, and count the others by reason."""
+    recipe, bars = plan.recipe, plan.bars
     outside: Counter[str] = Counter()
     inside = []
     for text in texts:
-        why = _outside(text.combination, plan.recipe, plan.bars)
+        combination = text.combination
+        why = bars.leak_of(combination)
+        if recipe.ks and combination.k not in recipe.ks:
+            why = "another k"
+        elif not recipe.is_named:  # a training draw may hold reserved sets, and other leaks are errors
+            why = why if why == RESERVED_SET else None
+        elif recipe.skills == "train" and not bars.composes(set(combination.skills)):
+            why = "a held-out skill"
         if why is None:
             inside.append(text)
         else:
             outside[why] += 1
-    return inside, replace(left, outside=dict(outside))
-
-
-def _outside(combination: Combination, recipe: DataRecipe, bars: Bars) -> str | None:
-    if recipe.ks and combination.k not in recipe.ks:
-        return "another k"
-    leak = bars.leak_of(combination)
-    if not recipe.is_named:  # a training draw may hold reserved sets, and other leaks are errors
-        return leak if leak == RESERVED_SET else None
-    if recipe.skills == "train" and not bars.composes(set(combination.skills)):
-        return "a held-out skill"
-    return leak
+    kept, corpus, left = without_copies_and_leaks(inside, plan, replace(left, outside=dict(outside)))
+    return make_dataset(kept, plan, folder, left=left, corpus=corpus)
 
 
 @dataclass(frozen=True)
@@ -183,50 +149,32 @@ def dataset_of_runs(wanted: FromRuns) -> WrittenDataset:
     require_parquet()
     if wanted.preferences is not None:
         require_new_rows_file(wanted.preferences)
-    # Millions of records without reference cycles: searching for cycles would take a fifth of the time.
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        return _of_runs(wanted)
-    finally:
-        if was_on:
-            gc.enable()
-
-
-def _refuse_outcomes(runs: Sequence[Run]) -> None:
-    named = [run.name for run in runs if run.has_outcomes]
-    if named:
-        raise UserError(
-            f"The graders of {', '.join(named)} name outcomes and give no points, so no text has full marks.",
-            hint="Give runs whose graders give points.",
-        )
-
-
-def _common_format(runs: Sequence[Run]) -> FormatName | None:
-    """The output format of all runs; rows of one data set cannot ask for several."""
-    formats = {run.experiment.format: run.name for run in runs}
-    if len(formats) > 1:
-        shown = ", ".join(f"{name} {form or 'without a format'}" for form, name in formats.items())
-        raise UserError(f"The runs have different output formats: {shown}.", hint="Make a data set of each.")
-    return next(iter(formats), None)
-
-
-def _of_runs(wanted: FromRuns) -> WrittenDataset:
     runs = list({run.path.resolve(): run for run in map(open_run, wanted.runs)}.values())
     output = wanted.output or runs[0].path / "dataset"
     _refuse_step_folder(output)
     require_replaceable(output, DATASET)
-    _refuse_outcomes(runs)
-    output_format = _common_format(runs)
-    catalog = _common_catalog(runs)
-    experiments = [run.experiment for run in runs if not run.is_imported]
-    partition = wanted.partition or next((e.partition for e in experiments), None)
+    if named := [run.name for run in runs if run.has_outcomes]:
+        raise UserError(
+            f"The graders of {', '.join(named)} name outcomes and give no points, so no text has full marks.",
+            hint="Give runs whose graders give points.",
+        )
+    formats = {run.experiment.format: run.name for run in runs}
+    if len(formats) > 1:
+        shown = ", ".join(f"{name} {form or 'without a format'}" for form, name in formats.items())
+        raise UserError(f"The runs have different output formats: {shown}.", hint="Make a data set of each.")
+    if len({str(run.document.get("catalog_hash")) for run in runs}) > 1:
+        raise UserError(
+            f"The runs {', '.join(run.name for run in runs)} use different catalogs.",
+            hint="Make a data set from each.",
+        )
+    catalog = runs[0].catalog.member(None)
     own = [run for run in runs if not run.is_imported]
+    experiments = [run.experiment for run in own]
+    partition = wanted.partition or next((e.partition for e in experiments), None)
     ids = {i: step for run in own for i, step in evaluated(run.experiment, catalog, run.around.by_step).items()}
     files = [*wanted.evaluations, *(name for e in experiments for name in e.leakage.evaluations)]
     ids |= {i: name for name in files for i in combinations_in(own_or_shipped(name))}
     reserved = max([wanted.reserved, *(e.leakage.reserved for e in experiments)])
-    prompts = wanted.prompts or next((e.prompts for e in experiments), "standard")
     texts: list[KeptText] = []
     left = LeftOut()
     for run in runs:
@@ -239,8 +187,8 @@ def _of_runs(wanted: FromRuns) -> WrittenDataset:
         partition=partition,
         bars=bars_of(catalog, partition=partition, evaluations=ids, reserved=reserved),
         names=wanted.names,
-        prompts=prompts,
-        output_format=output_format,
+        prompts=wanted.prompts or next((e.prompts for e in experiments), "standard"),
+        output_format=runs[0].experiment.format,
         near_duplicates=wanted.near_duplicates,
         validation=wanted.validation,
         copied=tuple(sorted({s.prompts or e.prompts for e in experiments for s in e.students.values()})),
@@ -280,16 +228,6 @@ def _refuse_step_folder(output: Path) -> None:
         )
 
 
-def _common_catalog(runs: Sequence[Run]) -> Catalog:
-    hashes = {str(run.document.get("catalog_hash")) for run in runs}
-    if len(hashes) > 1:
-        raise UserError(
-            f"The runs {', '.join(run.name for run in runs)} use different catalogues.",
-            hint="Make a data set from each.",
-        )
-    return runs[0].catalog.member(None)
-
-
 def _kept_of_run(run: Run, wanted: FromRuns, left: LeftOut) -> tuple[Sequence[KeptText], LeftOut]:
     """The texts of a run with full marks in key order, and the counts of all other texts."""
     rules = decision_rules(run, graders=wanted.graders)
@@ -305,13 +243,13 @@ def _kept_of_run(run: Run, wanted: FromRuns, left: LeftOut) -> tuple[Sequence[Ke
             ),
         )
     kinds, decided, kept = Counter[str](), Counter[str](), list[KeptText]()
-    writers, names = writers_of(run.name, run.experiment), tuple(rules.names)
+    prompts, names = written_with(run.experiment), tuple(rules.names)
     for one in decided_conversations(rules, students=wanted.students):
         kind = kind_of(one)
         kinds[kind] += 1
         decided.update(name for name, d in zip(names, one.decisions, strict=False) if d.earned is not None)
         if kind == "full":
-            kept.append(kept_text(one, writers, names))
+            kept.append(kept_text(one, run.name, prompts, names))
     total = kinds.total()
     if kinds["undecided"] == total - kinds["unfinished"] - kinds["no turns"] > 0:
         shown = ", ".join(f"{name} decided {decided[name]} of {total} texts" for name in names)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from skillmix.catalog.combinations import Combination
 from skillmix.datasets.copies import FOLLOWS, RUN, earlier_copies, example_shares
@@ -86,13 +85,9 @@ def removals(
     copy_of = earlier_copies(corpus.part(own), threshold=threshold)
     copies = np.flatnonzero(copy_of >= 0)
     for index, earlier in zip(own[copies].tolist(), own[copy_of[copies]].tolist(), strict=True):
-        is_exact = _same_words(corpus, index, earlier)
+        is_exact = np.array_equal(corpus.text(index), corpus.text(earlier))
         found.append(Removal(index, "exact copy" if is_exact else "near copy", earlier))
     return sorted(found, key=lambda removal: removal.text_index)
-
-
-def _same_words(corpus: Corpus, one: int, other: int) -> bool:
-    return corpus.text(one).tobytes() == corpus.text(other).tobytes()
 
 
 class CopyFound(NamedTuple):
@@ -111,15 +106,19 @@ class TextsSoFar:
 
     def __init__(self, find: Callable[[Corpus], list[Removal]]) -> None:
         self.texts: list[KeptText] = []
+        self.corpus = corpus_of([])
         self._find = find
-        self._corpus = corpus_of([])
 
     def add(self, new: Sequence[KeptText]) -> list["int | CopyFound"]:
         """The number of each new text among `texts`, or what it copies."""
         if not new:
             return []
-        added = corpus_of((kept.text for kept in new), vocabulary=self._corpus.vocabulary)
-        near = self._near(added)
+        added = corpus_of((kept.text for kept in new), vocabulary=self.corpus.vocabulary)
+        # Only texts that share a run of words with a new one, or are too short to have one, can be repeated.
+        runs, owners = self.corpus.runs(RUN)
+        is_near = self.corpus.sizes < RUN
+        is_near[owners[np.isin(runs, added.runs(RUN)[0])]] = True
+        near = np.flatnonzero(is_near)
         texts = [*(self.texts[number] for number in near.tolist()), *new]
         copies = {
             removal.text_index - len(near): CopyFound(
@@ -127,27 +126,18 @@ class TextsSoFar:
                 texts[removal.text_index].text,
                 "an example" if removal.copy_of is None else texts[removal.copy_of].text,
             )
-            for removal in self._find(joined(self._corpus.part(near), added))
+            for removal in self._find(joined(self.corpus.part(near), added))
         }
         own = [index for index in range(len(new)) if index not in copies]
         numbers = {index: len(self.texts) + number for number, index in enumerate(own)}
         self.texts += [new[index] for index in own]
-        self._corpus = joined(self._corpus, added.part(own))
+        self.corpus = joined(self.corpus, added.part(own))
         return [copies[index] if index in copies else numbers[index] for index in range(len(new))]
 
     def keep_only(self, numbers: Sequence[int]) -> None:
         """Forget all other texts."""
         self.texts = [self.texts[number] for number in numbers]
-        self._corpus = self._corpus.part(numbers)
-
-    def _near(self, added: Corpus) -> NDArray[np.int64]:
-        """The texts that share a run of words with a new one, or are too short to have one; no other is repeated."""
-        wanted = np.unique(added.runs(RUN)[0])
-        is_near = self._corpus.sizes < RUN
-        for first, last in self._corpus.blocks():
-            runs, owners = self._corpus.runs(RUN, first=first, last=last)
-            is_near[owners[np.isin(runs, wanted)]] = True
-        return np.flatnonzero(is_near)
+        self.corpus = self.corpus.part(numbers)
 
 
 def span_of(text: str, reply: str) -> tuple[int, int]:

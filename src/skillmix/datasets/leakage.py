@@ -7,15 +7,15 @@ searches the texts.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import combinations, islice
+from itertools import combinations
 from pathlib import Path
 from typing import Final
 
-from skillmix.catalog.catalog import Catalog, Side, Skill, before_parenthesis
+from skillmix.catalog.catalog import Catalog, Side, before_parenthesis
 from skillmix.catalog.combinations import Combination, combination_of, is_reserved
-from skillmix.catalog.files import load_catalog, shipped_catalogs
+from skillmix.catalog.files import load_catalog
 from skillmix.datasets.corpus import words_of
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, load_experiment
@@ -112,19 +112,17 @@ def refuse_leaks(chosen: Iterable[Combination], bars: Bars) -> None:
             examples.setdefault(rule, combination)
     if not counts:
         return
-    broken = "; ".join(
-        f"{counts[rule]} with {rule} ({_shown(examples[rule], bars)})" for rule in _RULES if counts[rule]
-    )
+    parts = []
+    for rule in (rule for rule in _RULES if counts[rule]):
+        example = examples[rule]
+        where = f", in {bars.evaluations[example.id]}" if example.id in bars.evaluations else ""
+        parts.append(f"{counts[rule]} with {rule} ({'; '.join(example.skills)} on {example.topic}{where})")
+    broken = "; ".join(parts)
     raise UserError(
         f"The data set would leak: {plural(counts.total(), 'text')} must not be trained on: {broken}. Nothing was "
         "written.",
         hint=WRITE_FOR_TRAINING if set(counts) == {EVALUATED} else "A recipe such as D(1,2) excludes such texts.",
     )
-
-
-def _shown(combination: Combination, bars: Bars) -> str:
-    where = bars.evaluations.get(combination.id)
-    return f"{'; '.join(combination.skills)} on {combination.topic}" + (f", in {where}" if where else "")
 
 
 def bars_for(step: DatasetStep, experiment: Experiment, catalog: Catalog, run: Run) -> Bars:
@@ -180,50 +178,39 @@ def _evaluated_by(step: Step, experiment: Experiment, catalog: Catalog, around: 
     return {combination.id: None for cell in cells for combination in cell.combinations}
 
 
-def combinations_in(path: Path) -> Iterator[str]:
+_EVALUATED: Final[dict[tuple[str, str], list[str]]] = {}
+"""The ids of the combinations of experiments, by their content and that of their catalogs."""
+
+
+def combinations_in(path: Path) -> list[str]:
     """The ids of the combinations in an experiment file, a `combinations --json` output or a JSON Lines file."""
     if not path.is_file():
         raise UserError(f"There is no file {str(path)!r}.", hint="leakage.evaluations lists files.")
     if path.suffix in (".yaml", ".yml"):
-        yield from _evaluated_in(path)
-        return
+        experiment = load_experiment(path)
+        known = load_catalog(experiment.catalog, *experiment.other_catalogs)
+        key = experiment.model_dump_json(), known.content_hash()
+        if key not in _EVALUATED:  # every dataset step asks again
+            _EVALUATED[key] = list(evaluated(experiment, known))
+        return _EVALUATED[key]
     text = read_text(path, most=LARGE)
     try:
         documents = (
             json.loads(text) if path.suffix == ".json" else [json.loads(x) for x in text.split("\n") if x.strip()]
         )
-        ids = [_combination(document) for document in documents]
+        ids = []
+        for document in documents:
+            skills, topic = document["skills"], document["topic"]
+            # A name that is not a string would give an id that bars nothing.
+            if not isinstance(skills, list) or not all(isinstance(name, str) and name for name in [*skills, topic]):
+                raise ValueError("a name is not a string")
+            ids.append(combination_of(skills, topic).id)
+        return ids
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise UserError(
             f"{path} does not hold combinations.",
             hint='It must be an experiment file, or JSON: [{"skills": […], "topic": …}], or one such object a line.',
         ) from None
-    yield from ids
-
-
-def _evaluated_in(path: Path) -> list[str]:
-    """The ids of the combinations in an experiment file; every dataset step asks several times."""
-    state = path.stat()
-    key = path.resolve(), state.st_mtime_ns, state.st_size, state.st_ino
-    if key not in _EVALUATED:
-        experiment = load_experiment(path)
-        names = (experiment.catalog, *experiment.other_catalogs)
-        ids = list(evaluated(experiment, load_catalog(*names)))
-        if not set(names) <= set(shipped_catalogs()):  # its files may change too
-            return ids
-        _EVALUATED[key] = ids
-    return _EVALUATED[key]
-
-
-_EVALUATED: Final[dict[tuple[Path, int, int, int], list[str]]] = {}
-
-
-def _combination(document: Mapping[str, object]) -> str:
-    """The id of one combination. Every name must be a string: another value would give an id that bars nothing."""
-    skills, topic = document["skills"], document["topic"]
-    if not isinstance(skills, list) or not all(isinstance(name, str) and name for name in [*skills, topic]):
-        raise ValueError("a name is not a string")
-    return combination_of(skills, str(topic)).id
 
 
 def trained_combinations(
@@ -254,22 +241,17 @@ def trained_combinations(
 
 def usable_around(experiment: Experiment, catalog: Catalog, around: Around) -> Around:
     """The skips that still apply: not those of a step with allow_trained, nor those that leave its draw too few."""
-    dropped = {
-        step.name
-        for step in experiment.steps
-        if step.name in around and not _may_skip(step, experiment, catalog, around)
-    }
-    return {name: skipped for name, skipped in around.items() if name not in dropped}
-
-
-def _may_skip(step: Step, experiment: Experiment, catalog: Catalog, around: Around) -> bool:
-    if isinstance(step, EvaluateStep) and step.allow_trained:
-        return False
-    try:
-        _evaluated_by(step, experiment, catalog, around)
-    except UserError:
-        return False
-    return True
+    usable = dict(around)
+    for step in experiment.steps:
+        if step.name in around:
+            is_usable = not (isinstance(step, EvaluateStep) and step.allow_trained)
+            try:
+                is_usable = is_usable and _evaluated_by(step, experiment, catalog, around) is not None
+            except UserError:
+                is_usable = False
+            if not is_usable:
+                del usable[step.name]
+    return usable
 
 
 def _lineages(step: EvaluateStep | GenerateStep, experiment: Experiment) -> dict[str, Lineage]:
@@ -302,65 +284,19 @@ class NameFinder:
     def __init__(self, skills: Iterable[str]) -> None:
         self._by_first: dict[str, list[tuple[str, list[str]]]] = {}
         for skill in sorted(skills):
-            words = words_of(before_parenthesis(skill))
-            if words:
+            if words := words_of(before_parenthesis(skill)):
                 self._by_first.setdefault(words[0], []).append((skill, words))
-        self._pieces = {first: _pieces(first) for first in self._by_first}
-
-    def among(self, text: str) -> "NameFinder | None":
-        """A finder for the names that may occur in a text or in parts of it; None if no name can."""
-        pieces = _pieces(_folded(text))
-        skills = [
-            skill for first, names in self._by_first.items() if self._pieces[first] <= pieces for skill, _ in names
-        ]
-        return NameFinder(skills) if skills else None
 
     def names_in(self, text: str) -> set[str]:
         """The skills that a text names."""
-        folded = _folded(text)
-        # Most texts name no skill, and splitting them into words would take most of the time.
-        firsts = [first for first in self._by_first if first in folded]
-        if not firsts:
-            return set()
         words = words_of(text)
-        skills = set()
-        for first in set(words).intersection(firsts):
+        found = set()
+        for first in self._by_first.keys() & set(words):
+            starts = [index for index, word in enumerate(words) if word == first]
             for skill, name in self._by_first[first]:
-                if skill not in skills and _has_run(words, name):
-                    skills.add(skill)
-        return skills
-
-    def names_in_skill(self, skill: Skill) -> dict[str, set[str]]:
-        """The other skills that the definition and the example of a skill name."""
-        parts = {"definition": skill.definition, "example": skill.example}
-        return {part: self.names_in(text) - {skill.name} for part, text in parts.items()}
-
-
-def _folded(text: str) -> str:
-    return text.casefold().replace("’", "'")
-
-
-def _pieces(folded: str) -> set[bytes]:
-    """The runs of ASCII letters and digits in a text. A word's pieces are in every text that contains the word.
-
-    Pieces are coarser than words, but finding all pieces of many texts takes no longer than searching for one word.
-    """
-    return set(folded.encode("utf-8", "surrogatepass").translate(_ASCII_PIECES).split())
-
-
-_ASCII_PIECES: Final = bytes(
-    index if index < 128 and (chr(index).isalnum() or index == 95) else 32 for index in range(256)
-)
-
-
-def _has_run(words: Sequence[str], run: Sequence[str]) -> bool:
-    if len(run) == 1:
-        return True
-    size = len(run)
-    return any(words[index : index + size] == run for index in range(len(words) - size + 1) if words[index] == run[0])
-
-
-_AT_ONCE: Final = 200
+                if any(words[start : start + len(name)] == name for start in starts):
+                    found.add(skill)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,22 +314,16 @@ def names_inside(
 ) -> list[NamedSkill]:
     """Count the held-out skills that texts (combination and replies) of other skills name."""
     finder = NameFinder(held_out)
-    in_skills = {skill.name: finder.names_in_skill(skill) for skill in catalog.skills}
     counts: Counter[tuple[str, str]] = Counter()
     shown: Counter[str] = Counter()
-    source = iter(texts)
-    while block := list(islice(source, _AT_ONCE)):
-        # Most names occur in none of the texts, so one search over the block excludes them.
-        near = finder.among("\n".join(reply for _, replies in block for reply in replies))
-        for combination, replies in block:
-            shown.update(combination.skills)
-            if near is not None:
-                for name in near.names_in("\n".join(replies)) - set(combination.skills):
-                    counts[name, "answers"] += 1
-    for skill, texts_of_it in shown.items():
-        for part, names in in_skills.get(skill, {}).items():
-            for name in names:
-                counts[name, f"{part} of {skill}"] += texts_of_it
+    for combination, replies in texts:
+        shown.update(combination.skills)
+        for name in finder.names_in("\n".join(replies)) - set(combination.skills):
+            counts[name, "answers"] += 1
+    for skill in catalog.skills:
+        for part, text in {"definition": skill.definition, "example": skill.example}.items():
+            for name in finder.names_in(text) - {skill.name} if shown[skill.name] else ():
+                counts[name, f"{part} of {skill.name}"] += shown[skill.name]
     return [NamedSkill(skill, where, count) for (skill, where), count in sorted(counts.items())]
 
 

@@ -1,11 +1,9 @@
 """Write and read the rows of a data set: JSON Lines for trainers, Parquet with provenance."""
 
-from array import array
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import cycle, islice
-from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +16,6 @@ from skillmix.hashing import ranked
 from skillmix.prompts.prompt_set import PromptSet
 
 _ROWS_AT_ONCE: Final = 5_000
-_quoted: Final = encode_basestring
 
 
 def require_parquet(extra: str = "parquet") -> None:
@@ -47,57 +44,50 @@ def refuse_more_turns(writer: str, turns: int, prompts: PromptSet) -> None:
         )
 
 
-class Prompting:
-    """The prompts in the data, rendered from each combination."""
-
-    def __init__(self, prompts: PromptSet, catalog: Catalog, requests: RequestChoice) -> None:
-        self.prompts = prompts
-        self._catalog = catalog
-        self._requests = requests
-        self._last: tuple[object, tuple[str, ...]] | None = None
-
-    def messages(self, kept: KeptText) -> list[str]:
-        """The messages of a conversation, in order; a conversation of one turn has the text alone as its reply."""
-        refuse_more_turns(kept.writer, len(kept.replies), self.prompts)
-        named = None
-        if self._requests == "one":
-            named = ranked(list(kept.combination.skills), "requests: one", kept.combination.id, kept.generation)[0]
-        if self._last is None or self._last[0] != (kept.combination.id, named):
-            prompts = self.prompts.student_prompts(self._catalog, kept.combination, named=named)
-            self._last = (kept.combination.id, named), prompts
-        replies = kept.replies if self.prompts.turns > 1 else (kept.text,)
-        return [message for turn in zip(self._last[1], replies, strict=True) for message in turn]
+def messages_of(kept: KeptText, prompts: PromptSet, catalog: Catalog, requests: RequestChoice) -> list[dict[str, str]]:
+    """The messages of a conversation, in order; a conversation of one turn has the text alone as its reply."""
+    refuse_more_turns(kept.writer, len(kept.replies), prompts)
+    named = None
+    if requests == "one":
+        named = ranked(list(kept.combination.skills), "requests: one", kept.combination.id, kept.generation)[0]
+    asked = prompts.student_prompts(catalog, kept.combination, named=named)
+    replies = kept.replies if prompts.turns > 1 else (kept.text,)
+    turns = zip(asked, replies, strict=True)
+    return [{"role": r, "content": c} for turn in turns for r, c in zip(("user", "assistant"), turn, strict=True)]
 
 
-def in_order(texts: Sequence[KeptText], validation: float) -> tuple[Sequence[KeptText], Sequence[KeptText]]:
-    """Split texts into training and validation; both keep their order."""
-    split = array("q"), array("q")
-    for index, kept in enumerate(texts):
-        split[is_for_validation(kept.combination.id, validation)].append(index)
-    return [texts[i] for i in split[0]], [texts[i] for i in split[1]]
-
-
-def write_rows(folder: Path, texts: Sequence[KeptText], *, prompting: Prompting, validation: float) -> Written:
+def write_rows(
+    folder: Path,
+    texts: Sequence[KeptText],
+    *,
+    prompts: PromptSet,
+    catalog: Catalog,
+    requests: RequestChoice,
+    validation: float,
+) -> Written:
     """Write train.jsonl, validation.jsonl and rows.parquet."""
     import pyarrow
     from pyarrow import parquet
 
-    train, held_back = in_order(texts, validation)
-    content = blake2b(digest_size=16)
-    schema = _schema()
+    parts: dict[str, list[KeptText]] = {"train": [], "validation": []}
+    for kept in texts:
+        parts["validation" if is_for_validation(kept.combination.id, validation) else "train"].append(kept)
+    content, schema, shown = blake2b(digest_size=16), _schema(), prompts_shown(prompts)
     with parquet.ParquetWriter(folder / "rows.parquet", schema, compression="zstd") as rows:
-        for split, part in (("train", train), ("validation", held_back)):
+        for split, part in parts.items():
             with (folder / f"{split}.jsonl").open("wb") as lines:
-                source = iter(part)
-                while chunk := list(islice(source, _ROWS_AT_ONCE)):
-                    conversations = [prompting.messages(kept) for kept in chunk]
-                    block = "".join([line_of(*messages) for messages in conversations]).encode()
+                for start in range(0, len(part), _ROWS_AT_ONCE):
+                    chunk = [
+                        (k, messages_of(k, prompts, catalog, requests)) for k in part[start : start + _ROWS_AT_ONCE]
+                    ]
+                    dumped = (json.dumps({"messages": messages}, ensure_ascii=False) for _, messages in chunk)
+                    block = "".join(f"{line}\n" for line in dumped).encode()
                     lines.write(block)
                     content.update(block)
-                    columns = _columns(chunk, conversations, split, prompting.prompts)
-                    rows.write_table(pyarrow.Table.from_pydict(columns, schema=schema))
+                    table = [_row(kept, messages, split, shown) for kept, messages in chunk]
+                    rows.write_table(pyarrow.Table.from_pylist(table, schema=schema))
             content.update(b"\0")
-    return Written(len(train), len(held_back), content.hexdigest())
+    return Written(len(parts["train"]), len(parts["validation"]), content.hexdigest())
 
 
 def content_hash(files: Sequence[Path]) -> str:
@@ -110,15 +100,6 @@ def content_hash(files: Sequence[Path]) -> str:
                     content.update(block)
         content.update(b"\0")
     return content.hexdigest()
-
-
-def line_of(*messages: str) -> str:
-    """One line as `json.dumps` would write it; the constant parts are not encoded again."""
-    parts = [f"{role}{_quoted(message)}}}" for role, message in zip(cycle(_ROLE_PARTS), messages, strict=False)]
-    return f'{{"messages": [{", ".join(parts)}]}}\n'
-
-
-_ROLE_PARTS: Final = tuple(f'{{"role": "{role}", "content": ' for role in ("user", "assistant"))
 
 
 _COLUMNS: Final[str] = (
@@ -136,37 +117,27 @@ def _schema() -> Any:
     return pa.schema([(name, other.get(name, text)) for name in _COLUMNS.split()])
 
 
-def _columns(
-    texts: Sequence[KeptText], conversations: Sequence[Sequence[str]], split: str, prompts: PromptSet
-) -> dict[str, Any]:
-    import pyarrow as pa
-
-    flat = [content for messages in conversations for content in messages]
-    per_row = 2 * prompts.turns
-    roles = pa.array(["user", "assistant"] * (prompts.turns * len(texts)))
-    messages = pa.StructArray.from_arrays([roles, pa.array(flat, pa.string())], ["role", "content"])
-    offsets = pa.array(range(0, per_row * len(texts) + 1, per_row), pa.int32())
-    shown = prompts_shown(prompts)
+def _row(kept: KeptText, messages: list[dict[str, str]], split: str, prompts: str) -> dict[str, Any]:
     return {
-        "split": [split] * len(texts),
-        "run": [t.run for t in texts],
-        "key": [t.key for t in texts],
-        "writer": [t.writer for t in texts],
-        "model": [t.model for t in texts],
-        "combination": [t.combination.id for t in texts],
-        "k": [t.combination.k for t in texts],
-        "skills": [t.combination.skills for t in texts],
-        "topic": [t.combination.topic for t in texts],
-        "generation": [t.generation for t in texts],
-        "text": [t.text for t in texts],
-        "text_id": [t.text_id for t in texts],
-        "first_answer": [t.first_status for t in texts],
-        "request_hashes": [t.requests for t in texts],
-        "written_with": [t.written_with for t in texts],
-        "prompts": [shown] * len(texts),
-        "graders": [t.graders for t in texts],
-        "votes": [t.votes for t in texts],
-        "messages": pa.ListArray.from_arrays(offsets, messages),
+        "split": split,
+        "run": kept.run,
+        "key": kept.key,
+        "writer": kept.writer,
+        "model": kept.model,
+        "combination": kept.combination.id,
+        "k": kept.combination.k,
+        "skills": kept.combination.skills,
+        "topic": kept.combination.topic,
+        "generation": kept.generation,
+        "text": kept.text,
+        "text_id": kept.text_id,
+        "first_answer": kept.first_status,
+        "request_hashes": kept.requests,
+        "written_with": kept.written_with,
+        "prompts": prompts,
+        "graders": kept.graders,
+        "votes": kept.votes,
+        "messages": messages,
     }
 
 

@@ -4,7 +4,7 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final
@@ -12,7 +12,7 @@ from typing import Final
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
 from skillmix.catalog.own_code import OwnCode, require_trust, trusted_codes
-from skillmix.checkers.passage import Passage, Span, passage_of
+from skillmix.checkers.passage import passage_of
 from skillmix.checkers.registry import checker_of
 from skillmix.datasets.kept_texts import KeptText
 from skillmix.datasets.leakage import Bars
@@ -29,23 +29,17 @@ def skills_shown(text: str, skills: tuple[str, ...]) -> frozenset[str]:
     return _found(text, skills, trusted_codes())
 
 
-def _shown_there(code: RulesGrader, asked: tuple[str, tuple[str, ...]]) -> frozenset[str]:
-    """The skills that a text shows, in any process: the grader that it has brings the catalogue's own code."""
-    return skills_shown(*asked)
-
-
 @lru_cache(maxsize=1 << 17)
 def _found(text: str, skills: tuple[str, ...], codes: tuple[OwnCode, ...]) -> frozenset[str]:
     """The cache serves dataset steps, which look at their texts again in every joined set."""
     passage = passage_of(text)
-    return frozenset(skill for skill, checker in _checkers(skills, codes) if checker(passage) is not None)
+    checkers = ((skill, checker_of(skill)) for skill in skills)
+    return frozenset(skill for skill, checker in checkers if checker is not None and checker(passage) is not None)
 
 
-@lru_cache(maxsize=8)
-def _checkers(
-    skills: tuple[str, ...], codes: tuple[OwnCode, ...]
-) -> tuple[tuple[str, Callable[[Passage], Span | None]], ...]:
-    return tuple((skill, checker) for skill in skills if (checker := checker_of(skill)) is not None)
+def _shown_there(code: RulesGrader, asked: tuple[str, tuple[str, ...]]) -> frozenset[str]:
+    """The skills that a text shows, in any process: the grader that it has brings the catalog's own code."""
+    return skills_shown(*asked)
 
 
 @dataclass(frozen=True)
@@ -80,14 +74,8 @@ class ShownRule:
 
     def _reason(self, kept: KeptText, shown: frozenset[str]) -> str | None:
         leak = self.bars.leak_shown(shown) if self.mode == "drop" else None
-        if leak is None and self.only_requested:
-            further = shown.difference(kept.combination.skills)
-            return NOT_REQUESTED if not further.isdisjoint(self._of_partition) else None
-        return leak
-
-    @cached_property
-    def _of_partition(self) -> frozenset[str]:
-        return self.bars.skills | self.bars.train_skills
+        further = shown.difference(kept.combination.skills) & (self.bars.skills | self.bars.train_skills)
+        return NOT_REQUESTED if leak is None and self.only_requested and further else leak
 
     def leaks_in(self, text: str) -> bool:
         """Whether a text shows a reserved pair or two held-out skills, and the rule cares."""
@@ -122,14 +110,13 @@ class ShownRule:
                 counts[leak] += 1
                 example = example or kept.text
         if counts and self.mode == "refuse":
-            broken = "; ".join(f"{count} {_plural(leak, count)}" for leak, count in sorted(counts.items()))
+            broken = "; ".join(
+                f"{count} text {leak}" if count == 1 else f"{count} texts {leak.replace('shows', 'show', 1)}"
+                for leak, count in sorted(counts.items())
+            )
             raise UserError(
                 f"The data set would leak by what its texts show: {broken}, such as {shortened(example)!r}. "
                 "Nothing was written.",
                 hint="Set leakage.shown to drop, and such texts are left out; count keeps them and counts them.",
             )
         return dict(sorted(counts.items()))
-
-
-def _plural(reason: str, count: int) -> str:
-    return f"text {reason}" if count == 1 else f"texts {reason.replace('shows', 'show', 1)}"

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from skillmix.calls import CallKey, CallProblem, Outcome, Request
 from skillmix.catalog.combinations import Combination, Draw, all_combinations
-from skillmix.datasets.build import Writers, kept_text, kind_of
+from skillmix.datasets.build import kept_text, kind_of, written_with
 from skillmix.datasets.counts import LeftOut, SamplingYield
 from skillmix.datasets.dataset_plan import DatasetPlan
 from skillmix.datasets.kept_texts import CopyFound, KeptText, TextsSoFar
@@ -214,9 +214,7 @@ class Window:
 class DatasetWriting:
     """Writes the conversations of one dataset step, and takes texts from them."""
 
-    def __init__(
-        self, step: DatasetStep, context: StepContext, plan: DatasetPlan, writers: Writers, counts: CallCounts
-    ) -> None:
+    def __init__(self, step: DatasetStep, context: StepContext, plan: DatasetPlan, counts: CallCounts) -> None:
         self.step = step
         self.plan = plan
         self.counts = counts
@@ -225,7 +223,7 @@ class DatasetWriting:
         """Whether calls failed without which texts cannot be chosen."""
         self._writer = student_name(str(step.writer))
         self.calls = Calls(step.name, (self._writer,), tuple(step.graders))
-        self._writers = writers
+        self._prompts = written_with(context.experiment)
         self._context = context
         self._kinds: Counter[str] = Counter()
         """The conversations of all k by kind, up to the last one that was needed."""
@@ -375,7 +373,11 @@ class DatasetWriting:
             kind, last = kind_of(one), one.conversation.turns[-1].outcome
             if kind == "unfinished" and isinstance(last, CallProblem) and last.kind == "failed":
                 kind = "refused"  # for good, so that the conversation is lost
-            kept = kept_text(one, self._writers, tuple(decisions.names)) if kind == "full" else None
+            kept = (
+                kept_text(one, self._context.run.name, self._prompts, tuple(decisions.names))
+                if kind == "full"
+                else None
+            )
             shows = self.plan.shown_rule.reason_to_drop(kept) if kept is not None else None
             if kind != "unfinished":
                 yield one.conversation.key[1:], Decided(kind, kept, shows)

@@ -64,13 +64,12 @@ class DatasetKind(StepKind[DatasetStep]):
 
     def first_cells(self, step: DatasetStep, context: StepContext) -> Iterable[tuple[Conversations, PlannedCell]]:
         """The first conversation of each k."""
-        from skillmix.datasets.from_runs import plan_of, writers_of
+        from skillmix.datasets.from_runs import plan_of
         from skillmix.datasets.window import DatasetWriting
 
         if not step.writer:
             return []
-        writers = writers_of(context.run.name, context.experiment)
-        writing = DatasetWriting(step, context, plan_of(step, context), writers, CallCounts())
+        writing = DatasetWriting(step, context, plan_of(step, context), CallCounts())
         conversations = conversations_of(writing.calls, context)
         return [(conversations, cell) for cell in writing.first_cells()]
 
