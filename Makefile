@@ -45,7 +45,7 @@ format: $(TEST)
 	$(BIN)/ruff check --fix .
 
 golden: $(TEST)         ## regenerate golden files; say why in the commit
-	SKILLMIX_GOLDEN=write $(BIN)/pytest -q tests/test_golden.py
+	SKILLMIX_GOLDEN=write $(BIN)/pytest -q tests/test_golden.py tests/scores/test_sentences.py
 
 same: $(TEST)           ## what the commands print and write, compared with OLD=baseline, a revision or a folder; ONLY="PART …": these parts
 	$(BIN)/python -m tools.same check $(OLD) $(if $(ONLY),--only $(ONLY))

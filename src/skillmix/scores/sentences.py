@@ -85,7 +85,7 @@ def finding_sentence(finding: Finding) -> str:
         best = max(gains, key=lambda c: c.gain.mean)
         verb = "does lift" if finding.claim == "control" else "lifts"
         found = _listed([c.k for c in gains])
-        where = f"every k tried: {found}." if len(gains) == len(finding.compared) else f"some k: {found} of {ks}."
+        where = f"every k tried: {found}." if len(gains) == len(finding.compared) else f"k = {found} (tried: {ks})."
         sentence = (
             f"{students} {verb} full marks by {_estimate(best)} at k = {best.k} ({best.words}), "
             f"{_scope(best)}; a gain of {share(SMALLEST_GAIN)} or more is found at {where}"
@@ -96,9 +96,7 @@ def finding_sentence(finding: Finding) -> str:
         if losses:
             shown = min(losses, key=lambda c: c.gain.mean)
             change = f"lowers full marks by {_estimate(shown)} at k = {shown.k} ({shown.words})"
-        sentence = (
-            f"{students} {change}, {_scope(shown)}, and at no k of {ks} can the gain be {share(SMALLEST_GAIN)} or more."
-        )
+        sentence = f"{students} {change}, {_scope(shown)}; a gain of {share(SMALLEST_GAIN)} or more is excluded at every k tried: {ks}."
     if finding.verdict == "not taught":
         sentence = (
             f"{finding.second} earns full marks on less than {share(SMALLEST_GAIN)} of the combinations that are like "
@@ -255,8 +253,8 @@ def _of_finding(cells: Sequence[Cell], finding: Finding, headline: str) -> MainR
     keys = [CellKey(run, name, finding.grader, finding.setting, shown.k) for name in (second, first)]
     if finding.claim == "control":
         words = (
-            f"{second} differs from {first} by {_points(gain.mean, signed=True)} at most ({interval}), "
-            f"less than {in_percent(SMALLEST_GAIN)} points at every k"
+            f"{skills}, {second} against {first}: {difference}; a gain of {in_percent(SMALLEST_GAIN)} points or more is "
+            "excluded at every k"
         )
     elif gain.unit != "combinations" or not all(key in by_key for key in keys):
         words = f"{skills}, {second} against {first}: {difference}"
@@ -272,7 +270,7 @@ def _of_finding(cells: Sequence[Cell], finding: Finding, headline: str) -> MainR
     if finding.pair.second.k:
         units.insert(0, "one training run" if gain.seeds == 1 else plural(gain.seeds, "training"))
     named = f"run {run}, " if len({key.run for key in by_key}) > 1 and gain.seeds <= 1 else ""
-    more = f" {_capital(need(finding))}."
+    more = f" {_capital(need(finding))}." if finding.verdict == "too little data" else ""
     if shown.found:
         ks = [c.k for c in finding.compared]
         found = [c.k for c in finding.compared if c.found and (c.found > 0) == (shown.found > 0)]
@@ -382,7 +380,7 @@ def contrast_result(contrasts: Sequence[JudgedContrast], cells: Iterable[Cell]) 
     condition = [f"Condition: {plan.condition}"] if plan.condition else []
     others = [f"{c.title}: {c.words}" for c in contrasts[1:]]
     evidence = [f"Setting {plan.setting}, grader {first.grader}, one try, {units}.", *condition]
-    evidence += [f"Planned next, in this order: {'; '.join(others)}."] if others else []
+    evidence += [f"Planned next, each found only if all before it are: {'; '.join(others)}."] if others else []
     return MainResult(
         headline=headline,
         detail=detail,
