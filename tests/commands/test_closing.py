@@ -9,9 +9,8 @@ import pytest
 
 from skillmix.commands.closing import run_cost
 from skillmix.runs.run import open_run
-from skillmix.scores.comparisons import Change, FormatEffect, PairRow, ValidTexts
+from skillmix.scores.comparisons import Change, PairRow
 from skillmix.scores.sentences import scored_run, shown_lines
-from skillmix.scores.statistics.intervals import ShareDifference
 from skillmix.steps.step_kind import RunResult
 from tests.report.worlds import make_world
 
@@ -23,19 +22,6 @@ def change(student: str, k: int, mean: float, low: float, high: float, **more: A
 
 
 ONE = change("self-taught", 1, 0.76, 0.60, 0.86)
-TWO = change("self-taught", 2, 0.05, -0.02, 0.12)
-
-
-def test_each_difference_has_a_line_with_its_verdict() -> None:
-    lines = shown_lines([ONE, TWO], run="quick")
-
-    assert lines[:2] == [
-        "With one skill: self-taught .81, base .05 on 40 combinations, difference +.76 [+.60, +.86]: a gain, "
-        "p = .020 after correction for 2 comparisons.",
-        "With two skills: self-taught .10, base .05 on 40 combinations, difference +.05 [−.02, +.12]: within noise, "
-        "p = .020 after correction for 2 comparisons.",
-    ]
-    assert "corrected over all settings and k" in lines[2]
 
 
 def test_settings_and_graders_are_named_where_there_are_several() -> None:
@@ -55,20 +41,6 @@ def test_many_differences_are_cut_and_counted() -> None:
     assert len(lines) == 14
     assert lines[12] == "8 more differences: skillmix report quick"
     assert "With 11 skills" in "\n".join(shown_lines([changes[10]], run="quick"))
-
-
-def test_the_role_of_format_follows_the_difference() -> None:
-    few, many = ValidTexts(valid=1, combinations=1, written=40), ValidTexts(valid=40, combinations=40, written=40)
-    hidden = replace(ONE, format=FormatEffect(few, many, None, "hides skill"))
-    enough = FormatEffect(many, many, ShareDifference(0.02, -0.05, 0.09), "explains")
-
-    [unknown, _] = shown_lines([hidden], run="quick")
-    [explained, _] = shown_lines([replace(ONE, format=enough)], run="quick")
-
-    assert unknown.endswith("comparisons. Skill cannot be compared: base has 1 text with a valid format, of 40.")
-    assert explained.endswith(
-        "Format explains it: among texts with a valid format the difference is +.02 [−.05, +.09], within noise."
-    )
 
 
 def test_lineage_decides_who_is_tuned(in_folder: Path) -> None:

@@ -13,7 +13,6 @@ from skillmix.models.lineage import Lineage
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.findings import JudgedContrast, judge_planned
 from skillmix.scores.scoring import ComparableStudent
-from skillmix.scores.sentences import contrast_result
 
 WORLDS = 80
 FINE: AnswerStatus = "fine"
@@ -107,18 +106,6 @@ def test_the_score_is_that_of_one_try() -> None:
     (one,) = judged([PAIRED], 2, tries=3)
 
     assert one.value == pytest.approx(0.6, abs=0.08)  # the best of three would be .94
-
-
-def test_the_first_screen_states_the_first_comparison_and_names_the_others() -> None:
-    plan = PAIRED.model_copy(update={"claim": "training teaches it", "condition": "Words were composed."})
-    found = judged([plan, WITHIN], 1)
-    main = contrast_result(found, [])
-
-    assert main.headline == "Supported: training teaches it"
-    assert "with 2 skills in one text, m123 earns full marks in" in main.detail and "95 % interval" in main.detail
-    assert "one partition, so the verdict holds for it alone" in main.evidence
-    assert "Condition: Words were composed." in main.evidence
-    assert "m123 random-cells − m123 new-figures, k = 2: +" in main.evidence
 
 
 def test_both_sides_must_differ() -> None:

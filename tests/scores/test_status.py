@@ -60,13 +60,6 @@ def test_the_cost_of_imported_replies_is_unknown(capsys: pytest.CaptureFixture[s
     assert line == f"cost: unknown, as other programs made {document['unpriced']['imported']} calls"
 
 
-def test_a_cost_that_is_known_in_part_is_a_lower_bound() -> None:
-    status = Status(3, 0, 0, 0, 1.5, unpriced={"openai:m": 1})
-
-    assert status.cost_line() == "cost: at least 1.50 US dollars, as the price of openai:m is not known (1 call)"
-    assert Status(0, 9, 0, 0, 0.0).cost_line() == "cost: none yet"
-
-
 def test_the_name_of_a_model_without_a_price_cannot_command_the_terminal() -> None:
     line = Status(3, 0, 0, 0, 0.0, unpriced={"openai:\x1b[2Ja\nb": 1}).cost_line()
 

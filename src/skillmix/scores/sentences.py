@@ -96,7 +96,10 @@ def finding_sentence(finding: Finding) -> str:
         if losses:
             shown = min(losses, key=lambda c: c.gain.mean)
             change = f"lowers full marks by {_estimate(shown)} at k = {shown.k} ({shown.words})"
-        sentence = f"{students} {change}, {_scope(shown)}; a gain of {share(SMALLEST_GAIN)} or more is excluded at every k tried: {ks}."
+        sentence = (
+            f"{students} {change}, {_scope(shown)}; a gain of {share(SMALLEST_GAIN)} or more is excluded at every k "
+            f"tried: {ks}."
+        )
     if finding.verdict == "not taught":
         sentence = (
             f"{finding.second} earns full marks on less than {share(SMALLEST_GAIN)} of the combinations that are like "
@@ -253,8 +256,8 @@ def _of_finding(cells: Sequence[Cell], finding: Finding, headline: str) -> MainR
     keys = [CellKey(run, name, finding.grader, finding.setting, shown.k) for name in (second, first)]
     if finding.claim == "control":
         words = (
-            f"{skills}, {second} against {first}: {difference}; a gain of {in_percent(SMALLEST_GAIN)} points or more is "
-            "excluded at every k"
+            f"{skills}, {second} against {first}: {difference}; a gain of {in_percent(SMALLEST_GAIN)} points or more "
+            "is excluded at every k"
         )
     elif gain.unit != "combinations" or not all(key in by_key for key in keys):
         words = f"{skills}, {second} against {first}: {difference}"
