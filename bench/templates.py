@@ -48,7 +48,7 @@ class _Insider:
         self._judge = judge_of(catalog)
 
     def write(self, skills: Sequence[str], topic: str, form: Form) -> TemplateText | None:
-        alone, together = self._catalog.vocabulary[topic]
+        alone, together = self._catalog.vocabulary[topic][:2]
         clauses = self._catalog.templates
         words = zip(skills, (*alone, *together), strict=False)
         filled = {skill: {str(form): clauses[skill][form].replace("{topic}", f"the {word}")} for skill, word in words}

@@ -14,10 +14,11 @@ from pathlib import Path
 import yaml
 
 from skillmix.catalog.files import load_catalog
-from skillmix.checkers.judge import Judge, TopicWords, Verdict, on_topic, topic_words
+from skillmix.checkers.judge import Judge, Verdict
 from skillmix.checkers.passage import Passage, Span, passage_of
 from skillmix.checkers.registry import all_checkers
 from skillmix.checkers.sense import PromptTexts, prompt_texts, sense_problem
+from skillmix.checkers.topics import TopicWords, on_topic, topic_words
 
 LABELLED = Path(__file__).parent.parent / "tests" / "checkers"
 BY_PART = 5000

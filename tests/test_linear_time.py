@@ -14,7 +14,8 @@ import pytest
 import skillmix
 from skillmix.catalog.catalog import fold_name
 from skillmix.catalog.files import load_catalog
-from skillmix.checkers.judge import clauses_of, on_topic, topic_words
+from skillmix.checkers.judge import clauses_of
+from skillmix.checkers.topics import on_topic, topic_words
 from skillmix.checkers.passage import passage_of
 from skillmix.checkers.registry import CHECKERS
 from skillmix.checkers.sense import sense_problem

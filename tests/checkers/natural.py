@@ -15,7 +15,7 @@ import yaml
 from skillmix.catalog.files import load_catalog
 from skillmix.runs.verdicts import RulesGrader
 
-KINDS = ("natural", "nonsense", "letter-only")
+KINDS = ("natural", "nonsense", "letter-only", "pasted-topic")
 
 
 class Judged(NamedTuple):

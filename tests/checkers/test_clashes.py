@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from skillmix.catalog.files import load_catalog
-from skillmix.checkers.judge import TopicWords, clash, topic_words
+from skillmix.checkers.meaning import clash
 from skillmix.checkers.passage import passage_of
+from skillmix.checkers.topics import TopicWords, topic_words
 from tests.nasty_texts import takes_longer
 
 HERE = Path(__file__).parent
@@ -33,7 +34,10 @@ def found(text: str, name: str = "Hotel lobbies") -> str | None:
         "The lamp stands behind the temperature.",
         "We sat beside a blue idea.",
         "The clay was a kind of subtraction.",
-        "The lawyer of the moon was a diplomat.",
+        "Its lawyer was photocopied by the sea.",
+        "The kite is four liters more married than its alphabet.",
+        "We heard the spoon's sister.",
+        "The sleeve was full of verbs.",
         "The bowl was inside it the yesterday of.",
     ],
 )

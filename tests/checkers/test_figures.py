@@ -11,9 +11,9 @@ import yaml
 from skillmix.catalog.catalog import Catalog, filled
 from skillmix.catalog.combinations import Draw, draw_combinations, draw_ladder
 from skillmix.catalog.files import load_catalog
-from skillmix.checkers.judge import OtherTopics, topic_words
 from skillmix.checkers.passage import passage_of
 from skillmix.checkers.registry import checker_of, figure_finder
+from skillmix.checkers.topics import OtherTopics, topic_words
 from skillmix.errors import UserError
 from skillmix.files import SHIPPED
 from skillmix.grading.answers import RULES, Answer, names_skill

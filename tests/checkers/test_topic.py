@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 import skillmix
-from skillmix.checkers.judge import TopicWords, on_topic, topic_words
 from skillmix.checkers.passage import passage_of
+from skillmix.checkers.topics import TopicWords, on_topic, topic_words
 
 CATALOG = Path(skillmix.__file__).parent / "data"
 LABELLED = Path(__file__).parent / "labelled"
@@ -138,7 +138,7 @@ def test_the_name_itself_decides_before_the_words_that_it_may_be_a_form_of() -> 
 
 def test_every_process_gives_a_topic_the_same_words() -> None:
     script = (
-        "import json, sys; from skillmix.checkers.judge import topic_words; "
+        "import json, sys; from skillmix.checkers.topics import topic_words; "
         "print([sorted(topic_words(n, v['alone'], v['together']).name) for n, v in json.load(sys.stdin).items()])"
     )
     names = {

@@ -91,7 +91,7 @@ def test_a_skill_without_a_checker_leaves_it_open() -> None:
 def test_where_it_is_required_a_skill_beside_the_topic_earns_no_point() -> None:
     catalog = load_catalog("verifiable")
     strict = Judge(catalog.vocabulary, prompt_texts(catalog.skills), requires_woven=True)
-    text, skills = "My aunt loves night trains; he was as brave as a lion.", ["simile"]
+    text, skills = "My aunt loves night trains and rails; he was as brave as a lion.", ["simile"]
 
     lenient, required = (j.judge(text, skills=skills, topic="Night trains") for j in (judge(), strict))
 

@@ -329,8 +329,9 @@ class Catalog:
     partitions: tuple[Partition, ...]
     default_partition: str
     exclude: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    vocabulary: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
-    """For the topic checker, by topic: words of which one is enough, and words of which two are needed."""
+    vocabulary: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
+    """For the topic checker, by topic: words of which one is enough, words of which two are needed, and
+    perhaps words that count beside one of the others."""
     impossible: frozenset[frozenset[str]] = frozenset()
     """Groups of skills that no text can show together; never drawn."""
     entailed: tuple[EntailedPair, ...] = ()

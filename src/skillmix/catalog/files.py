@@ -195,6 +195,7 @@ class VocabularyEntry(_Strict):
 
     alone: list[str] = []
     together: list[str] = []
+    near: list[str] = []
 
 
 class TemplateEntry(_Strict):
@@ -356,7 +357,10 @@ def _build(name: str, folder: Path) -> Catalog:
         ),
         default_partition=partitions.default,
         exclude={n: tuple(names) for n, names in partitions.exclude.items()},
-        vocabulary={n: (tuple(entry.alone), tuple(entry.together)) for n, entry in words.items()},
+        vocabulary={
+            n: tuple(map(tuple, (entry.alone, entry.together, *([entry.near] if entry.near else []))))
+            for n, entry in words.items()
+        },
         impossible=frozenset(frozenset(names) for names in partitions.impossible),
         entailed=tuple(EntailedPair(**entry.model_dump()) for entry in partitions.entailed),
         woven=partitions.woven,

@@ -1,8 +1,5 @@
 """Judge a text by code alone: the requested skills, the topic, the sense, and skills that were not requested.
 
-Form alone cannot tell whether a text makes sense. The lists of words in `clashes.json` catch some of the texts whose
-parts do not belong together ("The hotel lobby arrested a comma"), and hardly any others.
-
 A checker returns the first span that it finds, and some spans run to the end of the sentence. So this module asks the
 checker again, about runs of neighbouring clauses. A run shows the skill *tightly* if the checker finds the skill in the
 run and in no shorter run inside it. A figure of several clauses thus needs the topic word in one of its own clauses, a
@@ -12,296 +9,30 @@ Each skill needs a topic word of its own, and all words of the topic's name coun
 earn the mark with the name of the topic in every clause (`template_student`).
 """
 
-import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.resources import files
 from typing import Final
 
 from skillmix.catalog.catalog import Figure, fold_name
-from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Word, Words, passage_of
+from skillmix.checkers.meaning import clash
+from skillmix.checkers.passage import Checker, Passage, Span, Words, passage_of
 from skillmix.checkers.registry import Shown, all_checkers, checker_of, figure_finder, may_repeat, why_not_shown
 from skillmix.checkers.sense import PromptTexts, form_problem, sense_problem
-from skillmix.checkers.verbs import VERBS, is_finite
-from skillmix.checkers.words import DETERMINERS, SUBJECT_PRONOUNS, stem, word_set
+from skillmix.checkers.topics import (
+    OtherTopics,
+    TopicWords,
+    in_passing,
+    masked,
+    mentions,
+    on_topic,
+    topic_bases,
+    topic_problem,
+    topic_words,
+)
+from skillmix.checkers.verbs import is_finite
+from skillmix.checkers.words import DETERMINERS, SUBJECT_PRONOUNS, word_set
 from skillmix.render import shortened
-
-ENOUGH: Final = 2
-"""The number of different topic words that put a text on its topic."""
-
-_SMALL: Final = frozenset(["a", "an", "and", "at", "by", "for", "from", "in", "of", "on", "or", "the", "to", "with"])
-_VOWELS: Final = "aeiou"
-
-
-_MENTIONS: Final = re.compile(
-    r"\b(?:mention(?:s|ed|ing)?|speaking of|aside|on the subject of|nothing to do with|by the way|incidentally"
-    r"|(?:said|(?:never|not) (?:think|thought|heard|speak|spoke|care|cared)) (?:of|about)"
-    r"|lecture on|another (?:story|matter|topic)|some other time|not part of|listed|headline|agenda|invoice|memo)\b"
-)
-"""Words of a text that names its topic only in passing."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicWords:
-    """The words of a topic, in all their forms."""
-
-    name: frozenset[str]
-    """The words of its name, without function words."""
-    alone: frozenset[str]
-    """Words of which one is enough."""
-    forms: dict[str, str]
-    """Each inflected form of a word of the name or of the vocabulary, and that word."""
-
-
-def topic_words(name: str, alone: Iterable[str], together: Iterable[str]) -> TopicWords:
-    """Collect the words of a topic with their forms.
-
-    >>> words = topic_words("Old buses", ["bus"], ["ride"])
-    >>> sorted(words.name), words.forms["buses"], words.forms["riding"]
-    (['bus', 'old'], 'bus', 'ride')
-    """
-    of_name = [word for word in name.lower().replace("-", " ").split() if word not in _SMALL]
-    forms: dict[str, str] = {}
-    for word in (*alone, *together):
-        for form in _forms(word):
-            forms.setdefault(form, word)
-    roots = [next((forms[root] for root in _roots(word) if root in forms), word) for word in of_name]
-    for word, base in zip(of_name, roots, strict=True):
-        for root in _roots(word):
-            for form in _forms(root, is_verb=root != word and word.endswith("ing")):
-                forms.setdefault(form, base)
-    return TopicWords(frozenset(roots), frozenset(alone), forms)
-
-
-def on_topic(passage: Passage, topic: TopicWords) -> Span | None:
-    """Find the words that put a text on its topic: one that is enough alone, the whole name, or two different ones.
-
-    In a text that only mentions something, two different words are needed, and the name is one of them.
-    """
-    seen: dict[str, Word] = {}
-    is_mention = _MENTIONS.search(passage.lower) is not None
-    for word in passage.words:
-        lower = word.lower
-        for form in (lower,) if lower.isalpha() else _parts(lower):
-            base = topic.forms.get(form)
-            if base is None or base in seen:
-                continue
-            if base in topic.alone and not is_mention:
-                return Span(word.start, word.end)
-            seen[base] = word
-            different = len({"" if one in topic.name else one for one in seen})
-            if different >= ENOUGH or (not is_mention and (len(seen) >= ENOUGH or topic.name <= seen.keys())):
-                return Span(min(word.start for word in seen.values()), word.end)
-    return None
-
-
-class OtherTopics:
-    """Finds words that put a text on another topic than the requested one."""
-
-    def __init__(self, topics: Mapping[str, TopicWords]) -> None:
-        self._topics: dict[str, list[str]] = {}
-        for topic, words in topics.items():
-            for form, base in words.forms.items():
-                if base in words.alone or words.name == {base}:
-                    self._topics.setdefault(form, []).append(topic)
-
-    def word_in(self, passage: Passage, topic: str) -> tuple[Word, str] | None:
-        """The first word of another topic, and that topic; a word of the requested topic is none."""
-        for word in passage.words:
-            for form in (word.lower,) if word.lower.isalpha() else _parts(word.lower):
-                topics = self._topics.get(form)
-                if topics is not None and topic not in topics:
-                    return word, topics[0]
-        return None
-
-
-def topic_bases(words: Words, topic: TopicWords) -> frozenset[str]:
-    """The base forms of the topic words among some words."""
-    forms = topic.forms
-    bases = set()
-    for word in words:
-        lower = word.lower
-        for form in (lower,) if lower.isalpha() else _parts(lower):
-            if form in forms:
-                bases.add(forms[form])
-    return frozenset(bases)
-
-
-def masked(words: Words, topic: TopicWords) -> str:
-    """Words in lower case, with a mask for each word of the topic.
-
-    >>> from skillmix.checkers.passage import passage_of
-    >>> masked(passage_of("As slow as a Bus!").words, topic_words("Old buses", ["bus"], []))
-    'as slow as a _'
-    """
-    return " ".join(["_" if topic_bases((word,), topic) else word.lower for word in words])
-
-
-def topic_problem(passage: Passage, topic: TopicWords) -> str:
-    """Say why a text is not on its topic.
-
-    >>> from skillmix.checkers.passage import passage_of
-    >>> topic_problem(passage_of("The oven is hot."), topic_words("Sourdough bread", ["sourdough"], ["oven", "dough"]))
-    'it has one word of the topic, "oven", where two are needed'
-    """
-    for word in passage.words:
-        if any(form in topic.forms for form in _parts(word.lower)):
-            return f'it has one word of the topic, "{shortened(word.text)}", where two are needed'
-    return "it has no word of the topic"
-
-
-def _parts(word: str) -> Iterator[str]:
-    """A word without its possessive ending, and the parts of a hyphenated compound."""
-    word = word.removesuffix("'s").removesuffix("'")
-    yield word
-    if "-" in word:
-        yield from word.split("-")
-
-
-def _roots(word: str) -> tuple[str, ...]:
-    """A word and the base forms of which it may be an inflection; the first one that is known decides.
-
-    >>> _roots("spelling")
-    ('spelling', 'spell', 'spel')
-    """
-    if word.endswith("ies"):
-        return word, word[:-3] + "y"
-    if word.endswith(("ches", "shes", "ses", "xes")):
-        return word, word[:-1], word[:-2]
-    if word.endswith("s") and not word.endswith("ss"):
-        return word, word[:-1]
-    if word.endswith("ing") and len(word) > 5:
-        stem = word[:-3]
-        return (word, stem, stem + "e") if stem[-1] != stem[-2] else (word, stem, stem[:-1])
-    return (word,)
-
-
-def _forms(root: str, *, is_verb: bool = False) -> Iterator[str]:
-    """The base form, its plurals, and the regular forms of a verb in -ed, -ing and -er."""
-    yield root
-    yield root + "s"
-    yield from _PLURALS.get(root, ())
-    if root.endswith(("s", "x", "z", "ch", "sh", "o")):
-        yield root + "es"
-    elif root.endswith("y"):
-        yield root[:-1] + "ies"
-    elif root.endswith(("f", "fe")):
-        yield root.removesuffix("e")[:-1] + "ves"
-    elif root.endswith("man"):
-        yield root[:-3] + "men"
-    for own in _stems(root) if is_verb or root in VERBS else ():
-        yield own + "ed"
-        yield (root if root.endswith("y") else own) + "ing"
-        if len(root) > 3 and own + "er" not in _NOT_DOERS:
-            yield from (own + "er", own + "ers")
-
-
-_PLURALS: Final = {"mouse": ("mice",), "goose": ("geese",), "calf": ("calves",)}
-_NOT_DOERS: Final = frozenset(["banker", "boarder", "brother", "corner", "flower", "shower", "tower"])
-
-
-def _stems(root: str) -> Iterator[str]:
-    """The stems before -ed, -ing and -er: without a final e, with i for y, or with the last letter doubled."""
-    if root.endswith("e"):
-        if not root.endswith("ee"):
-            yield root[:-1]
-        return
-    doubles = len(root) > 2 and root[-1] not in "aeiouwxy" and root[-2] in _VOWELS and root[-3] not in _VOWELS
-    if doubles:
-        yield root + root[-1]
-    # "star" has only "starring": "staring" is a form of "stare".
-    if not doubles or sum(letter in _VOWELS for letter in root) > 1:
-        yield root[:-1] + "i" if root.endswith("y") and root[-2] not in _VOWELS else root
-
-
-_STORED: Final = json.loads((files("skillmix.checkers") / "english" / "clashes.json").read_text(encoding="utf-8"))
-_CORE, _FAR, _OF_PEOPLE, _NO_PLACES, _DEEDS, _NOT_HANDLED = (
-    frozenset(map(stem, words.split())) for words in _STORED.values()
-)
-MOST_FAR: Final = 1
-"""Different words of fields such as mathematics, grammar and law that a text may have if its topic has none.
-
-A word of their core, such as "subtraction", is one too many.
-"""
-_PLACING: Final = word_set("behind beside beneath underneath at past opposite inside near of by through")
-_PLACED: Final = word_set("left right north south east west next stands stood sits sat hides lies hidden lives turn")
-_BEFORE_NOUN: Final = DETERMINERS | word_set("own very same old new")
-_BEFORE_OF: Final = word_set(
-    "made think thought heard hear dream dreamed dreamt proud full afraid care out speak tired kind sort rid fond ahead"
-    " aware capable sure because consist smell taste know knew what talk beware approve short front most best"
-)
-_SENSED: Final = word_set("blue green purple yellow pink brown turquoise deaf wooden woolen furry hairy juicy fried")
-_CLASH_DISTANCE: Final = 4
-_NO_END: Final = word_set("the a an and because although than since") | {"of"}
-_SINCE: Final = word_set("ever long not has have had happened")
-
-
-def clash(passage: Passage, topic: TopicWords) -> str | None:
-    """Say which words of a text do not belong together; None if none are known to clash.
-
-    >>> from skillmix.checkers.passage import passage_of
-    >>> from skillmix.checkers.judge import topic_words
-    >>> clash(passage_of("The lobby arrested a comma."), topic_words("Hotel lobbies", ["lobby"], ["desk"]))
-    'its words are of far fields: arrested, comma'
-    """
-    far = {stem(word.lower): word.text for word in passage.words if not word.text[0].isupper()}
-    far = {one: text for one, text in far.items() if one in _FAR or one in _CORE}
-    if far:
-        own = frozenset(map(stem, topic.forms))
-        far = {one: text for one, text in far.items() if one not in own and own.isdisjoint(_CORE)}
-    if len(far) > MOST_FAR or not _CORE.isdisjoint(far):
-        return f"its words are of far fields: {', '.join(sorted(far.values()))}"
-    for sentence in passage.sentences:
-        for piece in sentence.pieces:
-            for index in range(len(piece) - 1):
-                noun = _clashing_noun(piece, index, topic)
-                if noun:
-                    return f'"{piece[index].text}" has nothing to do with "{noun}"'
-        last = _unfinished_end(sentence)
-        if last:
-            return f'a sentence ends in "{last}"'
-    return None
-
-
-def _clashing_noun(piece: Words, index: int, topic: TopicWords) -> str | None:
-    """The noun after a verb that cannot handle it, after a place where it cannot be, or after a thing's "its"."""
-    noun = _noun_after(piece, index + 1)
-    if not noun or topic_bases(piece[index + 1 : index + 4], topic):
-        return None
-    before, kind = piece[index].lower, stem(noun)
-    has_article = piece[index + 1].lower in _BEFORE_NOUN
-    clashes = (
-        (stem(before) in _DEEDS and has_article and kind in _NOT_HANDLED)
-        or (before == "its" and kind in _OF_PEOPLE)
-        or (before in _SENSED and not has_article and kind in _NO_PLACES)
-        or (_places(piece, index) and has_article and kind in _NO_PLACES)
-    )
-    return noun if clashes else None
-
-
-def _unfinished_end(sentence: Sentence) -> str | None:
-    """The last word of a sentence that cannot end in it, such as "the", if a full stop follows."""
-    end = sentence.text.rstrip("\"'”’)")
-    last = [word.lower for word in sentence.words[-2:]]
-    if len(last) < 2 or last[1] not in _NO_END or not end.endswith(".") or end.endswith(".."):
-        return None
-    allowed = {"of": _BEFORE_OF, "since": _SINCE}.get(last[1], frozenset[str]())
-    return None if last[0] in allowed else last[1]
-
-
-def _noun_after(piece: Words, index: int) -> str:
-    """The first word after articles and the like; empty at the end of a piece."""
-    words = (word.lower for word in piece[index : index + _CLASH_DISTANCE] if word.lower not in _BEFORE_NOUN)
-    return next(words, "").removesuffix("'s")
-
-
-def _places(piece: Words, index: int) -> bool:
-    before = piece[index - 1].lower if index else ""
-    lower = piece[index].lower
-    return lower in ("behind", "beside", "beneath", "underneath") or (lower in _PLACING and before in _PLACED)
-
 
 LONGEST_RUN: Final = 10
 """The most clauses of a run; no figure of the catalogue needs more."""
@@ -326,7 +57,7 @@ def woven_skills(passage: Passage, topic: TopicWords, checkers: Mapping[str, Che
     """Whether each skill that a text shows has a topic word of its own; the text must show all skills.
 
     >>> from skillmix.checkers.registry import checker_of
-    >>> from skillmix.checkers.judge import topic_words
+    >>> from skillmix.checkers.topics import topic_words
     >>> skills = {name: checker_of(name) for name in ("simile", "asking politely")}
     >>> topic = topic_words("Night trains", ["train"], ["berth", "rail"])
     >>> woven_skills(passage_of("The train was as slow as a snail; could you please wait?"), topic, skills)
@@ -346,6 +77,22 @@ def _assign(skill: str, words: Mapping[str, frozenset[str]], owners: dict[str, s
             owners[word] = skill
             return True
     return False
+
+
+_NUMBERS_ONLY: Final = "steady count"
+"""A skill whose clauses may hold nothing but numbers, so no word of a topic."""
+
+
+def _beside_topic(passage: Passage, topic: TopicWords, skills: Sequence[str]) -> str | None:
+    """Say why a text that names its topic is not about it: in passing, or in no clause that shows a skill."""
+    if len({mention.words for mention in mentions(passage, topic)}) > 1:
+        return None
+    clauses = _Clauses(passage, topic)
+    checkers = [checker_of(skill) for skill in skills if fold_name(skill) != _NUMBERS_ONLY]
+    known = [checker for checker in checkers if checker is not None]
+    if known and not any(clauses.topic_words_of(checker) for checker in known):
+        return "it names the topic only outside the clauses that show a skill"
+    return in_passing(passage, topic)
 
 
 class _Clauses:
@@ -442,7 +189,7 @@ class Verdict:
     figures_shown: Shown | None = None
     """In a catalogue of figures, all its skills that the text shows."""
     off_topic: str | None = None
-    """In a catalogue of figures, why a text with words of the topic is not on it."""
+    """Why a text with words of the topic is not on it."""
 
     @cached_property
     def woven(self) -> Mapping[str, bool]:
@@ -520,7 +267,7 @@ class Judge:
 
     def __init__(
         self,
-        vocabulary: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]],
+        vocabulary: Mapping[str, tuple[tuple[str, ...], ...]],
         shown: PromptTexts,
         *,
         requires_woven: bool = False,
@@ -546,7 +293,9 @@ class Judge:
         words = self._words_of(topic)
         repeating = [span for skill, span in evidence.items() if span is not None and may_repeat(skill)]
         nonsense = sense_problem(passage, self._shown, repeating) or clash(passage, words)
-        return Verdict(passage, evidence, on_topic(passage, words), nonsense, words, self._requires_woven)
+        span = on_topic(passage, words)
+        off = span and _beside_topic(passage, words.broad, [skill for skill in evidence if evidence[skill] is not None])
+        return Verdict(passage, evidence, None if off else span, nonsense, words, self._requires_woven, None, off)
 
     def _judge_exactly(self, passage: Passage, skills: Sequence[str], topic: str, shown: Shown) -> Verdict:
         """Judge a text of a catalogue of figures: full marks need exactly the requested skills and the one topic.
@@ -578,6 +327,5 @@ class Judge:
 
     def _words_of(self, topic: str) -> TopicWords:
         if topic not in self._topics:
-            alone, together = self._vocabulary.get(topic, ((), ()))
-            self._topics[topic] = topic_words(topic, alone, together)
+            self._topics[topic] = topic_words(topic, *self._vocabulary.get(topic, ((), ())))
         return self._topics[topic]

@@ -1,7 +1,7 @@
 """A student that cheats: it joins one fixed clause for each skill and names the topic.
 
-The student shows what a measure is worth, because its texts say nothing. Its first form names the topic once. Its
-second form has the topic's name in every clause. The student tries several ways to join the clauses and keeps the first
+The student shows what a measure is worth, because its texts say nothing. Its first form names the topic in one clause,
+its second form in every clause. The student tries several ways to join the clauses and keeps the first
 text that earns full marks by code, so it knows the checkers as well as a tuned model could.
 """
 
@@ -19,7 +19,6 @@ FORMS: Final[tuple[Form, ...]] = get_args(Form)
 MOST_ORDERS: Final = 24
 """The orders of clauses that the student tries."""
 
-_OPENINGS: Final = ("My aunt loves {topic}; ", "We talked about {topic}; ", "My aunt loves {topic}, and ")
 _JOINTS: Final = ("; ", ", and ")
 _ENDS: Final = ("?", "...")
 
@@ -56,23 +55,26 @@ class TemplateStudent:
     def _texts(self, skills: Sequence[str], topic: str, form: Form) -> Iterator[str]:
         """Texts of k - 1 sentences, so that two clauses share a sentence."""
         name = topic.lower()
-        clauses = [self._templates[skill][form].replace("{topic}", name) for skill in skills]
-        clauses.sort(key=lambda clause: clause.endswith("..."))  # such a clause can only be the last of its sentence
-        openings = [opening.replace("{topic}", name) for opening in _OPENINGS] if form == "fixed" else [""]
-        for order in islice(permutations(clauses), MOST_ORDERS):
-            for opening in openings:
-                for joint in _JOINTS if len(order) > 1 else _JOINTS[:1]:
-                    yield _joined(order, opening, joint)
+        slots = len(skills) if form == "slot" else 1
+        # A clause that breaks off can only be the last of its sentence.
+        ordered = sorted(skills, key=lambda skill: self._templates[skill][form].endswith("..."))
+        for order in islice(permutations(ordered), MOST_ORDERS):
+            clauses = [
+                self._templates[skill]["slot" if number < slots else "fixed"].replace("{topic}", name)
+                for number, skill in enumerate(order)
+            ]
+            for joint in _JOINTS if len(order) > 1 else _JOINTS[:1]:
+                yield _joined(clauses, joint)
 
 
-def _joined(clauses: Sequence[str], opening: str, joint: str) -> str:
+def _joined(clauses: Sequence[str], joint: str) -> str:
     """Put clauses into one text; a question mark in the middle of a sentence moves to its end."""
     shared = len(clauses) - sentence_limit(len(clauses)) + 1
     inner = clauses[: shared - 1]
     last = clauses[shared - 1]
     if any(clause.endswith("?") for clause in inner) and not last.endswith(_ENDS):
         last += "?"
-    first = opening + joint.join([*(clause.rstrip("?") for clause in inner), last])
+    first = joint.join([*(clause.rstrip("?") for clause in inner), last])
     return " ".join(map(_sentence, (first, *clauses[shared:])))
 
 

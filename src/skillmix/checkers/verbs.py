@@ -32,7 +32,7 @@ VERBS: Final = (
     _SURE | _RARELY | word_set("backpack busk crumb drizzle flavor hitchhike meow postmark prickle repot sauce")
 )
 """Base forms that are verbs, if only now and then."""
-_ADJECTIVES: Final = _FORMS["adjectives"]
+ADJECTIVES: Final = _FORMS["adjectives"]
 _DETERMINER: Final = word_set(
     "the a an my your his her its our their this that these those some any no every each me him them us it you what "
     "how nothing everything something anything everyone both all another two three four five six seven eight nine "
@@ -244,7 +244,7 @@ def is_finite(piece: Words, index: int) -> bool:
 def _is_adverb(word: str) -> bool:
     if word in _ADVERB:
         return True
-    return word.endswith("ly") and len(word) > 5 and word not in _LY_NOT_ADVERB and word not in _ADJECTIVES
+    return word.endswith("ly") and len(word) > 5 and word not in _LY_NOT_ADVERB and word not in ADJECTIVES
 
 
 def _is_verb_here(piece: Words, index: int, before: str, often: bool) -> bool:
@@ -350,7 +350,7 @@ def _is_verb_not_noun(piece: Words, index: int, before: str, after: str) -> bool
     """Whether a word in -s that may also be a plural noun is a verb: "the bus runs from", "three arches crosses"."""
     if after in _HEADS_A_NOUN:
         return True
-    if before in _ADJECTIVES or before.endswith(_ADJECTIVE_ENDINGS):
+    if before in ADJECTIVES or before.endswith(_ADJECTIVE_ENDINGS):
         return False
     if _is_plural(before):
         # Two plural nouns are no compound; "makes plans" is a verb and its object.

@@ -86,7 +86,11 @@ def epizeuxis(passage: Passage) -> Span | None:
     while index < len(words) - 1:
         step = 2 if words[index + 1].lower == "and" and index + 2 < len(words) else 1
         word = words[index].lower
-        if word == words[index + step].lower and word[0].isalpha() and word not in _NOT_STRESSED:
+        if (
+            word == words[index + step].lower
+            and word[0].isalpha()
+            and word not in (_NOT_STRESSED if step == 1 else _NOT_JOINED)
+        ):
             run += 1
             index += step
             if run == _SHORTEST:
@@ -97,7 +101,9 @@ def epizeuxis(passage: Passage) -> Span | None:
     return None
 
 
-_NOT_STRESSED: Final = ARTICLES | PREPOSITIONS | CONJUNCTIONS | frozenset(("that", "had", "is", "it"))
+_NOT_JOINED: Final = ARTICLES | CONJUNCTIONS | frozenset(("that", "had", "is", "it"))
+_NOT_STRESSED: Final = _NOT_JOINED | PREPOSITIONS
+"""Words that may stand twice by chance; "over and over and over" is no chance."""
 _BEFORE_THE_ECHO: Final = frozenset(("and", "but", "a", "an", "the", "this", "that"))
 _LONGEST_ECHO: Final = 4
 

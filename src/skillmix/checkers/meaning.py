@@ -1,0 +1,360 @@
+"""Find words that mean nothing together, such as a deed done to something that cannot suffer it.
+
+`english/meaning.json` sorts common nouns into kinds such as persons, food and units. For verbs, adjectives and
+prepositions it lists the kinds that do not go with them: nobody boils an idea, and no hour is married. Each row has
+kinds that clash, which weigh 2, and kinds that rarely go with the words, which weigh 1. A text makes no sense if its
+clashes weigh `ENOUGH` together. A noun of several kinds clashes only if all of them do; an unknown word never clashes.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any, Final, NamedTuple
+
+from skillmix.checkers.passage import Passage, Sentence, Words
+from skillmix.checkers.topics import TopicWords
+from skillmix.checkers.verbs import ADJECTIVES, is_finite
+from skillmix.checkers.words import DETERMINERS, LITTLE, PREPOSITIONS, is_number, stem, word_set
+
+ENOUGH: Final = 2
+"""The sum of weights at which a text makes no sense."""
+
+Kinds = frozenset[str]
+Rules = Sequence[tuple[Kinds, Kinds]]
+"""Pairs of the kinds that clash with a word, and of those that clash or rarely go with it."""
+Pairs = Iterator[tuple[Rules, int | None]]
+"""Rules of a word, and the index of the noun that they apply to, if there is one."""
+
+
+class Clash(NamedTuple):
+    """Two words that mean nothing together, or one word of a far field."""
+
+    weight: int
+    word: str
+    other: str = ""
+
+
+def _rules(rows: Iterable[tuple[str, str, str]]) -> dict[str, list[tuple[Kinds, Kinds]]]:
+    rules: defaultdict[str, list[tuple[Kinds, Kinds]]] = defaultdict(list)
+    for words, clashing, rare in rows:
+        for word in words.split():
+            rules[stem(word)].append((word_set(clashing), word_set(clashing) | word_set(rare)))
+    return dict(rules)
+
+
+_TABLE: Final[dict[str, Any]] = json.loads(
+    (files("skillmix.checkers") / "english" / "meaning.json").read_text(encoding="utf-8")
+)
+_KINDS: Final = {
+    noun: frozenset(kind for kind, words in nouns.items() if noun in words)
+    for nouns in [{kind: word_set(words) for kind, words in _TABLE["kinds"].items()}]
+    for noun in frozenset().union(*nouns.values())
+}
+_OBJECTS: Final = _rules(_TABLE["objects"])
+_NO_OBJECTS: Final = _rules(_TABLE["no objects"])
+"""Verbs that take no object, such as "sneeze": an object of these kinds clashes."""
+_SUBJECTS: Final = _rules(_TABLE["subjects"])
+_ADJECTIVES: Final = ADJECTIVES | word_set(_TABLE["short adjectives"])
+_TRAITS: Final = _rules(_TABLE["traits"])
+_PLACES: Final = _rules(_TABLE["places"])
+_RELATIVES: Final = frozenset(map(stem, _TABLE["relatives"].split()))
+"""Relatives, servants and organs, which things do not have."""
+_POSSESSIONS: Final = frozenset(map(stem, _TABLE["possessions"].split()))
+_UNITS: Final = [(frozenset(map(stem, units.split())), word_set(measured)) for units, measured in _TABLE["units"]]
+_DIMENSIONS: Final = word_set("tall wide long deep high thick old heavy")
+
+_UNREAL: Final = word_set("time measure form grammar office illness far")
+_FAR: Final = word_set("form grammar office illness measure far")
+"""Kinds of fields such as mathematics, grammar and law; a text on another topic may have one such word."""
+_FARTHEST: Final = word_set("form grammar")
+_THINGS: Final = _UNREAL | word_set("idea garment food drink plant nature weather stuff text sound event thing vehicle")
+_BODILY: Final = word_set("person kin animal body plant food drink garment thing vehicle place stuff")
+_NONE: Final[Kinds] = frozenset()
+_OWNED_BY_UNREAL: Final = [(word_set("body garment kin person vehicle"), word_set("thing place grammar form"))]
+_OWNED_BY_THINGS: Final = [(_NONE, word_set("idea office grammar garment"))]
+_CONTENTS: Final = [(word_set("grammar form measure"), _NONE)]
+_SENSATIONS: Final = [(word_set("grammar form measure office"), word_set("idea time illness"))]
+_STANDARDS: Final = [(word_set("grammar form office"), _NONE)]
+_LIKENESSES: Final = [(_NONE, _FAR)]
+_IDENTITIES: Final = [(_FAR | {"time"}, _NONE)]
+
+_FUNCTION: Final = PREPOSITIONS | (LITTLE - DETERMINERS)
+_BE: Final = word_set(
+    "is are was were be been being am isn't aren't wasn't weren't become became becomes get got gets getting seem seems"
+    " seemed feel felt feels grew grow grows look looks looked remain remained turn turned stay stayed"
+)
+_AUXILIARIES: Final = word_set(
+    "had has have will would could must should can may might did do does not never always also once already just still"
+    " even too often then can't won't couldn't wouldn't didn't don't doesn't hasn't haven't hadn't mustn't shouldn't"
+)
+_DEGREES: Final = word_set(
+    "more most less least so too as very quite rather never always already still also just not even once only almost"
+    " been being far much twice"
+)
+_BEFORE_BASE: Final = word_set("to will would can could must don't not i we they you may might should never")
+_FILLED: Final = word_set("made full stuffed filled covered built wrapped packed soaked dipped")
+_SENSED: Final = word_set("smell taste scent sound noise color shape weight")
+_LONGEST_PHRASE: Final = 6
+"""Words of a noun phrase that are looked at, which bounds the time for a long text."""
+_SINGULARS: Final = {
+    "mice": "mouse", "geese": "goose", "feet": "foot", "teeth": "tooth", "children": "child", "knives": "knife",
+    "wives": "wife", "loaves": "loaf",
+}  # fmt: skip
+_PLURALS: Final = (("", ""), ("s", ""), ("ies", "y"), ("ves", "f"), ("es", ""), ("men", "man"))
+_ADJECTIVE_ENDINGS: Final = (
+    "ed", "ous", "ful", "less", "ish", "ic", "al", "y", "er", "est", "ent", "ing", "ive", "ible", "able",
+)  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def kinds_of(lower: str) -> Kinds:
+    """The kinds of a noun in lower case; none for an unknown word.
+
+    >>> sorted(kinds_of("onions")), sorted(kinds_of("married"))
+    (['food'], [])
+    """
+    base = lower.removesuffix("'s").removesuffix("'")
+    if base in _FUNCTION:
+        return _NONE
+    base = _SINGULARS.get(base, base)
+    for plural, singular in _PLURALS:
+        noun = base.removesuffix(plural) + singular
+        if base.endswith(plural) and noun in _KINDS:
+            return _KINDS[noun]
+    return _NONE
+
+
+def clash(passage: Passage, topic: TopicWords) -> str | None:
+    """Say which words of a text do not belong together; None if none are known to clash.
+
+    >>> from skillmix.checkers.passage import passage_of
+    >>> from skillmix.checkers.topics import topic_words
+    >>> clash(passage_of("The lobby arrested a comma."), topic_words("Hotel lobbies", ["lobby"], ["desk"]))
+    'its words do not go together: arrested, comma'
+    """
+    own = frozenset(map(stem, topic.forms))
+    is_far = any(kinds_of(form) & _FARTHEST for form in topic.forms)
+    clashes = {found for piece in passage.pieces for found in _Piece(piece, own).clashes(is_far=is_far)}
+    if sum(found.weight for found in clashes) >= ENOUGH:
+        words = dict.fromkeys(word for found in sorted(clashes) for word in found[1:] if word)
+        return f"its words do not go together: {', '.join(words)}"
+    last = next((word for sentence in passage.sentences if (word := _unfinished_end(sentence))), None)
+    return None if last is None else f'a sentence ends in "{last}"'
+
+
+_NO_END: Final = word_set("the a an and because although than since of")
+_BEFORE_OF: Final = word_set(
+    "made think thought heard hear dream dreamed dreamt proud full afraid care out speak tired kind sort rid fond ahead"
+    " aware capable sure because consist smell taste know knew what talk beware approve short front most best"
+)
+_SINCE: Final = word_set("ever long not has have had happened")
+
+
+def _unfinished_end(sentence: Sentence) -> str | None:
+    """The last word of a sentence that cannot end in it, such as "the", if a full stop follows."""
+    end = sentence.text.rstrip("\"'”’)")
+    last = [word.lower for word in sentence.words[-2:]]
+    if len(last) < 2 or last[1] not in _NO_END or not end.endswith(".") or end.endswith(".."):
+        return None
+    allowed = {"of": _BEFORE_OF, "since": _SINCE}.get(last[1], _NONE)
+    return None if last[0] in allowed else last[1]
+
+
+class _Piece:
+    """The clashes of the words between two marks; words are known by their index."""
+
+    def __init__(self, words: Words, own: frozenset[str]) -> None:
+        self.words = words
+        self.lower = [word.lower for word in words]
+        self.own = own
+
+    def clashes(self, *, is_far: bool) -> Iterator[Clash]:
+        """All clashes; a text on a far topic may have words of far fields."""
+        for index, word in enumerate(self.words):
+            kinds = self.kinds(index)
+            if kinds and kinds <= _FAR and not is_far and not is_number(self.before(index)):
+                yield Clash(2 if kinds <= _FARTHEST else 1, stem(word.lower))
+            base = stem(word.lower)
+            for pairs in (self.deeds(index, base), self.traits(index, base), self.relations(index), self.owned(index)):
+                for rules, noun in pairs:
+                    weight = self.weight(rules, noun)
+                    if weight and noun is not None:
+                        yield Clash(weight, word.lower, self.lower[noun])
+            other = self.mismeasured(index, base)
+            if other is not None:
+                yield Clash(2, word.lower, self.lower[other])
+
+    def deeds(self, index: int, base: str) -> Pairs:
+        """The objects and subjects of a verb, with its rules."""
+        word, before, after = self.lower[index], self.before(index), self.after(index)
+        is_base = word in (base, base + "e", base[:-1] + "y")
+        is_participle = word.endswith("ed") or not (is_base or word.endswith(("s", "ing")))
+        be = self.be_before(index)
+        if base in _OBJECTS and (word.endswith("ing") or before not in PREPOSITIONS):
+            yield _OBJECTS[base], self.object_of(index, is_base=is_base, is_participle=is_participle)
+            if is_participle and be is not None:
+                yield _OBJECTS[base], self.noun_before(be)
+        if base in _NO_OBJECTS and after in DETERMINERS and before not in DETERMINERS and before not in PREPOSITIONS:
+            noun = self.noun_from(index + 1)
+            # "When I cough the parrot laughs": the noun may be the subject of the next clause.
+            is_subject = noun is not None and noun + 1 < len(self.lower) and is_finite(self.words, noun + 1)
+            yield _NO_OBJECTS[base], None if is_subject else noun
+        if base not in _SUBJECTS:
+            return
+        if is_participle and after == "by":
+            yield _SUBJECTS[base], self.noun_from(index + 2)
+        elif word.endswith("ing"):
+            yield _SUBJECTS[base], None if be is None else self.noun_before(be)
+        elif be is None and before not in DETERMINERS and not before.endswith(("'", "'s")):
+            agrees = is_participle or (is_finite(self.words, index) and not is_base)
+            if agrees or (is_base and (before in _AUXILIARIES or before.endswith("s"))):
+                yield _SUBJECTS[base], self.noun_before(index)
+
+    def object_of(self, index: int, *, is_base: bool, is_participle: bool) -> int | None:
+        """The noun that a verb, or a participle before a noun, acts on."""
+        word, before, after = self.lower[index], self.before(index), self.after(index)
+        if after in DETERMINERS:
+            return None if is_base and before in DETERMINERS else self.noun_from(index + 1)
+        if after in ("up", "down", "out", "off"):
+            return self.noun_from(index + 2) if self.after(index + 1) in DETERMINERS else None
+        if after in _FUNCTION:
+            return None
+        acts = word.endswith("s") and before not in DETERMINERS and before not in _ADJECTIVES
+        return self.noun_from(index + 1) if is_participle or acts or before in _BEFORE_BASE else None
+
+    def traits(self, index: int, base: str) -> Pairs:
+        """The nouns that an adjective describes."""
+        after = self.after(index)
+        if base not in _TRAITS or self.lower[index].endswith(("ing", "s")):
+            return
+        if after and after not in _FUNCTION and after not in DETERMINERS:
+            yield _TRAITS[base], self.noun_from(index + 1)
+        be = self.be_before(index)
+        if be is not None and not kinds_of(after):
+            yield _TRAITS[base], self.noun_before(be)
+
+    def relations(self, index: int) -> Pairs:
+        """The nouns in places, contents, comparisons and definitions."""
+        word, after = self.lower[index], self.after(index)
+        has_article = after in DETERMINERS
+        if word in _PLACES and has_article:
+            yield _PLACES[word], self.noun_from(index + 1)
+        if word in _FILLED and after in ("of", "with", "in"):
+            yield _CONTENTS, self.noun_from(index + 2)
+        if word in _SENSED and after == "of":
+            yield _SENSATIONS, self.noun_from(index + 2)
+        if word == "than" and has_article:
+            yield _STANDARDS, self.noun_from(index + 1)
+        if word in ("as", "like") and after in ("a", "an"):
+            yield _LIKENESSES, self.noun_from(index + 1)
+        if word in _BE and after in ("a", "an"):
+            subject = self.noun_before(index)
+            if subject is not None and self.kinds(subject) and self.kinds(subject) <= _BODILY:
+                yield _IDENTITIES, self.noun_from(index + 1)
+
+    def owned(self, index: int) -> Pairs:
+        """What a thing has: "the corridor's sister", "its lawyer", "the liver of a hinge"."""
+        word, owner = self.lower[index], self.kinds(index)
+        is_thing = bool(owner) and owner <= _THINGS
+        if word == "its" or (word.endswith("'s") and owner):
+            noun = self.noun_from(index + 1)
+            head = "" if noun is None else stem(self.lower[noun])
+            if (word == "its" or is_thing) and (head in _RELATIVES or (head in _POSSESSIONS and head not in self.own)):
+                yield [(self.kinds(noun or 0) or _NONE, _NONE)], noun
+            if owner and owner <= _UNREAL:
+                yield _OWNED_BY_UNREAL, noun
+            elif is_thing and "vehicle" not in owner:
+                yield _OWNED_BY_THINGS, noun
+        if self.after(index) == "of" and stem(word) in _RELATIVES:
+            yield [(_THINGS - {"event"}, _NONE)], self.noun_from(index + 2)
+
+    def mismeasured(self, index: int, base: str) -> int | None:
+        """The index of a word that a unit cannot measure: "four liters more married", "three pounds tall"."""
+        if not is_number(self.before(index)) or index + 2 >= len(self.lower):
+            return None
+        measured = next((measured for units, measured in _UNITS if base in units), None)
+        if measured is None:
+            return None
+        other, lower = index + 1, self.lower
+        word = lower[other]
+        if word in ("more", "less"):
+            quality = self.kinds(other + 1) or _UNREAL
+            is_wrong = "than" in lower[other + 2 : other + 4] and quality <= _UNREAL | {
+                "person",
+                "kin",
+                "animal",
+                "idea",
+            }
+            return other + 1 if is_wrong else None
+        if word.endswith("er") and "than" in lower[other + 1 : other + 3]:
+            base = word.removesuffix("er")
+            return None if measured & {base, base + "e", base[:-1], base[:-1] + "y"} else other
+        return other if word in _DIMENSIONS and word not in measured else None
+
+    def weight(self, rules: Rules, noun: int | None) -> int:
+        """How much a word with some rules clashes with a noun."""
+        own = _NONE if noun is None else self.kinds(noun)
+        return max(2 if own <= clashing else 1 if own <= rare else 0 for clashing, rare in rules) if own else 0
+
+    def kinds(self, index: int) -> Kinds:
+        """The kinds of a noun; a word of the topic is not far from it."""
+        if index >= len(self.lower):
+            return _NONE
+        lower = self.lower[index]
+        kinds = kinds_of(lower)
+        return kinds - _FAR - {"idea"} if kinds and stem(lower.removesuffix("'s")) in self.own else kinds
+
+    def before(self, index: int) -> str:
+        """The word before an index; empty at the start."""
+        return self.lower[index - 1] if index else ""
+
+    def after(self, index: int) -> str:
+        """The word after an index; empty at the end."""
+        return self.lower[index + 1] if index + 1 < len(self.lower) else ""
+
+    def noun_from(self, first: int) -> int | None:
+        """The index of the noun that heads the phrase from an index on; None if an unknown noun may come first."""
+        lower = self.lower[: first + _LONGEST_PHRASE]
+        index = first
+        while index < len(lower) and (lower[index] in DETERMINERS | {"own", "few", "many"} or is_number(lower[index])):
+            index += 1
+        if index > first:
+            while index < len(lower) and not kinds_of(lower[index]) and lower[index] not in _FUNCTION:
+                if lower[index] not in _ADJECTIVES and not lower[index].endswith(_ADJECTIVE_ENDINGS):
+                    break
+                index += 1
+        if index >= len(lower) or not kinds_of(lower[index]):
+            return None
+        for following in range(index + 1, len(lower)):
+            kinds = kinds_of(lower[following])
+            is_verb = self.after(following) in DETERMINERS or is_finite(self.words, following)
+            if not kinds or "time" in kinds or is_verb:
+                break
+            index = following
+        return self.noun_from(index + 1) if lower[index].endswith("'s") else index
+
+    def noun_before(self, index: int) -> int | None:
+        """The index of the subject right before an index; None if a preposition governs that noun."""
+        lower = self.lower
+        index -= 1
+        while index > 0 and (lower[index] in _AUXILIARIES or lower[index].endswith("ly")):
+            index -= 1
+        if index < 0 or not kinds_of(lower[index]):
+            return None
+        first = index
+        least = max(0, index - _LONGEST_PHRASE)
+        while first > least and lower[first] not in DETERMINERS and lower[first - 1] not in _FUNCTION:
+            first -= 1
+        return None if lower[first] in PREPOSITIONS or (first and lower[first - 1] in PREPOSITIONS) else index
+
+    def be_before(self, index: int) -> int | None:
+        """The index of a form of "be" before an index, with nothing but adverbs between."""
+        for before in range(index - 1, max(0, index - _LONGEST_PHRASE), -1):
+            lower = self.lower[before]
+            if lower in _BE and (before == index - 1 or lower not in _DEGREES or lower in ("been", "being")):
+                return before
+            if lower not in _DEGREES and not lower.endswith("ly"):
+                return None
+        return None

@@ -1,0 +1,302 @@
+"""The words of topics: whether a text is on its topic, or names it only in passing."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from skillmix.checkers.passage import Passage, Span, Word, Words, span_of
+from skillmix.checkers.verbs import ADJECTIVES, VERBS, is_finite
+from skillmix.checkers.words import DETERMINERS, LITTLE, PREPOSITIONS, word_set
+from skillmix.render import shortened
+
+ENOUGH: Final = 2
+"""The number of different topic words that put a text on its topic."""
+
+_SMALL: Final = frozenset(["a", "an", "and", "at", "by", "for", "from", "in", "of", "on", "or", "the", "to", "with"])
+_VOWELS: Final = "aeiou"
+
+
+_MENTIONS: Final = re.compile(
+    r"\b(?:mention(?:s|ed|ing)?|speaking of|aside|on the subject of|nothing to do with|by the way|incidentally"
+    r"|(?:said|(?:never|not) (?:think|thought|heard|speak|spoke|care|cared)) (?:of|about)"
+    r"|lecture on|another (?:story|matter|topic)|some other time|not part of|listed|headline|agenda|invoice|memo)\b"
+)
+"""Words of a text that names its topic only in passing."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicWords:
+    """The words of a topic, in all their forms."""
+
+    name: frozenset[str]
+    """The words of its name, without function words."""
+    alone: frozenset[str]
+    """Words of which one is enough."""
+    forms: dict[str, str]
+    """Each inflected form of a word of the name or of the vocabulary, and that word."""
+    near: dict[str, str] = field(default_factory=dict)
+    """The same for words that put a text on the topic only beside one of the others."""
+
+    @property
+    def broad(self) -> "TopicWords":
+        """The topic with its near words among the others."""
+        return TopicWords(self.name, self.alone, {**self.near, **self.forms})
+
+
+def topic_words(name: str, alone: Iterable[str], together: Iterable[str], near: Iterable[str] = ()) -> TopicWords:
+    """Collect the words of a topic with their forms.
+
+    >>> words = topic_words("Old buses", ["bus"], ["ride"])
+    >>> sorted(words.name), words.forms["buses"], words.forms["riding"]
+    (['bus', 'old'], 'bus', 'ride')
+    """
+    of_name = [word for word in name.lower().replace("-", " ").split() if word not in _SMALL]
+    forms: dict[str, str] = {}
+    for word in (*alone, *together):
+        for form in _forms(word):
+            forms.setdefault(form, word)
+    roots = [next((forms[root] for root in _roots(word) if root in forms), word) for word in of_name]
+    for word, base in zip(of_name, roots, strict=True):
+        for root in _roots(word):
+            for form in _forms(root, is_verb=root != word and word.endswith("ing")):
+                forms.setdefault(form, base)
+    near_forms = {form: word for word in near for form in _forms(word) if form not in forms}
+    return TopicWords(frozenset(roots), frozenset(alone), forms, near_forms)
+
+
+def on_topic(passage: Passage, topic: TopicWords) -> Span | None:
+    """Find the words that put a text on its topic: one that is enough alone, the whole name, or two different ones.
+
+    A near word is enough beside another one. A text that only mentions something needs two different words, one of them
+    in the name.
+    """
+    seen: dict[str, Word] = {}
+    is_mention = _MENTIONS.search(passage.lower) is not None
+    for word in passage.words:
+        lower = word.lower
+        for form in (lower,) if lower.isalpha() else _parts(lower):
+            base = topic.forms.get(form)
+            if base is None or base in seen:
+                continue
+            if base in topic.alone and not is_mention:
+                return Span(word.start, word.end)
+            seen[base] = word
+            different = len({"" if one in topic.name else one for one in seen})
+            if different >= ENOUGH or (not is_mention and (len(seen) >= ENOUGH or topic.name <= seen.keys())):
+                return Span(min(word.start for word in seen.values()), word.end)
+    is_near = any(word.lower in topic.near for word in passage.words if word not in seen.values())
+    return span_of(tuple(seen.values())) if seen and is_near and not is_mention else None
+
+
+_GOVERNING: Final = PREPOSITIONS | word_set("past like as about except but until till since despite via per around off")
+_SCENES: Final = word_set("in at under through with among from on beyond above beneath outside inside behind for by")
+"""Prepositions that set the scene at the start of a sentence: "In the attic"."""
+_TAKES_PREPOSITION: Final = word_set(
+    "thank thanks sorry you apologize proud afraid fond sick tired love story dream ask asked asks wait waited looked"
+    " look listen listened care careful smell smells think pray long reach"
+)
+_BEFORE_ORDER: Final = frozenset(("never", "don't", "please"))
+_WHEN: Final = word_set("when after before until")
+
+
+def in_passing(passage: Passage, topic: TopicWords) -> str | None:
+    """Say why the only mention of a topic is in passing: in a phrase that says where, when or about what.
+
+    >>> from skillmix.checkers.passage import passage_of
+    >>> words = topic_words("Kites", ["kite"], [])
+    >>> in_passing(passage_of("We walked past a kite to the hotel."), words)
+    'it names the topic only in passing, after "past"'
+    >>> in_passing(passage_of("We flew a kite by the hotel."), words)
+    """
+    found = mentions(passage, topic)
+    if len(found) != 1:
+        return None
+    piece, index, _, is_first = found[0]
+    before = _governor(piece, index)
+    lower = [word.lower for word in piece]
+    governor = lower[before] if before >= 0 else ""
+    if governor in _GOVERNING and governor != "of":
+        is_phrase = governor not in _WHEN or not any(is_finite(piece, at) for at in range(index + 1, len(piece)))
+        verb = lower[before - 1] if before else ""
+        is_order = verb in VERBS and (before == 1 or lower[before - 2] in _BEFORE_ORDER)
+        is_needed = verb in _TAKES_PREPOSITION or is_order or (governor == "to" and lower[before + 1] in VERBS)
+        is_scene = before == 0 and is_first and governor in _SCENES
+        return None if is_phrase and (is_needed or is_scene) else _in_passing(governor)
+    for at in range(before, -1, -1):
+        if lower[at] in _WHEN:
+            return _in_passing(lower[at])
+        if is_finite(piece, at):
+            break
+    return None
+
+
+def _in_passing(governor: str) -> str:
+    return f'it names the topic only in passing, after "{governor}"'
+
+
+class Mention(NamedTuple):
+    """Neighboring words of a topic."""
+
+    piece: Words
+    first: int
+    last: int
+    opens_sentence: bool
+
+    @property
+    def words(self) -> str:
+        """The words in lower case."""
+        return " ".join(word.lower for word in self.piece[self.first : self.last + 1])
+
+
+def mentions(passage: Passage, topic: TopicWords) -> list[Mention]:
+    """Find each mention of a topic."""
+    found: list[Mention] = []
+    for sentence in passage.sentences:
+        for number, piece in enumerate(sentence.pieces):
+            for index, word in enumerate(piece):
+                if topic_bases((word,), topic):
+                    goes_on = found and found[-1].piece is piece and found[-1].last == index - 1
+                    first = found.pop().first if goes_on else index
+                    found.append(Mention(piece, first, index, number == 0))
+    return found
+
+
+def _governor(piece: Words, index: int) -> int:
+    """The index of the word before a noun phrase, above any "of": of "past" in "past the edge of a pool"."""
+    before = _before_phrase(piece, index)
+    while before > 0 and piece[before].lower == "of":
+        before -= 1
+        if piece[before].lower not in _GOVERNING:
+            before = _before_phrase(piece, before + 1)
+    return before
+
+
+def _before_phrase(piece: Words, index: int) -> int:
+    for before in range(index - 1, -1, -1):
+        lower = piece[before].lower
+        if lower in DETERMINERS:
+            return before - 1
+        is_verb = is_finite(piece, before) or (lower.endswith("ing") and lower not in ADJECTIVES)
+        if lower in _GOVERNING or lower in LITTLE or is_verb:
+            return before
+    return -1
+
+
+class OtherTopics:
+    """Finds words that put a text on another topic than the requested one."""
+
+    def __init__(self, topics: Mapping[str, TopicWords]) -> None:
+        self._topics: dict[str, list[str]] = {}
+        for topic, words in topics.items():
+            for form, base in words.forms.items():
+                if base in words.alone or words.name == {base}:
+                    self._topics.setdefault(form, []).append(topic)
+
+    def word_in(self, passage: Passage, topic: str) -> tuple[Word, str] | None:
+        """The first word of another topic, and that topic; a word of the requested topic is none."""
+        for word in passage.words:
+            for form in (word.lower,) if word.lower.isalpha() else _parts(word.lower):
+                topics = self._topics.get(form)
+                if topics is not None and topic not in topics:
+                    return word, topics[0]
+        return None
+
+
+def topic_bases(words: Words, topic: TopicWords) -> frozenset[str]:
+    """The base forms of the topic words among some words."""
+    forms = topic.forms
+    bases = set()
+    for word in words:
+        lower = word.lower
+        for form in (lower,) if lower.isalpha() else _parts(lower):
+            if form in forms:
+                bases.add(forms[form])
+    return frozenset(bases)
+
+
+def masked(words: Words, topic: TopicWords) -> str:
+    """Words in lower case, with a mask for each word of the topic.
+
+    >>> from skillmix.checkers.passage import passage_of
+    >>> masked(passage_of("As slow as a Bus!").words, topic_words("Old buses", ["bus"], []))
+    'as slow as a _'
+    """
+    return " ".join(["_" if topic_bases((word,), topic) else word.lower for word in words])
+
+
+def topic_problem(passage: Passage, topic: TopicWords) -> str:
+    """Say why a text is not on its topic.
+
+    >>> from skillmix.checkers.passage import passage_of
+    >>> topic_problem(passage_of("The oven is hot."), topic_words("Sourdough bread", ["sourdough"], ["oven", "dough"]))
+    'it has one word of the topic, "oven", where two are needed'
+    """
+    for word in passage.words:
+        if any(form in topic.forms for form in _parts(word.lower)):
+            return f'it has one word of the topic, "{shortened(word.text)}", where two are needed'
+    return "it has no word of the topic"
+
+
+def _parts(word: str) -> Iterator[str]:
+    """A word without its possessive ending, and the parts of a hyphenated compound."""
+    word = word.removesuffix("'s").removesuffix("'")
+    yield word
+    if "-" in word:
+        yield from word.split("-")
+
+
+def _roots(word: str) -> tuple[str, ...]:
+    """A word and the base forms of which it may be an inflection; the first one that is known decides.
+
+    >>> _roots("spelling")
+    ('spelling', 'spell', 'spel')
+    """
+    if word.endswith("ies"):
+        return word, word[:-3] + "y"
+    if word.endswith(("ches", "shes", "ses", "xes")):
+        return word, word[:-1], word[:-2]
+    if word.endswith("s") and not word.endswith("ss"):
+        return word, word[:-1]
+    if word.endswith("ing") and len(word) > 5:
+        stem = word[:-3]
+        return (word, stem, stem + "e") if stem[-1] != stem[-2] else (word, stem, stem[:-1])
+    return (word,)
+
+
+def _forms(root: str, *, is_verb: bool = False) -> Iterator[str]:
+    """The base form, its plurals, and the regular forms of a verb in -ed, -ing and -er."""
+    yield root
+    yield root + "s"
+    yield from _PLURALS.get(root, ())
+    if root.endswith(("s", "x", "z", "ch", "sh", "o")):
+        yield root + "es"
+    elif root.endswith("y"):
+        yield root[:-1] + "ies"
+    elif root.endswith(("f", "fe")):
+        yield root.removesuffix("e")[:-1] + "ves"
+    elif root.endswith("man"):
+        yield root[:-3] + "men"
+    for own in _stems(root) if is_verb or root in VERBS else ():
+        yield own + "ed"
+        yield (root if root.endswith("y") else own) + "ing"
+        if len(root) > 3 and own + "er" not in _NOT_DOERS:
+            yield from (own + "er", own + "ers")
+
+
+_PLURALS: Final = {"mouse": ("mice",), "goose": ("geese",), "calf": ("calves",)}
+_NOT_DOERS: Final = frozenset(["banker", "boarder", "brother", "corner", "flower", "shower", "tower"])
+
+
+def _stems(root: str) -> Iterator[str]:
+    """The stems before -ed, -ing and -er: without a final e, with i for y, or with the last letter doubled."""
+    if root.endswith("e"):
+        if not root.endswith("ee"):
+            yield root[:-1]
+        return
+    doubles = len(root) > 2 and root[-1] not in "aeiouwxy" and root[-2] in _VOWELS and root[-3] not in _VOWELS
+    if doubles:
+        yield root + root[-1]
+    # "star" has only "starring": "staring" is a form of "stare".
+    if not doubles or sum(letter in _VOWELS for letter in root) > 1:
+        yield root[:-1] + "i" if root.endswith("y") and root[-2] not in _VOWELS else root
