@@ -14,15 +14,17 @@ from skillmix.commands.shared import (
     PRICES,
     SEED,
     TRUST,
-    OptionGroup,
     above_zero,
     catalog_name,
     command,
+    flag,
     given,
+    group,
     listed_names,
     option,
     positive,
     print_json,
+    taken,
 )
 from skillmix.errors import LOG, UserError
 from skillmix.render import are, expectation, markdown_table, plural, wrapped
@@ -131,33 +133,26 @@ def _partition_page(partition: "Partition") -> str:
 @command(
     "combinations",
     *CATALOG,
-    option("--setting", metavar="GROUP", default="all", help="train, held-out, all, or another group (default: all)"),
-    option("--k", type=int, required=True, help="number of skills in a combination"),
-    option("--n", type=int, default=10, help="number of combinations (default 10)"),
+    option("--setting", "train, held-out, all, or another group (default: all)", metavar="GROUP", default="all"),
+    option("--k", "number of skills in a combination", type=int, required=True),
+    option("--n", "number of combinations (default 10)", type=int, default=10),
     SEED,
     PARTITION,
-    option("--exclude", default="", help='skills or exclude lists to leave out, "a; file:PATH"'),
+    option("--exclude", 'skills or exclude lists to leave out, "a; file:PATH"', default=""),
     option(
         "--purpose",
+        "draws for evaluation (default) and training are disjoint",
         choices=("evaluation", "training"),
         default="evaluation",
-        help="draws for evaluation (the default) and for training share no combination",
     ),
-    option("--ladder", action="store_true", help="each combination adds one skill to the one drawn for k - 1"),
+    flag("--ladder", "each combination adds one skill to the one drawn for k - 1"),
 )
 def combinations(options: argparse.Namespace) -> int:
     """Draw combinations of skills and a topic."""
     from skillmix.catalog.combinations import draw_combinations, draw_ladder
 
-    wanted = wanted_draw(
-        catalog_name(options),
-        options.setting,
-        k=options.k,
-        seed=options.seed,
-        partition=options.partition,
-        exclude=options.exclude,
-        purpose=options.purpose,
-    )
+    asked = taken(options, "setting", "k", "seed", "partition", "exclude", "purpose")
+    wanted = wanted_draw(catalog_name(options), **asked)
     drawn = draw_ladder(wanted, options.n) if options.ladder else draw_combinations(wanted, options.n)
     if options.json:
         return print_json([{"id": c.id, "k": c.k, "skills": c.skills, "topic": c.topic} for c in drawn])
@@ -190,18 +185,16 @@ def wanted_draw(
 
 @command(
     "novelty",
-    option("--k", type=int, required=True, help="number of skills in a combination"),
-    option("--tokens", type=float, required=True, help="size of the corpus, such as 2e12"),
-    option("--skill-frequency", type=float, help="largest share of sentences that show one skill"),
-    option("--topic-frequency", type=float, help="largest share of sentences on one topic"),
-    option("--sentences-per-token", type=float, help="sentences of the corpus for each of its tokens"),
-    OptionGroup(
+    option("--k", "number of skills in a combination", type=int, required=True),
+    option("--tokens", "size of the corpus, such as 2e12", type=float, required=True),
+    option("--skill-frequency", "largest share of sentences that show one skill", type=float),
+    option("--topic-frequency", "largest share of sentences on one topic", type=float),
+    option("--sentences-per-token", "sentences of the corpus for each of its tokens", type=float),
+    group(
         "with the shares that `skillmix frequency` measured",
-        (
-            option("--frequencies", type=Path, metavar="FILE.json", help="frequencies.json of a run"),
-            option("--exclude", default="", help='skills or lists to leave out, "common; a; file:PATH"'),
-            option("--unit", choices=("sentence", "passage"), default="sentence", help="where skills meet"),
-        ),
+        option("--frequencies", "frequencies.json of a run", type=Path, metavar="FILE.json"),
+        option("--exclude", 'skills or lists to leave out, "common; a; file:PATH"', default=""),
+        option("--unit", "where skills meet", choices=("sentence", "passage"), default="sentence"),
     ),
 )
 def novelty(options: argparse.Namespace) -> int:
@@ -279,32 +272,28 @@ def _meaning_of(occurrences: float, a_third_new_above: float) -> str:
 @command(
     "frequency",
     TRUST,
-    option("--catalog", default="paper", metavar="NAME", help="a shipped catalog or a folder (default: paper)"),
-    option(
-        "--corpus", type=Path, nargs="+", required=True, metavar="PATH", help="text, JSON Lines or Parquet; or folders"
-    ),
-    option("--grader", required=True, metavar="SPEC", help="a model, or rules: to decide by code"),
-    option("--n", type=positive, default=1000, help="number of passages (default 1000)"),
-    option("--seed", type=int, default=0, help="another seed draws other passages (default 0)"),
-    option("--words", type=positive, default=100, help="words of a passage (default 100)"),
-    option("--field", default="text", metavar="KEY", help="where records keep their text, such as a.b (default: text)"),
-    option("--skills-per-call", type=positive, default=20, metavar="N", help="skills in a call (default 20)"),
-    option("--threshold", type=above_zero, default=0.05, help="share of a common skill (default 0.05)"),
-    option("--run", default="frequency", metavar="NAME", help="the run that keeps everything (default: frequency)"),
-    option("--exclude-list", type=Path, metavar="FILE", help="also write the exclude list here"),
-    option("--readers", type=positive, metavar="N", help="processes that read the corpus"),
-    OptionGroup(
+    option("--catalog", "a shipped catalog or a folder (default: paper)", default="paper", metavar="NAME"),
+    option("--corpus", "text, JSON Lines or Parquet; or folders", type=Path, nargs="+", required=True, metavar="PATH"),
+    option("--grader", "a model, or rules: to decide by code", required=True, metavar="SPEC"),
+    option("--n", "number of passages (default 1000)", type=positive, default=1000),
+    option("--seed", "another seed draws other passages (default 0)", type=int, default=0),
+    option("--words", "words of a passage (default 100)", type=positive, default=100),
+    option("--field", "where records keep their text, such as a.b (default: text)", default="text", metavar="KEY"),
+    option("--skills-per-call", "skills in a call (default 20)", type=positive, default=20, metavar="N"),
+    option("--threshold", "share of a common skill (default 0.05)", type=above_zero, default=0.05),
+    option("--run", "the run that keeps everything (default: frequency)", default="frequency", metavar="NAME"),
+    option("--exclude-list", "also write the exclude list here", type=Path, metavar="FILE"),
+    option("--readers", "processes that read the corpus", type=positive, metavar="N"),
+    group(
         "how a model is asked",
-        (
-            option("--prompt", type=Path, metavar="FILE", help="your own prompt"),
-            option("--temperature", type=float, help="of the model's replies (default 0.7)"),
-            option("--max-tokens", type=positive, metavar="N", help="of a reply (default 1,024)"),
-            option("--concurrency", type=positive, metavar="N", help="simultaneous calls"),
-            option("--key", metavar="NAME", help="the environment variable that holds the key of an address"),
-            option("--max-usd", type=above_zero, metavar="X", help="the most that all calls of the run may cost"),
-            PRICES,
-            DRY_RUN,
-        ),
+        option("--prompt", "your own prompt", type=Path, metavar="FILE"),
+        option("--temperature", "of the model's replies (default 0.7)", type=float),
+        option("--max-tokens", "of a reply (default 1,024)", type=positive, metavar="N"),
+        option("--concurrency", "simultaneous calls", type=positive, metavar="N"),
+        option("--key", "the environment variable that holds the key of an address", metavar="NAME"),
+        option("--max-usd", "the most that all calls of the run may cost", type=above_zero, metavar="X"),
+        PRICES,
+        DRY_RUN,
     ),
 )
 def frequency(options: argparse.Namespace) -> int:
@@ -316,19 +305,10 @@ def frequency(options: argparse.Namespace) -> int:
     wanted = FrequencyWanted(
         corpus=tuple(options.corpus),
         grader={"model": options.grader, **given(options, "temperature", "max_tokens", "concurrency", "key")},
-        catalog=options.catalog,
-        n=options.n,
-        seed=options.seed,
-        words=options.words,
         text_field=options.field,
-        skills_per_call=options.skills_per_call,
-        threshold=options.threshold,
-        run=options.run,
         list_file=options.exclude_list,
-        prompt=options.prompt,
-        prices=options.prices,
-        max_usd=options.max_usd,
-        readers=options.readers,
+        **taken(options, "catalog", "n", "seed", "words", "skills_per_call", "threshold", "run", "prompt", "prices"),
+        **taken(options, "max_usd", "readers"),
     )
     if options.dry_run:
         estimate = estimate_counting(wanted)

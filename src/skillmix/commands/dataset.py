@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skillmix.commands.run import CHANGES, ON, STEP, run
-from skillmix.commands.shared import OptionGroup, command, option, positive, print_json
+from skillmix.commands.shared import command, flag, group, option, positive, print_json, taken
 from skillmix.errors import LOG, UserError
 from skillmix.render import plural
 
@@ -15,63 +15,47 @@ if TYPE_CHECKING:
 
 @command(
     "dataset",
-    option("sources", nargs="+", metavar="EXPERIMENT.yaml | RUN …", help="an experiment, or runs"),
-    OptionGroup("with an experiment", (STEP, *CHANGES, ON)),
-    OptionGroup(
+    option("sources", "an experiment, or runs", nargs="+", metavar="EXPERIMENT.yaml | RUN …"),
+    group("with an experiment", STEP, *CHANGES, ON),
+    group(
         "with runs",
-        (
-            option("--recipe", help="D(1), D(1,2), … or ablation; leaves out every text that the recipe forbids"),
-            option("--k", type=positive, nargs="+", help="every text with these numbers of skills; a leak is an error"),
-            option(
-                "--skills",
-                choices=("train", "all"),
-                help="skills of texts with k = 1 (default: all in a recipe, else train)",
-            ),
-            option("--size", type=positive, help="number of texts; a smaller set is part of a larger one"),
-            option("--shares", metavar="K=PART,…", default="", help="parts of each k in the set, such as 1=1,2=3"),
-            option(
-                "--graders",
-                nargs="+",
-                metavar="NAME",
-                help="graders that must all give full marks (default: every grader)",
-            ),
-            option("--writers", nargs="+", metavar="NAME", help="only texts of these students"),
-            option("--prompts", metavar="DIR", help="prompt set of the training prompts (default: the first run's)"),
-            option("--partition", help="partition that decides what is held out (default: the first run's)"),
-            option("--evaluations", nargs="+", default=[], metavar="FILE", help="combinations to keep out"),
-            option(
-                "--names",
-                choices=("list", "strict"),
-                default="list",
-                help="list texts that name held-out skills on the data card, or refuse them (default: list)",
-            ),
-            option(
-                "--shown",
-                choices=("refuse", "drop", "count"),
-                help="texts that show a reserved pair or two held-out skills, where code can tell (default: the first "
-                "run's)",
-            ),
-            option(
-                "--only-requested", action="store_true", help="leave out texts that show a skill that was not requested"
-            ),
-            option("--reserved", type=float, default=0.2, help="share of the skill sets to keep out (default 0.2)"),
-            option(
-                "--near-duplicates",
-                type=float,
-                default=0.7,
-                help="overlap from which a text counts as a copy (default 0.7); 0 removes only exact copies",
-            ),
-            option(
-                "--validation", type=float, default=0.05, help="share of the combinations for validation (default 0.05)"
-            ),
-            option(
-                "--preferences",
-                type=Path,
-                metavar="FILE",
-                help="also write pairs of texts with and without full marks to FILE.jsonl or FILE.parquet, for DPO",
-            ),
-            option("--output", type=Path, metavar="DIR", help="default: dataset/ in the first run's folder"),
+        option("--recipe", "D(1), D(1,2), … or ablation; leaves out every text that the recipe forbids"),
+        option("--k", "every text with these numbers of skills; a leak is an error", type=positive, nargs="+"),
+        option("--skills", "skills of k = 1 (default: all in a recipe, else train)", choices=("train", "all")),
+        option("--size", "number of texts; a smaller set is part of a larger one", type=positive),
+        option("--shares", "parts of each k in the set, such as 1=1,2=3", metavar="K=PART,…", default=""),
+        option("--graders", "graders that must all give full marks (default: all)", nargs="+", metavar="NAME"),
+        option("--writers", "only texts of these students", nargs="+", metavar="NAME"),
+        option("--prompts", "prompt set of the training prompts (default: the first run's)", metavar="DIR"),
+        option("--partition", "partition that decides what is held out (default: the first run's)"),
+        option("--evaluations", "combinations to keep out", nargs="+", default=[], metavar="FILE"),
+        option(
+            "--names",
+            "list texts that name held-out skills, or refuse them (default: list)",
+            choices=("list", "strict"),
+            default="list",
         ),
+        option(
+            "--shown",
+            "texts that show a reserved pair or two held-out skills (default: the first run's)",
+            choices=("refuse", "drop", "count"),
+        ),
+        flag("--only-requested", "leave out texts that show a skill that was not requested"),
+        option("--reserved", "share of the skill sets to keep out (default 0.2)", type=float, default=0.2),
+        option(
+            "--near-duplicates",
+            "overlap that makes a text a copy (default 0.7); 0: only exact copies",
+            type=float,
+            default=0.7,
+        ),
+        option("--validation", "share of the combinations for validation (default 0.05)", type=float, default=0.05),
+        option(
+            "--preferences",
+            "also write pairs of texts with and without full marks to FILE.jsonl or FILE.parquet, for DPO",
+            type=Path,
+            metavar="FILE",
+        ),
+        option("--output", "default: dataset/ in the first run's folder", type=Path, metavar="DIR"),
     ),
     stage="dataset",
 )
@@ -107,19 +91,10 @@ def _dataset_of_runs(options: argparse.Namespace) -> int:
         FromRuns(
             runs=options.sources,
             recipe=recipe,
-            graders=options.graders,
             students=options.writers,
-            prompts=options.prompts,
-            partition=options.partition,
-            evaluations=options.evaluations,
-            names=options.names,
-            reserved=options.reserved,
             near_duplicates=options.near_duplicates or None,
-            validation=options.validation,
-            shown=options.shown,
-            only_requested=options.only_requested,
-            output=options.output,
-            preferences=options.preferences,
+            **taken(options, "graders", "prompts", "partition", "evaluations", "names", "reserved", "validation"),
+            **taken(options, "shown", "only_requested", "output", "preferences"),
         )
     )
     left = written.left

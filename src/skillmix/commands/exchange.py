@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from skillmix.commands.shared import NEW_RUN, RULES, RUN, TRUST, command, option, print_json, print_notes
+from skillmix.commands.shared import NEW_RUN, RULES, RUN, TRUST, command, option, print_json, print_notes, taken
 from skillmix.render import are, plural
 
 
@@ -11,10 +11,10 @@ from skillmix.render import are, plural
     "export",
     TRUST,
     RUN,
-    option("--what", choices=("texts", "votes", "calls"), required=True, help="which records to write"),
-    option("--format", choices=("jsonl", "parquet"), default="jsonl", help="default: jsonl"),
+    option("--what", "which records to write", choices=("texts", "votes", "calls"), required=True),
+    option("--format", "default: jsonl", choices=("jsonl", "parquet"), default="jsonl"),
     RULES,
-    option("--output", type=Path, metavar="FILE", help="default: a file in the run's folder"),
+    option("--output", "default: a file in the run's folder", type=Path, metavar="FILE"),
     has_json=False,
 )
 def export(options: argparse.Namespace) -> int:
@@ -31,40 +31,27 @@ def export(options: argparse.Namespace) -> int:
 @command(
     "share",
     RUN,
-    option("--output", type=Path, required=True, metavar="DIR", help="folder for the files"),
+    option("--output", "folder for the files", type=Path, required=True, metavar="DIR"),
     option(
         "--id",
+        "public name of a student, where its spec does not say it; may be repeated",
         dest="ids",
         action="append",
         default=[],
         metavar="STUDENT=OWNER/NAME",
-        help="public name of a student, where its spec does not say it; may be repeated",
     ),
     option(
-        "--student",
-        dest="students",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="only this student; may be repeated",
+        "--student", "only this student; may be repeated", dest="students", action="append", default=[], metavar="NAME"
     ),
-    option("--benchmark", metavar="OWNER/NAME", help="data set on the hub; adds files in .eval_results/"),
-    option("--source", metavar="URL", help="page about the evaluation, for .eval_results/"),
+    option("--benchmark", "data set on the hub; adds files in .eval_results/", metavar="OWNER/NAME"),
+    option("--source", "page about the evaluation, for .eval_results/", metavar="URL"),
     RULES,
 )
 def share(options: argparse.Namespace) -> int:
     """Write model cards and eval results for the Hugging Face hub; nothing is uploaded."""
     from skillmix.exchange.share import share
 
-    shared = share(
-        options.run,
-        options.output,
-        ids=options.ids,
-        students=options.students,
-        benchmark=options.benchmark,
-        source=options.source,
-        rules=options.rules,
-    )
+    shared = share(options.run, options.output, **taken(options, "ids", "students", "benchmark", "source", "rules"))
     print_notes(f"{student} has no score yet, and is left out" for student in shared.left_out)
     if options.json:
         return print_json(shared.as_json())
@@ -75,14 +62,11 @@ def share(options: argparse.Namespace) -> int:
 
 @command(
     "import-texts",
-    option("file", type=Path, metavar="FILE.jsonl", help="one text or conversation in each line"),
+    option("file", "one text or conversation in each line", type=Path, metavar="FILE.jsonl"),
     NEW_RUN,
-    option("--catalog", default="paper", metavar="DIR", help="catalog of the skills and topics (default: paper)"),
+    option("--catalog", "catalog of the skills and topics (default: paper)", default="paper", metavar="DIR"),
     option(
-        "--prompts",
-        default="standard",
-        metavar="DIR",
-        help="prompt set whose words the graders used (default: standard)",
+        "--prompts", "prompt set whose words the graders used (default: standard)", default="standard", metavar="DIR"
     ),
     has_json=False,
 )
@@ -90,7 +74,7 @@ def import_texts(options: argparse.Namespace) -> int:
     """Turn texts and gradings from elsewhere into a run."""
     from skillmix.exchange.import_texts import import_texts
 
-    imported = import_texts(options.file, options.run, catalog=options.catalog, prompts=options.prompts)
+    imported = import_texts(options.file, options.run, **taken(options, "catalog", "prompts"))
     conversations, gradings = plural(imported.conversations, "conversation"), plural(imported.gradings, "grading")
     print(f"{conversations} and {gradings} are in {imported.run}; {are(imported.new, 'call')} new.")
     return 0
@@ -98,7 +82,7 @@ def import_texts(options: argparse.Namespace) -> int:
 
 @command(
     "import-reference",
-    option("folder", type=Path, metavar="DIR", help="folder with the records of the original code"),
+    option("folder", "folder with the records of the original code", type=Path, metavar="DIR"),
     NEW_RUN,
     has_json=False,
 )
@@ -120,20 +104,18 @@ def import_reference(options: argparse.Namespace) -> int:
 
 @command(
     "import-inspect",
-    option("logs", nargs="+", type=Path, metavar="LOG", help="a log of Inspect AI, .eval or .json"),
+    option("logs", "a log of Inspect AI, .eval or .json", nargs="+", type=Path, metavar="LOG"),
     NEW_RUN,
-    option("--student", metavar="NAME", help="name of the student (default: that of the model)"),
-    option("--catalog", metavar="DIR", help="folder of the catalog, if the task was run with a folder"),
-    option("--prompts", metavar="DIR", help="folder of the prompts, if the task was run with a folder"),
+    option("--student", "name of the student (default: that of the model)", metavar="NAME"),
+    option("--catalog", "folder of the catalog, if the task was run with a folder", metavar="DIR"),
+    option("--prompts", "folder of the prompts, if the task was run with a folder", metavar="DIR"),
     has_json=False,
 )
 def import_inspect(options: argparse.Namespace) -> int:
     """Turn logs of the task skillmix/skillmix of Inspect AI into a run."""
     from skillmix.exchange.import_inspect import import_inspect
 
-    imported = import_inspect(
-        options.logs, options.run, student=options.student, catalog=options.catalog, prompts=options.prompts
-    )
+    imported = import_inspect(options.logs, options.run, **taken(options, "student", "catalog", "prompts"))
     print_notes(imported.notes)
     conversations, gradings = plural(imported.conversations, "conversation"), plural(imported.votes, "grading")
     print(f"{conversations} and {gradings} are in {imported.run}; {are(imported.new, 'call')} new.")

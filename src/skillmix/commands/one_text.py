@@ -4,15 +4,16 @@ import argparse
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from skillmix.commands.shared import (
     CATALOG,
     PARTITION,
     TRUST,
-    OptionGroup,
     catalog_name,
     command,
+    given,
+    group,
     listed_names,
     option,
     positive,
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
 
 _COMBINATION: Final = (
     *CATALOG,
-    option("--skills", required=True, help='names separated by ";"'),
-    option("--topic", required=True, help="name of the topic"),
-    option("--prompts", default="standard", metavar="DIR", help="a shipped prompt set or a folder (default: standard)"),
+    option("--skills", 'names separated by ";"', required=True),
+    option("--topic", "name of the topic", required=True),
+    option("--prompts", "a shipped prompt set or a folder (default: standard)", default="standard", metavar="DIR"),
 )
 """The options that name a combination and its wording."""
 
@@ -43,22 +44,20 @@ _COMBINATION: Final = (
 @command(
     "prompts",
     *CATALOG,
-    option("--skills", help='names separated by ";"'),
-    option("--topic", help="name of the topic"),
+    option("--skills", 'names separated by ";"'),
+    option("--topic", "name of the topic"),
     _COMBINATION[-1],
-    option("--answer", default="(the student's text)", help="text to put into the grader's prompts"),
-    option("--copy", type=Path, metavar="DIR", help="copy the prompt set to a new folder, to change it"),
-    OptionGroup(
+    option("--answer", "text to put into the grader's prompts", default="(the student's text)"),
+    option("--copy", "copy the prompt set to a new folder, to change it", type=Path, metavar="DIR"),
+    group(
         "a data set of prompts, for trainers that let the model write",
-        (
-            option("--dataset", type=Path, metavar="FILE", help="write prompts to FILE.jsonl or FILE.parquet"),
-            option("--k", type=positive, nargs="+", help="numbers of skills (default 1 2 3)"),
-            option("--n", type=positive, help="combinations for each k (default 100)"),
-            option("--setting", metavar="GROUP", help="group of the partition: train (default), held-out, all, …"),
-            PARTITION,
-            option("--exclude", help='skills or exclude lists to leave out, "a; file:PATH"'),
-            option("--seed", type=int, help="another seed draws other combinations (default 0)"),
-        ),
+        option("--dataset", "write prompts to FILE.jsonl or FILE.parquet", type=Path, metavar="FILE"),
+        option("--k", "numbers of skills (default 1 2 3)", type=positive, nargs="+"),
+        option("--n", "combinations for each k (default 100)", type=positive),
+        option("--setting", "group of the partition: train (default), held-out, all, …", metavar="GROUP"),
+        PARTITION,
+        option("--exclude", 'skills or exclude lists to leave out, "a; file:PATH"'),
+        option("--seed", "another seed draws other combinations (default 0)", type=int),
     ),
 )
 def prompts(options: argparse.Namespace) -> int:
@@ -120,15 +119,10 @@ def _write_prompts(options: argparse.Namespace) -> int:
     name = catalog_name(options)
     combinations: list[Combination] = []
     for k in dict.fromkeys(options.k or (1, 2, 3)):
-        wanted = wanted_draw(
-            name,
-            options.setting or "train",
-            k=k,
-            seed=options.seed or 0,
-            partition=options.partition,
-            exclude=options.exclude or "",
-            purpose="training",
+        chosen: dict[str, Any] = {"setting": "train", "seed": 0} | given(
+            options, "setting", "seed", "partition", "exclude"
         )
+        wanted = wanted_draw(name, k=k, purpose="training", **chosen)
         combinations += draw_combinations(wanted, options.n or 100)
     prompts = load_prompts(options.prompts)
     rows = list(prompt_rows(combinations, load_catalog(name), prompts, catalog_name=name))
@@ -145,7 +139,7 @@ def _write_prompts(options: argparse.Namespace) -> int:
     return 0
 
 
-@command("parse-reply", *_COMBINATION, option("--text", type=Path, help="file with the student's text, if known"))
+@command("parse-reply", *_COMBINATION, option("--text", "file with the student's text, if known", type=Path))
 def parse_reply(options: argparse.Namespace) -> int:
     """Read a grader's reply on standard input and show its points."""
     from skillmix.files import read_text
@@ -193,11 +187,11 @@ def _named_combination(options: argparse.Namespace) -> "tuple[Catalog, Combinati
     "grade-text",
     TRUST,
     *_COMBINATION,
-    option("--grader", default="rules:", metavar="SPEC", help="a model, or rules: to let code grade (the default)"),
-    option("--variant", metavar="NAME", help="the grader's prompt: grade-NAME.txt of the prompt set (default: gpt)"),
-    option("--system", metavar="TEXT", help="system text before the grader's prompt (default: none)"),
-    option("--rules", default="default", help="default or paper (default: default)"),
-    option("--seed", type=int, default=0, help="seed of the call (default 0)"),
+    option("--grader", "a model, or rules: to let code grade (the default)", default="rules:", metavar="SPEC"),
+    option("--variant", "the grader's prompt: grade-NAME.txt of the prompt set (default: gpt)", metavar="NAME"),
+    option("--system", "system text before the grader's prompt (default: none)", metavar="TEXT"),
+    option("--rules", "default or paper (default: default)", default="default"),
+    option("--seed", "seed of the call (default 0)", type=int, default=0),
 )
 def grade_text(options: argparse.Namespace) -> int:
     """Grade the text on standard input, by code or with one call to a model."""

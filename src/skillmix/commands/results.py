@@ -14,11 +14,13 @@ from skillmix.commands.shared import (
     TRUST,
     above_zero,
     command,
+    flag,
     not_negative,
     option,
     positive,
     print_json,
     print_notes,
+    taken,
 )
 from skillmix.errors import LOG, UserError
 from skillmix.render import (
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from skillmix.scores.sentences import ScoredRun
 
 _METRICS: Final = ("full_marks", "all_skills", "skill_fraction")
-_METRIC: Final = option("--metric", default="full_marks", choices=_METRICS, help="default: full_marks")
+_METRIC: Final = option("--metric", "default: full_marks", default="full_marks", choices=_METRICS)
 
 
 @command("status", TRUST, RUN)
@@ -97,15 +99,15 @@ def _floor(text: str) -> tuple[str, float]:
     RUN,
     RULES,
     _METRIC,
-    option("--wide", action="store_true", help="print every metric and count, one row for each k"),
-    option("--sets", action="store_true", help="add rows for reserved and for seen skill sets of train skills"),
+    flag("--wide", "print every metric and count, one row for each k"),
+    flag("--sets", "add rows for reserved and for seen skill sets of train skills"),
     option(
         "--fail-below",
+        "exit with 1 if a score of --metric is unknown or below; may be repeated",
         action="append",
         default=[],
         type=_floor,
         metavar="[STUDENT=]SHARE",
-        help="exit with status 1 if a score of --metric is below this share or unknown; may be repeated",
     ),
 )
 def scores(options: argparse.Namespace) -> int:
@@ -213,14 +215,12 @@ def print_outcomes(run: "Run", *, name: str, as_json: bool) -> "list[OutcomeScor
     "compare",
     TRUST,
     RUN,
-    option("first", metavar="A", help="a student of the run"),
-    option("second", metavar="B", help="another student; differences are B minus A"),
+    option("first", "a student of the run", metavar="A"),
+    option("second", "another student; differences are B minus A", metavar="B"),
     _METRIC,
     RULES,
-    option("--wide", action="store_true", help="print every column"),
-    option(
-        "--texts", type=positive, metavar="N", help="also show N combinations on which A and B differ, with their texts"
-    ),
+    flag("--wide", "print every column"),
+    option("--texts", "also show N combinations on which A and B differ, with their texts", type=positive, metavar="N"),
 )
 def compare(options: argparse.Namespace) -> int:
     """Compare two students of a run on the combinations that both have complete."""
@@ -278,10 +278,10 @@ def _denied_without_reason(text: "BestText | TextRow") -> set[str]:
     "texts",
     TRUST,
     RUN,
-    option("--n", type=positive, default=10, help="number of texts (default 10)"),
-    option("--student", help="only texts of this student"),
-    option("--k", type=not_negative, help="only texts with this number of skills"),
-    option("--worst", action="store_true", help="show texts with the fewest points first"),
+    option("--n", "number of texts (default 10)", type=positive, default=10),
+    option("--student", "only texts of this student"),
+    option("--k", "only texts with this number of skills", type=not_negative),
+    flag("--worst", "show texts with the fewest points first"),
 )
 def texts(options: argparse.Namespace) -> int:
     """Show texts of a run with their points and why points were lost, best first."""
@@ -333,14 +333,10 @@ def _paragraph(row: "TextRow", words: Mapping[str, str], *, names_grader: bool) 
 @command(
     "graders",
     TRUST,
-    option("runs", nargs="+", metavar="RUN", help="names of runs, or paths to them"),
-    option(
-        "--truth",
-        metavar="GRADER",
-        help="compare with this grader, with rules (code) or with people (default: people, else code, else another)",
-    ),
-    option("--rules", help="default or paper (default: each run's own)"),
-    option("--wide", action="store_true", help="print every measure, and a table by skill"),
+    option("runs", "names of runs, or paths to them", nargs="+", metavar="RUN"),
+    option("--truth", "a grader, rules (code) or people (default: people, else code, else another)", metavar="GRADER"),
+    option("--rules", "default or paper (default: each run's own)"),
+    flag("--wide", "print every measure, and a table by skill"),
 )
 def graders(options: argparse.Namespace) -> int:
     """Print a card for each grader: agreement with the truth, bias, steadiness, cost, and corrected scores."""
@@ -365,24 +361,15 @@ def graders(options: argparse.Namespace) -> int:
 @command(
     "report",
     TRUST,
-    option("targets", nargs="+", metavar="RUN|EXPERIMENT.yaml", help="runs, or an experiment file"),
-    option("--rules", choices=("default", "paper", "both"), help="default: each run's own"),
-    option("--published", action="store_true", help="show the paper's published figures beside the run's"),
-    option("--tokens", type=above_zero, metavar="N", help="corpus size for the novelty bound (default 2e12)"),
-    option(
-        "--frequencies",
-        type=Path,
-        metavar="FILE.json",
-        help="frequencies.json of `skillmix frequency`, for a novelty bound with the frequency of each skill",
-    ),
-    option("--no-figures", action="store_true", help="write only pages and tables"),
-    option(
-        "--style",
-        choices=("paper", "slide"),
-        help="also draw the figures for a paper (as wide as a column or a page) or for slides, as PDF and PNG",
-    ),
-    option("--texts", type=positive, metavar="N", help="show a sample of N texts of a larger run (default 200,000)"),
-    option("--output", type=Path, metavar="DIR", help="default: report/ in the run's folder"),
+    option("targets", "runs, or an experiment file", nargs="+", metavar="RUN|EXPERIMENT.yaml"),
+    option("--rules", "default: each run's own", choices=("default", "paper", "both")),
+    flag("--published", "show the paper's published figures beside the run's"),
+    option("--tokens", "corpus size for the novelty bound (default 2e12)", type=above_zero, metavar="N"),
+    option("--frequencies", "frequencies.json of `skillmix frequency`, for the bound", type=Path, metavar="FILE.json"),
+    flag("--no-figures", "write only pages and tables"),
+    option("--style", "also draw figures for a paper or for slides, as PDF and PNG", choices=("paper", "slide")),
+    option("--texts", "show a sample of N texts of a larger run (default 200,000)", type=positive, metavar="N"),
+    option("--output", "default: report/ in the run's folder", type=Path, metavar="DIR"),
 )
 def report(options: argparse.Namespace) -> int:
     """Write pages, tables and figures about an experiment or about runs."""
@@ -397,13 +384,10 @@ def report(options: argparse.Namespace) -> int:
         file = str(options.frequencies)
         frequencies = MeasuredFrequencies(file, upper_shares(result), result.sentences_per_passage)
     report_options = ReportOptions(
-        rules=options.rules,
-        published=options.published,
-        tokens=options.tokens,
         frequencies=frequencies,
         figures=not options.no_figures,
-        style=options.style,
         texts=options.texts or MOST_TEXTS,
+        **taken(options, "rules", "published", "tokens", "style"),
     )
     written = report(options.targets, output=options.output, options=report_options)
     if options.json:

@@ -12,8 +12,9 @@ from skillmix.commands.shared import (
     PRICES,
     TRUST,
     WIDE_DRY_RUN,
-    OneOption,
+    OptionGroup,
     command,
+    flag,
     number,
     option,
     positive,
@@ -27,43 +28,32 @@ from skillmix.render import plural, wrapped
 IN_BATCHES: Final = 3
 """The exit status of a command that left batches at a provider."""
 EXPERIMENT: Final = option(
-    "experiment", type=Path, metavar="EXPERIMENT.yaml", help="a file, or an experiment that ships, such as smoke"
+    "experiment", "a file, or an experiment that ships, such as smoke", type=Path, metavar="EXPERIMENT.yaml"
 )
 CHANGES: Final = (
-    option(
-        "--set", action="append", default=[], metavar="A.B=C", help="change a value of the experiment; may be repeated"
-    ),
+    option("--set", "change a value of the experiment; may be repeated", action="append", default=[], metavar="A.B=C"),
     DRY_RUN,
     WIDE_DRY_RUN,
     PRICES,
     TRUST,
 )
-STEP: Final = option("--step", metavar="NAME", help="only the step with this name")
+STEP: Final = option("--step", "only the step with this name", metavar="NAME")
 ON: Final = option(
-    "--on", choices=["ray"], help="let workers on a Ray cluster make the calls: that of RAY_ADDRESS, or a new one here"
+    "--on", "let workers on the Ray cluster of RAY_ADDRESS, or a new one, make the calls", choices=["ray"]
 )
 _BATCHES: Final = (
-    OneOption(
+    OptionGroup(
         (
-            option(
-                "--no-wait",
-                action="store_true",
-                help="send and read batches, then leave with exit status 3 if some are unfinished; run again to "
-                "continue",
-            ),
+            flag("--no-wait", "send and read batches, then leave with exit status 3 if some are unfinished"),
             option(
                 "--wait",
+                "leave batches after so many hours without a result (default 26)",
                 type=number(float, "a number of hours from 0 to 1000", lambda hours: 0 <= hours <= 1000),
                 metavar="HOURS",
-                help="leave batches in the same way after so many hours without a result (default 26)",
             ),
         )
     ),
-    option(
-        "--forget-batches",
-        action="store_true",
-        help="make the calls of all batches of the run again, although the provider may bill them twice",
-    ),
+    flag("--forget-batches", "make the calls of all batches again, although the provider may bill twice"),
 )
 """The options for models with `batch: true`."""
 
@@ -178,8 +168,8 @@ def dry_run(options: argparse.Namespace) -> int:
     EXPERIMENT,
     *CHANGES,
     STEP,
-    option("--show-mask", action="store_true", help="print conversations token by token and mark the trained tokens"),
-    option("--n", type=positive, default=1, help="number of conversations of --show-mask (default 1)"),
+    flag("--show-mask", "print conversations token by token and mark the trained tokens"),
+    option("--n", "number of conversations of --show-mask (default 1)", type=positive, default=1),
 )
 def train(options: argparse.Namespace) -> int:
     """Run the train steps of an experiment: fine-tune models on data sets."""
@@ -225,8 +215,8 @@ _MARK: Final = "█"
 
 @command(
     "merge",
-    option("model", metavar="MODEL+ADAPTER", help="such as local:PATH+ADAPTER"),
-    option("--output", type=Path, required=True, metavar="DIR", help="a folder that does not exist yet"),
+    option("model", "such as local:PATH+ADAPTER", metavar="MODEL+ADAPTER"),
+    option("--output", "a folder that does not exist yet", type=Path, required=True, metavar="DIR"),
     has_json=False,
 )
 def merge(options: argparse.Namespace) -> int:

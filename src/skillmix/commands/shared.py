@@ -24,21 +24,15 @@ Command = Callable[[argparse.Namespace], int]
 class Option(NamedTuple):
     """An option or a positional argument of a command; `argparse` takes its settings."""
 
-    names: tuple[str, ...]
+    name: str
     settings: dict[str, Any]
 
 
 class OptionGroup(NamedTuple):
-    """Options below a title of their own in the help text."""
-
-    title: str
-    options: tuple[Option, ...]
-
-
-class OneOption(NamedTuple):
-    """Options that exclude each other."""
+    """Options below their own title in the help text; without a title, options that exclude each other."""
 
     options: tuple[Option, ...]
+    title: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +43,7 @@ class CommandRow:
     run: Command
     about: str
     """The help text; its first line stands in the list of commands."""
-    options: tuple[Option | OptionGroup | OneOption, ...]
+    options: tuple[Option | OptionGroup, ...]
     defaults: dict[str, Any]
 
     def add_to(self, commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -58,36 +52,39 @@ class CommandRow:
         parser.set_defaults(command=self.run, parser=parser, **self.defaults)
         for row in self.options:
             if isinstance(row, Option):
-                parser.add_argument(*row.names, **row.settings)
+                parser.add_argument(row.name, **row.settings)
                 continue
-            group: argparse._ActionsContainer = (
-                parser.add_mutually_exclusive_group()
-                if isinstance(row, OneOption)
-                else parser.add_argument_group(row.title)
-            )
+            exclusive = parser.add_mutually_exclusive_group() if row.title is None else None
+            group: argparse._ActionsContainer = exclusive or parser.add_argument_group(row.title)
             for own in row.options:
-                group.add_argument(*own.names, **own.settings)
+                group.add_argument(own.name, **own.settings)
 
 
 COMMANDS: Final[dict[str, CommandRow]] = {}
 """The commands by name; the modules of this folder fill the table when they are imported."""
 
 
-def option(*names: str, help: str, **settings: Any) -> Option:
+def option(name: str, about: str, **settings: Any) -> Option:
     """An option or a positional argument with its help text."""
-    return Option(names, {"help": help, **settings})
+    return Option(name, {"help": about, **settings})
 
 
-_QUIET: Final = option("--quiet", action="store_true", help="print only warnings and errors on standard error")
-_JSON: Final = option("--json", action="store_true", help="print JSON")
+def flag(name: str, about: str) -> Option:
+    """An option without a value."""
+    return option(name, about, action="store_true")
+
+
+def group(title: str, *options: Option) -> OptionGroup:
+    """Options below their own title in the help text."""
+    return OptionGroup(options, title)
+
+
+_QUIET: Final = flag("--quiet", "print only warnings and errors on standard error")
+_JSON: Final = flag("--json", "print JSON")
 
 
 def command(
-    name: str,
-    *options: Option | OptionGroup | OneOption,
-    about: str | None = None,
-    has_json: bool = True,
-    **defaults: Any,
+    name: str, *options: Option | OptionGroup, about: str | None = None, has_json: bool = True, **defaults: Any
 ) -> Callable[[Command], Command]:
     """Add a command to the table; its help text is `about`, or the docstring of the function."""
 
@@ -118,23 +115,21 @@ positive: Final = number(int, "a whole number of 1 or more", lambda value: value
 not_negative: Final = number(int, "a whole number of 0 or more", lambda value: value >= 0)
 above_zero: Final = number(float, "a number above 0", lambda value: 0 < value < inf)
 
-RUN: Final = option("run", metavar="RUN", help="name of a run, or a path to it")
-NEW_RUN: Final = option("--run", metavar="NAME", required=True, help="name of the run, or a path to it")
-RULES: Final = option("--rules", help="default or paper (default: the run's own)")
-SEED: Final = option("--seed", type=int, default=0, help="another seed draws other combinations (default 0)")
-PARTITION: Final = option("--partition", help="a name, or random-skills:SEED, random-categories:SEED, nested:SEED")
+RUN: Final = option("run", "name of a run, or a path to it", metavar="RUN")
+NEW_RUN: Final = option("--run", "name of the run, or a path to it", metavar="NAME", required=True)
+RULES: Final = option("--rules", "default or paper (default: the run's own)")
+SEED: Final = option("--seed", "another seed draws other combinations (default 0)", type=int, default=0)
+PARTITION: Final = option("--partition", "a name, or random-skills:SEED, random-categories:SEED, nested:SEED")
 CATALOG: Final = (
-    option("name", nargs="?", metavar="NAME", help="a shipped catalog or a folder (default: paper)"),
-    option("--catalog", metavar="DIR", help="the same as NAME"),
+    option("name", "a shipped catalog or a folder (default: paper)", nargs="?", metavar="NAME"),
+    option("--catalog", "the same as NAME", metavar="DIR"),
 )
 """The two ways to name a catalog; `catalog_name` reads them."""
-TRUST: Final = option(
-    "--trust-code", action="store_true", help="run the checkers.py in the catalog's folder; read it first"
-)
+TRUST: Final = flag("--trust-code", "run the checkers.py in the catalog's folder; read it first")
 """Lets a command run the code of a catalog; `main` reads it."""
-DRY_RUN: Final = option("--dry-run", action="store_true", help="print calls, tokens and cost without calling a model")
-WIDE_DRY_RUN: Final = option("--wide", action="store_true", help="with --dry-run: print the whole table")
-PRICES: Final = option("--prices", type=Path, metavar="FILE", help="your own price file")
+DRY_RUN: Final = flag("--dry-run", "print calls, tokens and cost without calling a model")
+WIDE_DRY_RUN: Final = flag("--wide", "with --dry-run: print the whole table")
+PRICES: Final = option("--prices", "your own price file", type=Path, metavar="FILE")
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -206,9 +201,14 @@ def listed_names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(";") if name.strip())
 
 
+def taken(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """The options of these names."""
+    return {name: getattr(options, name) for name in names}
+
+
 def given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
     """The options of these names that have a value."""
-    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    return {name: value for name, value in taken(options, *names).items() if value is not None}
 
 
 def program() -> str:

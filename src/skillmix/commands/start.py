@@ -11,7 +11,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Final
 
-from skillmix.commands.shared import command, option, print_json, program
+from skillmix.commands.shared import command, flag, option, print_json, program
 from skillmix.errors import LOG, UserError
 from skillmix.render import wrapped
 
@@ -35,9 +35,7 @@ _NAMES: Final = {
 
 
 @command(
-    "completion",
-    option("shell", choices=("bash", "zsh", "fish"), help="the shell that the script is for"),
-    has_json=False,
+    "completion", option("shell", "the shell that the script is for", choices=("bash", "zsh", "fish")), has_json=False
 )
 def completion(options: argparse.Namespace) -> int:
     """Print a script that completes commands, options and runs in bash, zsh or fish.
@@ -68,12 +66,12 @@ def completion(options: argparse.Namespace) -> int:
     "init",
     option(
         "purpose",
+        "; ".join(f"{name}: {words}" for name, words in PURPOSES.items()),
         choices=tuple(PURPOSES),
         metavar="|".join(PURPOSES),
-        help="; ".join(f"{name}: {words}" for name, words in PURPOSES.items()),
     ),
-    option("--model", metavar="SPEC", help="the model, such as openai:NAME@http://localhost:8000/v1"),
-    option("--output", type=Path, metavar="FILE", help="default: PURPOSE.yaml; never overwritten"),
+    option("--model", "the model, such as openai:NAME@http://localhost:8000/v1", metavar="SPEC"),
+    option("--output", "default: PURPOSE.yaml; never overwritten", type=Path, metavar="FILE"),
     has_json=False,
 )
 def init(options: argparse.Namespace) -> int:
@@ -115,7 +113,7 @@ def starter(purpose: str, *, model: str | None = None) -> str:
     return before + students + _MODEL.sub(lambda _: quoted, after, count=1)
 
 
-@command("models", option("--fetch", action="store_true", help="download the bundled models into the cache"))
+@command("models", flag("--fetch", "download the bundled models into the cache"))
 def models(options: argparse.Namespace) -> int:
     """List the forms of model specs and the bundled models."""
     from skillmix.models.bundled import SOURCES, bundled_model, bundled_models
@@ -141,10 +139,10 @@ _LIST_TIMEOUT: Final = 60.0
 
 @command(
     "prices",
-    option("specs", nargs="*", metavar="SPEC", help="further models whose prices are wanted"),
-    option("--prices", type=Path, metavar="FILE", help="your own price file"),
-    option("--from", dest="source", metavar="LIST", help="a price list: a JSON file or an https address"),
-    option("--output", type=Path, metavar="FILE", help="write the refreshed prices here"),
+    option("specs", "further models whose prices are wanted", nargs="*", metavar="SPEC"),
+    option("--prices", "your own price file", type=Path, metavar="FILE"),
+    option("--from", "a price list: a JSON file or an https address", dest="source", metavar="LIST"),
+    option("--output", "write the refreshed prices here", type=Path, metavar="FILE"),
 )
 def prices(options: argparse.Namespace) -> int:
     """Show the prices of models, or refresh them from a price list with `--from LIST --output FILE`."""
