@@ -228,13 +228,13 @@ def check_chances(loaded: Any, prompts: Prompts, tokens: int) -> None:
     ours.generator._queue_new()
     decoder = ours.generator._fitting_decoder()
     assert decoder is not None
-    decoder.note_chances()
+    decoder.rows.note_chances()  # before anything is captured
     while len(ours.replies) < len(requests):
         ours.generator.work()
-    assert decoder.chances is not None
+    assert decoder.rows.chances is not None
     slots = [ours.generator._resting[_conversation(r)] for r in requests]
     said = torch.from_numpy(decoder.written(slots)).to(loaded.model.device)
-    noted = decoder.chances[torch.tensor(slots, device=loaded.model.device)]
+    noted = decoder.rows.chances[torch.tensor(slots, device=loaded.model.device)]
     before = loaded.renderer.tokens([r.messages for r in requests])
     for name, dtype, is_full_head in (
         ("as loaded", loaded.model.dtype, False),

@@ -65,14 +65,14 @@ class NotingGenerator(Generator):
 
     def _fitting_decoder(self) -> Any:
         decoder = super()._fitting_decoder()
-        if decoder is not None and decoder.chances is None:
-            decoder.note_chances()
+        if decoder is not None and decoder.rows.chances is None:
+            decoder.rows.note_chances()
         return decoder
 
     def _deliver(self) -> None:
         for slot, row, tokens in self._ended:
-            assert isinstance(self._decoder, CpuDecoder) and self._decoder.chances is not None
-            self._chances[str(row.request.key)] = self._decoder.chances[slot, : len(tokens)].tolist()
+            assert isinstance(self._decoder, CpuDecoder) and self._decoder.rows.chances is not None
+            self._chances[str(row.request.key)] = self._decoder.rows.chances[slot, : len(tokens)].tolist()
         super()._deliver()
 
 

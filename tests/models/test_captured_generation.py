@@ -129,9 +129,9 @@ def accept_tokens(slots: Any, logits: Any, state: Any, settings: Any) -> None:
 
 
 def capture(self: Any, work: Callable[[], None]) -> Graph:
-    before = [tensor.clone() for tensor in self._state()]
+    before = [tensor.clone() for tensor in self.rows.changing]
     work()
-    for tensor, saved in zip(self._state(), before, strict=True):
+    for tensor, saved in zip(self.rows.changing, before, strict=True):
         tensor.copy_(saved)
     return Graph(work)
 

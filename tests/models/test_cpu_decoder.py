@@ -37,7 +37,7 @@ def start(slot: int, tokens: Sequence[int], *, known: int = 0, limit: int = 4) -
 
 def decoder(*, slots: int) -> CpuDecoder:
     made = CpuDecoder(model(), slots=slots, length=512, longest=8, ends=[])
-    made.note_chances()
+    made.rows.note_chances()
     return made
 
 
@@ -53,8 +53,8 @@ def finish(running: CpuDecoder) -> None:
 
 
 def result(running: CpuDecoder, slot: int) -> tuple[list[int], list[float]]:
-    assert running.chances is not None
-    return running.written([slot])[0].tolist(), running.chances[slot].tolist()
+    assert running.rows.chances is not None
+    return running.written([slot])[0].tolist(), running.rows.chances[slot].tolist()
 
 
 def alone(tokens: Sequence[int], *, limit: int = 4) -> tuple[list[int], list[float]]:

@@ -1,4 +1,7 @@
-"""Rows to start, and the choice of their tokens: each token is a function of logits and one number of its call."""
+"""The rows that a model writes: how they start, and how their tokens are chosen.
+
+Each token is a function of the logits and of one number, which depends on the seed of the call alone.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +30,55 @@ class Start:
     temperature: float
     top_p: float | None
     limit: int
+
+
+class Rows:
+    """The state of all rows of a decoder, on its device."""
+
+    def __init__(self, count: int, *, longest: int, ends: Sequence[int], device: torch.device) -> None:
+        """Make rows that write at most `longest` tokens, up to one of the tokens `ends`."""
+        self.ends = torch.tensor(list(ends), device=device)
+        self.token = torch.zeros(count, dtype=torch.long, device=device)
+        """The last token of each row, which the next step reads."""
+        self.position = torch.zeros(count, dtype=torch.long, device=device)
+        """The position of that token."""
+        self.count = torch.zeros(count, dtype=torch.long, device=device)
+        """Tokens that each row has written."""
+        self.written = torch.zeros(count, longest, dtype=torch.long, device=device)
+        self.is_active = torch.zeros(count, dtype=torch.bool, device=device)
+        self.limit = torch.ones(count, dtype=torch.long, device=device)
+        self.temperature = torch.ones(count, device=device)
+        self.top_p = torch.ones(count, device=device)
+        self.numbers = torch.zeros(count, longest, device=device)
+        self.chances: torch.Tensor | None = None
+        """The log-probability of every written token; None unless `note_chances` was called."""
+
+    @property
+    def changing(self) -> list[torch.Tensor]:
+        """What a step changes."""
+        return [self.token, self.position, self.count, self.written, self.is_active]
+
+    def note_chances(self) -> None:
+        """Note log-probabilities from now on, before a step is captured; slow, for tests."""
+        self.chances = torch.zeros(self.numbers.shape, device=self.numbers.device)
+
+    def accept(self, rows: torch.Tensor, logits: torch.Tensor, with_top_p: bool) -> None:
+        """Choose the next token of active rows; an end token, or the last token within the limit, ends a row."""
+        active, count = self.is_active[rows], self.count[rows]
+        index = count.clamp(max=self.numbers.shape[1] - 1)
+        top_p = self.top_p[rows] if with_top_p else None
+        token = choose(logits, self.numbers[rows, index], self.temperature[rows], top_p)
+        if self.chances is not None:
+            scaled = torch.log_softmax(logits.float() / self.temperature[rows, None], dim=-1)
+            chance = scaled.gather(-1, token[:, None])[:, 0]
+            self.chances[rows, index] = torch.where(active, chance, self.chances[rows, index])
+        self.written[rows, index] = torch.where(active, token, self.written[rows, index])
+        count = count + active
+        self.count[rows] = count
+        self.token[rows] = torch.where(active, token, self.token[rows])
+        self.position[rows] = torch.where(active, self.position[rows] + 1, self.position[rows])
+        is_end = (token[:, None] == self.ends).any(-1)
+        self.is_active[rows] = active & ~is_end & (count < self.limit[rows])
 
 
 def start_of(request: Request, tokens: Sequence[int], *, slot: int, known: int = 0) -> Start:

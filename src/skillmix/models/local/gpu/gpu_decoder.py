@@ -25,7 +25,7 @@ from skillmix.models.local.gpu.kernels import (
     store_packed,
 )
 from skillmix.models.local.gpu.prompts import PromptInputs, PromptReader
-from skillmix.models.local.sampling import Start, choose
+from skillmix.models.local.sampling import Rows, Start
 
 
 class _StepKeys(NamedTuple):
@@ -98,27 +98,15 @@ class GpuDecoder:
         shape = CacheShape(model)
         self.cache = SlotCache(shape, slots=slots, length=length)
         self._model = model
-        self._device = device = shape.device
+        device = shape.device
         # One more row takes what the unused rows of a batch of prompts write.
-        rows = slots + 1
-        self._ends = torch.tensor(list(ends), device=device)
-        self._rows = torch.arange(rows, device=device)
-        self._token = torch.zeros(rows, dtype=torch.long, device=device)
-        self._position = torch.zeros(rows, dtype=torch.long, device=device)
-        self._count = torch.zeros(rows, dtype=torch.long, device=device)
-        self._limit = torch.ones(rows, dtype=torch.long, device=device)
-        self._temperature = torch.ones(rows, device=device)
-        self._top_p = torch.ones(rows, device=device)
-        self._numbers = torch.zeros(rows, longest, device=device)
-        self._written = torch.zeros(rows, longest, dtype=torch.long, device=device)
-        self._is_active = torch.zeros(rows, dtype=torch.bool, device=device)
+        self.rows = Rows(slots + 1, longest=longest, ends=ends, device=device)
+        self._all_rows = torch.arange(slots + 1, device=device)
         self._graphs: dict[tuple[int, bool], Any] = {}
-        self.chances: torch.Tensor | None = None
-        """The log-probability of every written token; None unless `note_chances` was called."""
         fuse(model)
         self._pool = GraphPool()
         self._staging = Staging(device)
-        self._snapshots = Snapshots(torch.cuda.Event, (self._count, self._is_active, self._written))
+        self._snapshots = Snapshots(torch.cuda.Event, (self.rows.count, self.rows.is_active, self.rows.written))
         self._reader = PromptReader(self._staging, spare=slots, longest=longest)
 
     def copy(self, copies: Sequence[tuple[int, int, int]]) -> None:
@@ -159,36 +147,29 @@ class GpuDecoder:
         rows: np.ndarray = self._snapshots.newest_shown[2][list(slots)]
         return rows
 
-    def note_chances(self) -> None:
-        """Note log-probabilities from now on; slow, for tests."""
-        self.chances = torch.zeros(len(self._rows), self.longest, device=self._device)
-        self._graphs.clear()
-        self._pool.renew()
-        self._reader.forget()
-
     def _read(self, inputs: PromptInputs, with_top_p: bool) -> None:
         """Set up the rows that a batch starts, read its tokens, and choose each row's first token."""
-        slots = inputs.slots
-        self._numbers[slots] = inputs.numbers
-        self._limit[slots] = inputs.limit
-        self._temperature[slots] = inputs.temperature
-        self._top_p[slots] = inputs.top_p
-        self._position[slots] = inputs.last_position
-        self._token[slots] = inputs.last_token
+        slots, rows = inputs.slots, self.rows
+        rows.numbers[slots] = inputs.numbers
+        rows.limit[slots] = inputs.limit
+        rows.temperature[slots] = inputs.temperature
+        rows.top_p[slots] = inputs.top_p
+        rows.position[slots] = inputs.last_position
+        rows.token[slots] = inputs.last_token
         # Not `tensor[slots] = 0`, which waits for the device.
-        self._count.index_fill_(0, slots, 0)
-        self._is_active[slots] = inputs.is_read
+        rows.count.index_fill_(0, slots, 0)
+        rows.is_active[slots] = inputs.is_read
         if len(inputs.tokens):
             self.cache.packed_tokens(inputs.blocks)
             hidden = self._forward(inputs.tokens[None], inputs.positions[None])
             self._accept(slots, self._logits(hidden[0, inputs.last]), with_top_p)
-        self._is_active[slots] = self._is_active[slots] | inputs.is_ready
+        rows.is_active[slots] = rows.is_active[slots] | inputs.is_ready
 
     def _step(self, rows: int, with_top_p: bool) -> None:
-        positions = self._position[:rows]
-        self.cache.one_token_each(positions, self._is_active[:rows])
-        hidden = self._forward(self._token[:rows, None], positions[:, None])
-        self._accept(self._rows[:rows], self._logits(hidden[:, 0]), with_top_p)
+        positions = self.rows.position[:rows]
+        self.cache.one_token_each(positions, self.rows.is_active[:rows])
+        hidden = self._forward(self.rows.token[:rows, None], positions[:, None])
+        self._accept(self._all_rows[:rows], self._logits(hidden[:, 0]), with_top_p)
 
     def _forward(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         decoder = self._model.get_decoder()
@@ -205,32 +186,17 @@ class GpuDecoder:
         logits: torch.Tensor = head(hidden)
         return logits
 
-    def _accept(self, rows: torch.Tensor, logits: torch.Tensor, with_top_p: bool) -> None:
-        """Choose each row's next token; an end token, or the last token within the limit, ends the row."""
-        if not with_top_p and self.chances is None:
-            settings = RowSettings(self._numbers, self._temperature, self._limit, self._ends)
-            accept_tokens(rows, logits, RowState(*self._state()), settings)
+    def _accept(self, slots: torch.Tensor, logits: torch.Tensor, with_top_p: bool) -> None:
+        rows = self.rows
+        if with_top_p or rows.chances is not None:
+            rows.accept(slots, logits, with_top_p)
             return
-        active, count = self._is_active[rows], self._count[rows]
-        index = count.clamp(max=self.longest - 1)
-        top_p = self._top_p[rows] if with_top_p else None
-        token = choose(logits, self._numbers[rows, index], self._temperature[rows], top_p)
-        if self.chances is not None:
-            scaled = torch.log_softmax(logits.float() / self._temperature[rows, None], dim=-1)
-            self.chances[rows, index] = torch.where(
-                active, scaled.gather(-1, token[:, None])[:, 0], self.chances[rows, index]
-            )
-        self._written[rows, index] = torch.where(active, token, self._written[rows, index])
-        count = count + active
-        self._count[rows] = count
-        self._token[rows] = torch.where(active, token, self._token[rows])
-        self._position[rows] = torch.where(active, self._position[rows] + 1, self._position[rows])
-        is_end = (token[:, None] == self._ends).any(-1)
-        self._is_active[rows] = active & ~is_end & (count < self._limit[rows])
+        settings = RowSettings(rows.numbers, rows.temperature, rows.limit, rows.ends)
+        accept_tokens(slots, logits, RowState(*rows.changing), settings)
 
     def _captured(self, work: Callable[[], None]) -> Any:
         """Capture some work as a CUDA graph, which is replayed without any work for the processor."""
-        before = [tensor.clone() for tensor in self._state()]
+        before = [tensor.clone() for tensor in self.rows.changing]
         stream = self._pool.stream
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -247,12 +213,9 @@ class GpuDecoder:
                 f"The steps of this model cannot be captured as CUDA graphs: {error}",
                 hint="Use vllm:MODEL, or set SKILLMIX_DEVICE=cpu.",
             ) from error
-        for tensor, saved in zip(self._state(), before, strict=True):
+        for tensor, saved in zip(self.rows.changing, before, strict=True):
             tensor.copy_(saved)
         return graph
-
-    def _state(self) -> list[torch.Tensor]:
-        return [self._token, self._position, self._count, self._written, self._is_active]
 
 
 def independent_copies(copies: Sequence[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]]:

@@ -195,10 +195,6 @@ class PromptReader:
         self._memory: dict[BatchShape, torch.Tensor] = {}
         self._graphs: dict[tuple[BatchShape, bool], Any] = {}
 
-    def forget(self) -> None:
-        """Drop the captured graphs."""
-        self._graphs.clear()
-
     def start(self, starts: Sequence[Start], capture: Callable[[PromptInputs, bool], Any]) -> None:
         """Read the rest of each prompt, and choose each row's first token.
 
