@@ -6,10 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b, file_digest
 from math import prod
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-
-import numpy as np
 
 from skillmix.errors import UserError
 from skillmix.files import json_object
@@ -20,6 +19,7 @@ from skillmix.models.lineage_files import extended_chain, read_model_file
 from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 
 ADAPTER: Final = "adapter_config.json"
+_BLOCK: Final = 1 << 22
 
 FileStates = tuple[tuple[str, int, int, int], ...]
 """Path, size, time of the last change, and inode of files; a file with the same state has the same content."""
@@ -186,8 +186,11 @@ def parameters_in(folder: Path) -> int:
 
 def _hashed(files: list[Path]) -> str:
     def entry(tensor: _Tensor) -> list[Any]:
-        content = np.memmap(tensor.file, mode="r")[tensor.start : tensor.end].data
-        return [tensor.name, [tensor.type, tensor.shape], blake2b(content, digest_size=16).hexdigest()]
+        with tensor.file.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+            hash_ = blake2b(digest_size=16)
+            for start in range(tensor.start, tensor.end, _BLOCK):
+                hash_.update(content[start : min(start + _BLOCK, tensor.end)])
+        return [tensor.name, [tensor.type, tensor.shape], hash_.hexdigest()]
 
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         listed = sorted(pool.map(entry, [tensor for file in files for tensor in _tensors(file)]))
