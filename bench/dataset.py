@@ -20,6 +20,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 import yaml
+from skillmix.runs.journal.schema import connect
 
 from skillmix.calls import Decoding, GenerateKey, GradeKey, Message, Request, seed_for, text_id
 from skillmix.catalog.catalog import Catalog
@@ -28,7 +29,6 @@ from skillmix.catalog.files import load_catalog
 from skillmix.grading.answers import extract_answer
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.prompts.rubric import rubric_of
-from skillmix.runs.journal.schema import connect
 from skillmix.runs.run import Run
 
 EXPERIMENT = {
@@ -114,10 +114,10 @@ class Rows:
     def write(self, journal: sqlite3.Connection) -> None:
         """Write all of it in one transaction."""
         journal.execute("BEGIN")
-        journal.executemany("INSERT OR IGNORE INTO combinations VALUES (?, ?, ?)", self._combinations)
-        journal.executemany("INSERT OR IGNORE INTO messages VALUES (?, ?, ?)", self._messages)
+        journal.executemany("INSERT OR IGNORE INTO combination VALUES (?, ?, ?)", self._combinations)
+        journal.executemany("INSERT OR IGNORE INTO message VALUES (?, ?, ?)", self._messages)
         journal.executemany(
-            "INSERT INTO calls (stage, student, combination, generation, turn, text, grader, round, attempt, messages, "
+            "INSERT INTO call (stage, student, combination, generation, turn, text, grader, round, attempt, messages, "
             "request_hash, reply, model, decoding, seed, status, not_sent, origin, at) VALUES "
             "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'done', '[]', 'call', '2026-01-01T00:00:00.000+00:00')",
             self._calls,
@@ -212,7 +212,7 @@ def main() -> None:
     if not (folder / "made").exists():
         make_run(folder, options.conversations, options.votes, options.catalog)
         (folder / "made").touch()
-    size = os.path.getsize(folder / "runs/bench/journal/calls.sqlite") / 1e9  # noqa: PTH202
+    size = os.path.getsize(folder / "runs/bench/run.sqlite") / 1e9  # noqa: PTH202
     print(f"{options.conversations} conversations, {options.votes} votes each, a journal of {size:.2f} GB\n")
     print("| wall s | CPU s | peak MB |\n|---:|---:|---:|")
     wall, cpu, peak = measured(folder)

@@ -127,13 +127,13 @@ def bare(address: str, texts: int, at_once: int, folder: str) -> int:
         database = sqlite3.connect(f"{folder}/bare-{texts}.sqlite", isolation_level=None)
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")
-        database.execute("CREATE TABLE calls (request TEXT, reply TEXT)")
+        database.execute("CREATE TABLE call (request TEXT, reply TEXT)")
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
 
             async def ask(messages: list[dict[str, str]]) -> str:
                 async with session.post(f"{address}/chat/completions", json={"messages": messages}) as response:
                     text = str((await response.json())["choices"][0]["message"]["content"])
-                database.execute("INSERT INTO calls VALUES (?, ?)", (json.dumps(messages), text))
+                database.execute("INSERT INTO call VALUES (?, ?)", (json.dumps(messages), text))
                 return text
 
             return await evaluate(ask, texts, at_once)

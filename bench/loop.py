@@ -187,7 +187,7 @@ class GpuMeter:
 def calls_of(run: Path, began: float) -> Iterator[tuple[str, str]]:
     """Rows on each writer: calls, calls a second, and when the first text of the command came."""
     with closing(sqlite3.connect(f"file:{run / 'journal' / 'calls.sqlite'}?mode=ro", uri=True)) as journal:
-        rows = journal.execute("SELECT student, count(*), min(at), max(at) FROM calls GROUP BY student").fetchall()
+        rows = journal.execute("SELECT student, count(*), min(at), max(at) FROM call GROUP BY student").fetchall()
     rows.sort(key=lambda row: str(row[2]))
     for number, (student, calls, first, last) in enumerate(rows):
         first_at, last_at = (datetime.fromisoformat(at).timestamp() for at in (first, last))
@@ -217,7 +217,7 @@ def tokens_of(run: Path) -> Iterator[tuple[str, str]]:
 def seconds_of(folder: Path) -> Iterator[tuple[str, str]]:
     """Rows on each finished step: its wall seconds."""
     run = open_run(str(folder))
-    for step, seconds in run.finished.seconds(run.experiment.steps).items():
+    for step, seconds in run.step_seconds.items():
         yield f"{step}: s", f"{seconds:.1f}"
 
 

@@ -33,7 +33,7 @@ from skillmix.datasets.window import DatasetWriting
 from skillmix.experiment.experiment import load_experiment
 from skillmix.models import specs
 from skillmix.runs.folder_replacement import MODEL, replacing
-from skillmix.runs.journal.journal import JournalThread
+from skillmix.runs.journal import JournalThread
 from skillmix.training.job import Job, write_lineage
 from writing import RATE, SECONDS, PacedModel
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from threading import Thread
 
 import yaml
+from skillmix.runs.journal.schema import connect
 
 from dataset import Rows, Said, make_run, words
 from skillmix.calls import Decoding, GenerateKey, GradeKey, Message, text_id
@@ -39,7 +40,6 @@ from skillmix.experiment.plan import cells_of
 from skillmix.grading.answers import extract_answer
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.prompts.rubric import rubric_of
-from skillmix.runs.journal.schema import connect
 from skillmix.runs.run import Run
 
 STUDENTS, KS, GENERATIONS = ("small", "large"), (2, 3, 4), 3

@@ -16,7 +16,7 @@ import pytest
 
 from skillmix.catalog.catalog import Catalog, Partition, Side, Skill
 from skillmix.models.bundled import bundled_models
-from skillmix.runs.finished.manifest import processor_name
+from skillmix.runs.run import processor_name
 
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # without a GPU; Triton reads it when it is imported

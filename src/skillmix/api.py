@@ -465,7 +465,7 @@ def frequency(
 def _require_own_run(experiment: Experiment) -> None:
     """Refuse to add to the run of an experiment with other students or graders, which is there by chance."""
     stored = new_run(experiment.name)
-    if not stored.experiment_file.exists() or stored.is_imported:  # the run itself refuses to join an import
+    if not stored.exists or stored.is_imported:  # the run itself refuses to join an import
         return
     own = {*experiment.students, *experiment.graders}
     former = stored.known_experiment

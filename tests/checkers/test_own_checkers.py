@@ -166,12 +166,10 @@ def test_a_changed_checker_grades_the_same_texts_anew(finished: Path) -> None:
     assert earned() == [True] * 4
 
 
-def test_the_manifest_of_a_run_has_the_hash_of_the_code(finished: Path) -> None:
-    manifest = json.loads(Path("runs/own/manifest.json").read_text(encoding="utf-8"))
-
+def test_a_run_notes_the_hash_of_the_code(finished: Path) -> None:
     code = load_catalog(str(finished)).code
     assert code is not None
-    assert manifest[-1]["checkers_hash"] == code.hash
+    assert open_run("own").state.versions[-1].notes["checkers_hash"] == code.hash
 
 
 def test_a_worker_process_gets_trusted_code_with_its_catalogue(ships: Path, monkeypatch: pytest.MonkeyPatch) -> None:

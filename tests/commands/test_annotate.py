@@ -76,9 +76,9 @@ def test_answers_are_counted_at_the_end_and_the_exit_status_names_the_signal(in_
     assert "ann: 1 of 5 texts answered" in errors and "bo: 0 of 5 texts answered" in errors
     assert "Traceback" not in errors and errors.endswith("run the same command again to continue\n")
     # Nothing is left beside the file, so that the file alone can be sent to somebody.
-    assert {p.name for p in Path("runs/people/journal").glob("human-ann*")} == {
-        "human-ann.sqlite",
-        "human-ann.sqlite.lock",
+    assert {p.name for p in Path("runs/people/people").glob("ann*")} == {
+        "ann.sqlite",
+        "ann.sqlite.lock",
     }
     ballots = [b for b in run_records(open_run("people")).ballots if b.grader.startswith("human:")]
     assert [(b.grader, b.text.combination.id) for b in ballots] == [("human:ann", ballots[0].text.combination.id)]
@@ -136,7 +136,7 @@ def test_a_mistake_is_an_error_with_a_hint_and_stores_nothing(
 
     assert (status, out) == (2, "")
     assert "error: " in err and "\nhint: " in err and "Traceback" not in err
-    assert not list(Path("runs/people/journal").glob("human-*")) and not Path("runs/people/annotate.json").exists()
+    assert not list(Path("runs/people/people").glob("*"))
 
 
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL is needed")
@@ -150,9 +150,9 @@ def test_the_file_of_a_person_alone_has_every_answer_when_the_server_was_killed(
         process.kill()
         process.communicate(timeout=30)
 
-    killed = Path("runs/people/journal/human-ann.sqlite")
+    killed = Path("runs/people/people/ann.sqlite")
     shutil.copy(killed, "copy.sqlite")
-    for left in Path("runs/people/journal").glob("human-*"):
+    for left in Path("runs/people/people").glob("ann*"):
         left.unlink()
     shutil.copy("copy.sqlite", killed)
     assert len([b for b in run_records(open_run("people")).ballots if b.grader == "human:ann"]) == 3
@@ -196,12 +196,13 @@ def reply_to(port: int, words: str, *, is_impatient: bool = False) -> bytes:
 
 def test_a_renamed_copy_of_answers_is_named(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     people = copied_run(texts=12)
-    (people.journal / "human-ann (1).sqlite").write_bytes((people.journal / "calls.sqlite").read_bytes())
+    people.people.mkdir()
+    (people.people / "ann (1).sqlite").write_bytes(people.file.read_bytes())
 
     status, _, err = run(capsys, "graders", "people")
 
     assert status == 2
-    assert "human-ann (1).sqlite cannot hold the answers of a person" in err and "hint: Move it away" in err
+    assert "ann (1).sqlite cannot hold the answers of a person" in err and "hint: Move it away" in err
 
 
 @pytest.mark.parametrize("words", [["--agreement", "7"], ["--agreement", "nan"], ["--width", "1e-300"]])

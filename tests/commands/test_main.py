@@ -71,7 +71,7 @@ BAD = {
     "unknown command": ["frobnicate"],
     "run below a file": ["import-texts", str(EXAMPLE), "--run", "empty.jsonl/x"],
     "run in the parent": ["import-texts", str(EXAMPLE), "--run", ".."],
-    "output of another kind": ["export", "demo", "--what", "texts", "--output", "runs/demo/journal/calls.sqlite"],
+    "output of another kind": ["export", "demo", "--what", "texts", "--output", "runs/demo/run.sqlite"],
     "no output": ["export", "demo", "--what", "texts", "--output", ""],
     "export by unknown rules": ["export", "demo", "--what", "calls", "--rules", "kind"],
     "novelty beyond numbers": ["novelty", "--k", "1" + "0" * 400, "--tokens", "1e12"],
@@ -113,7 +113,7 @@ def mistakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         for name in ("demo", "torn", "binary"):
             main(["import-texts", str(EXAMPLE), "--run", name])
-    journal = folder / "runs/torn/journal/calls.sqlite"
+    journal = folder / "runs/torn/run.sqlite"
     journal.write_bytes(journal.read_bytes()[: journal.stat().st_size // 2])
     (folder / "runs/binary/experiment.yaml").write_bytes(b"\xff\xfe\x00")
     return folder

@@ -13,6 +13,7 @@ import yaml
 from skillmix.commands import main
 from skillmix.experiment.costs import Price
 from tests.commands.command_line import run
+from tests.runs.databases import forget_steps
 
 
 def experiment(folder: Path, *, grader: str, has_report: bool = False, stage: str = "evaluate") -> Path:
@@ -101,7 +102,7 @@ def test_calls_found_are_those_of_the_step_and_count_once_in_the_sum(
     (in_folder / "steps.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
 
     _, _, first = run(capsys, "run", "steps.yaml")
-    (in_folder / "runs/steps/finished.json").unlink()
+    forget_steps("steps")
     _, _, again = run(capsys, "run", "steps.yaml")
 
     # Two turns and a vote of each grader on five texts; the second step finds the turns of the first.

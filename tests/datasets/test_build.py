@@ -374,8 +374,8 @@ def test_a_grader_that_graded_half_is_told_and_exits_1(in_folder: Path, capsys: 
     graded_run(in_folder, graders={"judge": {"model": "scripted:grader?noise=0.02&unreadable=0.1", "rounds": 7}})
     import sqlite3
 
-    with closing(sqlite3.connect(in_folder / "runs/data/journal/calls.sqlite")) as journal, journal:
-        journal.execute("DELETE FROM calls WHERE stage = 'grade' AND round > 2 AND generation = 0 AND id % 2 = 0")
+    with closing(sqlite3.connect(in_folder / "runs/data/run.sqlite")) as journal, journal:
+        journal.execute("DELETE FROM call WHERE stage = 'grade' AND round > 2 AND generation = 0 AND id % 2 = 0")
 
     half = json.loads(out(capsys, 1, "dataset", "data", "--recipe", "D(1)", "--json"))
 

@@ -72,7 +72,7 @@ def scripted_run(folder: Path) -> Path:
         "steps": steps,
     }
     (folder / "paper-sets.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
-    return run_experiment(folder / "paper-sets.yaml").run.path / "journal/calls.sqlite"
+    return run_experiment(folder / "paper-sets.yaml").run.path / "run.sqlite"
 
 
 @dataclass(frozen=True)
@@ -123,10 +123,10 @@ class Said:
 def conversations(journal: Path) -> Iterator[Said]:
     """Every conversation in the order of its key."""
     connection = sqlite3.connect(f"file:{journal}?mode=ro", uri=True)
-    meant = {row[0]: (tuple(json.loads(row[1])), row[2]) for row in connection.execute("SELECT * FROM combinations")}
+    meant = {row[0]: (tuple(json.loads(row[1])), row[2]) for row in connection.execute("SELECT * FROM combination")}
     replies: dict[tuple[str, int], list[str]] = defaultdict(list)
     query = (
-        "SELECT combination, generation, content FROM calls LEFT JOIN messages ON hash = reply "
+        "SELECT combination, generation, content FROM call LEFT JOIN message ON hash = reply "
         "WHERE stage = '{}' ORDER BY combination, generation, {}"
     )
     for combination, generation, content in connection.execute(query.format("generate", "turn")):

@@ -35,11 +35,11 @@ from skillmix.experiment.steps import DatasetStep
 from skillmix.models import specs
 from skillmix.models.scripted import ScriptedModel
 from skillmix.runs.calling import StepContext
-from skillmix.runs.journal.ahead import ConversationsAhead
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts, Retries
 from skillmix.steps.run import run_experiment
 from skillmix.steps.step_kind import RunResult
+from tests.runs.databases import forget_steps
 
 FILES = ("train.jsonl", "validation.jsonl", "skillmix.json", "README.md")
 SLOTS = 48
@@ -326,8 +326,8 @@ def in_new_folder(folder: Path, name: str) -> Path:
 
 
 def begun_in(folder: Path) -> set[tuple[str, int]]:
-    with closing(sqlite3.connect(folder / "runs/data/journal/calls.sqlite")) as connection, connection:
-        return set(connection.execute("SELECT combination, generation FROM calls"))
+    with closing(sqlite3.connect(folder / "runs/data/run.sqlite")) as connection, connection:
+        return set(connection.execute("SELECT combination, generation FROM call"))
 
 
 @pytest.mark.usefixtures("slotted")
@@ -342,7 +342,6 @@ def test_two_runs_with_random_delays_make_the_same_bytes_and_the_same_conversati
     assert bytes_of(one) == bytes_of(other)
     assert begun_in(Path.cwd()) == begun
     assert sum(y.written for y in one.datasets["d"].yields) <= len(begun)
-    assert not (one.run.journal / "ahead.jsonl").exists()
 
 
 @pytest.mark.usefixtures("slotted")
@@ -400,7 +399,7 @@ def test_a_run_that_its_budget_stops_continues_to_the_same_set(in_folder: Path) 
 @pytest.mark.usefixtures("slotted")
 def test_what_is_written_is_not_written_again(in_folder: Path) -> None:
     expected = bytes_of(run_experiment(written(in_folder)))
-    (in_folder / "runs/data/finished.json").unlink()
+    forget_steps("data")
 
     again = run_experiment(written(in_folder))
 
@@ -448,22 +447,4 @@ def test_a_failed_call_beyond_the_last_text_does_not_keep_a_step_from_being_fini
     assert failures
     assert not other.counts["d"].failed
     assert bytes_of(other) == expected
-    assert other.run.finished.record("d") is not None
-
-
-def test_a_line_that_a_crash_cut_off_takes_no_other_with_it(tmp_path: Path) -> None:
-    lines = ['["begun", "w", "a", 0]', '["begun", "w", "b", 0]', '["begun", "w", "d", 1]', '["begun", "w", "c']
-    (tmp_path / "ahead.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    ahead = ConversationsAhead(tmp_path)
-
-    ahead.note_tried([("w", "a", 0), ("w", "z", 0)])
-    ahead.note_tried([("w", "d", 1)])
-
-    assert ConversationsAhead(tmp_path).untried == ahead.untried == {("w", "b", 0)}
-
-
-def test_a_note_of_conversations_ahead_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "ahead.jsonl").mkdir()
-
-    with pytest.raises(UserError, match=r"ahead\.jsonl cannot be read"):
-        ConversationsAhead(tmp_path)
+    assert other.run.finished("d") is not None

@@ -299,7 +299,7 @@ def test_settings_that_mean_nothing_are_refused_before_anything_is_made(
     with pytest.raises(UserError, match=words):
         count_skills(wanted(**changes))
 
-    assert not (in_folder / "runs/frequency/journal/calls.sqlite").exists()
+    assert not (in_folder / "runs/frequency/run.sqlite").exists()
 
 
 def test_a_corpus_without_a_passage_is_refused(made: dict[str, float], in_folder: Path) -> None:

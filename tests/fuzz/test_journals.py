@@ -9,13 +9,11 @@ from random import Random
 from typing import Final
 
 import pytest
+from skillmix.runs.journal.schema import VERSION
 
 from skillmix.calls import CallProblem, Decoding, GenerateKey, GradeKey, Message, Reply, Request
 from skillmix.catalog.combinations import combination_of
-from skillmix.runs.journal.journal import JournalReader, JournalWriter
-from skillmix.runs.journal.row_writer import Attempt
-from skillmix.runs.journal.schema import VERSION
-from skillmix.runs.lookups import combinations_of, messages_with
+from skillmix.runs.journal import Attempt, JournalReader, JournalWriter
 from tests.fuzz.common import ODD_VALUES, cases, command, damaged_bytes, nothing_changes_in, refused
 
 EXPERIMENT: Final = """
@@ -39,26 +37,26 @@ GRADED: Final = [
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole")
-    with JournalWriter(folder) as journal:
+    with JournalWriter(folder / "run.sqlite") as journal:
         journal.add_combinations([COMBINATION])
         for number, request in enumerate([*ASKED, *GRADED]):
             journal.record_attempts([Attempt(request, Reply("x"), 0.1, None)])
             journal.record(request, CallProblem("passing", "busy") if number == 1 else Reply(f"Answer: {number}" * 50))
-    return folder / "calls.sqlite"
+    return folder / "run.sqlite"
 
 
 def read_everything(folder: Path) -> None:
-    with JournalReader(folder) as journal:
+    with JournalReader(folder / "run.sqlite") as journal:
         journal.combinations()
         calls = [*journal.calls("generate"), *journal.calls("grade")]
         journal.messages()
-        journal.tries()
-        messages_with(journal, (address for call in calls for address in call.messages))
-        combinations_of(journal, (call.key.combination for call in calls))
+        journal.attempts()
+        journal.messages_with(address for call in calls for address in call.messages)
+        journal.combinations_of(call.key.combination for call in calls)
 
 
 def write_something(folder: Path) -> None:
-    with JournalWriter(folder) as journal:
+    with JournalWriter(folder / "run.sqlite") as journal:
         journal.spent()
         journal.calls_by_conversation("s")
         journal.conversation("s", COMBINATION.id, 0)
@@ -96,7 +94,7 @@ def _change(connection: sqlite3.Connection, table: str, column: str, draw: Rando
         f"ALTER TABLE {table} RENAME COLUMN {column} TO other",
         f"ALTER TABLE {table} DROP COLUMN {column}",
         f"DELETE FROM {table}",
-        f"CREATE TRIGGER t AFTER INSERT ON {table} BEGIN DELETE FROM messages; END",
+        f"CREATE TRIGGER t AFTER INSERT ON {table} BEGIN DELETE FROM message; END",
         f"CREATE VIEW v AS SELECT * FROM {table}",
         f"CREATE UNIQUE INDEX i ON {table} ({column})",
         f"DROP INDEX {draw.choice(('generate_key', 'grade_key'))}",
@@ -136,7 +134,7 @@ def stored(file: Path) -> set[object]:
     if file.is_file():
         with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as connection:
             connection.text_factory = bytes
-            for query in ("SELECT * FROM messages", "SELECT * FROM calls WHERE status = 'done'"):
+            for query in ("SELECT * FROM message", "SELECT * FROM call WHERE status = 'done'"):
                 with suppress(sqlite3.Error, UnicodeDecodeError):
                     found.update(connection.execute(query))
     return found
@@ -154,7 +152,7 @@ def test_a_damaged_journal_is_refused_or_read_but_never_made_worse(whole: Path, 
     for number, draw in cases("journals", few=150):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        file = folder / "calls.sqlite"
+        file = folder / "run.sqlite"
         shutil.copy(whole, file)
         DAMAGE[number % len(DAMAGE)](file, draw)
         before = file.read_bytes() if file.is_file() else None
@@ -218,19 +216,19 @@ KINDS: Final[dict[str, Callable[[Path], object]]] = {
     **{f"no table {name}": sql(f"DROP TABLE {name}") for name in ("calls", "messages", "combinations", "tries")},
     **{f"version {number}": sql(f"PRAGMA user_version = {number}") for number in (-1, 0, VERSION + 1, 99)},
     "another application": sql("PRAGMA application_id = 1"),
-    "no column": sql("ALTER TABLE calls DROP COLUMN detail"),
-    "a renamed column": sql("ALTER TABLE tries RENAME COLUMN seconds TO minutes"),
+    "no column": sql("ALTER TABLE call DROP COLUMN detail"),
+    "a renamed column": sql("ALTER TABLE attempt RENAME COLUMN seconds TO minutes"),
     "no index": sql("DROP INDEX generate_key"),
-    "a trigger": sql("CREATE TRIGGER t AFTER INSERT ON calls BEGIN DELETE FROM messages; END"),
-    "other columns": sql("CREATE TABLE c AS SELECT * FROM tries; DROP TABLE tries; ALTER TABLE c RENAME TO tries"),
-    "text for a number": sql("UPDATE calls SET generation = 'first'"),
-    "bytes for text": sql("UPDATE calls SET messages = x'ff00'"),
-    "broken JSON": sql("UPDATE calls SET messages = '[', request_hash = 'x'"),
-    "deep JSON": sql(f"UPDATE calls SET decoding = '{'[' * 3000}', request_hash = 'x'"),
-    "no UTF-8": sql("UPDATE messages SET content = CAST(x'ff41' AS TEXT)"),
-    "another text": sql("UPDATE messages SET content = 'Answer: better'"),
-    "no messages": sql("PRAGMA foreign_keys = OFF; DELETE FROM messages"),
-    "an unknown status": sql("UPDATE calls SET status = 'perhaps'"),
+    "a trigger": sql("CREATE TRIGGER t AFTER INSERT ON call BEGIN DELETE FROM message; END"),
+    "other columns": sql("CREATE TABLE c AS SELECT * FROM attempt; DROP TABLE attempt; ALTER TABLE c RENAME TO tries"),
+    "text for a number": sql("UPDATE call SET generation = 'first'"),
+    "bytes for text": sql("UPDATE call SET messages = x'ff00'"),
+    "broken JSON": sql("UPDATE call SET messages = '[', request_hash = 'x'"),
+    "deep JSON": sql(f"UPDATE call SET decoding = '{'[' * 3000}', request_hash = 'x'"),
+    "no UTF-8": sql("UPDATE message SET content = CAST(x'ff41' AS TEXT)"),
+    "another text": sql("UPDATE message SET content = 'Answer: better'"),
+    "no messages": sql("PRAGMA foreign_keys = OFF; DELETE FROM message"),
+    "an unknown status": sql("UPDATE call SET status = 'perhaps'"),
 }
 
 
@@ -241,7 +239,7 @@ def test_run_on_a_damaged_journal_is_one_line_and_a_hint(
     folder = tmp_path / "work"
     shutil.copytree(finished, folder)
     monkeypatch.chdir(folder)
-    file = folder / "runs/tiny/journal/calls.sqlite"
+    file = folder / "runs/tiny/run.sqlite"
     KINDS[kind](file)
     before = file.read_bytes() if file.is_file() else None
 

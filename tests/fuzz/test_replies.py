@@ -12,7 +12,7 @@ from skillmix.datasets.leakage import NameFinder
 from skillmix.grading.answers import count_sentences, extract_answer, names_skill
 from skillmix.grading.reader import read_grades
 from skillmix.prompts.rubric import rubric_of
-from skillmix.runs.journal.journal import JournalReader, JournalWriter
+from skillmix.runs.journal import JournalReader, JournalWriter
 from skillmix.runs.verdicts import RulesGrader
 from tests.fuzz.common import cases
 from tests.grading.test_reader import CASES
@@ -78,10 +78,10 @@ def test_any_reply_is_kept_in_the_journal_and_read_back(tmp_path: Path) -> None:
         key = GenerateKey("s", "c", number, 1)
         asked = Message("user", student_text(draw))
         written.append((Request(key, "m", (asked,), Decoding(), number), Reply(student_text(draw), finish="stop")))
-    with JournalWriter(tmp_path) as journal:
+    with JournalWriter(tmp_path / "run.sqlite") as journal:
         assert journal.record_all(written) == len(written)
 
-    with JournalReader(tmp_path) as journal:
+    with JournalReader(tmp_path / "run.sqlite") as journal:
         found = {call.key: call.outcome for call in journal.calls("generate")}
         journal.messages()
 

@@ -124,17 +124,17 @@ def visit(address: str, protocol: str, name: str) -> dict[str, Any]:
 
 def _left() -> dict[str, Any]:
     """What the journal holds after the hostile run."""
-    path = Path("runs/visit/journal/calls.sqlite")
+    path = Path("runs/visit/run.sqlite")
     if not path.exists():
         return {"integrity": "ok", "tries": [], "spent": 0.0, "replies": 0}
     connection = sqlite3.connect(path)
     try:
-        lost = connection.execute("SELECT total(cost_usd) FROM tries").fetchone()[0]
+        lost = connection.execute("SELECT total(cost_usd) FROM attempt").fetchone()[0]
         return {
             "integrity": connection.execute("PRAGMA integrity_check").fetchone()[0],
-            "tries": [row[0] for row in connection.execute("SELECT reason FROM tries")],
-            "spent": lost + connection.execute("SELECT total(cost_usd) FROM calls").fetchone()[0],
-            "replies": connection.execute("SELECT count(*) FROM calls WHERE status = 'done'").fetchone()[0],
+            "tries": [row[0] for row in connection.execute("SELECT reason FROM attempt")],
+            "spent": lost + connection.execute("SELECT total(cost_usd) FROM call").fetchone()[0],
+            "replies": connection.execute("SELECT count(*) FROM call WHERE status = 'done'").fetchone()[0],
         }
     finally:
         connection.close()

@@ -64,7 +64,7 @@ def write(folder: Path, name: str, addresses: list[str]) -> Path:
 
 
 def rows(folder: Path, name: str, columns: str, table: str = "calls") -> list[tuple[Any, ...]]:
-    connection = sqlite3.connect(folder / "runs" / name / "journal" / "calls.sqlite")
+    connection = sqlite3.connect(folder / "runs" / name / "run.sqlite")
     try:
         return sorted(connection.execute(f"SELECT {columns} FROM {table}").fetchall(), key=repr)
     finally:

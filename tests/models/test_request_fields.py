@@ -192,7 +192,7 @@ def test_a_chat_template_without_system_turns_is_an_error_before_the_first_call(
         run_checked(experiment)
 
     assert "Remove system" in (error.value.hint or "")
-    assert not Path("runs/x/journal/calls.sqlite").exists()
+    assert not Path("runs/x/run.sqlite").exists()
 
 
 @pytest.mark.machine

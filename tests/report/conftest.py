@@ -58,8 +58,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 def every_other_set(world: World) -> list[list[str]]:
     """Half of the skill sets of the run, as if m123 had been trained on them."""
-    with closing(sqlite3.connect(world.run / "journal" / "calls.sqlite")) as connection, connection:
-        rows = sorted(json.loads(row[0]) for row in connection.execute("SELECT skills FROM combinations"))
+    with closing(sqlite3.connect(world.run / "run.sqlite")) as connection, connection:
+        rows = sorted(json.loads(row[0]) for row in connection.execute("SELECT skills FROM combination"))
     return [skills for skills in rows if len(skills) > 1][::2]
 
 

@@ -1,7 +1,9 @@
 """Tables of findings, lineage and data, worked out a second time, row by row."""
 
 import json
+import sqlite3
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from importlib import resources
 
 from tests.report.expected_scores import Case, Row, pair_rows
@@ -18,11 +20,12 @@ def data_yield(case: Case) -> list[Row]:
 
 def where_the_time_went(case: Case) -> list[Row]:
     """The seconds in the records of finished steps, then their sum."""
-    records = json.loads((case.run.path / "finished.json").read_text(encoding="utf-8"))["steps"]
+    with closing(sqlite3.connect(case.run.path / "run.sqlite")) as database:
+        seconds = dict(database.execute("SELECT name, seconds FROM step WHERE result IS NOT NULL AND seconds > 0"))
     names = [
         step["name"] for step in case.run.document["steps"] if step["stage"] not in ("report", "annotate", "graders")
     ]
-    rows: list[Row] = [{"step": name, "wall time": records[name]["seconds"]} for name in names if name in records]
+    rows: list[Row] = [{"step": name, "wall time": seconds[name]} for name in names if name in seconds]
     return [*rows, {"step": "all", "wall time": sum(row["wall time"] for row in rows)}] if len(rows) > 1 else rows
 
 

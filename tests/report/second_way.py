@@ -18,10 +18,10 @@ LIMIT = {1: 1, 2: 1, 3: 2, 4: 3, 5: 4}
 
 
 def calls_of(run: Path) -> Frame:
-    with closing(sqlite3.connect(run / "journal" / "calls.sqlite")) as connection, connection:
-        calls = pd.read_sql_query("SELECT * FROM calls", connection)
-        messages = pd.read_sql_query("SELECT hash, content FROM messages", connection).set_index("hash")["content"]
-        meant = pd.read_sql_query("SELECT * FROM combinations", connection).set_index("id")
+    with closing(sqlite3.connect(run / "run.sqlite")) as connection, connection:
+        calls = pd.read_sql_query("SELECT * FROM call", connection)
+        messages = pd.read_sql_query("SELECT hash, content FROM message", connection).set_index("hash")["content"]
+        meant = pd.read_sql_query("SELECT * FROM combination", connection).set_index("id")
     calls["said"] = calls["reply"].map(messages)
     calls["skills"] = calls["combination"].map(meant["skills"]).map(json.loads)
     calls["topic"] = calls["combination"].map(meant["topic"])

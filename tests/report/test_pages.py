@@ -120,8 +120,8 @@ def test_what_was_asked_and_answered_can_be_put_together_again(folder: Path, wor
     for number in numbers:
         whole += text[5] if number == -1 else ("" if fresh else "\n") + lines[number]
         fresh = number == -1
-    with closing(sqlite3.connect(world.run / "journal" / "calls.sqlite")) as connection, connection:
-        stored = {row[0] for row in connection.execute("SELECT content FROM messages")}
+    with closing(sqlite3.connect(world.run / "run.sqlite")) as connection, connection:
+        stored = {row[0] for row in connection.execute("SELECT content FROM message")}
     assert whole in stored
     assert all(vote[4] in stored for vote in given)
 

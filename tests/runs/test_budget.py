@@ -10,8 +10,7 @@ import pytest
 from skillmix.calls import CallProblem, Decoding, GenerateKey, Message, Model, Outcome, Reply, Request
 from skillmix.experiment.costs import Price
 from skillmix.runs.budget import Budget, Task
-from skillmix.runs.journal.journal import JournalReader, JournalWriter
-from skillmix.runs.journal.row_writer import Attempt
+from skillmix.runs.journal import Attempt, JournalReader, JournalWriter
 from skillmix.runs.scheduler import CallCounts, Retries, Scheduler, StopReason
 
 PRICE = Price(input=0.0, output=1e5)
@@ -47,7 +46,7 @@ def run(folder: Path, model: Fake, *, count: int = 400, max_usd: float = 5.0) ->
     """How a run went, and what it spent over all runs."""
 
     async def main() -> tuple[CallCounts, float]:
-        with JournalWriter(folder) as journal:
+        with JournalWriter(folder / "run.sqlite") as journal:
             budget = Budget({"m": PRICE}, spent=journal.spent(), max_usd=max_usd)
             scheduler = Scheduler({"m": model}, journal, budget=budget, retries=Retries(tries=4, first_wait=0.001))
             call_counts = await scheduler.run(iter([task(n) for n in range(count)]), lambda *_: [])
@@ -115,7 +114,7 @@ def test_a_refusal_costs_what_was_counted_or_the_worst_case(tmp_path: Path) -> N
 
 
 def test_calls_in_flight_when_a_process_dies_count_as_billed(tmp_path: Path) -> None:
-    with JournalWriter(tmp_path) as journal:
+    with JournalWriter(tmp_path / "run.sqlite") as journal:
         for number in range(3):
             journal.record_sent(task(number).request, WORST)
         # The reply to one call came; then the process died.
@@ -126,8 +125,8 @@ def test_calls_in_flight_when_a_process_dies_count_as_billed(tmp_path: Path) -> 
 
     assert model.asked == 3
     assert spent == pytest.approx(5 * WORST)
-    with JournalReader(tmp_path) as reader:
-        assert [reason for _, _, reason in reader.tries()].count("lost with its process") == 2
+    with JournalReader(tmp_path / "run.sqlite") as reader:
+        assert [reason for _, _, reason in reader.attempts()].count("lost with its process") == 2
     assert call_counts.stopped == StopReason.BUDGET
 
 
@@ -141,7 +140,7 @@ def test_calls_that_are_left_count_as_billed(tmp_path: Path) -> None:
             yield task(0).request, Reply("never")
 
     async def main() -> tuple[int, float]:
-        with JournalWriter(tmp_path) as journal:
+        with JournalWriter(tmp_path / "run.sqlite") as journal:
             budget = Budget({"m": PRICE}, max_usd=50.0)
             scheduler = Scheduler({"m": Silent(Reply(""))}, journal, budget=budget)
             working = asyncio.create_task(scheduler.run(iter([task(n) for n in range(3)]), lambda *_: []))
@@ -165,25 +164,6 @@ def test_a_prompt_beyond_ascii_is_worth_all_its_bytes() -> None:
     assert worst("a" * 30) == 11
     assert worst("字" * 10) >= 30
     assert worst("🐟" * 10) >= 40
-
-
-def test_an_older_journal_keeps_its_costs_and_its_failures_are_asked_again(tmp_path: Path) -> None:
-    import sqlite3
-
-    with JournalWriter(tmp_path) as journal:
-        journal.record(task(0).request, Reply("x", cost_usd=0.25))
-        journal.record(task(1).request, CallProblem("final", "prompt too long"))
-        journal.record(task(2).request, CallProblem("final", "refusal"))
-        journal.record_attempts([Attempt(task(0).request, Reply("x"), 0.1, None)])
-    connection = sqlite3.connect(tmp_path / "calls.sqlite")
-    connection.executescript("ALTER TABLE tries DROP COLUMN cost_usd; DROP TABLE sent; PRAGMA user_version = 1;")
-    connection.close()
-
-    with JournalWriter(tmp_path) as journal:
-        assert journal.spent() == (1, 0.25)
-        found = [journal.find(task(number).request) for number in range(3)]
-
-    assert [type(outcome) for outcome in found] == [Reply, type(None), CallProblem]
 
 
 def test_a_new_try_waits_for_room_in_the_budget_like_a_new_call(tmp_path: Path) -> None:

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from skillmix.calls import CallProblem, Decoding, GenerateKey, GradeKey, Message, Outcome, Reply, Request
+from skillmix.calls import CallProblem, Decoding, GenerateKey, GradeKey, Message, Reply, Request
 from skillmix.catalog.combinations import combination_of
 from skillmix.errors import UserError
-from skillmix.runs.journal import schema
-from skillmix.runs.journal.journal import JournalReader, JournalWriter
-from skillmix.runs.journal.row_writer import Attempt
+from skillmix.runs import database
+from skillmix.runs.journal import Attempt, JournalReader, JournalWriter
 
 DECODING = Decoding()
 
@@ -36,12 +35,12 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     reply = Reply("Answer: hi \x00 ☃", "stop", 10, 5, 0.01, ("seed",))
     combination = combination_of(["a, b", "c"], "Regatta, sailing")
 
-    with JournalWriter(tmp_path) as journal:
+    with JournalWriter(tmp_path / "run.sqlite") as journal:
         journal.add_combinations([combination])
         assert journal.record(request(), reply)
         assert journal.record(request(2), CallProblem("final", "refusal", "no"))
 
-    with JournalReader(tmp_path) as journal:
+    with JournalReader(tmp_path / "run.sqlite") as journal:
         first, second = journal.calls("generate")
         assert journal.combinations() == {combination.id: combination}
         assert [m.content for m in journal.messages().values()] == ["Hello", "Answer: hi \x00 ☃"]
@@ -51,41 +50,41 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 
 
 def test_three_rounds_stay_three_records(tmp_path: Path) -> None:
-    with JournalWriter(tmp_path) as journal:
+    with JournalWriter(tmp_path / "run.sqlite") as journal:
         for number in range(3):
             journal.record(grading(number), Reply(f"reply {number}"))
 
-    with JournalReader(tmp_path) as journal:
+    with JournalReader(tmp_path / "run.sqlite") as journal:
         texts = [call.outcome.text for call in journal.calls("grade") if isinstance(call.outcome, Reply)]
     assert texts == ["reply 0", "reply 1", "reply 2"]
 
 
 def test_a_message_is_stored_once(tmp_path: Path) -> None:
-    with JournalWriter(tmp_path) as journal:
+    with JournalWriter(tmp_path / "run.sqlite") as journal:
         for generation in range(50):
             journal.record(request(generation=generation), Reply(f"{generation}"))
 
-    with JournalReader(tmp_path) as journal:
+    with JournalReader(tmp_path / "run.sqlite") as journal:
         assert len(journal.messages()) == 51
 
 
 def test_a_reply_is_never_replaced(tmp_path: Path) -> None:
-    with JournalWriter(tmp_path) as journal:
+    with JournalWriter(tmp_path / "run.sqlite") as journal:
         assert journal.record(request(), Reply("first"))
         assert not journal.record(request(), Reply("second"))
 
-    with JournalReader(tmp_path) as journal:
+    with JournalReader(tmp_path / "run.sqlite") as journal:
         assert [c.outcome for c in journal.calls("generate")] == [Reply("first")]
 
 
 def test_a_passing_problem_gives_way_to_a_reply_and_a_final_one_does_not(tmp_path: Path) -> None:
-    with JournalWriter(tmp_path) as journal:
+    with JournalWriter(tmp_path / "run.sqlite") as journal:
         journal.record(request(1), CallProblem("passing", "429"))
         journal.record(request(2), CallProblem("final", "filtered"))
         assert journal.record(request(1), Reply("at last"))
         assert not journal.record(request(2), Reply("too late"))
 
-    with JournalReader(tmp_path) as journal:
+    with JournalReader(tmp_path / "run.sqlite") as journal:
         outcomes = [call.outcome for call in journal.calls("generate")]
     assert outcomes == [Reply("at last"), CallProblem("final", "filtered")]
 
@@ -105,7 +104,7 @@ def test_a_passing_problem_gives_way_to_a_reply_and_a_final_one_does_not(tmp_pat
 def test_a_key_with_another_request_is_an_error_that_names_the_setting(
     tmp_path: Path, changed: Request, setting: str
 ) -> None:
-    with JournalWriter(tmp_path) as journal:
+    with JournalWriter(tmp_path / "run.sqlite") as journal:
         journal.record(request(), Reply("first"))
 
         with pytest.raises(UserError, match=f"another {setting}"):
@@ -113,17 +112,17 @@ def test_a_key_with_another_request_is_an_error_that_names_the_setting(
 
 
 def test_a_failed_batch_leaves_nothing_behind(tmp_path: Path) -> None:
-    with JournalWriter(tmp_path) as journal:
+    with JournalWriter(tmp_path / "run.sqlite") as journal:
         journal.record(request(1), Reply("first"))
         with pytest.raises(UserError):
             journal.record_all([(request(2), Reply("new")), (request(1, prompt="Other"), Reply("bad"))])
 
-    with JournalReader(tmp_path) as journal:
+    with JournalReader(tmp_path / "run.sqlite") as journal:
         assert len(list(journal.calls("generate"))) == 1
 
 
 def test_an_import_with_another_reply_is_refused(tmp_path: Path) -> None:
-    with JournalWriter(tmp_path) as journal:
+    with JournalWriter(tmp_path / "run.sqlite") as journal:
         journal.record(request(), Reply("one"), origin="imported")
         assert not journal.record(request(), Reply("one"), origin="imported")
         with pytest.raises(UserError, match="another reply"):
@@ -131,19 +130,19 @@ def test_an_import_with_another_reply_is_refused(tmp_path: Path) -> None:
 
 
 def test_tries_are_append_only(tmp_path: Path) -> None:
-    with JournalWriter(tmp_path) as journal:
+    with JournalWriter(tmp_path / "run.sqlite") as journal:
         journal.record_attempts([Attempt(request(), CallProblem("passing", "HTTP 429"), 0.1, None)])
         journal.record_attempts([Attempt(request(), Reply("hi", "stop"), 0.2, None)])
 
-    with JournalReader(tmp_path) as journal:
-        assert [(outcome, reason) for _, outcome, reason in journal.tries()] == [
+    with JournalReader(tmp_path / "run.sqlite") as journal:
+        assert [(outcome, reason) for _, outcome, reason in journal.attempts()] == [
             ("passing", "HTTP 429"),
             ("reply", "stop"),
         ]
 
 
 def test_only_one_process_writes(tmp_path: Path) -> None:
-    with JournalWriter(tmp_path), pytest.raises(UserError, match="Another process is writing"):
+    with JournalWriter(tmp_path / "run.sqlite"), pytest.raises(UserError, match="Another process is writing"):
         subprocess_writer(tmp_path)
 
 
@@ -151,8 +150,8 @@ def subprocess_writer(folder: Path) -> None:
     """Open a second writer in another process and raise here what it raised there."""
     program = (
         "import sys\nfrom pathlib import Path\n"
-        "from skillmix.errors import UserError\nfrom skillmix.runs.journal.journal import JournalWriter\n"
-        "try:\n    JournalWriter(Path(sys.argv[1]))\n"
+        "from skillmix.errors import UserError\nfrom skillmix.runs.journal import JournalWriter\n"
+        "try:\n    JournalWriter(Path(sys.argv[1]) / 'run.sqlite')\n"
         "except UserError as error:\n    print(error.message)\n    sys.exit(2)\n"
     )
     result = subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True, check=False)
@@ -161,14 +160,14 @@ def subprocess_writer(folder: Path) -> None:
 
 
 def test_readers_work_while_a_writer_writes(tmp_path: Path) -> None:
-    with JournalWriter(tmp_path) as journal:
+    with JournalWriter(tmp_path / "run.sqlite") as journal:
         journal.record(request(), Reply("first"))
-        with JournalReader(tmp_path) as reader:
+        with JournalReader(tmp_path / "run.sqlite") as reader:
             assert len(list(reader.calls("generate"))) == 1
 
 
 def write_forever(folder: str, counter: ctypes.c_int) -> None:
-    with JournalWriter(Path(folder)) as journal:
+    with JournalWriter(Path(folder) / "run.sqlite") as journal:
         for generation in range(1_000_000):
             journal.record(request(generation=generation), Reply(f"reply {generation}"))
             counter.value = generation + 1
@@ -188,18 +187,18 @@ def test_kill_loses_no_row_that_was_recorded(tmp_path: Path, delay: float) -> No
     process.join()
     recorded = counter.value
 
-    with JournalReader(tmp_path) as reader:
+    with JournalReader(tmp_path / "run.sqlite") as reader:
         kept = [call.key for call in reader.calls("generate")]
 
     assert len(kept) in (recorded, recorded + 1)
-    with JournalWriter(tmp_path) as journal:
+    with JournalWriter(tmp_path / "run.sqlite") as journal:
         assert not journal.record(request(generation=0), Reply("reply 0"))
 
 
 def filled(folder: Path, rows: int = 300) -> Path:
-    with JournalWriter(folder) as journal:
+    with JournalWriter(folder / "run.sqlite") as journal:
         journal.record_all((request(generation=g), Reply(f"reply {g} " * 40)) for g in range(rows))
-    return folder / "calls.sqlite"
+    return folder / "run.sqlite"
 
 
 def test_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -211,7 +210,7 @@ def test_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
 
     for opener in (JournalReader, JournalWriter):
         with pytest.raises(UserError, match="version 99"):
-            opener(tmp_path)
+            opener(tmp_path / "run.sqlite")
 
     assert path.read_bytes() == before
 
@@ -224,7 +223,7 @@ def test_a_torn_journal_is_refused_and_left_alone(tmp_path: Path, share: float) 
 
     for opener in (JournalReader, JournalWriter):
         with pytest.raises(UserError, match=r"torn|not a journal"):
-            opener(tmp_path)
+            opener(tmp_path / "run.sqlite")
 
     assert path.read_bytes() == content
 
@@ -236,7 +235,7 @@ def test_a_hole_in_the_middle_is_never_read_as_data(tmp_path: Path) -> None:
     content[middle : middle + 8192] = bytes(8192)
     path.write_bytes(content)
 
-    with pytest.raises(UserError) as caught, JournalReader(tmp_path) as reader:
+    with pytest.raises(UserError) as caught, JournalReader(tmp_path / "run.sqlite") as reader:
         list(reader.calls("generate"))
 
     assert caught.value.hint
@@ -246,123 +245,74 @@ def test_a_changed_letter_is_noticed(tmp_path: Path) -> None:
     path = filled(tmp_path, rows=1)
     path.write_bytes(path.read_bytes().replace(b"reply 0 reply 0", b"reply 0 reply 1", 1))
 
-    with pytest.raises(UserError, match="damaged"), JournalReader(tmp_path) as reader:
+    with pytest.raises(UserError, match="damaged"), JournalReader(tmp_path / "run.sqlite") as reader:
         list(reader.calls("generate"))
 
 
 @pytest.mark.parametrize("content", [b"binary \xff\xfe garbage" * 100, b"x"])
 def test_a_file_that_is_no_journal_is_left_alone(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "calls.sqlite").write_bytes(content)
+    (tmp_path / "run.sqlite").write_bytes(content)
 
     for opener in (JournalReader, JournalWriter):
         with pytest.raises(UserError, match="not a journal"):
-            opener(tmp_path)
+            opener(tmp_path / "run.sqlite")
 
-    assert (tmp_path / "calls.sqlite").read_bytes() == content
+    assert (tmp_path / "run.sqlite").read_bytes() == content
 
 
 def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "calls.sqlite"
+    path = tmp_path / "run.sqlite"
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE precious (x)")
     connection.close()
 
     with pytest.raises(UserError, match="not a journal"):
-        JournalWriter(tmp_path)
-
-
-def test_an_empty_journal_and_a_missing_one_are_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no journal"):
-        JournalReader(tmp_path)
-    (tmp_path / "calls.sqlite").touch()
-    with pytest.raises(UserError, match="empty"):
-        JournalReader(tmp_path)
+        JournalWriter(tmp_path / "run.sqlite")
 
 
 def test_an_older_file_migrates_after_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(tmp_path, rows=3)
-    now = schema.VERSION
-    monkeypatch.setattr(schema, "VERSION", now + 1)
-    monkeypatch.setattr(schema, "MIGRATIONS", {now: "ALTER TABLE tries ADD COLUMN extra TEXT;"})
+    now = database.VERSION
+    monkeypatch.setattr(database, "VERSION", now + 1)
+    monkeypatch.setattr(database, "MIGRATIONS", (*database.MIGRATIONS, "ALTER TABLE attempt ADD COLUMN extra TEXT;"))
+    wanted = database.SCHEMA.replace("    seconds  REAL NOT NULL,\n", "    seconds  REAL NOT NULL,\n    extra TEXT,\n")
+    monkeypatch.setattr(database, "SCHEMA", wanted)
+    database._wanted_schema.cache_clear()
 
-    with JournalReader(tmp_path) as reader:
+    with JournalReader(tmp_path / "run.sqlite") as reader:
         assert len(list(reader.calls("generate"))) == 3
 
-    connection = sqlite3.connect(tmp_path / "calls.sqlite")
+    connection = sqlite3.connect(tmp_path / "run.sqlite")
     assert connection.execute("PRAGMA user_version").fetchone()[0] == now + 1
-    assert "extra" in [row[1] for row in connection.execute("PRAGMA table_info(tries)")]
+    assert "extra" in [row[1] for row in connection.execute("PRAGMA table_info(attempt)")]
     connection.close()
-    copy = sqlite3.connect(tmp_path / f"calls.sqlite.version-{now}")
+    copy = sqlite3.connect(tmp_path / f"run.sqlite.version-{now}")
     assert copy.execute("PRAGMA user_version").fetchone()[0] == now
     copy.close()
-
-
-def test_readers_take_the_union_of_several_files(tmp_path: Path) -> None:
-    for file, generations in (("a.sqlite", (0, 1)), ("b.sqlite", (1, 2))):
-        with JournalWriter(tmp_path, file=file) as journal:
-            for generation in generations:
-                journal.record(request(generation=generation), Reply(f"{generation}"))
-
-    with JournalReader(tmp_path) as reader:
-        assert sorted(str(call.key) for call in reader.calls("generate")) == [
-            f"generate/base/c0ffee/{g}/1" for g in range(3)
-        ]
-
-
-def test_the_union_prefers_a_reply_and_keeps_the_order_of_attempts(tmp_path: Path) -> None:
-    files: dict[str, list[tuple[Request, Outcome]]] = {
-        "a.sqlite": [(grading(0, 1), Reply("second")), (grading(1), CallProblem("passing", "429"))],
-        "b.sqlite": [(grading(0, 0), Reply("first")), (grading(1), Reply("third"))],
-    }
-    for file, outcomes in files.items():
-        with JournalWriter(tmp_path, file=file) as journal:
-            journal.record_all(outcomes)
-
-    with JournalReader(tmp_path) as reader:
-        texts = [call.outcome.text for call in reader.calls("grade") if isinstance(call.outcome, Reply)]
-    assert texts == ["first", "second", "third"]
-
-
-def test_one_key_with_two_requests_in_two_files_is_an_error(tmp_path: Path) -> None:
-    for file, prompt in (("a.sqlite", "One"), ("b.sqlite", "Other")):
-        with JournalWriter(tmp_path, file=file) as journal:
-            journal.record(request(prompt=prompt), Reply("x"))
-
-    with pytest.raises(UserError, match="different requests"), JournalReader(tmp_path) as reader:
-        list(reader.calls("generate"))
-
-
-def test_a_writer_that_died_before_its_tables_were_made_does_not_block_the_run(tmp_path: Path) -> None:
-    connection = sqlite3.connect(tmp_path / "calls.sqlite")
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.close()
-
-    with pytest.raises(UserError, match="empty"):
-        JournalReader(tmp_path)
-    with JournalWriter(tmp_path) as journal:
-        assert journal.record(request(), Reply("hi"))
+    monkeypatch.undo()
+    database._wanted_schema.cache_clear()
 
 
 @pytest.mark.parametrize(
     "sql",
     [
-        "UPDATE calls SET messages = 'x'",
-        "UPDATE calls SET decoding = '{\"other\": 1}'",
-        "UPDATE combinations SET topic = 'Sewinf'",
-        "UPDATE combinations SET skills = 'x'",
+        "UPDATE call SET messages = 'x'",
+        "UPDATE call SET decoding = '{\"other\": 1}'",
+        "UPDATE combination SET topic = 'Sewinf'",
+        "UPDATE combination SET skills = 'x'",
         "PRAGMA user_version = 0",
     ],
 )
 def test_damaged_rows_are_told_not_read(tmp_path: Path, sql: str) -> None:
-    with JournalWriter(tmp_path) as journal:
+    with JournalWriter(tmp_path / "run.sqlite") as journal:
         journal.add_combinations([combination_of(["a"], "Sewing")])
         journal.record(request(), Reply("hi"))
-    connection = sqlite3.connect(tmp_path / "calls.sqlite")
+    connection = sqlite3.connect(tmp_path / "run.sqlite")
     connection.execute(sql)
     connection.commit()
     connection.close()
 
-    with pytest.raises(UserError, match=r"damaged|no valid version"), JournalReader(tmp_path) as reader:
+    with pytest.raises(UserError, match=r"damaged|no valid version"), JournalReader(tmp_path / "run.sqlite") as reader:
         reader.combinations()
         list(reader.calls("generate"))
 
@@ -370,11 +320,11 @@ def test_damaged_rows_are_told_not_read(tmp_path: Path, sql: str) -> None:
 def test_a_temperature_of_1_is_one_of_1_0_and_half_characters_are_replaced(tmp_path: Path) -> None:
     whole, real = (Request(request().key, "m", (), Decoding(temperature=t), 1) for t in (1, 1.0))
 
-    with JournalWriter(tmp_path) as journal:
+    with JournalWriter(tmp_path / "run.sqlite") as journal:
         assert journal.record(whole, Reply("half \ud800 character"))
         assert not journal.record(real, Reply("half \ud800 character"))
 
-    with JournalReader(tmp_path) as reader:
+    with JournalReader(tmp_path / "run.sqlite") as reader:
         (call,) = reader.calls("generate")
     assert call.outcome == Reply("half \ufffd character")
 
@@ -385,7 +335,7 @@ def test_a_read_only_folder_can_be_read(tmp_path: Path) -> None:
     path.chmod(0o444)
     tmp_path.chmod(0o555)
     try:
-        with JournalReader(tmp_path) as reader:
+        with JournalReader(tmp_path / "run.sqlite") as reader:
             assert len(list(reader.calls("generate"))) == 2
     finally:
         tmp_path.chmod(0o755)
@@ -393,7 +343,7 @@ def test_a_read_only_folder_can_be_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_journal_that_is_gone_takes_nothing_more(tmp_path: Path, replaced: bool) -> None:
-    with JournalWriter(tmp_path) as journal:
+    with JournalWriter(tmp_path / "run.sqlite") as journal:
         journal.record(request(), Reply("Hi"))
         journal.path.rename(tmp_path / "elsewhere")
         if replaced:
@@ -419,10 +369,10 @@ class NoCheckpoint:
 def test_a_log_that_cannot_be_moved_leaves_the_writer_as_patient_as_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with JournalWriter(tmp_path) as journal:
-        connection = journal._connection
+    with JournalWriter(tmp_path / "run.sqlite") as journal:
+        connection = journal.connection
         before = connection.execute("PRAGMA busy_timeout").fetchone()
         with monkeypatch.context() as patch:
-            patch.setattr(journal, "_connection", NoCheckpoint(connection))
-            assert not journal.into_one_file()
+            patch.setattr(journal, "connection", NoCheckpoint(connection))
+            journal.into_one_file()
         assert connection.execute("PRAGMA busy_timeout").fetchone() == before

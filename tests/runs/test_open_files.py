@@ -8,8 +8,8 @@ import pytest
 
 from skillmix.calls import Decoding, GenerateKey, Message, Reply, Request
 from skillmix.errors import UserError
-from skillmix.runs.journal import schema
-from skillmix.runs.journal.journal import JournalReader, JournalWriter
+from skillmix.runs import database
+from skillmix.runs.journal import JournalReader, JournalWriter
 
 
 def open_files(folder: Path) -> list[str]:
@@ -23,15 +23,15 @@ def open_files(folder: Path) -> list[str]:
 
 def filled(folder: Path, file: str) -> None:
     request = Request(GenerateKey("base", "c0ffee", 0, 1), "openai:m", (Message("user", "Hello"),), Decoding(), 1)
-    with JournalWriter(folder, file=file) as journal:
+    with JournalWriter(folder / file) as journal:
         journal.record(request, Reply("hi"))
 
 
 def test_an_open_journal_is_seen(tmp_path: Path) -> None:
-    filled(tmp_path, "calls.sqlite")
+    filled(tmp_path, "run.sqlite")
 
-    with JournalReader(tmp_path):
-        assert "calls.sqlite" in open_files(tmp_path)
+    with JournalReader(tmp_path / "run.sqlite"):
+        assert "run.sqlite" in open_files(tmp_path)
     assert open_files(tmp_path) == []
 
 
@@ -40,23 +40,20 @@ def test_a_refused_file_closes_those_before_it(tmp_path: Path) -> None:
     (tmp_path / "b.sqlite").write_bytes(b"no journal" * 100)
 
     with pytest.raises(UserError, match="not a journal") as caught:
-        JournalReader(tmp_path)
+        JournalReader(tmp_path / "a.sqlite", [tmp_path / "b.sqlite"])
 
     assert caught.traceback  # which holds the reader: it was closed, not collected
     assert open_files(tmp_path) == []
 
 
 @pytest.mark.parametrize("write", [True, False])
-def test_a_connection_whose_first_steps_fail_is_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: bool
-) -> None:
-    path = tmp_path / "calls.sqlite"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE other (x)")
-    monkeypatch.setattr(schema, "SCHEMA", "CREATE TABLE other (x);")
+def test_a_connection_whose_first_steps_fail_is_closed(tmp_path: Path, write: bool) -> None:
+    filled(tmp_path, "run.sqlite")
+    with closing(sqlite3.connect(tmp_path / "run.sqlite")) as connection:
+        connection.execute("DROP TABLE step")
 
-    with pytest.raises(sqlite3.OperationalError) as caught:
-        schema.open_for_writing(path) if write else schema._reading(path)
+    with pytest.raises(UserError, match="damaged: it differs in the table 'step'") as caught:
+        database.connect(tmp_path / "run.sqlite", write=write)
 
     assert caught.traceback
     assert open_files(tmp_path) == []

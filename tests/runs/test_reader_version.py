@@ -9,8 +9,8 @@ import pytest
 
 import skillmix
 from skillmix.checkers.registry import ENTRY_POINTS
-from skillmix.runs import decisions
-from skillmix.runs.decisions import READER_VERSION, code_version
+from skillmix.runs import verdicts
+from skillmix.runs.verdicts import READER_VERSION, code_version
 
 PACKAGE = Path(skillmix.__file__).parent
 DECIDING = (
@@ -25,7 +25,7 @@ DECIDING = (
     "runs/verdicts.py",
 )
 """The files that decide what a stored reply is worth."""
-KNOWN = (5, "4ad03c57aaf227d7")
+KNOWN = (5, "69e6d25c43ebe94b")
 """READER_VERSION, and the hash of those files when it was last looked at."""
 
 
@@ -34,7 +34,7 @@ def test_the_reader_version_is_that_of_the_code() -> None:
 
     assert (READER_VERSION, now) == KNOWN, (
         f"The code that decides has changed. If it could decide the same replies otherwise, raise READER_VERSION in "
-        f"runs/decisions.py; then write the version and {now!r} into KNOWN here."
+        f"runs/verdicts.py; then write the version and {now!r} into KNOWN here."
     )
 
 
@@ -89,7 +89,7 @@ def test_decisions_depend_on_the_checkers_of_other_packages(monkeypatch: pytest.
     code_version.cache_clear()
     before = code_version()
     other = EntryPoint("riddle", "riddles:check", ENTRY_POINTS)
-    monkeypatch.setattr(decisions, "entry_points", lambda group: [other])
+    monkeypatch.setattr(verdicts, "entry_points", lambda group: [other])
     try:
         code_version.cache_clear()
         assert code_version() != before
@@ -100,7 +100,7 @@ def test_decisions_depend_on_the_checkers_of_other_packages(monkeypatch: pytest.
 def test_decisions_depend_on_the_reader_version(monkeypatch: pytest.MonkeyPatch) -> None:
     code_version.cache_clear()
     before = code_version()
-    monkeypatch.setattr(decisions, "READER_VERSION", READER_VERSION + 1)
+    monkeypatch.setattr(verdicts, "READER_VERSION", READER_VERSION + 1)
     try:
         code_version.cache_clear()
         assert code_version() != before

@@ -17,10 +17,11 @@ from skillmix.exchange.import_texts import import_texts
 from skillmix.grading.points import earns_nothing, text_score
 from skillmix.grading.reader import Reading
 from skillmix.runs.decisions import decided_conversations, decision_rules
-from skillmix.runs.journal.journal import JournalReader
+from skillmix.runs.journal import JournalReader
 from skillmix.runs.run import Run, open_run
 from skillmix.runs.texts import GradedConversation, RunRecords, graded_conversations, run_records, written_conversations
 from skillmix.steps.run import run_experiment
+from tests.runs.databases import rewrite_experiment
 
 GRADERS = {
     "judge": {"model": "scripted:grader?unreadable=0.4", "rounds": 3, "attempts": 2},
@@ -67,12 +68,12 @@ def without_a_marker(folder: Path) -> Run:
 def unfinished(folder: Path) -> Run:
     """The same run, with calls missing at every stage and gradings of texts that are no longer extracted."""
     run = scripted(folder)
-    with closing(sqlite3.connect(run.journal / "calls.sqlite")) as journal, journal:
-        journal.execute("DELETE FROM calls WHERE stage = 'generate' AND turn = 2 AND id % 3 = 0")
-        journal.execute("DELETE FROM calls WHERE stage = 'grade' AND id % 5 = 0")
-        journal.execute("UPDATE calls SET text = 'another' WHERE stage = 'grade' AND id % 7 = 0")
+    with closing(sqlite3.connect(run.file)) as journal, journal:
+        journal.execute("DELETE FROM call WHERE stage = 'generate' AND turn = 2 AND id % 3 = 0")
+        journal.execute("DELETE FROM call WHERE stage = 'grade' AND id % 5 = 0")
+        journal.execute("UPDATE call SET text = 'another' WHERE stage = 'grade' AND id % 7 = 0")
         journal.execute(
-            "UPDATE calls SET reply = NULL, status = 'problem', problem_kind = 'failed', problem = 'lost' "
+            "UPDATE call SET reply = NULL, status = 'problem', problem_kind = 'failed', problem = 'lost' "
             "WHERE stage = 'grade' AND id % 11 = 0"
         )
     return run
@@ -81,12 +82,11 @@ def unfinished(folder: Path) -> Run:
 def with_fewer_rounds(folder: Path) -> Run:
     """A run whose grader had three rounds and now has one, and whose second grader was taken out."""
     run = scripted(folder)
-    document = yaml.safe_load(run.experiment_file.read_text("utf-8"))
+    document = yaml.safe_load(run.yaml)
     document["graders"]["judge"]["rounds"] = 1
     document["graders"].pop("mixed")
     document["steps"][0]["graders"].remove("mixed")
-    run.experiment_file.write_text(yaml.safe_dump(document), encoding="utf-8")
-    return open_run("scripted")
+    return rewrite_experiment("scripted", document)
 
 
 def imported(folder: Path) -> Run:

@@ -1,10 +1,7 @@
 """The scheduler: only what is missing is called, every outcome is journaled first, failures have their own ways."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +10,7 @@ from skillmix.calls import CallProblem, Decoding, GenerateKey, Message, Model, O
 from skillmix.errors import UserError
 from skillmix.experiment.costs import Price
 from skillmix.runs.budget import Budget, Task
-from skillmix.runs.journal.journal import JournalReader, JournalThread, JournalWriter
-from skillmix.runs.journal.row_writer import Attempt
+from skillmix.runs.journal import JournalReader, JournalWriter
 from skillmix.runs.scheduler import CallCounts, Retries, Scheduler, StopReason
 
 
@@ -55,7 +51,7 @@ def test_names_of_one_model_share_it(tmp_path: Path) -> None:
     tasks = [task(n)._replace(model=("m", "also m", "other")[n % 3]) for n in range(9)]
 
     async def main() -> CallCounts:
-        with JournalWriter(tmp_path) as journal:
+        with JournalWriter(tmp_path / "run.sqlite") as journal:
             budget = Budget({"m": None, "also m": None, "other": None}, spent=(0, 0.0), max_calls=None, max_usd=None)
             models = {"m": shared, "also m": shared, "other": other}
             return await Scheduler(models, journal, budget=budget).run(iter(tasks), lambda *_: [])
@@ -78,7 +74,7 @@ def run(
     folder: Path, model: Fake, count: int = 5, *, budget: Budget | None = None, tries: int = 4, max_open: int = 8
 ) -> CallCounts:
     async def main() -> CallCounts:
-        with JournalWriter(folder) as journal:
+        with JournalWriter(folder / "run.sqlite") as journal:
             scheduler = Scheduler(
                 {"m": model},
                 journal,
@@ -92,7 +88,7 @@ def run(
 
 
 def stored(folder: Path) -> dict[str, Outcome | None]:
-    with JournalReader(folder) as reader:
+    with JournalReader(folder / "run.sqlite") as reader:
         return {str(call.key): call.outcome for call in reader.calls("generate")}
 
 
@@ -126,8 +122,8 @@ def test_a_passing_problem_is_tried_again_with_the_same_request(tmp_path: Path) 
 
     assert (counts.called, counts.retried, counts.failed) == (5, 3, {})
     assert len(set(model.asked)) == 2
-    with JournalReader(tmp_path) as reader:
-        assert [outcome for _, outcome, _ in reader.tries()] == ["passing"] * 3 + ["reply"] * 2
+    with JournalReader(tmp_path / "run.sqlite") as reader:
+        assert [outcome for _, outcome, _ in reader.attempts()] == ["passing"] * 3 + ["reply"] * 2
 
 
 def test_a_call_that_never_passes_is_given_up_listed_and_called_again_later(tmp_path: Path) -> None:
@@ -168,7 +164,7 @@ def test_a_limit_of_calls_holds_over_resumes(tmp_path: Path) -> None:
         return Budget({"m": None}, spent=spent, max_calls=7)
 
     first = run(tmp_path, Fake(echo), 10, budget=budget((0, 0.0)))
-    with JournalWriter(tmp_path) as journal:
+    with JournalWriter(tmp_path / "run.sqlite") as journal:
         spent = journal.spent()
     second = run(tmp_path, Fake(echo), 10, budget=budget(spent))
 
@@ -193,7 +189,7 @@ def test_a_limit_in_dollars_counts_the_worst_of_what_is_in_flight(tmp_path: Path
 
     assert counts.stopped == StopReason.BUDGET
     assert 2.0 < budget.usd <= 3.0
-    with JournalWriter(tmp_path) as journal:
+    with JournalWriter(tmp_path / "run.sqlite") as journal:
         assert journal.spent()[1] == pytest.approx(budget.usd)
 
 
@@ -210,60 +206,9 @@ def test_memory_does_not_hold_the_whole_source(tmp_path: Path) -> None:
             yield task(number)
 
     async def main() -> None:
-        with JournalWriter(tmp_path) as journal:
+        with JournalWriter(tmp_path / "run.sqlite") as journal:
             await Scheduler({"m": model}, journal, budget=no_limit(), max_open=10).run(source(), lambda r, o: ())
 
     asyncio.run(main())
 
     assert most_ahead <= 11
-
-
-def cancelled_while_the_journal_is_busy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Attempt]:
-    """Cancel a run when its thread has a batch that it has not begun; return the batch."""
-    batches: list[Attempt] = []
-    handed_over = asyncio.Event()
-    record_attempts = JournalThread.record_attempts
-
-    def later(self: JournalThread, tries: Sequence[Attempt]) -> "Future[None]":
-        self._thread.submit(time.sleep, 0.2)
-        batches.extend(tries)
-        handed_over.set()
-        return record_attempts(self, tries)
-
-    monkeypatch.setattr(JournalThread, "record_attempts", later)
-
-    async def main() -> None:
-        with JournalWriter(folder) as journal:
-            scheduler = Scheduler({"m": Fake(lambda request: Reply("fine"))}, journal, budget=no_limit())
-            running = asyncio.create_task(scheduler.run(iter([task(n) for n in range(100)]), lambda *_: []))
-            await handed_over.wait()
-            await asyncio.sleep(0)
-            running.cancel()
-            with suppress(asyncio.CancelledError):
-                await running
-
-    asyncio.run(main())
-    return batches
-
-
-def test_a_batch_that_the_thread_has_not_begun_outlives_a_cancelled_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batch = cancelled_while_the_journal_is_busy(tmp_path, monkeypatch)
-
-    with JournalReader(tmp_path) as journal:
-        stored = {call.key for call in journal.calls("generate")}
-    assert len(batch) > 16
-    assert {one.request.key for one in batch} <= stored
-
-
-def test_a_batch_that_cannot_be_written_is_an_error_of_a_cancelled_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(self: JournalThread, tries: Sequence[Attempt]) -> None:
-        raise UserError("The disk is full.", hint="Make room.")
-
-    monkeypatch.setattr(JournalThread, "_write", full)
-
-    with pytest.raises(UserError, match="disk is full"):
-        cancelled_while_the_journal_is_busy(tmp_path, monkeypatch)

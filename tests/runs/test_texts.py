@@ -15,6 +15,7 @@ from skillmix.runs.run import Run, open_run
 from skillmix.runs.texts import run_records, text_table
 from skillmix.scores.scoring import scored_cells
 from skillmix.steps.run import run_experiment
+from tests.runs.databases import rewrite_experiment
 from tests.runs.test_old_runs import NAMES, unpack
 from tests.runs.test_reading import WORLDS
 
@@ -58,11 +59,9 @@ def with_an_earlier_experiment(folder: Path) -> Run:
 
 def with_unplanned_texts(folder: Path) -> Run:
     run(folder)
-    (folder / "runs/r/earlier.yaml").unlink(missing_ok=True)
-    document = yaml.safe_load((folder / "runs/r/experiment.yaml").read_text(encoding="utf-8"))
+    document = yaml.safe_load(open_run("r").yaml)
     document["steps"][0].update(combinations=3, k=[1], generations=1)
-    (folder / "runs/r/experiment.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
-    return open_run("r")
+    return rewrite_experiment("r", document)
 
 
 def old(name: str) -> Callable[[Path], Run]:

@@ -14,6 +14,7 @@ from skillmix.scores.scoring import run_scores
 from skillmix.scores.sentences import scored_run
 from skillmix.scores.status import run_status
 from skillmix.steps.run import run_experiment
+from tests.runs.databases import forget_earlier
 
 STUDENTS = {
     "a": {"model": "scripted:student?skill=0.5&empty=0.1"},
@@ -142,7 +143,7 @@ def test_a_run_that_does_not_keep_earlier_files_shows_their_texts_in_a_setting_o
     run_experiment(written(in_folder, settings=["train"]))
     before = rows()
     run_experiment(written(in_folder, settings=["train"], graders=["judge"], combinations=3, students=["a"]))
-    (in_folder / "runs/r/earlier.yaml").unlink()
+    forget_earlier("r")
 
     after = rows()
 

@@ -97,7 +97,7 @@ def test_people_read_when_all_texts_are_written(in_folder: Path, capsys: pytest.
     assert main(["run", FILE, *SMALL, "--set", "budget.max_calls=40"]) == 1
     said = capsys.readouterr().err
     assert "missing: read: people read when all texts are written" in said
-    assert not list(Path("runs/people/journal").glob("human-*.sqlite"))
+    assert not list(Path("runs/people/people").glob("*.sqlite"))
 
     assert main(["run", FILE, *SMALL]) == 0
     assert {rater: len(own) for rater, own in votes("ann", "bo").items()} == {"ann": 10, "bo": 10}

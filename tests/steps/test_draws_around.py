@@ -1,5 +1,8 @@
 """What evaluations draw around is a part of the run: no stop, refusal, second process or lost record changes it."""
 
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ from skillmix.errors import UserError
 from skillmix.experiment.experiment import load_experiment
 from skillmix.experiment.steps import DatasetStep
 from skillmix.runs.calling import make_calls
-from skillmix.runs.finished.step_records import StepRecord
+from skillmix.runs.rows import StepRecord
 from skillmix.runs.run import new_run, open_run
 from skillmix.scores.scoring import run_scores
 from skillmix.steps.run import run_experiment
@@ -42,29 +45,21 @@ def test_the_records_of_finished_steps_may_be_deleted(in_folder: Path) -> None:
     run_experiment(path)
     assert pairs() == ids(3, 8)
 
-    Path("runs/served/finished.json").unlink()
+    with closing(sqlite3.connect("runs/served/run.sqlite")) as database, database:
+        database.execute("DELETE FROM step")
 
     assert pairs() == ids(3, 8)
     again = run_experiment(path)
     assert (again.called, again.is_complete) == (0, True)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"eval": "c"}', '{"eval": [1]}'])
-def test_a_damaged_file_is_an_error(in_folder: Path, content: str) -> None:
-    run_experiment(evaluation(in_folder))
-    Path("runs/served/around.json").write_text(content, encoding="utf-8")
-
-    with pytest.raises(UserError, match=r"around\.json is damaged"):
-        pairs()
-
-
 def test_a_stopped_run_with_allow_trained_does_not_leave_its_draws_to_a_finished_step(
     in_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_experiment(evaluation(in_folder))
-    calls = open_run("served").finished.record("eval")
-    assert calls is not None
-    stopped = run_experiment(evaluation(in_folder, allow_trained=True, budget={"max_calls": calls.made["calls"] + 1}))
+    calls = open_run("served").finished("eval")
+    assert calls is not None and calls.result is not None
+    stopped = run_experiment(evaluation(in_folder, allow_trained=True, budget={"max_calls": calls.result["calls"] + 1}))
     assert stopped.stopped
 
     back = run_experiment(evaluation(in_folder))
@@ -99,7 +94,8 @@ def test_a_grade_step_runs_again_if_the_draws_that_it_grades_changed(in_folder: 
     path = experiment(in_folder, {}, top={"steps": [texts, grades]})
     run_experiment(path)
     run = open_run("served")
-    run.draw_around("texts", frozenset(c.id for c in drawn("held-out", 2, 2)))
+    with run.write():
+        run.exclude("texts", frozenset(c.id for c in drawn("held-out", 2, 2)))
 
     again = run_experiment(path)
 
@@ -127,32 +123,33 @@ def test_a_refused_run_leaves_the_draws_as_they_were(in_folder: Path, monkeypatc
 def test_a_step_whose_combinations_are_others_now_runs_again(in_folder: Path) -> None:
     path = evaluation(in_folder)
     run_experiment(path)
-    finished = open_run("served").finished
-    record = finished.record("eval")
-    assert record is not None
-    finished.keep("eval", StepRecord(record.depends_on, {**record.made, "combinations": "others"}))
+    run = open_run("served")
+    record = run.finished("eval")
+    assert record is not None and record.result is not None
+    with run.write():
+        run.record_step("eval", replace(record, result={**record.result, "combinations": "others"}))
 
     assert run_experiment(path).taken == set()
 
 
-@pytest.mark.parametrize("lock", ["write", "locked"])
-def test_a_process_that_waited_for_the_lock_keeps_what_the_other_process_wrote(in_folder: Path, lock: str) -> None:
+def test_a_process_that_waited_for_the_lock_keeps_what_the_other_process_wrote(in_folder: Path) -> None:
     run_experiment(evaluation(in_folder, ("base",)))
     waiting = open_run("served")
-    assert waiting.finished.record("other") is None
-    assert waiting.around.by_step == {}
+    assert waiting.finished("other") is None
+    assert waiting.excluded == {}
     assert {tuple(c.id for c in cell.combinations) for cell in waiting.cells} == ids(0, 5)
 
     other = open_run("served")
-    other.finished.keep("other", StepRecord({}, {"by": "the other process"}))
-    other.draw_around("eval", frozenset(c.id for c in drawn("held-out", 2, 3)))
-    with getattr(waiting, lock)():
+    with other.write():
+        other.record_step("other", StepRecord({}, {"by": "the other process"}))
+        other.exclude("eval", frozenset(c.id for c in drawn("held-out", 2, 3)))
+    with waiting.write():
         assert {tuple(c.id for c in cell.combinations) for cell in waiting.cells} == ids(3, 8)
-        waiting.finished.keep("own", StepRecord({}, {}))
-        waiting.draw_around("second", frozenset({"c"}))
+        waiting.record_step("own", StepRecord({}, {}))
+        waiting.exclude("second", frozenset({"c"}))
 
-    assert open_run("served").finished.record("other") is not None
-    assert open_run("served").around.by_step.keys() == {"eval", "second"}
+    assert open_run("served").finished("other") is not None
+    assert open_run("served").excluded.keys() == {"eval", "second"}
 
 
 def test_a_process_that_waited_for_the_lock_continues_the_experiment_of_the_other_process(in_folder: Path) -> None:
@@ -165,7 +162,7 @@ def test_a_process_that_waited_for_the_lock_continues_the_experiment_of_the_othe
         assert waiting.experiment.steps[0].student_names == ("base", "tuned")
 
 
-def test_a_step_whose_dependencies_change_while_it_runs_is_not_recorded(
+def test_a_step_whose_inputs_change_while_it_runs_is_not_recorded(
     in_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = evaluation(in_folder)
@@ -177,7 +174,7 @@ def test_a_step_whose_dependencies_change_while_it_runs_is_not_recorded(
     with monkeypatch.context() as patch:
         patch.setattr("skillmix.steps.calls.make_calls", meanwhile)
         assert run_experiment(path).is_complete
-    assert open_run("served").finished.record("eval") is None
+    assert open_run("served").finished("eval") is None
 
     assert run_experiment(path).is_complete
     assert pairs() == ids(8, 13)
@@ -206,30 +203,16 @@ def test_a_joined_data_set_keeps_the_members_of_its_data_sets(in_folder: Path) -
 def test_a_grader_that_was_trained_again_in_the_same_folder_is_another_grader(in_folder: Path) -> None:
     path = experiment(in_folder, {}, top={"graders": {"judge": {"model": "local:m", "rounds": 1}}})
 
-    def dependencies() -> dict[str, Any]:
-        inputs = StepInputs(load_experiment(path), load_catalog("paper"), new_run("served"))
-        return of_calls([], ["judge"], inputs)
+    def inputs() -> dict[str, Any]:
+        source = StepInputs(load_experiment(path), load_catalog("paper"), new_run("served"))
+        return of_calls([], ["judge"], source)
 
     model(in_folder / "m", identity="first")
-    first = dependencies()
+    first = inputs()
     model(in_folder / "m", identity="second")
 
-    changed = {name for name, value in dependencies().items() if value != first[name]}
+    changed = {name for name, value in inputs().items() if value != first[name]}
     assert changed == {"the model of the grader judge"}
-
-
-def test_a_full_disk_costs_the_record_and_not_the_step(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("skillmix.runs.finished.step_records.write_whole", full)
-        assert run_experiment(evaluation(in_folder)).is_complete
-    assert open_run("served").finished.record("eval") is None
-
-    monkeypatch.setattr("skillmix.runs.finished.draws_around.write_whole", full)
-    with pytest.raises(OSError, match="No space"):
-        open_run("served").draw_around("eval", frozenset())
 
 
 def small(folder: Path, students: list[str], **more: Any) -> Path:

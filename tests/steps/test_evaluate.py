@@ -159,11 +159,11 @@ def test_a_budget_stops_the_run_and_raising_it_goes_on(in_folder: Path) -> None:
 
 def wait_for_calls(folder: Path, process: subprocess.Popen[Any], calls: int = 1) -> None:
     """Return when a run has stored so many calls, or has ended."""
-    journal = folder / "runs/tiny/journal/calls.sqlite"
+    journal = folder / "runs/tiny/run.sqlite"
     deadline = time.monotonic() + 30
     while process.poll() is None and time.monotonic() < deadline:
         with suppress(sqlite3.Error), closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True)) as connection:
-            if connection.execute("SELECT count(*) FROM calls").fetchone()[0] >= calls:
+            if connection.execute("SELECT count(*) FROM call").fetchone()[0] >= calls:
                 return
         time.sleep(0.02)
 
@@ -243,7 +243,7 @@ def test_under_faults_the_scores_are_those_without(in_folder: Path, monkeypatch:
 
     assert scores_with(faulty, "faulty") == scores_with(good, "good")
     with open_run("faulty").read() as journal:
-        tries = journal.tries()
+        tries = journal.attempts()
     reasons = Counter(reason for _, outcome, reason in tries if outcome == "passing")
     assert set(reasons) >= {"HTTP 429", "HTTP 500", "invalid JSON", "no choices", "timeout"}
     assert set(reasons) & {"dropped connection", "broken reply"}
@@ -531,7 +531,7 @@ def test_no_key_is_written_anywhere(
     assert status == (2 if final == "fatal" else 1)
     assert secret not in said.out + said.err
     with open_run("tiny").read() as journal:
-        reasons = {reason for _, _, reason in journal.tries()}
+        reasons = {reason for _, _, reason in journal.attempts()}
     wanted = {"HTTP 429", "HTTP 500", "invalid JSON", "no choices", "timeout", "refusal", "prompt filtered"}
     assert reasons >= {*wanted, "prompt too long"}
     files = [path for path in (in_folder / "runs").rglob("*") if path.is_file()]

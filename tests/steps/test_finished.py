@@ -2,16 +2,17 @@
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+import skillmix
 from skillmix.commands import main
 from skillmix.errors import UserError
-from skillmix.runs.journal.journal import JournalWriter
-from skillmix.runs.journal.locking import locked
+from skillmix.runs.journal import JournalWriter
 from skillmix.runs.run import open_run
 from skillmix.steps.run import run_experiment
 from skillmix.steps.step_kind import RunResult
@@ -49,9 +50,9 @@ def run(folder: Path, *steps: dict[str, Any], **more: Any) -> RunResult:
 
 @pytest.fixture
 def record(in_folder: Path) -> Path:
-    """The record file of a run that is done."""
+    """The database of a run that is done."""
     assert run(in_folder).is_complete
-    return in_folder / "runs/done/finished.json"
+    return in_folder / "runs/done/run.sqlite"
 
 
 def test_a_finished_run_ends_without_opening_its_journal_for_writing(
@@ -117,44 +118,6 @@ def test_another_code_version_looks_through_the_journal_again(
     assert "eval runs again: the code that reads replies and checks texts changed" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"{", b"null", b'{"format": 1, "digest": ""}', b"\xff\xfe", b"[" * 100_000],
-)
-def test_a_damaged_record_means_that_steps_look_again(record: Path, content: bytes) -> None:
-    whole = record.read_bytes()
-    record.write_bytes(content)
-
-    again = run_experiment(Path("done.yaml"))
-
-    assert (again.called, again.taken, again.is_complete) == (0, set(), True)
-    assert json.loads(record.read_bytes())["steps"].keys() == json.loads(whole)["steps"].keys()
-    assert run_experiment(Path("done.yaml")).taken == {"d", "all", "eval"}
-
-
-def test_an_edited_or_missing_record_is_not_trusted(record: Path) -> None:
-    edited = record.read_text(encoding="utf-8").replace('"calls": ', '"calls": 9')
-    record.write_text(edited, encoding="utf-8")
-    assert run_experiment(Path("done.yaml")).taken == set()
-
-    record.unlink()  # as in runs of older versions
-    assert run_experiment(Path("done.yaml")).taken == set()
-    assert run_experiment(Path("done.yaml")).taken == {"d", "all", "eval"}
-
-
-def test_rows_that_are_gone_are_asked_for_again(record: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    connection = sqlite3.connect("runs/done/journal/calls.sqlite")
-    evaluated = open_run("done").cells[0].combinations[1].id
-    with connection:
-        gone = connection.execute("DELETE FROM calls WHERE combination = ?", (evaluated,)).rowcount
-    connection.close()
-
-    again = run_experiment(Path("done.yaml"))
-
-    assert again.called == gone > 0
-    assert "eval runs again: the journal changed" in capsys.readouterr().err
-
-
 def test_a_data_set_that_was_edited_or_removed_is_made_again(record: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = Path("runs/done/d/dataset/train.jsonl")
     content = rows.read_bytes()
@@ -168,7 +131,7 @@ def test_a_data_set_that_was_edited_or_removed_is_made_again(record: Path, capsy
 
 
 def test_a_copy_of_a_run_is_finished_too(record: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    journal = Path("runs/done/journal/calls.sqlite")
+    journal = Path("runs/done/run.sqlite")
     content = journal.read_bytes()
     journal.unlink()
     journal.write_bytes(content)  # other times, the same rows
@@ -180,25 +143,35 @@ def test_a_copy_of_a_run_is_finished_too(record: Path, capsys: pytest.CaptureFix
 def test_a_step_that_did_not_end_has_no_record(in_folder: Path) -> None:
     stopped = run(in_folder, EVALUATE, budget={"max_calls": 10})
     assert stopped.stopped
-    assert open_run("done").finished.record("eval") is None
+    assert open_run("done").finished("eval") is None
 
     whole = run(in_folder, EVALUATE)
     assert whole.is_complete
-    assert open_run("done").finished.record("eval") is not None
-
-
-def test_a_finished_run_is_left_alone_while_another_process_writes_to_it(record: Path) -> None:
-    with (
-        locked(Path("runs/done/journal/calls.sqlite")),
-        pytest.raises(UserError, match="Another process is writing"),
-    ):
-        run_experiment(Path("done.yaml"))
+    assert open_run("done").finished("eval") is not None
 
 
 def test_a_refused_run_does_not_lose_its_records(record: Path) -> None:
-    before = record.read_bytes()
+    before = open_run("done").state
     with pytest.raises(UserError, match="another"):
         run_experiment(Path("done.yaml"), changes=["students.base.temperature=0.1"])
 
-    assert record.read_bytes() == before
+    assert open_run("done").state == before
     assert run_experiment(Path("done.yaml")).taken == {"d", "all", "eval"}
+
+
+def test_a_step_whose_record_is_deleted_looks_through_the_journal_again(record: Path) -> None:
+    with closing(sqlite3.connect(record)) as connection, connection:
+        connection.execute("DELETE FROM step WHERE name = 'eval'")
+
+    again = run_experiment(Path("done.yaml"))
+
+    assert (again.called, again.taken, again.is_complete) == (0, {"d", "all"}, True)
+    assert run_experiment(Path("done.yaml")).taken == {"d", "all", "eval"}
+
+
+def test_inputs_hold_no_version_path_or_time(record: Path) -> None:
+    inputs = json.dumps([dict(step.inputs) for step in open_run("done").state.steps.values()])
+
+    assert skillmix.__version__ not in inputs
+    assert str(record.parent) not in inputs and "runs/done" not in inputs
+    assert str(record.stat().st_mtime_ns) not in inputs

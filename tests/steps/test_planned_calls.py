@@ -28,7 +28,7 @@ READABLE = ["graders.judge.model=scripted:grader?noise=0.05", "steps.eval.combin
 def stored(name: str) -> int:
     try:
         with open_run(name).read() as journal:
-            return journal.size()
+            return journal.extent()[0]
     except UserError:
         return 0
 

@@ -42,8 +42,8 @@ def file(in_folder: Path) -> str:
 
 
 def state() -> dict[str, bytes]:
-    """All files of the run but the manifest, which notes every invocation, and what SQLite keeps beside a file."""
-    passed_over = ("manifest.json", ".lock", "-wal", "-shm", ".sqlite")
+    """All files of the run but the database and what SQLite keeps beside it."""
+    passed_over = (".lock", "-wal", "-shm", ".sqlite")
     return {
         str(path): path.read_bytes()
         for path in sorted(Path("runs").rglob("*"))

@@ -197,7 +197,7 @@ def test_a_server_that_is_down_after_the_probe_is_waited_for(
 
     assert asyncio.run(main()) == 0
     with open_run("served").read() as journal:
-        assert "no connection" in {reason for _, _, reason in journal.tries()}
+        assert "no connection" in {reason for _, _, reason in journal.attempts()}
 
 
 @pytest.mark.parametrize("asked", ["1e9", "Fri, 31 Dec 2099 23:59:59 GMT"])

@@ -130,10 +130,12 @@ def test_the_results_in_the_folder_of_a_run_count(folders: tuple[Path, Path], na
     assert difference.startswith(f"smoke/runs/smoke/{name}: line 1: $.")
 
 
-@pytest.mark.parametrize("name", ["journal/calls.sqlite", "journal/human-ann.sqlite", "run.sqlite", "around.json"])
+@pytest.mark.parametrize(
+    "name", ["run.sqlite", "people/ann.sqlite", "before-migration/journal/calls.sqlite", "around.json"]
+)
 def test_how_a_run_is_kept_does_not_count(folders: tuple[Path, Path], name: str) -> None:
     file = folders[1] / "smoke/runs/smoke" / name
-    file.parent.mkdir(exist_ok=True)
+    file.parent.mkdir(exist_ok=True, parents=True)
     file.write_bytes(b"SQLite")
 
     assert found(folders) == []

@@ -92,13 +92,13 @@ def test_a_tracker_gets_every_score_over_k(in_folder: Path) -> None:
 @pytest.mark.usefixtures("remembering")
 def test_trackers_change_no_step(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = run_document(document())
-    record = first._run.finished.record("e")
+    record = first._run.finished("e")
     capsys.readouterr()
 
     second = run_document(document(track=["tensorboard"]))
 
     assert second.scores == first.scores
-    assert second._run.finished.record("e") == record
+    assert second._run.finished("e") == record
     assert "e: finished in an earlier run; 18 calls found" in capsys.readouterr().err
     assert len(Remembering.made) == 1
 

@@ -166,7 +166,7 @@ def test_a_request_without_the_token_is_refused(server: TestServer, path: str) -
 
 OTHER_PATHS = [
     "x", "items/", "items/-1", "items/1e3", "items/٣", "items/99999999999999999999", "items/0/", "../../etc/passwd",
-    "annotate.json", "%2e%2e/state", "journal/calls.sqlite", "state/",
+    "people/links.json", "%2e%2e/state", "run.sqlite", "state/",
 ]  # fmt: skip
 
 
@@ -295,7 +295,7 @@ def test_a_fault_of_the_server_itself_is_shown_in_the_terminal(
 def test_a_journal_that_cannot_be_written_makes_the_page_try_again(server: TestServer) -> None:
     async def talk(ask: Ask) -> Any:
         item = (await ask(ANN + "items/0")).json()
-        file = Path("runs/people/journal/human-ann.sqlite")
+        file = Path("runs/people/people/ann.sqlite")
         file.rename("elsewhere")
         refused = await ask(ANN + "answers", "POST", json=answer_to(item))
         Path("elsewhere").rename(file)
@@ -312,7 +312,7 @@ def test_links_stay_the_same_and_only_their_owner_can_read_them(in_folder: Path)
     first = links_of(run, ("ann",))
     keep_links(run, {"ann": Link(1234, first["ann"].token)})
     keep_links(run, {"bo": Link(99, links_of(run, ("bo",))["bo"].token)})
-    file = run.path / "annotate.json"
+    file = run.people / "links.json"
 
     assert file.stat().st_mode & 0o077 == 0
     assert links_of(run, ("ann",)) == {"ann": Link(1234, first["ann"].token)} and len(first["ann"].token) >= 43

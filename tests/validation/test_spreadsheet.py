@@ -200,7 +200,7 @@ def test_a_spreadsheet_is_stored_under_the_name_of_its_person_only(
     assert main(["annotate", "people", "--rater", "ann", "--import", str(file)]) == 2
     printed = capsys.readouterr().err
     assert "no column 'rater'" in printed and "hint: Export the task again" in printed
-    assert not list(Path("runs/people/journal").glob("human-*"))
+    assert not list(Path("runs/people/people").glob("*.sqlite"))
 
 
 def test_texts_outside_the_sample_are_refused_unless_they_were_answered_before(

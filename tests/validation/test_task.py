@@ -213,7 +213,7 @@ def test_answers_of_another_machine_count_when_their_file_is_copied(people: Run,
     with task.answering("ann") as store:
         for item in task.texts("ann"):
             store.store(item, all_yes(item))
-    file = people.journal / "human-ann.sqlite"
+    file = people.people / "ann.sqlite"
     kept = file.read_bytes()
     file.unlink()
     assert human_ballots(open_run("people")) == []
@@ -308,14 +308,14 @@ def test_the_journal_keeps_what_the_person_was_shown(people: Run) -> None:
 def test_an_answer_is_stored_while_somebody_reads_and_is_in_the_one_file_with_the_next(people: Run) -> None:
     task = make_task(people, TaskSettings(("ann",), n=3))
     first, second, third = task.texts("ann")
-    file = people.journal / "human-ann.sqlite"
+    file = people.people / "ann.sqlite"
     log = file.with_name(f"{file.name}-wal")
     with task.answering("ann") as store:
         store.store(first, all_yes(first))
         assert log.stat().st_size == 0
         with closing(sqlite3.connect(file, isolation_level=None)) as reader:
             reader.execute("BEGIN")
-            reader.execute("SELECT * FROM calls").fetchall()
+            reader.execute("SELECT * FROM call").fetchall()
             assert store.store(second, all_yes(second))
             assert log.stat().st_size > 0
         assert store.store(third, all_yes(third))

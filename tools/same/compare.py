@@ -63,7 +63,7 @@ SUBSTITUTIONS: Final = tuple(
 LEFT_OUT: Final = (
     "seconds.json",  # of older versions: where the time of each step went
     "where-the-time-went.*",  # the time of each step in a report
-    "begun.json",  # how a training that stops is found again
+    "begun.json",  # of older versions: how a training that stops is found again
 )
 RESULTS_OF_A_RUN: Final = ("texts.*", "votes.*", "calls.*", "frequencies.json", "exclude.yaml")
 """Files beside the folders of a run's steps that are results; the others, and the journal, are how a run is kept.
@@ -114,7 +114,7 @@ def _counts(parts: tuple[str, ...]) -> bool:
     below = parts[parts.index("runs") + 2 :] if "runs" in parts else ()
     if len(below) == 1:
         return any(fnmatch(below[0], pattern) for pattern in RESULTS_OF_A_RUN)
-    return below[:1] != ("journal",)
+    return below[:1] not in (("journal",), ("people",), ("before-migration",))
 
 
 def _difference(old: Path, new: Path) -> str | None:

@@ -275,7 +275,7 @@ def _mistakes(place: Place) -> None:
     _give_example(place, folder)
     names = ("demo", "torn", "binary")
     place.run("mistakes", [Command(f"made-{name}", ["import-texts", "demo.jsonl", "--run", name]) for name in names])
-    journal = folder / "runs/torn/journal/calls.sqlite"
+    journal = folder / "runs/torn/run.sqlite"
     journal.write_bytes(journal.read_bytes()[: journal.stat().st_size // 2])
     (folder / "runs/binary/experiment.yaml").write_bytes(b"\xff\xfe\x00")
     place.run("mistakes", listed("mistakes"))

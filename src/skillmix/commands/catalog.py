@@ -300,7 +300,7 @@ def frequency(options: argparse.Namespace) -> int:
     """Count how common each skill of a catalog is in a corpus; the same command again continues."""
     from skillmix.frequencies.counting import FrequencyWanted, count_skills, estimate_counting
     from skillmix.frequencies.frequency_file import LIST_FILE, result_lines, result_table
-    from skillmix.runs.stopping import signal_of
+    from skillmix.runs.scheduler import signal_of
 
     wanted = FrequencyWanted(
         corpus=tuple(options.corpus),

@@ -24,7 +24,7 @@ def run_cost(result: RunResult) -> str:
     # without a look into its journal.
     if found and len(result.counts) > 1 and not result.counts.keys() <= result.taken:
         with result.run.read() as journal:
-            found = min(found, max(0, journal.size() - result.called))
+            found = min(found, max(0, journal.extent()[0] - result.called))
     return cost_line(
         called=result.called,
         found=found,

@@ -204,7 +204,7 @@ def _serve(task: "AnnotationTask", raters: Sequence[str], options: argparse.Name
 )
 def calibrate(options: argparse.Namespace) -> int:
     """Ask a grader about texts with known labels, and print its card; run the same command again to continue."""
-    from skillmix.runs.stopping import signal_of
+    from skillmix.runs.scheduler import signal_of
     from skillmix.steps.calibrating import calibrated
     from skillmix.validation.calibration import card_lines, planned, write_card
 

@@ -76,7 +76,7 @@ def status(options: argparse.Namespace) -> int:
     print(status.cost_line())
     for name, own in raters.items():
         print("\n".join(f"{name}: {one.in_words}" for one in own) or f"{name}: there is no text to read yet")
-    for step, seconds in run.finished.seconds(run.experiment.steps).items():
+    for step, seconds in run.step_seconds.items():
         print(f"{step}: {duration(seconds)}")
     return 0
 

@@ -39,8 +39,7 @@ from skillmix.runs.calling import StepContext
 from skillmix.runs.decisions import decided_conversations, decision_rules
 from skillmix.runs.folder_replacement import DATASET, require_replaceable
 from skillmix.runs.run import Run, open_run
-from skillmix.runs.scheduler import CallCounts, StopReason
-from skillmix.runs.stopping import signal_of
+from skillmix.runs.scheduler import CallCounts, StopReason, signal_of
 from skillmix.runs.students import settings_for
 
 
@@ -171,7 +170,7 @@ def dataset_of_runs(wanted: FromRuns) -> WrittenDataset:
     own = [run for run in runs if not run.is_imported]
     experiments = [run.experiment for run in own]
     partition = wanted.partition or next((e.partition for e in experiments), None)
-    ids = {i: step for run in own for i, step in evaluated(run.experiment, catalog, run.around.by_step).items()}
+    ids = {i: step for run in own for i, step in evaluated(run.experiment, catalog, run.excluded).items()}
     files = [*wanted.evaluations, *(name for e in experiments for name in e.leakage.evaluations)]
     ids |= {i: name for name in files for i in combinations_in(own_or_shipped(name))}
     reserved = max([wanted.reserved, *(e.leakage.reserved for e in experiments)])
@@ -221,7 +220,7 @@ def _write_preferences(
 def _refuse_step_folder(output: Path) -> None:
     """Refuse the folder of a step's data set, which only that step may replace, since later steps depend on it."""
     step = output.resolve().parent
-    if output.name == "dataset" and Run(step.parent).experiment_file.is_file():
+    if output.name == "dataset" and Run(step.parent).exists:
         raise UserError(
             f"{output} holds the data set of step {step.name} of the run {step.parent.name}.",
             hint="Choose another --output.",

@@ -132,7 +132,7 @@ def bars_for(step: DatasetStep, experiment: Experiment, catalog: Catalog, run: R
     experiment has grown since: the evaluation draws around them.
     """
     leakage = step.leakage or experiment.leakage
-    evaluations = evaluated(experiment, catalog, usable_around(experiment, catalog, run.around.by_step))
+    evaluations = evaluated(experiment, catalog, usable_around(experiment, catalog, run.excluded))
     for name in (step.name, *step.of):
         file = read_dataset_file(run.step(name) / "dataset")
         for member in file.combinations if file else ():

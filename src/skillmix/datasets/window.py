@@ -27,7 +27,6 @@ from skillmix.render import duration
 from skillmix.runs.budget import Task
 from skillmix.runs.calling import Calls, FirstTurns, StepContext, conversations_of, make_calls, passes, serve
 from skillmix.runs.decisions import OpenDecisions, decision_rules
-from skillmix.runs.journal.ahead import ConversationsAhead
 from skillmix.runs.planned_work import calls_a_conversation
 from skillmix.runs.progress import Bound, say, watched
 from skillmix.runs.scheduler import CallCounts, Scheduler, StopReason
@@ -243,7 +242,6 @@ class DatasetWriting:
         self._decided: dict[ConversationKey, Decided] = {}
         """Decisions on conversations; each waits until all earlier ones are decided."""
         self._next_look = 0.0
-        self._ahead = ConversationsAhead(context.run.journal)
 
     @property
     def texts(self) -> Sequence[KeptText]:
@@ -315,7 +313,7 @@ class DatasetWriting:
                     del settled[key]
                     self._calls_open[key] = 1
                     if task.request.subject is not None:
-                        self._context.journal.note_combinations((task.request.subject.combination,))
+                        self._context.journal.add_combinations((task.request.subject.combination,))
                     yield task
                 self._ended += settled
             elif in_flight and (waits_for_all or time.monotonic() < self._next_look):
@@ -411,10 +409,8 @@ class DatasetWriting:
                 break
             if 4 * len(window.taken) // window.target.kept > quarters:
                 self._tell(window)
-        if self._ahead.untried:  # an earlier version began them without counting them
-            self._ahead.note_tried(
-                (self._writer, *candidate.key) for candidate in window.begun[known : len(window.accepted)]
-            )
+        used = window.begun[known : len(window.accepted)]
+        self._context.journal.count_conversations((self._writer, *candidate.key) for candidate in used)
         if window.is_over:
             self._close(window)
         if new or window.is_over:

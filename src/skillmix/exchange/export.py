@@ -18,7 +18,6 @@ from skillmix.errors import UserError
 from skillmix.grading.answers import Rules
 from skillmix.grading.points import METRICS, Ballot, StudentText, text_score, woven_full_marks
 from skillmix.prompts.rubric import rubric_of
-from skillmix.runs.lookups import messages_with
 from skillmix.runs.run import Run, open_run
 from skillmix.runs.text_rows import TextFacts, TextFactsReader
 from skillmix.runs.texts import grade_key, graded_conversations, in_blocks, reasons_for, texts_with_ballots, verdict_on
@@ -188,7 +187,7 @@ def _call_rows(run: Run) -> Iterator[Row]:
     with run.read() as journal:
         source = chain(journal.calls("generate"), journal.calls("grade"))
         while block := list(islice(source, _CALLS_AT_ONCE)):
-            messages = messages_with(journal, (address for call in block for address in call.messages))
+            messages = journal.messages_with(address for call in block for address in call.messages)
             for call in block:
                 reply = call.outcome if isinstance(call.outcome, Reply) else None
                 yield {

@@ -117,9 +117,7 @@ def import_inspect(
                 new += sum(journal.record_all(turns, origin="imported") for turns in log.conversations)
                 new += journal.record_all(log.votes, origin="imported")
             run.continue_with(experiment, source)
-    run.note_invocation(
-        {"command": "import-inspect", "files": [log.path.name for log in logs], "catalog": experiment.catalog}
-    )
+            run.note_invocation({"command": "import-inspect", "files": [log.path.name for log in logs]})
     return ImportedLogs(
         run=run.path,
         logs=len(logs),
@@ -351,7 +349,7 @@ def _joined_experiment(run: Run, logs: Sequence[_ReadLog]) -> Experiment:
     """The experiment of the run so far, with the students, graders and steps of the logs."""
     documents = [(log.path, log.experiment.model_dump(mode="json")) for log in logs]
     joined = documents[0][1]
-    if run.experiment_file.exists():
+    if run.exists:
         students, graders = run.experiment.students.values(), run.experiment.graders.values()
         asked = [student.asked for student in students] + [grader.asked for grader in graders if grader.asked]
         if run.is_imported or any(parse_spec(str(spec)).provider != "inspect" for spec in asked):

@@ -18,7 +18,7 @@ from skillmix.catalog.catalog import RESERVED_NAMES, fold_name
 from skillmix.catalog.combinations import Combination, combination_of
 from skillmix.errors import UserError
 from skillmix.grading.answers import extract_answer, plain_answer
-from skillmix.runs.journal.journal import JournalWriter
+from skillmix.runs.journal import JournalWriter
 from skillmix.runs.run import imported_document, new_run
 from skillmix.runs.texts import graded_conversations
 
@@ -63,7 +63,7 @@ def import_reference(folder: Path, run_name: str) -> ImportedReference:
         for student, path in students:
             importer.import_student(student, path)
         run.begin_import(document)
-    run.note_invocation({"command": "import-reference", "folder": folder.resolve().name})
+        run.note_invocation({"command": "import-reference", "folder": folder.resolve().name})
     with run.read() as stored:
         readings = [reading for one in graded_conversations(run, stored) for reading in one.readings]
     problems = Counter(reading.problem for reading in readings if reading and reading.problem)

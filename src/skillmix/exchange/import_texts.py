@@ -94,9 +94,7 @@ def import_texts(file: Path, run_name: str, *, catalog: str, prompts: str = "sta
                 gradings += len(graded)
                 new += journal.record_all(graded, origin="imported")
         run.begin_import(document)
-    run.note_invocation(
-        {"command": "import-texts", "file": file.name, "catalog": catalog, "catalog_hash": source.content_hash()}
-    )
+        run.note_invocation({"command": "import-texts", "file": file.name})
     return Imported(run=run.path, conversations=len(lines), gradings=gradings, new=new)
 
 

@@ -53,8 +53,7 @@ from skillmix.runs.calling import StepContext, serve
 from skillmix.runs.folder_replacement import write_whole
 from skillmix.runs.progress import RunProgress, Work, watched
 from skillmix.runs.run import Run, new_run
-from skillmix.runs.scheduler import CallCounts
-from skillmix.runs.stopping import signal_of
+from skillmix.runs.scheduler import CallCounts, signal_of
 from skillmix.runs.verdicts import require_checkers
 from skillmix.steps.before_run import prices_by_model, probe_settings
 from skillmix.steps.calls import counts_line
@@ -295,11 +294,11 @@ def count_skills(wanted: FrequencyWanted) -> Counted:
         asyncio.run(probe_settings({f"grader:{GRADER}": plan.settings}))
     drawn = stored_or_drawn(run.path, wanted)
     counts = CallCounts()
-    with run.write() if plan.asked else run.locked() as journal:
+    with run.write() as journal:
         run.begin_import(document)
         store_sample(run.path, drawn, wanted)
         questions = plan.questions(drawn)
-        if journal is not None:
+        if plan.asked:
             limits = plan.experiment.budget
             spent = journal.spent()
             budget = Budget(prices, spent=spent, max_calls=limits.max_calls, max_usd=limits.max_usd)
@@ -311,7 +310,7 @@ def count_skills(wanted: FrequencyWanted) -> Counted:
                 except asyncio.CancelledError:
                     raise Interrupted(signal_of(counts.stopped) or SIGINT) from None
                 context.progress.end(STEP, counts_line(STEP, counts))
-        run.note_invocation({"command": "frequency", "called": counts.called})
+        run.note_invocation({"command": "frequency"})
     answers: dict[str, dict[str, bool | None]] = {}
     if plan.asked:
         with run.read() as reader:

@@ -26,7 +26,7 @@ from skillmix.prompts.prompt_set import fill, slots_of
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.budget import Task
 from skillmix.runs.conversations import model_name
-from skillmix.runs.journal.journal import JournalReader
+from skillmix.runs.journal import JournalReader
 
 SHIPPED_FILE: Final = SHIPPED / "prompts" / "frequency" / "passage.txt"
 _DEFINITIONS: Final = {

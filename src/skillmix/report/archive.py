@@ -25,7 +25,7 @@ from skillmix.grading.reader import outcome_words, words_about
 from skillmix.prompts.rubric import OUTCOMES, Phrases, Rubric, rubric_of
 from skillmix.render import remark_on
 from skillmix.report.records import ComparedStudents
-from skillmix.runs.journal.journal import JournalReader
+from skillmix.runs.journal import JournalReader
 from skillmix.runs.run import Run
 from skillmix.runs.texts import ConversationKey, GradedConversation, grade_key
 from skillmix.runs.verdicts import JudgedText, applicable_reasons

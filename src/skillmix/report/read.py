@@ -29,8 +29,6 @@ from skillmix.report.archive import (
     without_cycle_search,
 )
 from skillmix.report.records import CellTemplates, FollowedExamples, RunFacts, Shown, TemplateBaseline
-from skillmix.runs.finished.manifest import read_invocations
-from skillmix.runs.lookups import combinations_of
 from skillmix.runs.past_calls import CallTotals, call_totals
 from skillmix.runs.run import Run
 from skillmix.runs.students import has_settings, run_datasets, student_lineages
@@ -353,7 +351,7 @@ def read_run(run: Run, *, rules: str | None, archive: Archive, most_texts: int =
         reserved=(experiment.reserved or None) if run.makes_data else None,
         datasets=datasets,
         curves=run_curves(run),
-        step_seconds=run.finished.seconds(run.experiment.steps),
+        step_seconds=run.step_seconds,
         catalog=catalog,
         outcomes=tuple(outcomes),
         outcome_changes=tuple(outcome_changes(run, outcomes, lineages)) if outcomes else (),
@@ -403,7 +401,7 @@ def _archived_calls(
     builders = [TableBuilder(run) for _ in rules]
     shown: dict[int, Points] = {}
     with run.read() as journal:
-        combinations = journal.combinations() if sample is None else combinations_of(journal, sample)
+        combinations = journal.combinations() if sample is None else journal.combinations_of(sample)
         totals = tuple(call_totals(journal))
         encoder = archive.encoder(run.name, journal)
         if sample is not None:
@@ -477,7 +475,7 @@ def _facts(run: Run, records: RunRecords, cells: tuple[Cell, ...]) -> RunFacts:
             for cell in step.undrawn_cells(experiment.steps)
             if cell.exclude
         },
-        invocations=read_invocations(run.path),
+        invocations=run.invocations,
         decoding={} if run.is_imported else decoding_in_words(experiment),
         train_seeds={name: experiment.seed if seed is None else int(seed) for name, seed in seeds.items()},
         families={name: variant.family for name, variant in experiment.variants.items()},

@@ -11,8 +11,8 @@ from skillmix.checkers.template_student import Form
 from skillmix.grading.points import FULL_MARKS
 from skillmix.models.lineage import DatasetFacts, Lineage
 from skillmix.render import in_words, p_value, share, signed_with_interval, whole
-from skillmix.runs.finished.manifest import Invocations
 from skillmix.runs.past_calls import CallTotals
+from skillmix.runs.rows import Invocations
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.comparisons import Change, PairRow, compare_cells, explanations
 from skillmix.scores.findings import Finding, JudgedContrast

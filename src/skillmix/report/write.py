@@ -65,7 +65,7 @@ def experiment_files(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
     """The experiment of every run that was not imported, as a file that `skillmix run` accepts."""
     for run in runs:
         if not run.is_imported:
-            text = run.experiment_file.read_text(encoding="utf-8")
+            text = run.yaml
             hashes = "".join(f"# {found[0]}" for found in _HASH_LINE.finditer(text))
             about = "# The experiment of this report, with every default written out: skillmix run FILE\n"
             yield f"experiments/{run.name}.yaml", about + hashes + _HASH_LINE.sub("", text)

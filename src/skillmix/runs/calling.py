@@ -20,12 +20,10 @@ from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.batches.step_batches import WAIT, open_batched, watch
 from skillmix.runs.budget import Budget, Task
 from skillmix.runs.conversations import Conversations
-from skillmix.runs.journal.ahead import ConversationsAhead
-from skillmix.runs.journal.journal import JournalWriter
+from skillmix.runs.journal import JournalWriter
 from skillmix.runs.progress import NO_PROGRESS, RunProgress, say, watched
 from skillmix.runs.run import Run
-from skillmix.runs.scheduler import CallCounts, Follow, Scheduler
-from skillmix.runs.stopping import stopping_on_interrupt
+from skillmix.runs.scheduler import CallCounts, Follow, Scheduler, stopping_on_interrupt
 from skillmix.runs.students import require_trained
 
 _MAX_OPEN: Final = 512
@@ -86,7 +84,7 @@ async def make_calls(calls: Calls, cells: Sequence[PlannedCell], context: StepCo
     for cell in cells:
         context.journal.add_combinations(cell.combinations)
     if calls.students:
-        ConversationsAhead(context.run.journal).note_tried(
+        context.journal.count_conversations(
             (cell.student, combination.id, generation)
             for cell in cells
             for combination, generation in conversations_of_cell(cell)

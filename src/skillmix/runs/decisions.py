@@ -4,15 +4,10 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import entry_points
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-import skillmix
-from skillmix.checkers.registry import ENTRY_POINTS
 from skillmix.grading.answers import Rules
 from skillmix.grading.points import text_score
-from skillmix.hashing import digest
 from skillmix.runs.run import Run
 from skillmix.runs.texts import (
     JudgedConversation,
@@ -23,9 +18,6 @@ from skillmix.runs.texts import (
     written_conversations,
 )
 from skillmix.runs.verdicts import RunGrader, ballot_of
-
-READER_VERSION: Final = 5
-"""To be raised whenever the same replies could be decided otherwise; a test notices changed code."""
 
 
 class Decision(NamedTuple):
@@ -89,13 +81,6 @@ class DecisionRules:
             points = json.dumps([reading.points if reading else None for reading in ballot.readings])
             decisions.append(Decision(None if earned is None else int(earned), address, text.answer.status, points))
         return tuple(decisions)
-
-
-@cache
-def code_version() -> str:
-    """The version of the code that reads replies and checks texts, other packages' checkers included."""
-    checkers = sorted((e.name, e.value, e.dist.version if e.dist else "") for e in entry_points(group=ENTRY_POINTS))
-    return digest(skillmix.__version__, READER_VERSION, checkers).hex()
 
 
 def decision_rules(run: Run, *, graders: Sequence[str] | None = None, rules: str | None = None) -> DecisionRules:

@@ -4,23 +4,22 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple
 
 from skillmix.calls import extra_json
 from skillmix.errors import UserError
-from skillmix.runs.journal.journal import JournalReader
-from skillmix.runs.journal.schema import OlderJournal, connect
+from skillmix.runs.database import RUN_FILE, connect
+from skillmix.runs.journal import JournalReader
 from skillmix.runs.run import Run
 
-_Number = TypeVar("_Number", int, float)
 _TOTALS: Final = (
     "SELECT stage, coalesce(grader, student), model, count(*), sum(input_tokens), sum(output_tokens), sum(cost_usd), "
     "sum(status = 'done' AND input_tokens IS NULL), sum(status = 'done' AND output_tokens IS NULL), "
     "sum(status = 'done' AND cost_usd IS NULL), min(at), max(at) "
-    "FROM calls WHERE origin = 'call' GROUP BY 1, 2, 3 ORDER BY min(id)"
+    "FROM call WHERE origin = 'call' GROUP BY 1, 2, 3 ORDER BY min(id)"
 )
 
 
@@ -42,42 +41,18 @@ class CallTotals:
 
 
 def call_totals(journal: JournalReader) -> Iterator[CallTotals]:
-    """The totals of each student and grader of a run, over all files of its journal, the earliest first."""
-    found: dict[tuple[str, str, str], CallTotals] = {}
-    for total in _totals_of_files(journal):
-        key = (total.role, total.name, total.model)
-        found[key] = _added(found[key], total) if key in found else total
-    yield from found.values() if len(journal.files) == 1 else sorted(found.values(), key=lambda total: total.first)
-
-
-def _added(one: CallTotals, other: CallTotals) -> CallTotals:
-    return replace(
-        one,
-        calls=one.calls + other.calls,
-        input_tokens=_sum(one.input_tokens, other.input_tokens),
-        output_tokens=_sum(one.output_tokens, other.output_tokens),
-        cost_usd=_sum(one.cost_usd, other.cost_usd),
-        first=min(one.first, other.first),
-        last=max(one.last, other.last),
-    )
-
-
-def _sum(one: _Number | None, other: _Number | None) -> _Number | None:
-    """The sum; None if a part is unknown."""
-    return None if one is None or other is None else one + other
-
-
-def _totals_of_files(journal: JournalReader) -> Iterator[CallTotals]:
-    for row in journal.rows(_TOTALS):
-        stage, name, model, calls, inputs, outputs, cost, no_inputs, no_outputs, no_cost, first, last = row
+    """The totals of each student and grader of a run, the earliest first."""
+    for stage, name, model, calls, inputs, outputs, cost, no_inputs, no_outputs, no_cost, first, last in journal.rows(
+        _TOTALS
+    ):
         yield CallTotals(
             role="student" if stage == "generate" else "grader",
             name=name,
             model=model,
-            calls=int(calls),
-            input_tokens=None if int(no_inputs or 0) or inputs is None else int(inputs),
-            output_tokens=None if int(no_outputs or 0) or outputs is None else int(outputs),
-            cost_usd=None if int(no_cost or 0) or cost is None else float(cost),
+            calls=calls,
+            input_tokens=None if no_inputs else inputs,
+            output_tokens=None if no_outputs else outputs,
+            cost_usd=None if no_cost else cost,
             first=first,
             last=last,
         )
@@ -88,7 +63,7 @@ _MOST_JOURNALS: Final = 20
 """Journals of other runs that are read, the latest first; an estimate must not take minutes."""
 _AVERAGES: Final = (
     "SELECT stage, coalesce(grader, student), model, decoding, json_array_length(skills), count(*), sum(input_tokens), "
-    "sum(output_tokens), sum(coalesce(attempt, 0) = 0) FROM calls JOIN combinations ON combinations.id = combination "
+    "sum(output_tokens), sum(coalesce(attempt, 0) = 0) FROM call JOIN combination ON combination.id = call.combination "
     "WHERE status = 'done' AND origin = 'call' AND input_tokens > 0 AND output_tokens >= 0 GROUP BY 1, 2, 3, 4, 5"
 )
 
@@ -155,13 +130,13 @@ class PastCalls:
 
     @cached_property
     def _own(self) -> list[_Group]:
-        return list(_groups(sorted(self._run.journal.glob("*.sqlite"))))
+        return list(_groups([self._run.file]))
 
     @cached_property
     def _elsewhere(self) -> list[_Group]:
         """Read when it is first needed: most dry runs do not need it."""
-        own = self._run.journal
-        files = [file for file in own.parent.parent.glob("*/journal/*.sqlite") if file.parent != own]
+        own = self._run.path
+        files = [file for file in own.parent.glob(f"*/{RUN_FILE}") if file.parent != own]
         latest = sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)
         return list(_groups(latest[:_MOST_JOURNALS]))
 
@@ -194,5 +169,5 @@ def _groups(files: Iterable[Path]) -> Iterator[_Group]:
                 for stage, name, model, decoding, *numbers in connection.execute(_AVERAGES).fetchall():
                     extra = extra_json(json.loads(decoding).get("extra", {}))
                     yield _Group(AskedOf(stage, name, model, extra), *map(int, numbers))
-        except (UserError, OlderJournal, OSError, sqlite3.Error, ValueError, TypeError, AttributeError):
+        except (UserError, OSError, sqlite3.Error, ValueError, TypeError, AttributeError):
             continue  # a run reports the faults of its own journal; an estimate does without

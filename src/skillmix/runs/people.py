@@ -21,7 +21,7 @@ from skillmix.errors import UserError
 from skillmix.grading.points import StudentText
 from skillmix.grading.reader import Reading
 from skillmix.prompts.rubric import Criterion, Rubric
-from skillmix.runs.journal.journal import JournalReader, JournalWriter, make_file
+from skillmix.runs.journal import JournalReader, JournalWriter
 from skillmix.runs.verdicts import PERSON
 
 Vote = int | None
@@ -149,12 +149,12 @@ def latest_answer(answers: Answers, text: StudentText) -> HumanAnswer | None:
 
 
 def stored_answers(folder: Path, rater: str) -> Answers:
-    """The answers of a person in a journal's folder; the file may be open for writing elsewhere."""
-    grader, file = human_grader(rater), rater_file(rater)
+    """The answers of a person in the folder of people; the file may be open for writing elsewhere."""
+    grader, file = human_grader(rater), rater_file(folder, rater)
     answers: Answers = {}
-    if not (folder / file).exists():
+    if not file.exists():
         return answers
-    with JournalReader(folder, file=file) as journal:
+    with JournalReader(file) as journal:
         for call in journal.calls("grade"):
             key = call.key
             if isinstance(key, GradeKey) and key.grader == grader and key.round == 0:
@@ -176,8 +176,7 @@ class RaterJournal(AbstractContextManager["RaterJournal"]):
         self.grader = human_grader(rater)
         self._model = model
         require_same_rater(folder, rater, model)
-        make_file(folder, rater_file(rater))
-        self._writer = JournalWriter(folder, file=rater_file(rater))
+        self._writer = JournalWriter(rater_file(folder, rater))
         try:
             self._writer.into_one_file()  # an earlier process may have been killed
             self._answers = stored_answers(folder, rater)
@@ -228,41 +227,29 @@ class RaterJournal(AbstractContextManager["RaterJournal"]):
         return True
 
 
-def rater_file(rater: str) -> str:
-    """The name of the journal file with the answers of a rater."""
-    return f"{_RATER_FILE}{rater}.sqlite"
-
-
-_RATER_FILE: Final = "human-"
-
-
-def is_rater_file(name: str) -> bool:
-    """Whether a file of a journal holds the answers of a person."""
-    return name.startswith(_RATER_FILE)
+def rater_file(folder: Path, rater: str) -> Path:
+    """The file with the answers of a rater."""
+    return folder / f"{rater}.sqlite"
 
 
 def raters_of(folder: Path) -> list[str]:
-    """The raters whose answers a journal's folder holds, by name."""
-    return sorted(_rater_of(file) for file in folder.glob(f"{_RATER_FILE}*.sqlite"))
-
-
-def _rater_of(file: Path) -> str:
-    rater = file.name.removeprefix(_RATER_FILE).removesuffix(".sqlite")
-    try:
-        human_grader(rater)
-    except UserError as error:
-        raise UserError(
-            f"The file {file} cannot hold the answers of a person: {error.message}",
-            hint=f"Move it away; the answers of a person are in {rater_file('NAME')}, with the name that --rater has.",
-        ) from None
-    return rater
+    """The raters whose answers a folder holds, by name."""
+    for file in sorted(folder.glob("*.sqlite")):
+        try:
+            human_grader(file.stem)
+        except UserError as error:
+            raise UserError(
+                f"The file {file} cannot hold the answers of a person: {error.message}",
+                hint="Move it away; the answers of a person are in NAME.sqlite, with the name that --rater has.",
+            ) from None
+    return sorted(file.stem for file in folder.glob("*.sqlite"))
 
 
 def rater_model(folder: Path, rater: str) -> str | None:
     """The model of a rater: `person`, or the spec of a simulated one; None if the rater has no answer yet."""
-    if not (folder / rater_file(rater)).exists():
+    if not rater_file(folder, rater).exists():
         return None
-    with JournalReader(folder, file=rater_file(rater)) as journal:
+    with JournalReader(rater_file(folder, rater)) as journal:
         return next((call.model for call in journal.calls("grade")), None)
 
 

@@ -1,13 +1,17 @@
-"""A run: its folder, its copy of the experiment, and its journal.
+"""A run: its folder, its experiment, and its journal.
 
 `open_run` finds a run that exists, `new_run` names one that may not exist yet. A `Run` is opened once for a command and
-handed on; it reads and checks experiment.yaml once. An imported run has an experiment, too: one without steps, students
+handed on; it reads and checks its experiment once. An imported run has an experiment, too: one without steps, students
 and graders, so that readers need not ask which kind of run they have.
 """
 
+import json
 import os
+import platform
+import sqlite3
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -15,25 +19,35 @@ from typing import Any, Final, TypeVar
 
 import yaml
 
+from skillmix import __version__
 from skillmix.calls import checked_name, is_human
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, GraderSettings, experiment_of
 from skillmix.experiment.plan import PlannedCell, cells_of, uncovered
-from skillmix.files import read_yaml
 from skillmix.grading.answers import RULES, Rules
 from skillmix.prompts.prompt_set import PromptSet, load_prompts
 from skillmix.prompts.rubric import Phrases, stored_phrases
 from skillmix.render import name_hint
-from skillmix.runs.finished.draws_around import DrawsAround
-from skillmix.runs.finished.lost_journal import require_journal
-from skillmix.runs.finished.manifest import MANIFEST, add_entry
-from skillmix.runs.finished.step_records import FinishedSteps
+from skillmix.runs.database import RUN_FILE, connect, telling_what_broke
 from skillmix.runs.folder_replacement import write_whole
-from skillmix.runs.journal.changed_settings import changed_keys
-from skillmix.runs.journal.journal import MAIN_FILE, JournalReader, JournalWriter, run_journal
-from skillmix.runs.journal.locking import locked
+from skillmix.runs.journal import JournalReader, JournalWriter
+from skillmix.runs.migrate import COPY_NOTE, state_folder
+from skillmix.runs.people import raters_of
+from skillmix.runs.rows import (
+    ExperimentVersion,
+    Invocations,
+    RunState,
+    StepRecord,
+    changed_keys,
+    invocations_of,
+    now,
+    read_state,
+    write_excluded,
+    write_step,
+    write_version,
+)
 from skillmix.runs.verdicts import PERSON, RulesGrader
 from skillmix.runs.verdicts import RunGrader as RunGrader
 
@@ -49,9 +63,10 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.finished = FinishedSteps(path / "finished.json")
-        self.around = DrawsAround(path / "around.json")
-        self._writers = 0
+        self._folder: Path | None = None
+        self._writer: JournalWriter | None = None
+        self._changes = 0
+        """The rows that this process has changed."""
         self._remembered: dict[str, Any] = {}
 
     def __repr__(self) -> str:
@@ -65,84 +80,147 @@ class Run:
         return self.path.resolve().name
 
     @property
-    def journal(self) -> Path:
-        """The folder of journal files."""
-        return self.path / "journal"
+    def _state_folder(self) -> Path:
+        """The folder with `run.sqlite` and the answers of people: the run's, if it can be written."""
+        if self._folder is None or not (self._folder / RUN_FILE).exists():
+            self._folder = state_folder(self.path)
+        return self._folder
 
     @property
-    def has_journal(self) -> bool:
-        """Whether any call was ever stored."""
-        return (self.journal / MAIN_FILE).is_file()
+    def file(self) -> Path:
+        """The database with everything that the run holds."""
+        return self._state_folder / RUN_FILE
 
     @property
-    def experiment_file(self) -> Path:
-        """The experiment as it was resolved when the run was made or last continued."""
-        return self.path / "experiment.yaml"
+    def people(self) -> Path:
+        """The folder with the answers of people, in a file for each of them."""
+        return self._state_folder / "people"
 
     @property
-    def earlier_file(self) -> Path:
-        """Earlier experiments of the run with rows that the present one does not have."""
-        return self.path / "earlier.yaml"
+    def exists(self) -> bool:
+        """Whether the run has an experiment, its own or that of an import."""
+        return bool(self.state.versions)
 
     def step(self, name: str) -> Path:
         """The folder of a step's files."""
         return self.path / name
 
-    def note_invocation(self, facts: Mapping[str, object]) -> None:
-        """Add an entry to the manifest: which command ran, with which versions."""
-        add_entry(self.path / MANIFEST, facts)
-
     # The journal
 
     def read(self) -> JournalReader:
-        """Open the journal for reading."""
-        require_journal(self.path, self.journal, self.finished)
-        return JournalReader(self.journal)
+        """Open the journal for reading, with the answers of people."""
+        if not self.file.exists():
+            raise UserError(f"There is no journal in {self.path}.", hint="Check the run's name.")
+        return JournalReader(self.file, [self.people / f"{rater}.sqlite" for rater in raters_of(self.people)])
 
     @contextmanager
     def write(self) -> Iterator[JournalWriter]:
         """Open the journal for writing; only one process can."""
-        require_journal(self.path, self.journal, self.finished)
-        with run_journal(self.journal) as journal:
-            self._writers += 1
+        if self._state_folder != self.path:
+            raise UserError(f"{self.path} cannot be written.", hint="Check the permissions of the folder.")
+        with JournalWriter(self.file) as journal:
+            self._writer = journal
             self._forget()
-            self._reload()
             try:
                 yield journal
             finally:
-                self._writers -= 1
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other writers out without opening the journal."""
-        with locked(self.journal / MAIN_FILE):
-            self._reload()
-            yield
-
-    def _reload(self) -> None:
-        """Read the records and the draws again, because another process may have written while this one waited."""
-        self.finished.reload()
-        self.around.reload()
-        self._drop_cells()
+                self._changes += journal.connection.total_changes
+                self._writer = None
 
     def remember(self, name: str, make: Callable[[], _T]) -> _T:
-        """A value worked out from the journal; it is made once, unless this process is writing to the journal."""
-        if self._writers:
-            return make()
-        if name not in self._remembered:
-            self._remembered[name] = make()
-        value: _T = self._remembered[name]
+        """A value worked out from the journal; it is made again if this process has changed the run since."""
+        changes = self._changes + (self._writer.connection.total_changes if self._writer else 0)
+        if name not in self._remembered or self._remembered[name][0] != changes:
+            self._remembered[name] = changes, make()
+        value: _T = self._remembered[name][1]
         return value
+
+    # What the database holds besides calls
+
+    @cached_property
+    def state(self) -> RunState:
+        """The experiments, excluded combinations and finished steps."""
+        if self._writer is not None:
+            return read_state(self._writer.connection)
+        if not self.file.exists():
+            return RunState()
+        with telling_what_broke(self.file), closing(connect(self.file, write=False, is_checked=False)) as connection:
+            return read_state(connection)
+
+    @contextmanager
+    def _changing(self) -> Iterator[sqlite3.Connection]:
+        """The connection of the open journal, in a transaction after which the state is read again."""
+        assert self._writer is not None  # the caller holds the run's lock
+        with self._writer.transaction():
+            yield self._writer.connection
+        for name in ("state", "cells", "earlier_cells"):
+            self.__dict__.pop(name, None)
+
+    @property
+    def excluded(self) -> Mapping[str, frozenset[str]]:
+        """By step, the combinations that its draws skip because one of its students was trained on them."""
+        return self.state.excluded
+
+    def exclude(self, step: str, combinations: frozenset[str]) -> None:
+        """Let the draws of a step skip these combinations from now on."""
+        if combinations != self.excluded.get(step, frozenset()):
+            with self._changing() as connection:
+                write_excluded(connection, step, combinations)
+
+    def finished(self, step: str) -> StepRecord | None:
+        """The record of a step that ended with everything done; None if it has not."""
+        record = self.state.steps.get(step)
+        return None if record is None or record.result is None else record
+
+    def record_step(self, step: str, record: StepRecord) -> None:
+        """Store the record of a step; its seconds are added to those of before."""
+        before = self.state.steps.get(step)
+        seconds = round(record.seconds + (before.seconds if before else 0.0), 3)
+        with self._changing() as connection:
+            write_step(connection, step, replace(record, seconds=seconds), now())
+
+    @property
+    def step_seconds(self) -> dict[str, float]:
+        """The wall seconds of steps that ended.
+
+        Steps that read the whole run are left out: a report cannot show its own time, and must not change when it is
+        written again.
+        """
+        records = {step.name: self.finished(step.name) for step in self.experiment.steps if not step.reads_whole_run}
+        return {name: record.seconds for name, record in records.items() if record is not None and record.seconds}
+
+    @property
+    def invocations(self) -> Invocations:
+        """What ran the run."""
+        return invocations_of(self.state.versions)
+
+    def note_invocation(self, notes: Mapping[str, object], *, machine: str | None = None) -> None:
+        """Note which versions and which machine changed the run, and what else a command says about itself."""
+        last = self.state.versions[-1]
+        plain = dict(json.loads(json.dumps(notes)))
+        known = replace(last, skillmix=__version__, python=platform.python_version(), machine=machine, notes=plain)
+        if known != last:
+            is_new = last.machine is None and not last.notes and last.skillmix is not None  # stored by this invocation
+            version = known if is_new else replace(known, version=last.version + 1, at=now())
+            with self._changing() as connection:
+                write_version(connection, version)
 
     # The experiment
 
     @cached_property
     def document(self) -> dict[str, object]:
-        """The content of experiment.yaml."""
-        document = read_yaml(self.experiment_file)
+        """The present experiment as it was resolved when the run was made or last continued."""
+        document = yaml.safe_load(self.yaml)
         if not isinstance(document, dict):
-            raise UserError(f"{self.experiment_file} is damaged.", hint="Restore it from a copy.")
+            raise UserError(f"{self.file} is damaged: it holds no experiment.", hint="Restore it from a copy.")
         return document
+
+    @property
+    def yaml(self) -> str:
+        """The text of the experiment."""
+        if not self.exists:
+            raise UserError(f"The run {self.path} has no experiment.", hint="Run its experiment file.")
+        return self.state.versions[-1].yaml
 
     @property
     def is_imported(self) -> bool:
@@ -154,15 +232,17 @@ class Run:
         """The experiment; that of an imported run has no steps, students or graders."""
         if self.is_imported:
             return Experiment.model_construct(name=self.name, steps=[])
-        return _experiment_in(self.document, source="experiment.yaml")
+        return _experiment_in(self.document, source=f"The experiment of {self.path}")
 
     @cached_property
     def earlier(self) -> list[Experiment]:
         """Earlier experiments of the run with rows that the present one does not have, the oldest first."""
-        documents = read_yaml(self.earlier_file) if self.earlier_file.exists() else []
-        if not isinstance(documents, list) or not all(isinstance(document, dict) for document in documents):
-            raise UserError(f"{self.earlier_file} is damaged.", hint="Restore it from a copy, or delete it.")
-        return [_experiment_in(document, source="earlier.yaml") for document in documents]
+        texts = dict.fromkeys(one.yaml for one in reversed(self.state.versions))  # each at its latest place
+        former = []
+        for text in reversed(list(texts)[1:]):
+            with suppress(UserError):  # one of an older version may have keys that are gone
+                former.append(_experiment_in(yaml.safe_load(text), source="An earlier experiment"))
+        return [] if self.is_imported else uncovered(former, self.experiment)
 
     @cached_property
     def known_experiment(self) -> Experiment:
@@ -245,21 +325,12 @@ class Run:
     @cached_property
     def cells(self) -> list[PlannedCell]:
         """The planned cells of all steps; none in an imported run."""
-        return cells_of(self.experiment, self.catalog, self.around.by_step) if self.experiment.steps else []
+        return cells_of(self.experiment, self.catalog, self.excluded) if self.experiment.steps else []
 
     @cached_property
     def earlier_cells(self) -> list[PlannedCell]:
         """The planned cells of earlier experiments."""
-        return [cell for e in self.earlier for cell in cells_of(e, self.catalog, self.around.by_step)]
-
-    def draw_around(self, step: str, combinations: frozenset[str]) -> None:
-        """Let the draws of a step skip these combinations from now on."""
-        self.around.store(step, combinations)
-        self._drop_cells()
-
-    def _drop_cells(self) -> None:
-        for name in ("cells", "earlier_cells"):
-            self.__dict__.pop(name, None)
+        return [cell for e in self.earlier for cell in cells_of(e, self.catalog, self.excluded)]
 
     @property
     def turns(self) -> int | None:
@@ -286,75 +357,49 @@ class Run:
 
     def require_same_import(self, document: Mapping[str, object]) -> None:
         """Refuse an import into a run that is there with other settings."""
-        if not self.experiment_file.exists():
+        if not self.exists:
             return
         if not self.is_imported:
             raise UserError(f"The run {self.path} exists and is that of an experiment.", hint="Use another run name.")
         self._require_equal(document, sorted(document.keys() | self.document.keys()), "run name")
 
     def begin_import(self, document: Mapping[str, object]) -> None:
-        """Make the folder of an imported run, or check that it is of this import."""
+        """Store what an imported run is, or check that it is of this import; the caller holds the run's lock."""
         self.require_same_import(document)
-        if not self.experiment_file.exists():
+        if not self.exists:
             self._store(document)
 
     def checked_document(self, experiment: Experiment, catalog: Catalog) -> dict[str, object]:
-        """The content of experiment.yaml for an experiment; an error if the run is there and cannot become it."""
+        """An experiment as the run holds it; an error if the run is there and cannot become it."""
         document: dict[str, object] = experiment.model_dump(mode="json")
         document["catalog_hash"] = catalog.content_hash()
-        document["prompts_hash"] = _prompts_hash(experiment)
-        if self.experiment_file.exists():
+        # Of the prompts for graders and the default of students: a folder can change under the same name.
+        document["prompts_hash"] = load_prompts(experiment.prompts).content_hash()
+        if self.exists:
             self._require_equal(document, _FIXED, "name for the experiment")
         return document
 
     def continue_with(self, experiment: Experiment, catalog: Catalog) -> None:
-        """Make the run's folder, or replace its copy of the experiment; the caller holds the run's lock."""
-        document = self.checked_document(experiment, catalog)
-        if self.experiment_file.exists() and self.document != document:
-            self._keep_earlier(experiment)
-        self._store(document)
+        """Make an experiment the run's own; the caller holds the run's lock."""
+        self._store(self.checked_document(experiment, catalog))
         self.experiment = experiment
-
-    def _keep_earlier(self, experiment: Experiment) -> None:
-        """Store the experiments of the run so far that the next one does not cover."""
-        earlier = self._uncovered(experiment)
-        if earlier:
-            write_whole(self.earlier_file, _as_yaml([e.model_dump(mode="json") for e in earlier]))
-        else:
-            self.earlier_file.unlink(missing_ok=True)
-
-    def _uncovered(self, experiment: Experiment) -> list[Experiment]:
-        """The experiments of the run so far that plan or name something which the next one does not."""
-        try:
-            last = [self.experiment]
-        except UserError:  # a file of an older version may have keys that are gone
-            last = []
-        return uncovered([*self.earlier, *last], experiment)
 
     @contextmanager
     def continued(self, experiment: Experiment, catalog: Catalog, *, has_made: Callable[[], bool]) -> Iterator[None]:
         """Make an experiment the run's own; if it is refused before it has made anything, the former one comes back."""
-        former = self._texts_of_state()
+        former = self.state
         self.continue_with(experiment, catalog)
         try:
             yield
         except UserError:
-            if former[self.experiment_file] is not None and not has_made():
-                self._restore(former)
+            if former.versions and not has_made():
+                with self._changing() as connection:
+                    connection.execute("DELETE FROM experiment WHERE version > ?", (former.versions[-1].version,))
+                    for step in self.excluded.keys() | former.excluded.keys():
+                        write_excluded(connection, step, former.excluded.get(step, ()))
+                self._write_copy(former.versions[-1].yaml)
+                self._forget()
             raise
-
-    def _texts_of_state(self) -> dict[Path, str | None]:
-        files = (self.experiment_file, self.earlier_file, self.around.file)
-        return {file: file.read_text(encoding="utf-8") if file.exists() else None for file in files}
-
-    def _restore(self, texts: Mapping[Path, str | None]) -> None:
-        for file, text in texts.items():
-            if text is None:
-                file.unlink(missing_ok=True)
-            else:
-                write_whole(file, text)
-        self.around.reload()
-        self._forget()
 
     def _require_equal(self, document: Mapping[str, object], keys: "tuple[str, ...] | list[str]", what: str) -> None:
         changed = changed_keys(self.document, document, keys)
@@ -365,13 +410,22 @@ class Run:
             )
 
     def _store(self, document: Mapping[str, object]) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_whole(self.experiment_file, _as_yaml(dict(document)))
+        """Store an experiment as the present one; a copy in YAML is for people."""
+        text = yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True)
+        last = self.state.versions[-1] if self.exists else None
+        if last is None or yaml.safe_load(last.yaml) != dict(document):
+            number = 1 if last is None else last.version + 1
+            one = ExperimentVersion(number, text, now(), __version__, platform.python_version(), None, {})
+            with self._changing() as connection:
+                write_version(connection, one)
+        self._write_copy(text)
         self._forget()
-        self.document = dict(document)
+
+    def _write_copy(self, text: str) -> None:
+        write_whole(self.path / "experiment.yaml", COPY_NOTE + text)
 
     def _forget(self) -> None:
-        """Drop whatever was read from experiment.yaml or depends on it."""
+        """Drop whatever was read from the database."""
         for name in list(vars(self)):
             if isinstance(getattr(type(self), name, None), cached_property):
                 delattr(self, name)
@@ -381,15 +435,6 @@ class Run:
 def _experiment_in(document: Mapping[str, object], *, source: str) -> Experiment:
     settings = {key: value for key, value in document.items() if key not in ("catalog_hash", "prompts_hash")}
     return experiment_of(settings, source=source)
-
-
-def _prompts_hash(experiment: Experiment) -> str:
-    """A hash of the prompts for graders, and the default of students; a folder can change under the same name."""
-    return load_prompts(experiment.prompts).content_hash()
-
-
-def _as_yaml(document: object) -> str:
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
 
 
 def _run_grader(name: str, settings: GraderSettings) -> RunGrader:
@@ -411,22 +456,20 @@ def open_run(name: str) -> Run:
     """An existing run by name or by path."""
     paths = [Path(name)] if _is_path(name) else [Path("runs") / name, Path(name)]
     for path in paths:
-        if (path / "experiment.yaml").exists() or (path / "journal").is_dir():
-            return _with_texts(Run(path), name)
-    known = sorted(p.parent.name for p in Path("runs").glob("*/experiment.yaml"))
+        run = Run(path)
+        if run.file.exists():
+            if "frequency" in run.document:
+                raise UserError(
+                    f"{name} is a run of skillmix frequency and has no scores: it counts skills in a corpus.",
+                    hint=f"Its result is in {path / 'frequencies.json'}; the same command shows it again.",
+                )
+            return run
+    known = sorted(
+        {p.parent.name for pattern in ("experiment.yaml", RUN_FILE) for p in Path("runs").glob(f"*/{pattern}")}
+    )
     listed = f"Runs here: {', '.join(known)}." if known else "There are no runs here yet."
     place = "" if _is_path(name) else f" in {Path('runs').resolve()}"
     raise UserError(f"There is no run {name!r}{place}.", hint=name_hint(name, known, otherwise=listed))
-
-
-def _with_texts(run: Run, name: str) -> Run:
-    """The run, unless it is one of `skillmix frequency`, which has no texts of students."""
-    if run.experiment_file.exists() and "frequency" in run.document:
-        raise UserError(
-            f"{name} is a run of skillmix frequency and has no scores: it counts skills in a corpus.",
-            hint=f"Its result is in {run.path / 'frequencies.json'}; the same command shows it again.",
-        )
-    return run
 
 
 def opened(run: Run | str) -> Run:
@@ -455,3 +498,24 @@ def imported_document(
         "criteria": (prompts.phrases if prompts else Phrases()).as_document(),
         "steps": [{"name": "import", "stage": stage}],
     }
+
+
+def processor_name(facts: Path = Path("/proc/cpuinfo")) -> str:
+    """The name of the processor."""
+    with suppress(OSError):
+        for line in facts.read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def machine_in_words() -> str:
+    """The processor, its cores and the GPUs that this process uses; no name that tells whose machine it is."""
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)  # loading torch for this note would take seconds
+    names: list[str] = []
+    if cuda is not None and cuda.is_initialized():
+        names = [str(cuda.get_device_name(number)) for number in range(cuda.device_count())]
+    gpus = [f"{names.count(name)} × {name}" for name in dict.fromkeys(names)]
+    system = f"{platform.system()} {platform.machine()}"
+    return ", ".join([processor_name(), f"{os.cpu_count() or 1} cores", *gpus, system])

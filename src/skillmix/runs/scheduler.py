@@ -5,11 +5,11 @@ therefore running again.
 """
 
 import asyncio
+import signal
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import count
@@ -20,8 +20,7 @@ from skillmix.errors import UserError
 from skillmix.hashing import digest
 from skillmix.render import plural
 from skillmix.runs.budget import Budget, Task
-from skillmix.runs.journal.journal import JournalThread, JournalWriter
-from skillmix.runs.journal.row_writer import Attempt
+from skillmix.runs.journal import Attempt, JournalWriter
 
 if TYPE_CHECKING:
     from skillmix.runs.batches.batched import Batched
@@ -159,9 +158,6 @@ class Scheduler:
         self._first_refused: dict[str, int] = {}
         self._arrived: list[tuple[Task, Outcome, float]] = []
         """Outcomes that are not in the journal yet, with the seconds that their calls took."""
-        self._writing: JournalThread | None = None
-        self._batch: Future[None] | None = None
-        self._notes_calls = False
         self.source_rests = False
         """Whether the source has no task until a call is over."""
         self._arrival = asyncio.Event()
@@ -193,7 +189,7 @@ class Scheduler:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._end_writing()
+            self._record_left()
         if self._fatal:
             failed, problem = self._fatal
             raise UserError(
@@ -331,7 +327,8 @@ class Scheduler:
             await asyncio.sleep(_GATHERING)
             self._arrival.clear()
             attempts = self._settle_arrived()
-            await self._journal_attempts(attempts)
+            # One transaction for all of them costs hardly more than one for each.
+            self._journal.record_attempts(attempts)
             for attempt in attempts:
                 self._release(attempt, follow)
 
@@ -373,23 +370,8 @@ class Scheduler:
         self.counts.cost_usd += cost or 0.0
         return Attempt(task.request, problem, seconds, cost)
 
-    async def _journal_attempts(self, attempts: list[Attempt]) -> None:
-        """Write attempts durably, in one transaction: all of them together cost hardly more than one."""
-        # With a limit, each call is noted before it is sent, and the notes would wait for the thread's transactions.
-        if len(attempts) <= self._journal.few or self._notes_calls:
-            self._journal.record_attempts(attempts)
-            return
-        if self._writing is None:
-            self._writing = self._journal.in_thread()
-        self._batch = self._writing.record_attempts(attempts)
-        # Cancelling the future would drop a batch that the thread has not begun.
-        await asyncio.shield(asyncio.wrap_future(self._batch))
-
-    def _end_writing(self) -> None:
+    def _record_left(self) -> None:
         """Record outcomes that came before an interruption, and calls left in flight: providers may bill both."""
-        if self._writing is not None:
-            self._writing.close()
-            self._writing = None
         attempts = self._settle_arrived()
         for key in list(self._started):
             seconds = time.monotonic() - self._started.pop(key)
@@ -397,8 +379,6 @@ class Scheduler:
             if task is not None and not self._is_in_batch(task):
                 attempts.append(self._charged(task, CallProblem("passing", "left before its reply"), seconds))
         self._journal.record_attempts(attempts)
-        if self._batch is not None:
-            self._batch.result()  # a run that was cancelled has not seen whether the thread's last batch is stored
 
     def _refuses_everything(self, task: Task, problem: CallProblem) -> bool:
         """Whether all of a model's first calls were refused, and it has never answered one.
@@ -419,7 +399,6 @@ class Scheduler:
                 first.add(task.request.key)
             cost = self._budget.at_risk(task)
             if cost is not None and not self._is_in_batch(task):
-                self._notes_calls = True
                 self._journal.record_sent(task.request, cost)
             yield task.request
 
@@ -459,3 +438,66 @@ class Scheduler:
 _QueueEntry = tuple[int, int, Task | None]
 """Priority, order of arrival and task; None is the end of the queue."""
 _LATER, _FIRST_TURN, _LAST = range(3)
+
+
+_SIGNALS: Final[dict[StopReason, signal.Signals]] = {
+    reason: getattr(signal, name)
+    for reason, name in (
+        (StopReason.INTERRUPTED, "SIGINT"),
+        (StopReason.TERMINATED, "SIGTERM"),
+        (StopReason.HUNG_UP, "SIGHUP"),
+    )
+    if hasattr(signal, name)  # Windows has no SIGHUP
+}
+
+
+def signal_of(stopped: StopReason | None) -> int | None:
+    """The signal that stopped a step; None if another reason did, or none."""
+    return _SIGNALS.get(stopped) if stopped else None
+
+
+@contextmanager
+def stopping_on_interrupt(scheduler: Scheduler) -> Iterator[None]:
+    """Stop a scheduler on the first signal, and leave its calls on the second."""
+    working = asyncio.current_task()
+    is_asked = False
+
+    def stop(reason: StopReason) -> None:
+        nonlocal is_asked
+        if is_asked and working is not None:
+            working.cancel()
+            return
+        is_asked = True
+        scheduler.stop(reason)
+        scheduler.say(
+            f"\nstopping: waiting for {plural(scheduler.awaited, 'call')} in flight; press Ctrl-C again to leave them"
+        )
+
+    with reacting_to_signals(stop):
+        yield
+
+
+@contextmanager
+def reacting_to_signals(react: Callable[[StopReason], None]) -> Iterator[None]:
+    """Call a function of the event loop for each signal, so that no signal breaks into the middle of other work.
+
+    In other threads than the first, such as a notebook's, signals are left as they are.
+    """
+    loop = asyncio.get_running_loop()
+    before = {}
+    for reason, number in _SIGNALS.items():
+        handler = signal.getsignal(number)
+        if number != signal.SIGINT and handler == signal.SIG_IGN:
+            continue  # as under nohup
+        try:
+            loop.add_signal_handler(number, react, reason)
+        except (NotImplementedError, RuntimeError, ValueError):
+            break
+        before[number] = handler
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            if handler is not None:
+                signal.signal(number, handler)

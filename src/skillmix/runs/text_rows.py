@@ -15,7 +15,6 @@ from skillmix.grading.points import Ballot, StudentText, outcome_of, text_score,
 from skillmix.grading.reader import outcome_words, read_grades, words_about
 from skillmix.prompts.rubric import OUTCOMES, TextOutcome, length_limit, rubric_of
 from skillmix.render import name_hint
-from skillmix.runs.lookups import combinations_of
 from skillmix.runs.run import Run, opened
 from skillmix.runs.texts import reasons_for, texts_with_ballots, verdict_on
 
@@ -271,7 +270,7 @@ def denial_words(run: Run, denied: Mapping[TextUnderGrader, Collection[str]]) ->
         return words
     with run.read() as journal:
         wanted = {text.combination for text in denied}
-        combinations = combinations_of(journal, wanted)
+        combinations = journal.combinations_of(wanted)
         journal.limit_calls(wanted)
         for call in journal.calls("grade"):
             key = call.key

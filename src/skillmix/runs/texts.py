@@ -36,9 +36,7 @@ from skillmix.grading.points import (
 from skillmix.grading.reader import Reading, read_grades
 from skillmix.prompts.rubric import rubric_of
 from skillmix.render import shortened
-from skillmix.runs.journal.ahead import ConversationsAhead
-from skillmix.runs.journal.journal import JournalReader
-from skillmix.runs.lookups import combinations_of
+from skillmix.runs.journal import JournalReader
 from skillmix.runs.people import read_human_answer
 from skillmix.runs.run import Run
 from skillmix.runs.verdicts import (
@@ -92,10 +90,10 @@ def written_conversations(
     Conversations that a dataset step of an earlier version began ahead and never counted are left out by default.
     """
     turns = run.turns
-    untried = frozenset() if with_uncounted else ConversationsAhead(run.journal).untried
+    untried = frozenset() if with_uncounted else journal.uncounted()
     source = _by_conversation(journal.calls("generate", student=student))
     while block := list(islice(source, _AT_ONCE)):
-        combinations = combinations_of(journal, {key[1] for key, _ in block}, is_complete=False)
+        combinations = journal.combinations_of({key[1] for key, _ in block}, is_complete=False)
         for key, calls in block:
             if key not in untried:
                 yield WrittenConversation(key, calls, _text_of(key, calls[-1], combinations, turns))

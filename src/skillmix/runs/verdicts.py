@@ -16,6 +16,8 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib.metadata import entry_points
 from itertools import chain, islice
 from multiprocessing import current_process, get_context, parent_process
 from pathlib import Path
@@ -26,13 +28,16 @@ from skillmix.catalog.catalog import Catalog, remember_figures
 from skillmix.catalog.own_code import Trust, remember_trusted, require_trust, trust_here, trusting_as
 from skillmix.checkers.judge import Judge, Verdict
 from skillmix.checkers.passage import Span
-from skillmix.checkers.registry import checker_of
+from skillmix.checkers.registry import ENTRY_POINTS, checker_of
 from skillmix.checkers.sense import prompt_texts
 from skillmix.errors import UserError
 from skillmix.grading.answers import Answer, extract_answer, plain_answer
 from skillmix.grading.points import Ballot, StudentText
 from skillmix.grading.reader import Reading
+from skillmix.hashing import digest
 
+READER_VERSION: Final = 5
+"""To be raised whenever the same replies could be decided otherwise; a test notices changed code."""
 PERSON: Final = "person"
 """The model of a grader that is a person, as the journal stores it."""
 
@@ -67,6 +72,13 @@ class RunGrader:
         (True, False)
         """
         return self.votes is None or number < self.votes
+
+
+@cache
+def code_version() -> str:
+    """The version of the code that reads replies and checks texts, other packages' checkers included."""
+    checkers = sorted((e.name, e.value, e.dist.version if e.dist else "") for e in entry_points(group=ENTRY_POINTS))
+    return digest(READER_VERSION, checkers).hex()
 
 
 class CodeVerdict(Protocol):

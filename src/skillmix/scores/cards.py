@@ -136,15 +136,14 @@ def _items(run: Run, texts: Iterable[Sequence[tuple[Ballot, Points]]], rules: Ru
 def _graded_run(run: Run, items: Sequence[TextUnderGraders]) -> GradedRun:
     names = sorted({grader for item in items for grader in item.points}, key=lambda name: (is_human(name), name))
     # The specs of simulated people who answered, by the name of the grader.
-    models = {human_grader(rater): rater_model(run.journal, rater) for rater in raters_of(run.journal)}
+    models = {human_grader(rater): rater_model(run.people, rater) for rater in raters_of(run.people)}
     simulated = {grader: model for grader, model in models.items() if model not in (None, PERSON)}
     # What the calls to each grader cost; None if the cost of some call is unknown.
     costs: dict[str, float | None] = {}
-    if run.has_journal:
-        with run.read() as journal:
-            for total in (total for total in call_totals(journal) if total.role == "grader"):
-                before, more = costs.get(total.name, 0.0), total.cost_usd
-                costs[total.name] = None if before is None or more is None else before + more
+    with run.read() as journal:
+        for total in (total for total in call_totals(journal) if total.role == "grader"):
+            before, more = costs.get(total.name, 0.0), total.cost_usd
+            costs[total.name] = None if before is None or more is None else before + more
     catalog, prompts = run.document.get("catalog_hash"), run.document.get("prompts_hash")
     graders = {}
     for name in names:

@@ -23,7 +23,6 @@ from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.hashing import short_id
 from skillmix.models.lineage import Lineage, other_partitions
 from skillmix.prompts.prompt_set import load_prompts, shipped_prompt_sets
-from skillmix.runs.lookups import combinations_of
 from skillmix.runs.run import Run, opened
 from skillmix.runs.students import has_settings, made_students, run_datasets, settings_for, student_lineages
 from skillmix.runs.text_rows import IMPORTED, counted_cells
@@ -128,7 +127,7 @@ def _rows_outside(run: Run, table: TextTable, planned: Sequence[PlannedCell]) ->
         cells = [cell for cell in planned if cell.student == student and grader in cell.graders]
         outside = table.outside(student, grader, (c.id for cell in cells for c in cell.combinations))
         with run.read() as journal:
-            known = combinations_of(journal, outside)
+            known = journal.combinations_of(outside)
         for k in sorted({combination.k for combination in known.values()}):
             own = {c: numbers for c, numbers in outside.items() if known[c].k == k}
             if not run.is_imported:

@@ -12,7 +12,6 @@ from skillmix.grading.answers import CUT_IN_THOUGHT
 from skillmix.grading.points import earns_nothing
 from skillmix.render import dollars, one_line, plural
 from skillmix.runs.batches.step_batches import PartInBatch, parts_in_batches
-from skillmix.runs.journal.ahead import ConversationsAhead
 from skillmix.runs.planned_work import PlannedCalls, planned_calls
 from skillmix.runs.progress import Bound
 from skillmix.runs.run import Run, open_run
@@ -95,10 +94,11 @@ class Status:
 def run_status(run: str | Run) -> Status:
     """Count the calls in a run's journal, and those that its experiment still needs."""
     run = open_run(run) if isinstance(run, str) else run
-    needed, untried = _NeededCalls(run), ConversationsAhead(run.journal).untried
+    needed = _NeededCalls(run)
     done = failed = unreadable = cut = 0
     cost, unpriced = 0.0, Counter[str]()
     with run.read() as journal:
+        untried = journal.uncounted()
         for call in chain(journal.calls("generate"), journal.calls("grade")):
             if isinstance(call.key, GradeKey) and is_human(call.key.grader):
                 continue  # a person's answer is no call
@@ -166,7 +166,7 @@ class _NeededCalls:
             for writer in step.student_names if step.planned_texts else ():
                 self._of_writers[writer] += planned_calls(step, experiment, run.catalog).total or 0
                 self._graders[writer] |= set(step.grader_names)
-                if run.finished.record(step.name) is None:
+                if run.finished(step.name) is None:
                     self._unfinished.add(writer)
 
     def take(

@@ -61,8 +61,7 @@ def check_packages(experiment: Experiment, steps: Sequence[Step], run: Run, *, c
     open_steps = [
         step
         for step in steps
-        if run.finished.record(step.name) is None
-        and not (step.trains_model and read_model_file(model_folder(run, step.name)))
+        if run.finished(step.name) is None and not (step.trains_model and read_model_file(model_folder(run, step.name)))
     ]
     needed = [package for step in open_steps for package in _packages_of(step, experiment, calls_here=calls_here)]
     missing = [(package, extra) for package, extra in dict.fromkeys(needed) if find_spec(package) is None]
@@ -101,7 +100,7 @@ def plan_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step],
     yield lambda: check_code_graders(experiment, catalog, steps)
     yield lambda: _check_prompts(experiment, catalog)
     yield lambda: check_students(experiment)
-    yield lambda: cells_of(experiment, catalog, usable_around(experiment, catalog, run.around.by_step))
+    yield lambda: cells_of(experiment, catalog, usable_around(experiment, catalog, run.excluded))
     yield lambda: run.checked_document(experiment, catalog)
     yield from _local_model_checks(experiment, steps, run)
 
@@ -110,7 +109,7 @@ def pinned_experiment(experiment: Experiment, run: Run) -> Experiment:
     """The experiment with a commit behind each id on the Hub: the one that the run has, or the newest for a new id."""
     known: dict[str, str] = {}
     with suppress(UserError):  # a file of an older version may have keys that are gone; it has no ids
-        stored = run.experiment if run.experiment_file.exists() else experiment
+        stored = run.experiment if run.exists else experiment
         used: list[Settings] = [*stored.students.values(), *stored.graders.values()]
         names = [name for one in used for name in hub_ids(one.asked)]
         names += [name for step in stored.steps if isinstance(step, TrainStep) for name in step.data]

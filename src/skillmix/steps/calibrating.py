@@ -20,7 +20,7 @@ from skillmix.models.specs import parse_spec, provider_of
 from skillmix.runs.budget import Budget, Task
 from skillmix.runs.calling import StepContext, serve
 from skillmix.runs.conversations import Conversations
-from skillmix.runs.journal.journal import JournalWriter
+from skillmix.runs.journal import JournalWriter
 from skillmix.runs.past_calls import PastCalls
 from skillmix.runs.progress import RunProgress, Work, watched
 from skillmix.runs.run import Run, imported_document, new_run
@@ -63,7 +63,7 @@ def ask(plan: CalibrationPlan, *, prices: Path | None = None) -> tuple[Run, Call
         except asyncio.CancelledError:
             raise Interrupted(SIGINT) from None
         finally:
-            _note_invocation(plan, run, counts)
+            _note_invocation(plan, run)
         progress.end(_STEP, counts_line(_STEP, counts))
     return run, counts
 
@@ -136,14 +136,12 @@ def _stored_numbers(journal: JournalWriter) -> defaultdict[str, dict[str, int]]:
     return numbers
 
 
-def _note_invocation(plan: CalibrationPlan, run: Run, counts: CallCounts) -> None:
+def _note_invocation(plan: CalibrationPlan, run: Run) -> None:
     facts = {
         "command": _STEP,
-        "called": counts.called,
         "set": plan.known.name,
         "set_hash": plan.known.content_hash(),
         "texts": len(plan.known.texts),
         "grader": plan.settings.model,
-        "catalog_hash": plan.catalog.content_hash(),
     }
     run.note_invocation(facts)

@@ -31,7 +31,7 @@ from skillmix.steps.estimates import (
     student_estimate,
 )
 from skillmix.steps.step_kind import (
-    Dependencies,
+    Inputs,
     RunResult,
     StepInputs,
     StepKind,
@@ -80,17 +80,17 @@ class CallKind(StepKind[StepT]):
         note(step.name, counts_line(step.name, counts))
         return counts.stopped is None
 
-    def dependencies(self, step: StepT, inputs: StepInputs) -> Dependencies | None:
+    def inputs(self, step: StepT, source: StepInputs) -> Inputs | None:
         """The step's settings, its models, what its draws skip, and the settings of steps whose texts it grades."""
-        steps = inputs.experiment.steps
+        steps = source.experiment.steps
         cells = list(step.undrawn_cells(steps))
         students = [cell.student for cell in cells]
-        found = of_settings(step) | of_draws(inputs) | of_calls(students, step.grader_names, inputs)
-        found["what its draws skip"] = _skipped_hash({cell.source for cell in cells}, inputs.run)
-        sources = {source.step for source in step.inputs}
-        found |= {f"the step {s.name}": s.model_dump(mode="json") for s in steps if s.name in sources}
+        found = of_settings(step) | of_draws(source) | of_calls(students, step.grader_names, source)
+        found["what its draws skip"] = _skipped_hash({cell.source for cell in cells}, source.run)
+        graded = {one.step for one in step.inputs}
+        found |= {f"the step {s.name}": s.model_dump(mode="json") for s in steps if s.name in graded}
         if getattr(step, "sets", "all") == "reserved":
-            found["the share of reserved skill sets"] = inputs.experiment.reserved
+            found["the share of reserved skill sets"] = source.experiment.reserved
         return found
 
     def made(self, step: StepT, run: Run, result: RunResult) -> dict[str, Any]:
@@ -113,20 +113,20 @@ class CallKind(StepKind[StepT]):
 
 
 def _combinations_hash(step: Step, run: Run) -> str:
-    cells = step_cells(step, run.experiment, run.catalog, run.around.by_step)
+    cells = step_cells(step, run.experiment, run.catalog, run.excluded)
     members = sorted({(cell.student, cell.label, c.id) for cell in cells for c in cell.combinations})
     return short_id("members", members)
 
 
 def _skipped_hash(steps: Iterable[str], run: Run) -> str:
-    by_step = run.around.by_step
+    by_step = run.excluded
     return short_id("skipped", [[name, sorted(by_step[name])] for name in sorted(steps) if by_step.get(name)])
 
 
 def drawn_cells(step: StepT, context: StepContext) -> Iterator[PlannedCell]:
     """The cells of a step, drawn around what its students were trained on."""
     experiment, catalog = context.experiment, context.catalog
-    return step_cells(step, experiment, catalog, usable_around(experiment, catalog, context.run.around.by_step))
+    return step_cells(step, experiment, catalog, usable_around(experiment, catalog, context.run.excluded))
 
 
 def skipped_combinations(
@@ -135,23 +135,23 @@ def skipped_combinations(
     """The combinations that an evaluation must skip, each with a student that was trained on it."""
     if isinstance(step, EvaluateStep) and step.allow_trained:
         return {}
-    return trained_combinations(step, experiment, catalog, run.around.by_step)
+    return trained_combinations(step, experiment, catalog, run.excluded)
 
 
 def drop_unusable_skips(run: Run) -> None:
     """Drop stored skips that do not apply any more, so that every reader of the run can draw its cells."""
-    stored = run.around.by_step
+    stored = run.excluded
     for step in stored.keys() - usable_around(run.experiment, run.catalog, stored).keys():
-        run.draw_around(step, frozenset())
+        run.exclude(step, frozenset())
 
 
 def draw_around_training(step: EvaluateStep | GenerateStep, context: StepContext) -> None:
     """Let the draws of an evaluation skip what its students were trained on; all of them get the same draw."""
     skipped = skipped_combinations(step, context.experiment, context.catalog, context.run)
-    before = context.run.around.by_step.get(step.name, frozenset())
+    before = context.run.excluded.get(step.name, frozenset())
     if skipped.keys() == before:
         return
-    context.run.draw_around(step.name, frozenset(skipped))
+    context.run.exclude(step.name, frozenset(skipped))
     for student, count in Counter(skipped[c] for c in skipped.keys() - before).items():
         say(f"{step.name}: draws around {plural(count, 'combination')} that {student} was trained on")
 

@@ -34,7 +34,7 @@ from skillmix.steps.estimates import (
     student_estimate,
 )
 from skillmix.steps.step_kind import (
-    Dependencies,
+    Inputs,
     RunResult,
     StepInputs,
     StepKind,
@@ -80,16 +80,16 @@ class DatasetKind(StepKind[DatasetStep]):
         fewest = _estimates(f"{step.name}, at least", step, step.target_of, basis, is_lower_bound=True)
         return fewest + _estimates(f"{step.name}, at most", step, step.max_conversations, basis)
 
-    def dependencies(self, step: DatasetStep, inputs: StepInputs) -> Dependencies | None:
+    def inputs(self, step: DatasetStep, source: StepInputs) -> Inputs | None:
         """The step's settings, its models, the data sets that it joins, and what no data set may contain.
 
         Evaluations of the experiment are not among them: they draw around a data set that exists.
         """
-        leakage = step.leakage or inputs.experiment.leakage
-        found = of_settings(step, without={"leakage"}) | of_draws(inputs)
-        found |= of_calls(step.student_names, step.grader_names, inputs) if step.writer else {}
-        found["its prompts"] = inputs.prompts(step.prompts)
-        found |= {f"the data set {name}": dataset_hash(inputs.run, name) for name in step.of}
+        leakage = step.leakage or source.experiment.leakage
+        found = of_settings(step, without={"leakage"}) | of_draws(source)
+        found |= of_calls(step.student_names, step.grader_names, source) if step.writer else {}
+        found["its prompts"] = source.prompts(step.prompts)
+        found |= {f"the data set {name}": dataset_hash(source.run, name) for name in step.of}
         found |= {f"leakage.{name}": getattr(leakage, name) for name in ("evaluations", "names", "reserved", "shown")}
         return found | of_files("the file", leakage.evaluations)
 
@@ -119,7 +119,7 @@ class DatasetKind(StepKind[DatasetStep]):
             note = context.progress.end if counts.stopped is None else context.progress.leave
             note(step.name, counts_line(step.name, counts))
         if dataset is None:
-            say(f"{step.name}: calls are missing, and no data set was written; run the same command to go on")
+            say(f"{step.name}: calls are missing, and no data set was written; run the same command to continue")
             return False
         result.datasets[step.name] = dataset
         say(f"{step.name}: {plural(dataset.texts, 'conversation')} in {dataset.folder}")
@@ -139,7 +139,7 @@ def dataset_hash(run: Run, step: str) -> str | None:
     files = [folder / "train.jsonl", folder / "validation.jsonl"]
     if not all((folder / name).is_file() for name in ("train.jsonl", "rows.parquet", LINEAGE_FILE)):
         return None
-    return run.finished.hash_of(f"the data set of {step}", files, lambda: content_hash(files))
+    return content_hash(files)
 
 
 def _estimates(

@@ -1,4 +1,4 @@
-"""Steps that read a run whose journal is closed: people answer (annotate), graders get cards (graders), a report.
+"""Steps that read a whole run: people answer (annotate), graders get cards (graders), a report.
 
 A step that people answer waits for nobody; it says what they have not answered yet.
 """
@@ -15,16 +15,17 @@ from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.steps import AnnotateStep, GradersStep, ReportStep
 from skillmix.hashing import short_id
+from skillmix.prompts.prompt_set import load_prompts
 from skillmix.render import plural, wrapped
 from skillmix.runs.calling import StepContext
-from skillmix.runs.finished.reading_state import reading_state
-from skillmix.runs.finished.step_records import file_state, journal_state
 from skillmix.runs.folder_replacement import REPORT, Kind, require_replaceable, write_whole
-from skillmix.runs.people import rater_file, require_same_rater
+from skillmix.runs.people import raters_of, require_same_rater, stored_answers
 from skillmix.runs.progress import Work, say
 from skillmix.runs.run import Run, open_run
-from skillmix.runs.verdicts import PERSON
-from skillmix.steps.step_kind import Dependencies, RunResult, StepInputs, StepKind, StepT, of_settings
+from skillmix.runs.students import lineage_of_student, with_trained
+from skillmix.runs.verdicts import PERSON, code_version
+from skillmix.steps.step_kind import Inputs, RunResult, StepInputs, StepKind, StepT, of_settings
+from skillmix.training.log import TRAINING_LOG
 
 if TYPE_CHECKING:
     from skillmix.validation.task import AnnotationTask, RaterProgress
@@ -36,10 +37,42 @@ _CARDS: Final = Kind(
 )
 
 
-class LastKind(StepKind[StepT]):
-    """A step without calls, after those that make calls."""
+def of_run(run: Run, *, with_people: bool = True) -> Inputs | None:
+    """Everything that scores, cards and reports are read from; None for an import, or if something cannot be read.
 
-    needs_closed_journal = True
+    A row of a call is changed only after an attempt, so that the numbers of rows stand for all of them.
+    """
+    if run.is_imported:
+        return None
+    try:
+        experiment, catalog = with_trained(run.known_experiment, run), run.catalog
+        used = {experiment.prompts, *(s.prompts for s in experiment.students.values() if s.prompts)}
+        lineages = {name: lineage_of_student(experiment, name) for name in experiment.students}
+        with run.read() as journal:
+            calls = journal.extent()
+    except UserError:
+        return None
+    made = {step.name: run.finished(step.name) for step in experiment.steps if not step.reads_whole_run}
+    logs = [run.step(name) / TRAINING_LOG for name in made]
+    people = {rater: len(stored_answers(run.people, rater)) for rater in raters_of(run.people)} if with_people else {}
+    return {
+        "its experiment": short_id(run.document, [e.model_dump(mode="json") for e in run.earlier]),
+        "what its draws skip": short_id({step: sorted(ids) for step, ids in run.excluded.items()}),
+        "its calls": calls,
+        "the answers of people": people,
+        "its data sets and models": short_id({name: record and [record.result] for name, record in made.items()}),
+        "the seconds of its steps": run.step_seconds,
+        "its training logs": short_id([log.read_text(encoding="utf-8") for log in logs if log.is_file()]),
+        "the lineages of its students": {name: one.identity for name, one in lineages.items() if one is not None},
+        "its catalog": catalog.content_hash(),
+        "the words of the topics": short_id({t: list(map(list, words)) for t, words in catalog.vocabulary.items()}),
+        "its prompt sets": {name: load_prompts(name).content_hash() for name in sorted(used)},
+        "the code that reads replies and checks texts": [code_version(), catalog.code.hash if catalog.code else None],
+    }
+
+
+class LastKind(StepKind[StepT]):
+    """A step without calls, after those that make calls; it runs even if one of those stopped before its end."""
 
     def work(self, step: StepT, experiment: Experiment, catalog: Catalog, run: Run) -> Work:
         """One unit, as no part of the step is measured."""
@@ -52,23 +85,22 @@ class AnnotateKind(LastKind[AnnotateStep]):
     def check(self, step: AnnotateStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
         """Refuse a name that means another rater in the run, and a file in place of the step's folder."""
         for rater in step.raters:
-            require_same_rater(run.journal, rater, step.simulated.get(rater, PERSON))
+            require_same_rater(run.people, rater, step.simulated.get(rater, PERSON))
         folder = run.step(step.name)
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder} is a file.", hint="The step writes a folder there. Move the file.")
 
-    def dependencies(self, step: AnnotateStep, inputs: StepInputs) -> Dependencies | None:
+    def inputs(self, step: AnnotateStep, source: StepInputs) -> Inputs | None:
         """The step's settings, and the run without the answers of people."""
-        state = reading_state(inputs.run, with_people=False)
+        state = of_run(source.run, with_people=False)
         return None if state is None else of_settings(step) | {"the texts of the run": state}
 
     def made(self, step: AnnotateStep, run: Run, result: RunResult) -> dict[str, Any]:
-        """The state of the raters' answers."""
-        files = {rater_file(rater) for rater in step.raters}
-        return {"answers": [file for file in journal_state(run.journal) if str(file[0]).removesuffix("-wal") in files]}
+        """The number of answers of each rater."""
+        return {"answers": {rater: len(stored_answers(run.people, rater)) for rater in step.raters}}
 
     def take(self, step: AnnotateStep, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
-        """All texts are answered, if no answer changed."""
+        """All texts are answered, if no answer is gone."""
         is_same = made["answers"] == self.made(step, run, result)["answers"]
         return f"{plural(len(step.raters), 'rater')} answered all texts" if is_same else None
 
@@ -122,19 +154,15 @@ class GradersKind(LastKind[GradersStep]):
         """Refuse to write into a folder that holds anything else."""
         require_replaceable(run.step(step.name), _CARDS)
 
-    def dependencies(self, step: GradersStep, inputs: StepInputs) -> Dependencies | None:
-        """The step's settings, and all files of the run that cards are read from."""
-        state = reading_state(inputs.run)
+    def inputs(self, step: GradersStep, source: StepInputs) -> Inputs | None:
+        """The step's settings, and all of the run that cards are read from."""
+        state = of_run(source.run)
         return None if state is None else of_settings(step) | {"the run": state}
 
-    def made(self, step: GradersStep, run: Run, result: RunResult) -> dict[str, Any]:
-        """The files."""
-        return {"files": short_id("cards", file_state(run.step(step.name).rglob("*")))}
-
     def take(self, step: GradersStep, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
-        """The cards, if no file changed."""
-        is_same = made["files"] == self.made(step, run, result)["files"]
-        return f"the cards in {run.step(step.name)} show this state of the run" if is_same else None
+        """The cards, if they are there."""
+        is_there = all((run.step(step.name) / name).is_file() for name in (_JSON_FILE, _TEXT_FILE))
+        return f"the cards in {run.step(step.name)} show this state of the run" if is_there else None
 
     def run(self, step: GradersStep, context: StepContext, result: RunResult) -> bool:
         """Read the journal and write the cards; without a truth, say what is missing."""
@@ -183,20 +211,16 @@ class ReportKind(LastKind[ReportStep]):
         for name in step.runs:
             open_run(name)
 
-    def dependencies(self, step: ReportStep, inputs: StepInputs) -> Dependencies | None:
-        """The step's settings, and all files of the runs that the report shows."""
-        states = {run.name: reading_state(run) for run in (inputs.run, *map(open_run, step.runs))}
+    def inputs(self, step: ReportStep, source: StepInputs) -> Inputs | None:
+        """The step's settings, and all of the runs that the report shows."""
+        states = {run.name: of_run(run) for run in (source.run, *map(open_run, step.runs))}
         if None in states.values():
             return None
         return of_settings(step) | {f"the run {name}": state for name, state in states.items()}
 
-    def made(self, step: ReportStep, run: Run, result: RunResult) -> dict[str, Any]:
-        """A hash of the names, sizes and times of the report's files."""
-        return {"files": short_id("report", file_state((run.path / "report").rglob("*")))}
-
     def take(self, step: ReportStep, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
-        """The page, if no file of the report changed."""
-        if made["files"] != self.made(step, run, result)["files"]:
+        """The page, if it is there."""
+        if not (run.path / "report" / "index.html").is_file():
             return None
         result.reports.append(run.path / "report" / "index.html")
         return f"the report in {run.path / 'report'} shows this state of the run"

@@ -6,8 +6,8 @@ Each function here is a loop over steps. The checks are in before_run.py, the wo
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -25,15 +25,15 @@ from skillmix.models.local.model import MODELS
 from skillmix.models.ray import Placement, ray_cluster
 from skillmix.models.servers.managed import keeping_servers
 from skillmix.models.specs import parse_spec
+from skillmix.prompts.prompt_set import load_prompts
 from skillmix.render import duration, listed, name_hint
 from skillmix.runs.batches.step_batches import USUAL, BatchWishes, forget_batches, hold_submitted
 from skillmix.runs.budget import Budget
 from skillmix.runs.calling import StepContext
-from skillmix.runs.finished.manifest import invocation_facts
-from skillmix.runs.finished.step_records import FinishedSteps, StepRecord, journal_state
 from skillmix.runs.past_calls import PastCalls
 from skillmix.runs.progress import NO_PROGRESS, RunProgress, Work, say
-from skillmix.runs.run import Run, new_run
+from skillmix.runs.rows import StepRecord
+from skillmix.runs.run import Run, machine_in_words, new_run
 from skillmix.runs.students import with_trained
 from skillmix.steps.before_run import (
     check_chat_templates,
@@ -53,29 +53,22 @@ from skillmix.steps.before_run import (
 from skillmix.steps.calls import drop_unusable_skips
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
 from skillmix.steps.kinds import kind_of
-from skillmix.steps.step_kind import Dependencies, RunResult, StepInputs, Trained
+from skillmix.steps.step_kind import Inputs, RunResult, StepInputs, Trained
 from skillmix.steps.train import train_step
 from skillmix.tracking import track_scores
 from skillmix.training.job import chosen_steps, is_first_rank
 
-Rows = Mapping[str, int]
-"""The number of rows in the journal by student."""
 
-
-def take_finished(step: Step, context: StepContext, result: RunResult, rows: Rows) -> bool:
-    """Take a step from its record, if an earlier run finished it and nothing of it changed since.
+def take_finished(step: Step, context: StepContext, result: RunResult) -> bool:
+    """Take a step from its record, if an earlier run finished it and none of its inputs changed since.
 
     A step that must run again although it was finished says why.
     """
-    inputs = inputs_of(context)
-    record = inputs.run.finished.record(step.name)
-    changes = _changes(step, record, inputs)
-    if record is None or changes is None:
+    source = inputs_of(context)
+    changes = _changes(step, source)
+    if changes is None:
         return False
-    kept = record.made.get("rows", {})  # rows are never removed, unless by hand
-    if not changes and any(rows.get(student, 0) < count for student, count in kept.items()):
-        changes = ["the journal"]
-    line = None if changes else _taken(step, record, inputs.run, result)
+    line = None if changes else _taken(step, source.run, result)
     if line is None:
         say(f"{step.name} runs again: {listed(changes or ['what it made'])} changed")
         return False
@@ -83,16 +76,11 @@ def take_finished(step: Step, context: StepContext, result: RunResult, rows: Row
     return True
 
 
-def take_all_finished(steps: Sequence[Step], inputs: StepInputs, result: RunResult, progress: RunProgress) -> bool:
-    """Take all steps from their records, if all are finished and the journal is as the last run left it."""
-    run = inputs.run
-    if journal_state(run.journal) != run.finished.journal:
-        return False
+def take_all_finished(steps: Sequence[Step], source: StepInputs, result: RunResult, progress: RunProgress) -> bool:
+    """Take all steps from their records, if all are finished and no input changed since."""
     lines = []
     for step in steps:
-        record = run.finished.record(step.name)
-        is_same = record is not None and _changes(step, record, inputs) == []
-        line = _taken(step, record, run, result) if record and is_same else None
+        line = _taken(step, source.run, result) if _changes(step, source) == [] else None
         if line is None:
             return False
         lines.append(line)
@@ -101,16 +89,18 @@ def take_all_finished(steps: Sequence[Step], inputs: StepInputs, result: RunResu
     return True
 
 
-def _changes(step: Step, record: StepRecord | None, inputs: StepInputs) -> list[str] | None:
-    """What the step depends on that changed since it was finished; None if it was not, or if nobody can tell."""
-    depends_on = kind_of(step).dependencies(step, inputs) if record is not None else None
-    return None if record is None or depends_on is None else record.changes(json.loads(json.dumps(depends_on)))
+def _changes(step: Step, source: StepInputs) -> list[str] | None:
+    """The inputs of a step that changed since it was finished; None if it was not, or if nobody can tell."""
+    record = source.run.finished(step.name)
+    inputs = kind_of(step).inputs(step, source) if record is not None else None
+    return None if record is None or inputs is None else record.changes(json.loads(json.dumps(inputs)))
 
 
-def _taken(step: Step, record: StepRecord, run: Run, result: RunResult) -> str | None:
-    """What the step made, in words; None if it is gone, or if the record is not one that this version writes."""
+def _taken(step: Step, run: Run, result: RunResult) -> str | None:
+    """What a finished step made, in words; None if it is gone, or if the record is of a version that noted less."""
+    record = run.finished(step.name)
     try:
-        return kind_of(step).take(step, record.made, run, result)
+        return None if record is None else kind_of(step).take(step, record.result or {}, run, result)
     except (LookupError, TypeError, ValueError, AttributeError):
         return None
 
@@ -120,60 +110,18 @@ def _end_taken(step: Step, line: str, progress: RunProgress, result: RunResult) 
     progress.end(step.name, f"{step.name}: finished in an earlier run; {line}")
 
 
-def dependencies_of(step: Step, context: StepContext) -> Dependencies | None:
-    """What a step depends on now; None for a step that is never taken from its record."""
-    return kind_of(step).dependencies(step, inputs_of(context))
-
-
-def record_step(
-    step: Step, context: StepContext, result: RunResult, depends_on: Dependencies | None, seconds: float
-) -> None:
-    """Record a step that just ended, unless something of it is missing or its dependencies changed while it ran.
-
-    The caller holds the run's lock.
-    """
-    if depends_on is None or not _is_whole(step, result) or dependencies_of(step, context) != depends_on:
-        return
-    rows = context.journal.rows_by_student() if step.makes_calls else {}
-    students = {cell.student for cell in step.undrawn_cells(context.experiment.steps)} | set(step.student_names)
-    made = kind_of(step).made(step, context.run, result)
-    made["rows"] = {student: count for student, count in rows.items() if student in students}
-    earlier = context.run.finished.record(step.name)
-    seconds += earlier.seconds if earlier else 0.0
-    context.run.finished.keep(step.name, StepRecord(depends_on, made, round(seconds, 3)))
-
-
-@contextmanager
-def recorded_last_step(step: Step, context: StepContext, result: RunResult) -> Iterator[None]:
-    """Record a step that runs without the run's lock, unless its run changed meanwhile."""
-    before = dependencies_of(step, context)
-    yield
-    depends_on = dependencies_of(step, context)
-    if depends_on is not None and depends_on == before and _is_whole(step, result):
-        record = StepRecord(depends_on, kind_of(step).made(step, context.run, result))
-        _write_under_lock(context.run, lambda finished: finished.keep(step.name, record))
-
-
-def note_closed_journal(run: Run) -> None:
-    """Note the state in which the journal was closed, so that the next run can tell that nothing changed."""
-    _write_under_lock(run, lambda finished: finished.note_journal(journal_state(run.journal)))
-
-
-def _write_under_lock(run: Run, write: Callable[[FinishedSteps], None]) -> None:
-    """Change the records of a run; if another process has the run's lock by now, nothing is written."""
-    with suppress(UserError), run.locked():
-        write(run.finished)
-
-
-def _is_whole(step: Step, result: RunResult) -> bool:
-    """Whether a step that ended has all its calls, a data set all its texts, and people have answered."""
+def record_step(step: Step, context: StepContext, result: RunResult, inputs: Inputs | None, seconds: float) -> None:
+    """Record a step that just ended, unless something of it is missing or its inputs changed while it ran."""
     counts, dataset = result.counts.get(step.name), result.datasets.get(step.name)
     has_calls = counts is None or not (counts.failed or counts.left_out or counts.stopped)
-    return has_calls and not (dataset and dataset.short) and step.name not in result.waiting
+    is_whole = has_calls and not (dataset and dataset.short) and step.name not in result.waiting
+    if is_whole and inputs is not None and kind_of(step).inputs(step, inputs_of(context)) == inputs:
+        made = kind_of(step).made(step, context.run, result)
+        context.run.record_step(step.name, StepRecord(inputs, made, seconds))
 
 
 def inputs_of(context: StepContext) -> StepInputs:
-    """What dependencies are read from, with the models that train steps have made by now."""
+    """What inputs are read from, with the models that train steps have made by now."""
     return StepInputs(with_trained(context.experiment, context.run), context.catalog, context.run)
 
 
@@ -248,29 +196,30 @@ def run_checked(
     result = RunResult(run, graded_cells=graded_cells(steps, experiment))
     with RunProgress(planned_work(experiment, catalog, steps, run)) as progress:
         place = Placement(experiment.workers.cpus, experiment.workers.gpus)
-        with run.write() as journal, ray_cluster(place, say) if on_ray else nullcontext() as cluster:
+        with run.write() as journal:
             limits = experiment.budget
             if batches.forgets:
                 forget_batches(journal.submissions)
             budget = Budget(price_by_model, spent=journal.spent(), max_calls=limits.max_calls, max_usd=limits.max_usd)
             hold_submitted(budget, journal.submissions, _all_settings(experiment))
-            context = StepContext(
-                experiment, catalog, run, journal, budget, progress, cluster=cluster, batch_wait=batches.wait
-            )
+            context = StepContext(experiment, catalog, run, journal, budget, progress, batch_wait=batches.wait)
             run.checked_document(experiment, catalog)
             check_journal(context, steps)
             try:
-                with run.continued(experiment, catalog, has_made=lambda: result.has_made):
-                    _run_steps(steps, context, result)
+                with (
+                    ray_cluster(place, say) if on_ray else nullcontext() as cluster,
+                    run.continued(experiment, catalog, has_made=lambda: result.has_made),
+                ):
+                    drop_unusable_skips(run)
+                    _run_steps([s for s in steps if not s.reads_whole_run], replace(context, cluster=cluster), result)
             except asyncio.CancelledError:
                 raise Interrupted(result.signal or SIGINT) from None
             finally:
-                if run.path.is_dir():  # the user may have deleted it meanwhile
+                if run.file.exists():  # the user may have deleted it meanwhile
                     _note_invocation(run, catalog, result)
-        note_closed_journal(run)
+            if not result.is_interrupted:
+                _run_steps([step for step in steps if step.reads_whole_run], context, result)
         if not result.is_interrupted:
-            _run_last_steps(steps, context, result)
-            note_closed_journal(run)
             track_scores(run, experiment.track)
     return replace(
         result,
@@ -286,56 +235,45 @@ def planned_work(experiment: Experiment, catalog: Catalog, steps: Sequence[Step]
 
 
 def _taken_at_once(steps: Sequence[Step], experiment: Experiment, catalog: Catalog, run: Run) -> RunResult | None:
-    """The result of a run whose steps are all finished, without a look into its journal; None for any other run."""
-    if not run.experiment_file.exists() or not all(run.finished.record(step.name) for step in steps):
+    """The result of a run whose steps are all finished, without opening its calls; None for any other run."""
+    if not run.exists or not all(run.finished(step.name) for step in steps):
         return None
+    if run.checked_document(experiment, catalog) != run.document:
+        return None
+    run.experiment = experiment
     result = RunResult(run, graded_cells=graded_cells(steps, experiment))
-    with run.locked():
-        if run.checked_document(experiment, catalog) != run.document:
-            return None
-        run.experiment = experiment
-        inputs = StepInputs(with_trained(experiment, run), catalog, run)
-        if not take_all_finished(steps, inputs, result, NO_PROGRESS):
-            return None
-        _note_invocation(run, catalog, result)
-    return result
+    source = StepInputs(with_trained(experiment, run), catalog, run)
+    return result if take_all_finished(steps, source, result, NO_PROGRESS) else None
 
 
 def _note_invocation(run: Run, catalog: Catalog, result: RunResult) -> None:
-    facts = {"command": "run", "called": result.called, "catalog_hash": catalog.content_hash()}
-    facts |= {"checkers_hash": catalog.code.hash} if catalog.code else {}
-    run.note_invocation(facts | invocation_facts(run.experiment))
+    """Note what ran the run, if that was not noted yet or if calls, data sets or models were made."""
+    if run.exists and (
+        result.has_made or result.trained.keys() - result.taken or run.state.versions[-1].machine is None
+    ):
+        experiment = run.experiment
+        used = dict.fromkeys([experiment.prompts, *(s.prompts for s in experiment.students.values() if s.prompts)])
+        notes: dict[str, object] = {"prompts": {name: load_prompts(name).content_hash() for name in used}}
+        notes |= {"checkers_hash": catalog.code.hash} if catalog.code else {}
+        run.note_invocation(notes, machine=machine_in_words())
 
 
 def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -> None:
     """Run steps in order until one makes later steps wait; a step may ask the models of earlier train steps."""
-    drop_unusable_skips(context.run)
-    rows = context.journal.rows_by_student()
     for step in steps:
-        kind = kind_of(step)
-        if kind.needs_closed_journal or take_finished(step, context, result, rows):
+        if take_finished(step, context, result):
             continue
-        now = replace(context, experiment=with_trained(context.experiment, context.run))
+        kind, now = kind_of(step), replace(context, experiment=with_trained(context.experiment, context.run))
         started = time.monotonic()
         kind.prepare(step, now)
-        depends_on = dependencies_of(step, now)
+        inputs = kind.inputs(step, inputs_of(now))
         may_go_on = kind.run(step, now, result)
         seconds = time.monotonic() - started
         if may_go_on:
-            record_step(step, context, result, depends_on, seconds)
+            record_step(step, context, result, inputs, seconds)
         say(f"{step.name}: {duration(seconds)}")
         if not may_go_on:
             break
-
-
-def _run_last_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -> None:
-    """Run the steps that need a closed journal, even if an earlier step stopped."""
-    for step in steps:
-        if kind_of(step).needs_closed_journal and not take_finished(step, context, result, {}):
-            started = time.monotonic()
-            with recorded_last_step(step, context, result):
-                kind_of(step).run(step, context, result)
-            say(f"{step.name}: {duration(time.monotonic() - started)}")
 
 
 def train_steps(path: Path, *, changes: Sequence[str] = (), only: str | None = None) -> list[Trained]:
@@ -351,28 +289,16 @@ def train_steps(path: Path, *, changes: Sequence[str] = (), only: str | None = N
     fetch_from_hub(experiment, catalog, chosen, run)
     check_plan(experiment, catalog, chosen, run)
     trained: list[Trained] = []
-    with (
-        RunProgress(planned_work(experiment, catalog, chosen, run)) as progress,
-        _locked(run, experiment, catalog, chosen),
-        run.continued(experiment, catalog, has_made=lambda: bool(trained)),
-    ):
-        drop_unusable_skips(run)
-        for step in chosen:
-            started = time.monotonic()
-            trained.append(train_step(experiment, step, run, progress))
-            say(f"{step.name}: {duration(time.monotonic() - started)}")
-    return trained
-
-
-@contextmanager
-def _locked(run: Run, experiment: Experiment, catalog: Catalog, steps: Sequence[Step]) -> Iterator[None]:
-    """Keep other writers out, and find contradictions to the journal, if the run has one."""
-    with run.write() if run.has_journal else run.locked() as journal:
+    with RunProgress(planned_work(experiment, catalog, chosen, run)) as progress, run.write() as journal:
         run.checked_document(experiment, catalog)
-        if journal is not None:
-            budget = Budget({})
-            check_journal(StepContext(experiment, catalog, run, journal, budget, NO_PROGRESS), steps)
-        yield
+        check_journal(StepContext(experiment, catalog, run, journal, Budget({})), chosen)
+        with run.continued(experiment, catalog, has_made=lambda: bool(trained)):
+            drop_unusable_skips(run)
+            for step in chosen:
+                started = time.monotonic()
+                trained.append(train_step(experiment, step, run, progress))
+                say(f"{step.name}: {duration(time.monotonic() - started)}")
+    return trained
 
 
 def estimate_experiment(experiment: Experiment, *, prices: Path | None) -> list[CallEstimate]:

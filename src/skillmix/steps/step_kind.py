@@ -20,13 +20,12 @@ from skillmix.prompts.rubric import OUTCOMES
 from skillmix.render import plural
 from skillmix.runs.calling import StepContext
 from skillmix.runs.conversations import Conversations, model_name
-from skillmix.runs.decisions import code_version
 from skillmix.runs.planned_work import planned_calls
 from skillmix.runs.progress import Work
 from skillmix.runs.run import Run
-from skillmix.runs.scheduler import CallCounts, StopReason
-from skillmix.runs.stopping import signal_of
+from skillmix.runs.scheduler import CallCounts, StopReason, signal_of
 from skillmix.runs.students import lineage_of_student
+from skillmix.runs.verdicts import code_version
 from skillmix.scores.cells import CellScore
 from skillmix.scores.outcomes import OutcomeScore
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
@@ -38,14 +37,15 @@ if TYPE_CHECKING:
 
 _SPEED_AND_ACCESS: Final = {"concurrency", "timeout", "key", "insecure", "proxy", "batch"}
 _SHOWN_OTHERWISE: Final = {"model", "prompts", "rounds", "tuned_from", "trained_on", "lineage"}
-"""Settings of models for which a dependency has more than the setting itself."""
+"""Settings of models for which an input has more than the setting itself."""
 
-Dependencies = dict[str, Any]
+Inputs = dict[str, Any]
+"""What decides the result of a step: settings, and hashes of content, by a name in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """Everything that dependencies are read from."""
+    """Everything that the inputs of steps are read from."""
 
     experiment: Experiment
     """With a student for every train step that has made its checkpoint."""
@@ -54,9 +54,10 @@ class StepInputs:
     _models: dict[str, str] = field(default_factory=dict)
 
     def model(self, spec: str) -> str:
-        """The name of a model in requests; the lineage in it is read once."""
+        """What a model is: the identity of one that was trained here, wherever it is, or else its name in requests."""
         if spec not in self._models:
-            self._models[spec] = model_name(spec)
+            name, _, identity = model_name(spec).partition("#")
+            self._models[spec] = identity or name
         return self._models[spec]
 
     def prompts(self, name: str | None) -> list[str]:
@@ -65,13 +66,13 @@ class StepInputs:
         return [chosen, load_prompts(chosen).content_hash()]
 
 
-def of_settings(step: Step, *, without: Iterable[str] = ()) -> Dependencies:
+def of_settings(step: Step, *, without: Iterable[str] = ()) -> Inputs:
     """The settings of a step."""
     settings = step.model_dump(mode="json", exclude={"name", "stage", *without})
     return {f"its {name}": value for name, value in settings.items()}
 
 
-def of_draws(inputs: StepInputs) -> Dependencies:
+def of_draws(inputs: StepInputs) -> Inputs:
     """What decides every draw, and the code that decides about texts."""
     experiment, catalog = inputs.experiment, inputs.catalog
     return {
@@ -86,10 +87,10 @@ def of_draws(inputs: StepInputs) -> Dependencies:
     }
 
 
-def of_calls(students: Iterable[str], graders: Iterable[str], inputs: StepInputs) -> Dependencies:
+def of_calls(students: Iterable[str], graders: Iterable[str], inputs: StepInputs) -> Inputs:
     """Everything that decides the calls of students and graders, apart from the draws, and what their replies earn."""
     experiment = inputs.experiment
-    found: Dependencies = {
+    found: Inputs = {
         "the prompt set": inputs.prompts(None),
         "the rules": experiment.rules,
         "the treatment of missing markers": experiment.answer.missing_marker,
@@ -102,7 +103,7 @@ def of_calls(students: Iterable[str], graders: Iterable[str], inputs: StepInputs
     return found
 
 
-def _of_student(name: str, settings: StudentSettings, inputs: StepInputs) -> Dependencies:
+def _of_student(name: str, settings: StudentSettings, inputs: StepInputs) -> Inputs:
     found = {f"the {key} of the student {name}": value for key, value in _settings(settings).items()}
     found[f"the model of the student {name}"] = inputs.model(settings.asked)
     found[f"the prompts of the student {name}"] = inputs.prompts(settings.prompts)
@@ -112,7 +113,7 @@ def _of_student(name: str, settings: StudentSettings, inputs: StepInputs) -> Dep
     return found
 
 
-def _of_grader(name: str, settings: GraderSettings, inputs: StepInputs) -> Dependencies:
+def _of_grader(name: str, settings: GraderSettings, inputs: StepInputs) -> Inputs:
     found = {f"the {key} of the grader {name}": value for key, value in _settings(settings).items()}
     found[f"the model of the grader {name}"] = inputs.model(settings.asked) if settings.asked else settings.model
     found[f"the prompts of the grader {name}"] = settings.prompts
@@ -124,7 +125,7 @@ def _settings(settings: StudentSettings | GraderSettings) -> Mapping[str, Any]:
     return settings.model_dump(mode="json", exclude=_SPEED_AND_ACCESS | _SHOWN_OTHERWISE)
 
 
-def of_files(name: str, files: Iterable[str]) -> Dependencies:
+def of_files(name: str, files: Iterable[str]) -> Inputs:
     """The content of files that the experiment names."""
     return {f"{name} {file}": _hash_of(own_or_shipped(file)) for file in files}
 
@@ -281,16 +282,10 @@ def _failure_line(reason: str, calls: Sequence[tuple[str, CallProblem]]) -> str:
 class StepKind(ABC, Generic[StepT]):
     """How steps of one kind are checked, estimated and run; a subclass overrides what applies to its kind."""
 
-    needs_closed_journal = False
-    """Whether the step reads the whole run: it then runs after all others, when no process writes to the journal.
-
-    It runs even if an earlier step stopped before its end.
-    """
-
     def check(self, step: StepT, experiment: Experiment, catalog: Catalog, run: Run) -> None:
         """Find faults before the run is changed: missing files, and folders that the step must not replace.
 
-        Every kind that writes files outside the journal needs this check; `ReportKind` has a short one.
+        Every kind that writes files outside `run.sqlite` needs this check; `ReportKind` has a short one.
         """
 
     def check_students(self, step: StepT, experiment: Experiment, catalog: Catalog, run: Run) -> None:
@@ -308,8 +303,11 @@ class StepKind(ABC, Generic[StepT]):
         """What the progress bar shows for the step; None for a step that takes no time."""
         return planned_calls(step, experiment, catalog) if step.makes_calls else None
 
-    def dependencies(self, step: StepT, inputs: StepInputs) -> Dependencies | None:
-        """Everything that decides what the step makes; None for a step that is never taken from its record."""
+    def inputs(self, step: StepT, source: StepInputs) -> Inputs | None:
+        """Everything that decides what the step makes; None for a step that is never taken from its record.
+
+        They hold neither the version of skillmix nor paths or times of files.
+        """
         return None
 
     def made(self, step: StepT, run: Run, result: RunResult) -> dict[str, Any]:
@@ -317,11 +315,11 @@ class StepKind(ABC, Generic[StepT]):
         return {}
 
     def take(self, step: StepT, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
-        """Add the recorded results to `result` and describe them in words; None if they are not there any more."""
+        """Add the recorded results to `result` and describe them in words; None if they are gone."""
         return None
 
     def prepare(self, step: StepT, context: StepContext) -> None:
-        """Store what the step itself decides of its dependencies, such as the combinations that its draws skip."""
+        """Store what the step itself decides of its inputs, such as the combinations that its draws skip."""
 
     @abstractmethod
     def run(self, step: StepT, context: StepContext, result: RunResult) -> bool:

@@ -1,7 +1,7 @@
 """Train steps: each writes a checkpoint into its folder of the run."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
@@ -13,21 +13,24 @@ from skillmix.experiment.costs import training_hours, training_tokens
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.step_base import student_name
 from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep
-from skillmix.files import json_object
 from skillmix.models.checkpoints import Checkpoint
 from skillmix.models.lineage_files import LINEAGE_FILE, read_model_file
 from skillmix.models.local.model import MODELS, free_device_memory
 from skillmix.models.providers import LOCAL_PACKAGES
 from skillmix.models.servers.managed import stop_servers
+from skillmix.render import listed
 from skillmix.runs.calling import StepContext
-from skillmix.runs.folder_replacement import MODEL, require_replaceable, write_whole
+from skillmix.runs.folder_replacement import MODEL, require_replaceable
 from skillmix.runs.progress import NO_PROGRESS, Bound, RunProgress, Work
+from skillmix.runs.rows import StepRecord
 from skillmix.runs.run import Run
 from skillmix.runs.students import model_folder, settings_for
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
-from skillmix.steps.step_kind import Dependencies, RunResult, StepInputs, StepKind, Trained
+from skillmix.steps.step_kind import Inputs, RunResult, StepInputs, StepKind, Trained
 from skillmix.training.data.replay import state_of
 from skillmix.training.job import Job, check_base, check_data, check_replay, is_first_rank, job_of, read_lessons
+
+_REPLAY = "its replay texts"
 
 
 class TrainKind(StepKind[TrainStep]):
@@ -42,13 +45,14 @@ class TrainKind(StepKind[TrainStep]):
             require_replaceable(folder, MODEL)
             _require_packages(step)
             check_replay(step)
-        begun = _json_object_or_empty(run.step(step.name) / "begun.json") if file is None else file.document
-        recipe = begun.get("recipe")
-        stored = recipe if isinstance(recipe, dict) else {}
-        stored = {**stored, **({"seed": begun["seed"]} if "seed" in begun else {})}
-        now = {**step.decisive(), "seed": experiment.seed if step.seed is None else step.seed}
-        if any(stored[key] != value for key, value in now.items() if key in stored):
-            raise _was_other(run.step(step.name))
+            stored = _begun(step, run)
+        else:
+            recipe = file.document.get("recipe")
+            stored = {f"its {name}": value for name, value in recipe.items()} if isinstance(recipe, dict) else {}
+            stored |= {"its seed": file.document["seed"]} if "seed" in file.document else {}
+        now = _of_recipe(step, seed=experiment.seed if step.seed is None else step.seed)
+        if changed := _differences(stored, now):
+            raise _was_other(run.step(step.name), changed)
         check_base(step, experiment, run)
 
     def estimates(self, step: TrainStep, basis: EstimateBasis) -> list[CallEstimate]:
@@ -69,16 +73,12 @@ class TrainKind(StepKind[TrainStep]):
         bound: Bound = "at most" if step.patience is not None else "about"
         return Work(step.name, "training", total, bound, is_over=is_over)
 
-    def dependencies(self, step: TrainStep, inputs: StepInputs) -> Dependencies | None:
+    def inputs(self, step: TrainStep, source: StepInputs) -> Inputs | None:
         """The recipe, the seed, the weights of the base and the conversations of the data."""
         try:
-            job = job_of(inputs.experiment, step, inputs.run)
-            weights = job.base_hash()
+            return _of_job(job_of(source.experiment, step, source.run))
         except UserError:
             return None  # the step itself reports what is missing
-        seed = {"its seed": job.seed, "its base": [job.base, weights]}
-        data = {f"the data {source.name}": source.hash for source in job.sources}
-        return seed | data | {f"its {name}": value for name, value in step.decisive().items()}
 
     def made(self, step: TrainStep, run: Run, result: RunResult) -> dict[str, Any]:
         """The identity of the model."""
@@ -125,17 +125,32 @@ def _rows(name: str, experiment: Experiment) -> int | None:
         return None
 
 
-def _json_object_or_empty(file: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}
+def _of_recipe(step: TrainStep, *, seed: int) -> Inputs:
+    return {"its seed": seed, **{f"its {name}": value for name, value in step.decisive().items()}}
 
 
-def _was_other(folder: Path) -> UserError:
+def _of_job(job: Job) -> Inputs:
+    data = {f"the data {source.name}": source.hash for source in job.sources}
+    return {**_of_recipe(job.step, seed=job.seed), "its base": job.base_hash(), **data}
+
+
+def _begun(step: TrainStep, run: Run) -> Inputs:
+    """What a training that is not finished began with; nothing if there is none, or if its folder was removed."""
+    record = run.state.steps.get(step.name)
+    is_begun = record is not None and record.result is None and run.step(step.name).exists()
+    return dict(record.inputs) if record is not None and is_begun else {}
+
+
+def _differences(stored: Inputs, now: Inputs) -> list[str]:
+    """The names of inputs that both have with other values; JSON has no tuples."""
+    plain = json.loads(json.dumps(now))
+    return [name for name in plain if name in stored and stored[name] != plain[name]]
+
+
+def _was_other(folder: Path, changed: Sequence[str] = ()) -> UserError:
+    names = f": {listed(changed)} changed" if changed else ""
     return UserError(
-        f"{folder} is from other data, another base or another recipe.",
+        f"{folder} is from other data, another base or another recipe{names}.",
         hint="Remove the folder to train anew, or give the step another name.",
     )
 
@@ -158,7 +173,7 @@ def train_step(
     require_replaceable(job.model_folder, MODEL)
     _require_packages(step)
     if is_first_rank():
-        _begin(job, identity)
+        _begin(job, run)
     lessons = read_lessons(job.sources, validation_share=step.validation_share)
     from skillmix.training.job_run import run_training
 
@@ -199,21 +214,17 @@ def _require_packages(step: TrainStep) -> None:
         raise UserError(f"Training needs {', '.join(missing)}.", hint="pip install 'skillmix[train]'")
 
 
-def _begin(job: Job, identity: str) -> None:
+def _begin(job: Job, run: Run) -> None:
     """Record what a training began with, and refuse to resume one that began with something else."""
-    note = job.folder / "begun.json"
-    job.folder.mkdir(parents=True, exist_ok=True)
     sources = [Path(source).expanduser() for source in job.step.replay.sources] if job.step.replay else []
-    beginning = {"identity": identity, "replay": state_of(sources) if sources else []}
-    if note.is_file():
-        hint = f"Remove {job.folder} to train anew."
-        begun = json_object(note.read_bytes(), source=str(note), hint=hint)
-        if begun.get("identity") != identity:
-            raise _was_other(job.folder)
-        if begun.get("replay") != beginning["replay"]:
-            raise UserError(
-                f"{job.folder} was begun with other files to replay.",
-                hint="Restore the former files, or remove the folder to train anew.",
-            )
-        return
-    write_whole(note, json.dumps({**beginning, "base": job.base, "recipe": job.step.recipe()}, indent=1) + "\n")
+    inputs = {**_of_job(job), _REPLAY: state_of(sources) if sources else []}
+    changed = _differences(_begun(job.step, run), inputs)
+    if changed == [_REPLAY]:
+        raise UserError(
+            f"{job.folder} was begun with other files to replay.",
+            hint="Restore the former files, or remove the folder to train anew.",
+        )
+    if changed:
+        raise _was_other(job.folder, changed)
+    job.folder.mkdir(parents=True, exist_ok=True)
+    run.record_step(job.step.name, StepRecord(inputs, None))

@@ -31,8 +31,7 @@ from aiohttp.http import HttpProcessingError
 from skillmix.errors import Interrupted, UserError
 from skillmix.runs.people import HumanAnswer
 from skillmix.runs.run import Run
-from skillmix.runs.scheduler import StopReason
-from skillmix.runs.stopping import reacting_to_signals, signal_of
+from skillmix.runs.scheduler import StopReason, reacting_to_signals, signal_of
 from skillmix.validation.task import AnnotationTask, AnswerStore, fault_of
 
 _FILE: Final = "annotate.json"

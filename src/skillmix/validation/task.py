@@ -212,7 +212,7 @@ class AnnotationTask:
     @contextmanager
     def answering(self, rater: str, *, model: str = PERSON) -> Iterator["AnswerStore"]:
         """Store answers of a person, or of a simulated one by its spec; only one process can for the same name."""
-        with RaterJournal(self.run.journal, rater, model=model) as journal:
+        with RaterJournal(self.run.people, rater, model=model) as journal:
             yield AnswerStore(self, journal)
 
 
@@ -286,7 +286,7 @@ def make_task(run: Run, settings: TaskSettings) -> AnnotationTask:
             f"The run {run.name} has no text that people could read.",
             hint="Run it first, or choose another student or k. Empty answers and refusals are not shown.",
         )
-    answers = {rater: stored_answers(run.journal, rater) for rater in settings.raters}
+    answers = {rater: stored_answers(run.people, rater) for rater in settings.raters}
     answered = {
         rater: [item.id for item in wanted if latest_answer(own, item.text) is not None]
         for rater, own in answers.items()

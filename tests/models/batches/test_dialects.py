@@ -11,7 +11,7 @@ from skillmix.experiment.experiment import experiment_of
 from skillmix.models.batches.clients import LineResult, identifier, open_batches
 from skillmix.models.batches.dialects import DIALECTS, batch_fault, dialect_of
 from skillmix.models.specs import ModelOptions, parse_spec
-from skillmix.runs.journal.submissions import custom_id
+from skillmix.runs.journal import custom_id
 
 
 def file_line(raw: bytes) -> LineResult | None:

@@ -17,8 +17,7 @@ import yaml
 from skillmix.commands import main as command
 from skillmix.models.batches.clients import FileBatches, InlineBatches
 from skillmix.runs.batches import batched, step_batches
-from skillmix.runs.journal.journal import JournalWriter
-from skillmix.runs.journal.submissions import Submissions
+from skillmix.runs.journal import JournalWriter, Submissions
 from tests.runs.batches.experiments import hurry, written
 
 assert batched and step_batches  # imported before the forks

@@ -267,7 +267,7 @@ def test_azure_gets_its_key_in_its_own_header_and_its_file_is_waited_for(
 
         assert {headers["api-key"] for headers in stub.headers} == {"abcdefgh12345678"}
         assert stub.file_looks > len(stub.files)
-    journal = Path("runs/run/journal/calls.sqlite").read_bytes()
+    journal = Path("runs/run/run.sqlite").read_bytes()
     assert b"abcdefgh12345678" not in journal
 
 
@@ -421,8 +421,8 @@ def test_a_user_can_give_up_batches_and_the_calls_are_made_again(
 
         assert "8 calls of a batch will be made again" in capsys.readouterr().err
         assert len(stub.batches) == 5
-        with closing(sqlite3.connect("runs/run/journal/calls.sqlite")) as connection:
-            tries = connection.execute("SELECT count(*) FROM tries WHERE reason = 'given up with its batch'")
+        with closing(sqlite3.connect("runs/run/run.sqlite")) as connection:
+            tries = connection.execute("SELECT count(*) FROM attempt WHERE reason = 'given up with its batch'")
             assert tries.fetchone()[0] == 8
 
 

@@ -11,8 +11,7 @@ from skillmix.commands import main as command
 from skillmix.commands.run import IN_BATCHES
 from skillmix.experiment.costs import Price
 from skillmix.runs.budget import Budget, Task
-from skillmix.runs.journal.journal import JournalReader, JournalWriter
-from skillmix.runs.journal.submissions import StoredBatch
+from skillmix.runs.journal import JournalReader, JournalWriter, StoredBatch
 from skillmix.runs.run import open_run
 from skillmix.scores.status import run_status
 from tests.runs.batches.experiments import written

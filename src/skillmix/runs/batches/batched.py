@@ -24,8 +24,8 @@ from skillmix.models.batches.clients import BatchClient, BatchView, LineResult, 
 from skillmix.models.servers.masking import MASK
 from skillmix.render import plural
 from skillmix.runs.budget import Budget, Task
-from skillmix.runs.journal.row_writer import now
-from skillmix.runs.journal.submissions import StoredBatch, Submissions, custom_id
+from skillmix.runs.journal import StoredBatch, Submissions, custom_id
+from skillmix.runs.rows import now
 
 _CERTAINLY_NOT: Final = ("no connection", "HTTP 429")
 """Passing problems after which a batch does not exist; after any other, it may."""

@@ -17,7 +17,7 @@ from skillmix.models.batches.dialects import DIALECTS, BatchDialect, dialect_of
 from skillmix.models.specs import ModelOptions, parse_spec
 from skillmix.render import plural
 from skillmix.runs.budget import Budget
-from skillmix.runs.journal.submissions import StoredBatch, Submissions
+from skillmix.runs.journal import StoredBatch, Submissions
 from skillmix.runs.progress import say
 
 if TYPE_CHECKING:
@@ -150,8 +150,8 @@ def price_of_calls(settings: Settings, prices: dict[str, Price]) -> Price | None
 
 
 _QUERY = (
-    "SELECT b.tag, b.model, b.dialect, b.state, b.batch, b.seen, b.at, c.stage, c.turn, c.attempt, count(*), "
-    "total(c.cost_usd) FROM calls AS c JOIN batches AS b ON b.tag = c.batch WHERE c.status = 'submitted' "
+    "SELECT b.tag, b.model, b.dialect, b.state, b.provider_id, b.seen, b.at, c.stage, c.turn, c.attempt, count(*), "
+    "total(c.cost_usd) FROM call AS c JOIN batch AS b ON b.tag = c.batch WHERE c.status = 'submitted' "
     "GROUP BY b.tag, c.stage, c.turn, c.attempt ORDER BY b.at, b.tag, c.stage, c.turn, c.attempt"
 )
 

@@ -1,0 +1,615 @@
+"""The journal: every model call is one row of `run.sqlite`, written before its reply is used.
+
+Rows are found by their keys, so that a crash, another order or a longer run misaligns nothing: a resumed run makes the
+calls whose keys are missing.
+
+A batch is noted with its tag and its calls before anything of it is sent. The note of each step follows before the next
+step: the file is noted before the batch is created, the batch before it is looked at. After a crash the tag finds the
+batch at its provider, so that no call of it is paid for twice.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import astuple, dataclass
+from datetime import datetime
+from heapq import merge
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, NamedTuple, Self
+
+from skillmix.calls import Call, CallKey, CallProblem, Message, Origin, Outcome, Reply, Request, human_grader
+from skillmix.catalog.combinations import Combination
+from skillmix.errors import UserError
+from skillmix.hashing import digest
+from skillmix.runs.database import connect, held_lock, telling_what_broke
+from skillmix.runs.rows import (
+    CALL_COLUMNS,
+    WRITTEN_COLUMNS,
+    call_of_row,
+    changed_settings,
+    combination_of_row,
+    json_text,
+    key_of,
+    key_order,
+    now,
+    row_of_call,
+    row_of_submitted,
+    verified_message,
+    where_key,
+)
+
+Stage = Literal["generate", "grade"]
+StudentConversation = tuple[str, str, int]
+"""Student, combination and generation."""
+_KEY_ORDER: Final = {
+    "generate": "student, combination, generation, turn",
+    "grade": "student, combination, generation, text, grader, round, attempt",
+}
+_CALLS: Final = f"SELECT {CALL_COLUMNS} FROM call LEFT JOIN message ON message.hash = call.reply"
+_COLUMNS: Final = CALL_COLUMNS.split(", ")
+_NAMES: Final = WRITTEN_COLUMNS.split(", ")
+_PUT_CALL: Final = (
+    f"INSERT INTO call ({WRITTEN_COLUMNS}) VALUES ({', '.join('?' * len(_NAMES))}) ON CONFLICT DO UPDATE SET "
+    + ", ".join(f"{name} = excluded.{name}" for name in _NAMES[_NAMES.index("model") :])
+    + " WHERE call.status = 'submitted' OR (call.status = 'problem' AND call.problem_kind <> 'final')"
+)
+"""A problem that may pass, or a part of a batch, is replaced by a later outcome; a reply never is."""
+_PUT_MESSAGE: Final = "INSERT INTO message VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+_PUT_ATTEMPT: Final = "INSERT INTO attempt (call, outcome, reason, seconds, cost_usd, at) VALUES (?, ?, ?, ?, ?, ?)"
+_MOST_KNOWN_MESSAGES: Final = 50_000
+_AT_ONCE: Final = 500
+"""Values in a list of a query."""
+_PATIENCE_MS: Final = 1000
+"""How long a writer waits for readers before it leaves rows in the log."""
+
+
+class Attempt(NamedTuple):
+    """One call that was sent, with its outcome."""
+
+    request: Request
+    outcome: Outcome
+    seconds: float
+    cost_usd: float | None = None
+    """The possible cost of an attempt without a reply."""
+    stored: Outcome | None = None
+    """The outcome under the call's key; None if the call has none yet."""
+    wait: float | None = None
+    """Seconds until the call is tried again; None if it is not."""
+
+
+class JournalWriter(AbstractContextManager["JournalWriter"]):
+    """Adds calls to a file. Only one process can; the kernel frees its lock when the process dies."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with telling_what_broke(path):
+            self._lock = held_lock(path)
+        try:
+            self.connection = connect(path, write=True)
+            self._identity = self._file_identity()
+            with self.transaction():  # calls in flight when an earlier process died may have been billed
+                self.connection.execute(
+                    "INSERT INTO attempt (call, outcome, reason, seconds, cost_usd, at) "
+                    "SELECT call, 'passing', 'lost with its process', 0, cost_usd, at FROM sent"
+                )
+                self.connection.execute("DELETE FROM sent")
+        except BaseException:
+            self._lock.release()
+            raise
+        self._sent: set[CallKey] = set()
+        self._known_messages: set[str] = set()
+        """Hashes of messages that are stored for certain: worked examples are part of every request."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file and free the lock."""
+        self.connection.close()
+        self._lock.release()
+
+    def into_one_file(self) -> None:
+        """Move what the file's log holds into the file, so that a copy of the file alone is whole.
+
+        Nothing happens inside a transaction, if another connection reads all the while, or if the disk is full: the
+        rows stay in the log, which is durable too.
+        """
+        if not self.connection.in_transaction:
+            before = self.connection.execute("PRAGMA busy_timeout").fetchone()[0]
+            self.connection.execute(f"PRAGMA busy_timeout = {_PATIENCE_MS}")
+            with suppress(sqlite3.Error):
+                self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            self.connection.execute(f"PRAGMA busy_timeout = {before}")
+
+    def _file_identity(self) -> tuple[int, int] | None:
+        try:
+            file = self.path.stat()
+        except OSError:
+            return None
+        return file.st_dev, file.st_ino
+
+    @contextmanager
+    def transaction(self, *, is_durable: bool = False) -> Iterator[None]:
+        """Record everything inside the block, or nothing; inner transactions become part of the outer one.
+
+        A durable one outlives a power failure as well.
+        """
+        if self.connection.in_transaction:
+            yield
+            return
+        if self._file_identity() != self._identity:
+            raise UserError(
+                f"The journal {self.path} was deleted or replaced while this process was writing to it.",
+                hint="Nothing more was asked. Put the file back from a copy, or run again to begin anew.",
+            )
+        with telling_what_broke(self.path):
+            before = self.connection.execute("PRAGMA synchronous").fetchone()[0] if is_durable else None
+            if is_durable:
+                self.connection.execute("PRAGMA synchronous = FULL")
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self.connection.execute("COMMIT")
+            except BaseException:
+                self._known_messages.clear()
+                if self.connection.in_transaction:  # SQLite has ended it already if the disk is full
+                    self.connection.execute("ROLLBACK")
+                raise
+            finally:
+                if is_durable:
+                    self.connection.execute(f"PRAGMA synchronous = {before}")
+
+    def add_combinations(self, combinations: Iterable[Combination]) -> None:
+        """Store combinations under their ids."""
+        rows = [(one.id, json_text(one.skills), one.topic) for one in combinations]
+        with self.transaction():
+            self.connection.executemany("INSERT INTO combination VALUES (?, ?, ?) ON CONFLICT DO NOTHING", rows)
+
+    def record(self, request: Request, outcome: Outcome, *, origin: Origin = "call") -> bool:
+        """Store one outcome; False if the key already has its final one."""
+        return self.record_all([(request, outcome)], origin=origin) == 1
+
+    def record_all(self, outcomes: Iterable[tuple[Request, Outcome]], *, origin: Origin = "call") -> int:
+        """Store outcomes in one transaction; return how many were new.
+
+        An import with another reply under a stored key is an error: its source has changed.
+        """
+        new = 0
+        with self.transaction():
+            for request, outcome in outcomes:
+                stored = self.find(request)
+                if stored is None:
+                    self._put_calls([(request, outcome)], origin=origin)
+                    new += 1
+                elif origin != "call" and getattr(stored, "text", None) != getattr(outcome, "text", None):
+                    raise UserError(
+                        f"{request.key} is in the journal with another reply.",
+                        hint="Nothing of this import was stored. Use another run name for changed texts.",
+                    )
+        return new
+
+    def record_attempts(self, attempts: Sequence[Attempt]) -> None:
+        """Store attempts, and the outcomes of calls that are over, in one transaction.
+
+        `find` was asked about each call before, so that its request is that of the stored key.
+        """
+        at = now()
+        with self.transaction():
+            rows = []
+            for one in attempts:
+                if isinstance(one.outcome, Reply):
+                    told = "reply", one.outcome.finish or ""
+                else:
+                    told = one.outcome.kind, one.outcome.reason
+                rows.append((str(one.request.key), *told, one.seconds, one.cost_usd, at))
+            self.connection.executemany(_PUT_ATTEMPT, rows)
+            if self._sent:
+                noted = [one.request.key for one in attempts if one.request.key in self._sent]
+                self._sent.difference_update(noted)
+                self.connection.executemany("DELETE FROM sent WHERE call = ?", [(str(key),) for key in noted])
+            self._put_calls([(one.request, one.stored) for one in attempts if one.stored is not None])
+            for one in attempts:
+                if one.stored is None and isinstance(one.outcome, CallProblem) and one.outcome.kind == "passing":
+                    # An attempt in a batch is over and paid for, so the call is in no batch any more.
+                    where, values = where_key(one.request.key)
+                    self.connection.execute(f"DELETE FROM call WHERE {where} AND status = 'submitted'", values)
+
+    def _put_calls(self, calls: Sequence[tuple[Request, Outcome]], *, origin: Origin = "call") -> None:
+        """Write rows of calls with their messages; the caller holds a transaction."""
+        at, known = now(), self._known_messages
+        messages = {m.content_hash: m for request, _ in calls for m in request.messages if m.content_hash not in known}
+        contents = [(address, message.role, message.content) for address, message in messages.items()]
+        rows = [row_of_call(request, outcome, origin=origin, at=at) for request, outcome in calls]
+        place = _NAMES.index("reply")
+        for row, (_, outcome) in zip(rows, calls, strict=True):
+            if isinstance(outcome, Reply):
+                contents.append((str(row[place]), "assistant", outcome.text))
+        self.connection.executemany(_PUT_MESSAGE, contents)
+        self.connection.executemany(_PUT_CALL, rows)
+        if len(known) > _MOST_KNOWN_MESSAGES:
+            known.clear()
+        known.update(messages)
+
+    def put_submitted(self, calls: Iterable[tuple[Request, float | None]], tag: str) -> None:
+        """Note requests with their worst cases as part of a batch, in place of problems and of earlier batches."""
+        with self.transaction():
+            for request, worst in calls:
+                if self.find(request) is not None:
+                    raise ValueError(f"{request.key} has its outcome")
+                where, values = where_key(request.key)
+                self.connection.execute(f"DELETE FROM call WHERE {where}", values)
+                messages = [(m.content_hash, m.role, m.content) for m in request.messages]
+                self.connection.executemany(_PUT_MESSAGE, messages)
+                self.connection.execute(_PUT_CALL, row_of_submitted(request, worst, tag))
+
+    @property
+    def submissions(self) -> "Submissions":
+        """The calls that are part of batches, and these batches."""
+        return Submissions(self)
+
+    def find(self, request: Request) -> Outcome | None:
+        """The stored final outcome of a request; None if the call must be made (again), or is part of a batch.
+
+        `submissions` knows the calls that are part of a batch; they must not be made again. Another request under the
+        key is an error.
+        """
+        where, values = where_key(request.key)
+        with telling_what_broke(self.path):
+            row = self.connection.execute(f"{_CALLS} WHERE {where}", values).fetchone()
+        if row is None:
+            return None
+        if row[_COLUMNS.index("request_hash")] != request.content_hash:
+            start = _COLUMNS.index("model")
+            raise changed_settings(request, row[start : start + 4])
+        outcome = call_of_row(row).outcome
+        return None if isinstance(outcome, CallProblem) and outcome.kind != "final" else outcome
+
+    def conversation(self, student: str, combination: str, generation: int) -> list[Call]:
+        """Every call of one conversation: turns, then votes."""
+        calls = []
+        for stage, order in _KEY_ORDER.items():
+            where = f"stage = '{stage}' AND student = ? AND combination = ? AND generation = ?"
+            query = f"{_CALLS} WHERE {where} ORDER BY {order}"
+            with telling_what_broke(self.path):
+                rows = self.connection.execute(query, (student, combination, generation)).fetchall()
+            calls += [call_of_row(row) for row in rows]
+        return calls
+
+    def calls_by_conversation(self, student: str) -> dict[tuple[str, int], int]:
+        """How many calls of each conversation have a final outcome; a vote that was asked for again counts once.
+
+        Conversations without one are absent.
+        """
+        query = (
+            "SELECT combination, generation, sum(coalesce(attempt, 0) = 0 "
+            "AND (status = 'done' OR coalesce(problem_kind, '') = 'final')) AS calls "
+            "FROM call WHERE student = ? GROUP BY combination, generation HAVING calls"
+        )
+        with telling_what_broke(self.path):
+            rows = self.connection.execute(query, (student,)).fetchall()
+        return {(combination, generation): count for combination, generation, count in rows}
+
+    def spent(self) -> tuple[int, float]:
+        """How many calls were ever sent, and their cost; an attempt without a reply counts with its worst case."""
+        with telling_what_broke(self.path):
+            attempts, lost = self.connection.execute("SELECT count(*), total(cost_usd) FROM attempt").fetchone()
+            # The worst case of a call in a batch is not spent yet; `submissions` has it.
+            query = "SELECT total(cost_usd) FROM call WHERE status != 'submitted'"
+            cost = self.connection.execute(query).fetchone()[0]
+        return attempts, cost + lost
+
+    def record_sent(self, request: Request, cost_usd: float) -> None:
+        """Note a call that is about to be sent, with its worst case, in case this process dies."""
+        self._sent.add(request.key)
+        with telling_what_broke(self.path):
+            self.connection.execute("INSERT OR REPLACE INTO sent VALUES (?, ?, ?)", (str(request.key), cost_usd, now()))
+
+    def count_conversations(self, conversations: Iterable[StudentConversation]) -> None:
+        """Note that a step uses conversations which an earlier version began ahead."""
+        if self.connection.execute("SELECT 1 FROM uncounted LIMIT 1").fetchone():
+            query = "DELETE FROM uncounted WHERE student = ? AND combination = ? AND generation = ?"
+            with self.transaction():
+                self.connection.executemany(query, conversations)
+
+
+class JournalReader(AbstractContextManager["JournalReader"]):
+    """Reads the calls of a run, and the answers of people in their own files as if they were votes."""
+
+    def __init__(self, path: Path, people: Iterable[Path] = ()) -> None:
+        self._files: list[tuple[Path, sqlite3.Connection]] = []
+        self._is_limited = False
+        try:
+            for file in (path, *people):
+                self._files.append((file, connect(file, write=False)))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files."""
+        for _, connection in self._files:
+            connection.close()
+
+    def rows(self, query: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
+        """The rows of a query to the file of the run."""
+        return self._rows_of(*self._files[0], query, values)
+
+    def _rows_of(
+        self, path: Path, connection: sqlite3.Connection, query: str, values: Sequence[object]
+    ) -> Iterator[tuple[Any, ...]]:
+        with telling_what_broke(path):
+            # Not `yield from`: a reader that stops early would close a cursor that is closed already.
+            for row in connection.execute(query, values):  # noqa: UP028
+                yield row
+
+    def calls(self, stage: Stage, *, student: str | None = None) -> Iterator[Call]:
+        """The calls of a stage in key order; with `student`, only calls about this student are read."""
+        # A literal stage and the key's own order let SQLite walk that stage's index instead of sorting replies.
+        query = (
+            f"{_CALLS} WHERE stage = '{stage}' {'AND student = ?' if student is not None else ''} "
+            f"{'AND combination IN (SELECT id FROM temp.chosen)' if self._is_limited else ''} "
+        )
+        values = [] if student is None else [student]
+        order = f"ORDER BY {_KEY_ORDER[stage]}"
+        sources = [map(call_of_row, self.rows(query + order, values))]
+        if stage == "grade":
+            for path, connection in self._files[1:]:  # a file holds the answers of the person that it is named after
+                grader = human_grader(path.stem)
+                rows = self._rows_of(path, connection, f"{query} AND grader = ? {order}", [*values, grader])
+                sources.append(map(call_of_row, rows))
+        yield from merge(*sources, key=lambda call: key_order(call.key)) if len(sources) > 1 else sources[0]
+
+    def limit_calls(self, combinations: Iterable[str]) -> None:
+        """Let `calls` give only the calls of these combinations from now on."""
+        rows = [(combination,) for combination in combinations]
+        for path, connection in self._files:
+            with telling_what_broke(path):
+                connection.execute("CREATE TEMP TABLE IF NOT EXISTS chosen (id TEXT PRIMARY KEY) WITHOUT ROWID")
+                connection.execute("DELETE FROM temp.chosen")
+                connection.executemany("INSERT OR IGNORE INTO temp.chosen VALUES (?)", rows)
+        self._is_limited = True
+
+    def combinations(self) -> dict[str, Combination]:
+        """All combinations by id."""
+        rows = self.rows("SELECT id, skills, topic FROM combination ORDER BY rowid")
+        return {row[0]: combination_of_row(row) for row in rows}
+
+    def combinations_of(self, ids: Iterable[str], *, is_complete: bool = True) -> dict[str, Combination]:
+        """The combinations with these ids.
+
+        An id that the journal does not have is an error, unless the caller does not need all of them.
+        """
+        wanted = sorted(set(ids))
+        found = {row[0]: combination_of_row(row) for row in self._with("combination", "id", "skills, topic", wanted)}
+        if is_complete and len(found) < len(wanted):
+            raise UserError(
+                f"The journal does not say what {len(wanted) - len(found)} of its combinations are.",
+                hint="It is damaged. Restore it from a copy.",
+            )
+        return found
+
+    def messages(self) -> dict[str, Message]:
+        """Every message by its hash."""
+        rows = (self._rows_of(*file, "SELECT hash, role, content FROM message", ()) for file in self._files)
+        return {row[0]: verified_message(*row) for own in rows for row in own}
+
+    def messages_with(self, addresses: Iterable[str]) -> dict[str, Message]:
+        """The messages stored under these hashes, each checked against its hash."""
+        wanted = sorted(set(addresses))
+        found = {row[0]: verified_message(*row) for row in self._with("message", "hash", "role, content", wanted)}
+        if len(found) < len(wanted):
+            raise UserError(
+                f"The journal is damaged: {len(wanted) - len(found)} messages are not in it.",
+                hint="Nothing was changed. Restore it from a copy.",
+            )
+        return found
+
+    def _with(self, table: str, key: str, columns: str, wanted: list[str]) -> Iterator[tuple[Any, ...]]:
+        """Rows whose key is one of many values, from all files; a query takes only some values at a time."""
+        for file in self._files:
+            found: set[str] = set()
+            for start in range(0, len(wanted), _AT_ONCE):
+                part = wanted[start : start + _AT_ONCE]
+                marks = ", ".join("?" * len(part))
+                for row in self._rows_of(*file, f"SELECT {key}, {columns} FROM {table} WHERE {key} IN ({marks})", part):
+                    found.add(row[0])
+                    yield row
+            wanted = [value for value in wanted if value not in found]
+
+    def message(self, address: str) -> Message:
+        """One message by its hash."""
+        return self.messages_with([address])[address]
+
+    def uncounted(self) -> frozenset[StudentConversation]:
+        """Conversations that belong to no data set: an earlier version began them ahead, and no step used them."""
+        return frozenset(self.rows("SELECT student, combination, generation FROM uncounted"))
+
+    def conversations(self) -> int:
+        """The number of conversations that have begun; the index alone is read."""
+        return int(next(self.rows("SELECT count(*) FROM call WHERE stage = 'generate' AND turn = 1"))[0])
+
+    def students(self) -> set[str]:
+        """The students that wrote something."""
+        return {row[0] for row in self.rows("SELECT DISTINCT student FROM call WHERE stage = 'generate'")}
+
+    def graders(self) -> list[str]:
+        """The graders that graded something, sorted."""
+        query = "SELECT DISTINCT grader FROM call WHERE stage = 'grade'"
+        return sorted({row[0] for file in self._files for row in self._rows_of(*file, query, ())})
+
+    def extent(self) -> tuple[int, int]:
+        """The approximate numbers of calls and of attempts, without counting them."""
+        query = "SELECT coalesce((SELECT max(id) FROM call), 0), coalesce((SELECT max(id) FROM attempt), 0)"
+        return next(self.rows(query))
+
+    def attempts(self) -> list[tuple[str, str, str]]:
+        """Key, outcome and reason of every call sent."""
+        return list(self.rows("SELECT call, outcome, reason FROM attempt ORDER BY id"))
+
+    def cost_without_reply(self) -> float:
+        """The possible cost of attempts without a reply."""
+        return float(next(self.rows("SELECT total(cost_usd) FROM attempt"))[0])
+
+
+LedgerState = Literal["written", "creating", "created", "read"]
+"""How far a batch is.
+
+- written: its calls are noted, and nothing was created; its file may be uploaded.
+- creating: the call that creates it may have been sent.
+- created: the provider's id is known.
+- read: its results were read; calls that failed there may be part of it until they are asked again.
+"""
+
+
+def custom_id(tag: str, request_key: str, request_hash: str) -> str:
+    """The id of a call in a batch, after the tag of the batch: letters, digits and a hyphen, at most 64 of them.
+
+    >>> len(custom_id("skx0123456789abcdef0", "generate/s/c/0/1", "ab"))
+    61
+    """
+    return f"{tag}-{digest('custom id', request_key, request_hash, size=20).hex()}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """A batch as the journal knows it."""
+
+    tag: str
+    model: str
+    dialect: str
+    address: str
+    requests: int
+    state: LedgerState
+    file: str | None
+    batch: str | None
+    seen: str | None
+    at: str
+    changed: str
+
+    @property
+    def since(self) -> float:
+        """When it was noted, in seconds since 1970."""
+        return datetime.fromisoformat(self.at).timestamp()
+
+
+class SubmittedCall(NamedTuple):
+    """A call that is part of a batch."""
+
+    key: CallKey
+    tag: str
+    worst: float | None
+    """The most that it can cost, in US dollars; None if its price is not known."""
+    request_hash: str
+
+    @property
+    def custom_id(self) -> str:
+        """The call's id in its batch."""
+        return custom_id(self.tag, str(self.key), self.request_hash)
+
+
+_BATCH_COLUMNS: Final = "tag, model, dialect, address, requests, state, file, provider_id, seen, at, changed"
+_SUBMITTED_COLUMNS: Final = (
+    "student, combination, generation, turn, text, grader, round, attempt, batch, cost_usd, request_hash"
+)
+
+
+class Submissions:
+    """Notes batches and their calls; only the process that holds the run's lock does."""
+
+    def __init__(self, journal: JournalWriter) -> None:
+        self._journal = journal
+        self._connection = journal.connection
+
+    def submit(self, batch: StoredBatch, calls: Sequence[tuple[Request, float | None]]) -> None:
+        """Note a batch that is about to be sent, and the worst case of each of its calls, in one transaction."""
+        with self._journal.transaction(is_durable=True):  # what it notes is about to cost money
+            self._connection.execute(
+                f"INSERT INTO batch ({_BATCH_COLUMNS}) VALUES ({', '.join('?' * 11)})", astuple(batch)
+            )
+            self._journal.put_submitted(calls, batch.tag)
+
+    def note_creating(self, tag: str, file: str | None) -> None:
+        """Note the uploaded file, just before the batch is created."""
+        self._set(tag, state="creating", file=file)
+
+    def note_created(self, tag: str, batch: str) -> None:
+        """Note the provider's id of a batch."""
+        self._set(tag, state="created", provider_id=batch)
+
+    def note_seen(self, tag: str, word: str) -> None:
+        """Note the provider's present word for the state of a batch."""
+        self._set(tag, seen=word)
+
+    def note_read(self, tag: str) -> None:
+        """Note that the results of a batch were read."""
+        self._set(tag, state="read")
+
+    def _set(self, tag: str, **values: str | None) -> None:
+        changes = ", ".join(f"{name} = ?" for name in values)
+        with self._journal.transaction(is_durable=True):
+            query = f"UPDATE batch SET {changes}, changed = ? WHERE tag = ?"
+            self._connection.execute(query, (*values.values(), now(), tag))
+
+    def forget(self, tag: str) -> None:
+        """Forget a batch of which the provider made no call; its calls are missing again."""
+        with self._journal.transaction():
+            self._connection.execute("DELETE FROM call WHERE status = 'submitted' AND batch = ?", (tag,))
+            self._connection.execute("DELETE FROM batch WHERE tag = ?", (tag,))
+
+    def give_up(self, tags: Iterable[str], reason: str) -> int:
+        """Forget batches that may have been paid for: each call counts as an attempt with its worst case."""
+        given_up = 0
+        with self._journal.transaction():
+            for tag in tags:
+                rows = [(str(call.key), reason, call.worst, now()) for call in self.calls(tag)]
+                given_up += len(rows)
+                self._connection.executemany(
+                    "INSERT INTO attempt (call, outcome, reason, seconds, cost_usd, at) "
+                    "VALUES (?, 'passing', ?, 0, ?, ?)",
+                    rows,
+                )
+                self.forget(tag)
+            self._connection.execute("DELETE FROM batch WHERE state != 'read'")
+        return given_up
+
+    def lost(self, model: str) -> int:
+        """The batches of a model that may exist and were given up, since results were last read."""
+        query = (
+            "SELECT count(*) FROM batch WHERE model = ? AND state != 'read' "
+            "AND tag NOT IN (SELECT batch FROM call WHERE status = 'submitted') "
+            "AND at > (SELECT coalesce(max(at), '') FROM batch WHERE model = ? AND state = 'read')"
+        )
+        with telling_what_broke(self._journal.path):
+            return int(self._connection.execute(query, (model, model)).fetchone()[0])
+
+    def batches(self) -> list[StoredBatch]:
+        """The batches that have calls without an outcome, the oldest first."""
+        query = (
+            f"SELECT {_BATCH_COLUMNS} FROM batch WHERE tag IN (SELECT batch FROM call WHERE status = 'submitted') "
+            "ORDER BY at, tag"
+        )
+        with telling_what_broke(self._journal.path):
+            return [StoredBatch(*row) for row in self._connection.execute(query)]
+
+    def calls(self, tag: str | None = None) -> list[SubmittedCall]:
+        """The calls of a batch in the order of its lines, or of all batches."""
+        where, values = ("", ()) if tag is None else ("AND batch = ?", (tag,))
+        with telling_what_broke(self._journal.path):
+            rows = self._connection.execute(
+                f"SELECT {_SUBMITTED_COLUMNS} FROM call WHERE status = 'submitted' {where} ORDER BY id", values
+            ).fetchall()
+        return [SubmittedCall(key_of(key), tag, worst, own) for *key, tag, worst, own in rows]

@@ -1,0 +1,409 @@
+"""Rows of a run: calls, and what else its database holds; encoded, and decoded again. A damaged row is an error.
+
+A request whose key is stored with other settings is an error that names what changed.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
+from sys import intern
+from typing import Any, Final
+
+from skillmix.calls import (
+    Call,
+    CallKey,
+    CallProblem,
+    Decoding,
+    GenerateKey,
+    GradeKey,
+    Message,
+    Origin,
+    Outcome,
+    Reply,
+    Request,
+    Role,
+    content_address,
+    extra_json,
+)
+from skillmix.catalog.combinations import Combination, combination_id
+from skillmix.errors import UserError
+from skillmix.render import shortened
+
+# `json.dumps` with options makes a new encoder for each call, which takes longer than encoding.
+json_text: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+WRITTEN_COLUMNS: Final = (
+    "stage, student, combination, generation, turn, text, grader, round, attempt, model, messages, decoding, seed, "
+    "request_hash, status, reply, finish, input_tokens, output_tokens, cost_usd, problem_kind, problem, detail, "
+    "not_sent, origin, batch, at"
+)
+"""The columns of a call in the order of `row_of_call`."""
+
+
+def now() -> str:
+    """The time in UTC, as a journal stores it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def row_of_call(request: Request, outcome: Outcome, *, origin: Origin = "call", at: str) -> tuple[object, ...]:
+    """The columns of a call that is over; a reply is given by its hash."""
+    done: tuple[object, ...]
+    if isinstance(outcome, Reply):
+        reply = content_address("assistant", outcome.text)  # a reply's text is clean, as that of a message is
+        counts = (outcome.finish, outcome.input_tokens, outcome.output_tokens, outcome.cost_usd)
+        done = ("done", reply, *counts, None, None, None, json_text(outcome.not_sent) if outcome.not_sent else "[]")
+    else:
+        problem = (outcome.kind, outcome.reason, outcome.detail)
+        done = ("problem", None, None, None, None, None, *problem, "[]")
+    return (*_key_values(request.key), *_settings_of(request), *done, origin, None, at)
+
+
+def row_of_submitted(request: Request, worst: float | None, tag: str) -> tuple[object, ...]:
+    """The columns of a call that is part of a batch, with its worst case as its cost."""
+    done = ("submitted", None, None, None, None, worst, None, None, None, "[]")
+    return (*_key_values(request.key), *_settings_of(request), *done, "call", tag, now())
+
+
+def _settings_of(request: Request) -> tuple[object, ...]:
+    addresses = [message.content_hash for message in request.messages]
+    # Nothing in hexadecimal hashes needs an escape.
+    messages = '["' + '","'.join(addresses) + '"]' if addresses else "[]"
+    return request.model, messages, _decoding_json(request.decoding), request.seed, request.content_hash
+
+
+@lru_cache(maxsize=256)
+def _decoding_json(decoding: Decoding) -> str:
+    return json_text(decoding.settings())
+
+
+def _key_values(key: CallKey) -> tuple[object, ...]:
+    if isinstance(key, GenerateKey):
+        return "generate", key.student, key.combination, key.generation, key.turn, None, None, None, None
+    votes = (None, key.text, key.grader, key.round, key.attempt)
+    return ("grade", key.student, key.combination, key.generation, *votes)
+
+
+# A literal stage lets SQLite use the partial index of that stage.
+_WHERE_GENERATE: Final = "stage = 'generate' AND student = ? AND combination = ? AND generation = ? AND turn = ?"
+_WHERE_GRADE: Final = (
+    "stage = 'grade' AND student = ? AND combination = ? AND generation = ? AND text = ? AND grader = ? "
+    "AND round = ? AND attempt = ?"
+)
+
+
+def where_key(key: CallKey) -> tuple[str, tuple[object, ...]]:
+    """The condition that finds a key, and its values."""
+    _, student, combination, generation, turn, *votes = _key_values(key)
+    if isinstance(key, GenerateKey):
+        return _WHERE_GENERATE, (student, combination, generation, turn)
+    return _WHERE_GRADE, (student, combination, generation, *votes)
+
+
+def key_order(key: CallKey) -> tuple[Any, ...]:
+    """The sort key of a call among the calls of its stage."""
+    return where_key(key)[1]
+
+
+CALL_COLUMNS: Final = (
+    "student, combination, generation, turn, text, grader, round, attempt, model, messages, decoding, seed, "
+    "request_hash, origin, at, status, reply, finish, problem_kind, problem, detail, input_tokens, output_tokens, "
+    "cost_usd, not_sent, role, content"
+)
+"""The columns that `call_of_row` expects, of calls joined with messages by the reply's hash."""
+
+
+def combination_of_row(row: Sequence[Any]) -> Combination:
+    """Decode a combination; its id must be the hash of its skills and topic."""
+    try:
+        # A name that repeats is in memory once.
+        combination = Combination(row[0], tuple([intern(skill) for skill in json.loads(row[1])]), intern(row[2]))
+        is_whole = combination_id(combination.skills, combination.topic) == combination.id
+    except (ValueError, TypeError, RecursionError, UserError):
+        is_whole = False
+    if not is_whole:
+        raise _damaged(f"what combination {row[0]} stands for")
+    return combination
+
+
+def _damaged(what: str) -> UserError:
+    what = " ".join(what.split())[:_LONGEST_NAME]  # a damaged journal can hold any name
+    return UserError(f"The journal is damaged: {what} cannot be read.", hint="Restore it from a copy.")
+
+
+_LONGEST_NAME: Final = 200
+
+
+def json_of_row(stored: str, what: str) -> object:
+    """Decode a stored JSON value."""
+    try:
+        value: object = json.loads(stored)
+    except (ValueError, TypeError, RecursionError):
+        raise _damaged(what) from None
+    return value
+
+
+def call_of_row(row: Sequence[Any]) -> Call:
+    """Decode a stored call."""
+    *key, model, messages, decoding, seed, request_hash, origin, at = row[:15]
+    try:
+        return Call(
+            key=key_of(key),
+            outcome=_outcome_of(row[15:]),
+            model=model,
+            messages=_addresses_of(messages),
+            decoding=_decoding_of(decoding),
+            seed=seed,
+            request_hash=request_hash,
+            origin=origin,
+            at=at,
+        )
+    except (ValueError, TypeError, RecursionError):
+        raise _damaged(f"a call of {row[0]}") from None
+
+
+def key_of(columns: Sequence[Any]) -> CallKey:
+    """Decode the columns that identify a call."""
+    student, combination, generation, turn, text, grader, round_number, attempt = columns
+    if turn is not None:
+        return GenerateKey(student, combination, generation, turn)
+    return GradeKey(student, combination, generation, text, grader, round_number, attempt)
+
+
+@lru_cache(maxsize=256)
+def _addresses_of(stored: str) -> tuple[str, ...]:
+    """Decode message hashes; consecutive rounds of a grader have the same ones."""
+    return tuple(json.loads(stored))
+
+
+@lru_cache(maxsize=256)
+def _decoding_of(stored: str) -> Decoding:
+    settings = json.loads(stored)
+    return Decoding(**{**settings, "extra": extra_json(settings.get("extra", {}))})
+
+
+def _outcome_of(columns: Sequence[Any]) -> Outcome | None:
+    status, reply, finish, kind, problem, detail, tokens_in, tokens_out, cost, not_sent, role, content = columns
+    if status == "submitted":
+        return None
+    if status == "problem":
+        return CallProblem(kind, problem, detail or "")
+    return Reply(
+        text=verified_content(reply, role, content),
+        finish=finish,
+        input_tokens=tokens_in,
+        output_tokens=tokens_out,
+        cost_usd=cost,
+        not_sent=tuple(json.loads(not_sent)) if not_sent != "[]" else (),
+    )
+
+
+def verified_message(address: str, role: str | None, content: str | None) -> Message:
+    """A message; its content must have the hash under which it is stored."""
+    message = Message(_role(role), content or "")
+    if content is None or message.content_hash != address:
+        raise _damaged(f"the message with the hash {address}")
+    return message
+
+
+def verified_content(address: str, role: str | None, content: str | None) -> str:
+    """The content of such a message, without a `Message` object for each of millions."""
+    if content is not None and content_address(_role(role), content) == address:
+        return content
+    return verified_message(address, role, content).content
+
+
+def _role(role: str | None) -> Role:
+    return role if role in ("system", "user") else "assistant"  # type: ignore[return-value]
+
+
+_NOT_SET: Final = "not set"
+_LONGEST_SHOWN: Final = 80
+"""Characters; an error does not show a longer value of experiment.yaml."""
+_CONTENTS: Final = {"catalog_hash": ("catalog", "content of the catalogue"), "prompts_hash": ("prompts", "prompts")}
+"""Hashes of experiment.yaml: the key that names what is hashed, and what to call a changed content."""
+
+
+def changed_settings(request: Request, stored: Sequence[Any]) -> UserError:
+    """The error for a request whose key the journal holds with another model, messages, decoding or seed.
+
+    A setting has its old and its new value, unless the value is long or may be secret.
+    """
+    key, now = request.key, request.settings()
+    model, messages, decoding, seed = stored
+    before = {
+        "model": model,
+        "messages": json_of_row(messages, f"the messages of {key}"),
+        "decoding": json_of_row(decoding, f"the decoding of {key}"),
+        "seed": seed,
+    }
+    changed = [_change(name, before[name], now[name]) for name in ("model", "seed") if before[name] != now[name]]
+    if now["messages"] != before["messages"]:
+        hashes = [message.content_hash for message in request.messages]
+        prompts = hashes[1:] if request.messages[0].role == "system" else hashes
+        former = before["messages"] if isinstance(before["messages"], list) else []
+        changed.append("system text" if prompts in (former, former[1:]) else "prompt")
+    if now["decoding"] != before["decoding"]:
+        settings, earlier = request.decoding.settings(), before["decoding"]
+        if isinstance(earlier, dict):
+            names = [name for name in {**settings, **earlier} if settings.get(name) != earlier.get(name)]
+            changed += [
+                "extra" if name == "extra" else _change(name, earlier.get(name), settings.get(name)) for name in names
+            ]
+        else:
+            changed.append("decoding")
+    role, name = ("student", key.student) if isinstance(key, GenerateKey) else ("grader", key.grader)
+    what = " and another ".join(changed or ["request"])
+    return UserError(
+        f"The run has calls of the {role} {name!r} with another {what}, such as {key}.",
+        hint=ways_on(role),
+    )
+
+
+def _change(name: str, before: object, now: object) -> str:
+    old, new = (_NOT_SET if value is None else shortened(str(value)) for value in (before, now))
+    return f"{name} ({old} → {new})"
+
+
+def changed_keys(before: Mapping[str, object], now: Mapping[str, object], keys: Iterable[str]) -> list[str]:
+    """The keys of an experiment that changed, each with its old and its new value if both are short.
+
+    >>> changed_keys({"seed": 0, "catalog_hash": "1a"}, {"seed": 2, "catalog_hash": "2b"}, ["seed", "catalog_hash"])
+    ['seed (0 → 2)', 'content of the catalogue']
+    """
+    changed = [key for key in keys if before.get(key) != now.get(key)]
+    found = []
+    for key in changed:
+        named_by, what = _CONTENTS.get(key, (None, key))
+        if named_by is not None:
+            found += [what] if named_by not in changed else []
+            continue
+        old, new = (_NOT_SET if value is None else str(value) for value in (before.get(key), now.get(key)))
+        found.append(f"{key} ({old} → {new})" if max(len(old), len(new)) <= _LONGEST_SHOWN else key)
+    return found
+
+
+def ways_on(role: str) -> str:
+    """How a user can continue after a setting of a student or a grader changed in the middle of a run."""
+    return (
+        f"To continue this run, set it back, or add a {role} of another name with the new settings. For a run of its "
+        "own, choose another name of the run: `name` of the experiment, or --run where a command has it. To start "
+        "over, delete the folder of the run first: its replies are lost."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentVersion:
+    """An experiment of a run, and what ran it; older runs may not know the rest."""
+
+    version: int
+    yaml: str
+    at: str | None
+    skillmix: str | None
+    python: str | None
+    machine: str | None
+    notes: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A step that ended with everything done, or a training that has begun."""
+
+    inputs: Mapping[str, Any]
+    """Everything that decides what the step makes: a name in words, and a setting or a hash of content."""
+    result: Mapping[str, Any] | None
+    """What the step made; None for a training that is not finished."""
+    seconds: float = 0.0
+    """Wall seconds, added up over all times that the step ended."""
+
+    def changes(self, inputs: Mapping[str, Any]) -> list[str]:
+        """The names of inputs that differ now; those that came or went count only if no other differs."""
+        both = self.inputs.keys() & inputs.keys()
+        changed = [name for name in inputs if name in both and self.inputs[name] != inputs[name]]
+        return changed or sorted(self.inputs.keys() ^ inputs.keys())
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """The state of a run besides its calls."""
+
+    versions: tuple[ExperimentVersion, ...] = ()
+    """The experiments of the run, the present one last."""
+    excluded: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """By step, the combinations that its draws skip because one of its students was trained on them."""
+    steps: Mapping[str, StepRecord] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Invocations:
+    """The facts of all invocations that changed a run; each list holds every different value once, the oldest first."""
+
+    began: str | None = None
+    """When the first invocation was noted, in UTC."""
+    versions: tuple[str, ...] = ()
+    """Versions of skillmix and of Python."""
+    machines: tuple[str, ...] = ()
+    prompts: Mapping[str, str] | None = None
+    """The content hash of each prompt set; None if it was not recorded."""
+
+
+def read_state(connection: sqlite3.Connection) -> RunState:
+    """The state in an open file."""
+    excluded: dict[str, set[str]] = {}
+    for step, combination in connection.execute("SELECT step, combination FROM excluded"):
+        excluded.setdefault(step, set()).add(combination)
+    steps = connection.execute("SELECT name, inputs, result, seconds FROM step ORDER BY rowid").fetchall()
+    query = "SELECT version, yaml, at, skillmix, python, machine, notes FROM experiment ORDER BY version"
+    return RunState(
+        versions=tuple(
+            ExperimentVersion(number, text, at, skillmix, python, machine, _object(notes, "an experiment"))
+            for number, text, at, skillmix, python, machine, notes in connection.execute(query)
+        ),
+        excluded={step: frozenset(ids) for step, ids in excluded.items()},
+        steps={
+            name: StepRecord(_object(inputs, name), None if result is None else _object(result, name), seconds)
+            for name, inputs, result, seconds in steps
+        },
+    )
+
+
+def _object(text: str, name: str) -> dict[str, Any]:
+    value = json_of_row(text, f"what is noted about {name}")
+    return value if isinstance(value, dict) else {}
+
+
+def write_step(connection: sqlite3.Connection, name: str, record: StepRecord, at: str) -> None:
+    """Store the record of a step in place of an earlier one."""
+    texts = [
+        None if part is None else json.dumps(part, ensure_ascii=False) for part in (dict(record.inputs), record.result)
+    ]
+    connection.execute("INSERT OR REPLACE INTO step VALUES (?, ?, ?, ?, ?)", (name, *texts, record.seconds, at))
+
+
+def write_excluded(connection: sqlite3.Connection, step: str, combinations: Iterable[str]) -> None:
+    """Store the combinations that the draws of a step skip."""
+    connection.execute("DELETE FROM excluded WHERE step = ?", (step,))
+    rows = [(step, combination) for combination in sorted(combinations)]
+    connection.executemany("INSERT INTO excluded VALUES (?, ?)", rows)
+
+
+def write_version(connection: sqlite3.Connection, one: ExperimentVersion) -> None:
+    """Store a version of the experiment in place of an earlier one with its number."""
+    values = (one.yaml, one.at, one.skillmix, one.python, one.machine, json.dumps(one.notes, ensure_ascii=False))
+    connection.execute("INSERT OR REPLACE INTO experiment VALUES (?, ?, ?, ?, ?, ?, ?)", (one.version, *values))
+
+
+def invocations_of(versions: Iterable[ExperimentVersion]) -> Invocations:
+    """The facts about what ran a run."""
+    versions = list(versions)
+    prompts: dict[str, str] = {}
+    for one in versions:
+        prompts |= one.notes.get("prompts", {})
+    programs = (f"skillmix {one.skillmix}, Python {one.python}" for one in versions if one.skillmix and one.python)
+    return Invocations(
+        began=next((one.at for one in versions if one.at), None),
+        versions=tuple(dict.fromkeys(programs)),
+        machines=tuple(dict.fromkeys(one.machine for one in versions if one.machine)),
+        prompts=prompts or None,
+    )
