@@ -71,6 +71,15 @@ def test_a_measure_without_any_text_is_unknown_and_not_zero() -> None:
     assert card.by_kind[0].sensitivity.value == 0.75
 
 
+def test_a_sample_without_a_label_where_the_grader_denies_still_shows_how_the_two_agree() -> None:
+    nonsense = (True, True, False, True)
+    card = grader_card(texts((24, YES, YES), (1, YES, nonsense), (10, nonsense, None)), "judge", "labels")
+
+    sense = next(row for row in card.by_kind if row.criterion == "sense")
+    assert (sense.units, sense.agreement.value, sense.sensitivity.value) == (25, 24 / 25, 1.0)
+    assert None not in sense.agreement
+
+
 def test_labels_for_some_criteria_say_nothing_about_the_others() -> None:
     card = grader_card(texts((12, YES, (True, None, None, None))), "judge", "labels")
 
