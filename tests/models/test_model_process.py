@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -138,11 +137,8 @@ def test_the_process_ends_with_the_block(checkpoint: Path) -> None:
     assert keeper.process() is None
 
 
-def test_ctrl_c_is_left_to_the_command(keeper: Keeper, checkpoint: Path) -> None:
-    process = process_of(keeper)
-    process._process.send_signal(signal.SIGINT)
-    assert len(asyncio.run(answers(f"local:{checkpoint}", requests(2)))) == 2
-    assert not process.is_lost
+def test_ctrl_c_is_left_to_the_command(keeper: Keeper) -> None:
+    assert os.getsid(process_of(keeper)._process.pid) != os.getsid(0), "a terminal sends signals to its own session"
 
 
 _COMMAND = """

@@ -11,14 +11,13 @@ begin with a word, through a connection that closes when one of them ends:
 
 import os
 import pickle
-import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
@@ -100,11 +99,12 @@ class ModelProcess:
     def __init__(self) -> None:
         here, there = socket.socketpair()
         paths = [str(Path(path).absolute()) for path in sys.path]
-        with there, _without_interrupts():
+        with there:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "skillmix.models.local.child", str(there.fileno())],
                 pass_fds=[there.fileno()],
                 stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for the command, which ends the process
                 env={
                     **os.environ,
                     "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
@@ -196,16 +196,3 @@ class ModelProcess:
                     hint="The same command continues. Signal 9 often means that the memory of the machine was full.",
                 )
             )
-
-
-@contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Let a child start that ignores Ctrl-C from its first moment."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import signal
 import sys
 import threading
 from itertools import groupby
@@ -19,7 +18,6 @@ from skillmix.models.specs import ModelOptions
 
 def main() -> None:
     """Serve local models until the command that started this process closes the connection."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command, which ends this process
     connection = Connection(int(sys.argv[1]))
     works: dict[int, ThreadWork] = {}
     numbers: dict[int, int] = {}  # of open requests, by the identity of the request
