@@ -88,19 +88,11 @@ def extra_faults(extra: Mapping[str, object]) -> Iterator[str]:
             yield f"{name} cannot be set: {_REFUSED[name]}"
         elif name == SEED and extra[name] not in (None, "off") and extra[name] is not False:  # YAML's `off` is false
             yield "seed can only be off: each call has a seed of its own, which off leaves out"
-    yield from _secret_faults(extra)
-    yield from _length_faults(extra)
-
-
-def _secret_faults(extra: Mapping[str, object]) -> Iterator[str]:
     names, texts = _names_and_texts(extra)
     for name in sorted(name for name in set(names) if _SECRET_NAME.search(name)):
         yield f"{name} is a name for a secret, and extra is stored in the journal; use key: for a model's key"
     if any(_SECRET_VALUE.search(text) for text in texts):
         yield _LOOKS_LIKE_A_KEY
-
-
-def _length_faults(extra: Mapping[str, object]) -> Iterator[str]:
     try:
         length = len(extra_json(extra) or "")
     except ValueError:
@@ -127,15 +119,18 @@ def template_option_faults(extra: Mapping[str, object]) -> Iterator[str]:
 
 def _names_and_texts(value: object) -> tuple[list[str], list[str]]:
     """All names and all texts inside a JSON value."""
-    if isinstance(value, str):
-        return [], [value]
-    inner = list(value.values()) if isinstance(value, Mapping) else value if isinstance(value, list) else []
-    names = [str(name) for name in value] if isinstance(value, Mapping) else []
+    names: list[str] = []
     texts: list[str] = []
-    for part in inner:
-        more_names, more_texts = _names_and_texts(part)
-        names += more_names
-        texts += more_texts
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, Mapping):
+            names += map(str, part)
+            waiting += part.values()
+        elif isinstance(part, list):
+            waiting += part
     return names, texts
 
 

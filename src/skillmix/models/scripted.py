@@ -146,7 +146,11 @@ class ScriptedModel:
         met = shown_criteria(task.combination, task.text)
         if len(task.criteria) == len(task.combination.skills):  # a question about skills alone
             met = met[: len(task.criteria)]
-        points = [self._errs(m, i, chance) for i, m in enumerate(met)]
+        points = []
+        for index, is_met in enumerate(met):  # the grader errs at the known rates
+            is_noisy = chance.falls(f"noise {index}", self._rates.noise)
+            is_wrong = chance.falls(f"wrong {index}", self._rates.miss if is_met else self._rates.invent)
+            points.append(is_met != (is_noisy != is_wrong))
         rows = list(zip(task.criteria, points, strict=True))
         if chance.falls("unreadable", self._rates.unreadable):
             rows = rows[1:]
@@ -156,12 +160,6 @@ class ScriptedModel:
         return (
             f"Here's the grading table:\n\n| Criteria | Points Earned |\n|---|---|\n{table}\n\nExplanation: scripted."
         )
-
-    def _errs(self, met: bool, index: int, chance: "Chance") -> bool:
-        """A criterion as the grader decides it, with errors at the known rates."""
-        is_noisy = chance.falls(f"noise {index}", self._rates.noise)
-        is_wrong = chance.falls(f"wrong {index}", self._rates.miss if met else self._rates.invent)
-        return met != (is_noisy != is_wrong)
 
 
 _NONSENSE: Final = "zzz"
@@ -211,22 +209,12 @@ class Chance:
 def _script(spec: ModelSpec) -> tuple[Kind, Rates]:
     kind, _, query = spec.name.partition("?")
     if kind not in KINDS:
-        raise UserError(
-            f"There is no scripted {kind!r}.",
-            hint=name_hint(
-                kind,
-                KINDS,
-                otherwise="Write scripted:student or scripted:grader, with rates behind a ?, such as ?skill=0.8.",
-            ),
-        )
-    return KINDS[kind], _rates(query)
-
-
-def _rates(query: str) -> Rates:
-    checked = Rates(**_numbers(query, Rates, "a scripted model"))
-    if checked.complies is not None and checked.complies + checked.evades > 1:
+        usual = "Write scripted:student or scripted:grader, with rates behind a ?, such as ?skill=0.8."
+        raise UserError(f"There is no scripted {kind!r}.", hint=name_hint(kind, KINDS, otherwise=usual))
+    rates = Rates(**_numbers(query, Rates, "a scripted model"))
+    if rates.complies is not None and rates.complies + rates.evades > 1:
         raise UserError("complies and evades add up to more than 1.", hint="The rest of the texts are refusals.")
-    return checked
+    return KINDS[kind], rates
 
 
 def _numbers(query: str, kind: type[Any], what: str) -> dict[str, float]:

@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Final, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import Annotated, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -90,7 +90,7 @@ Tokens = tuple[int | None, int | None]
 
 @dataclass(frozen=True, slots=True)
 class ServerAnswer:
-    """A reply that fits its schema; keys in its text are hidden."""
+    """A reply that fits its schema."""
 
     text: str
     finish: str | None
@@ -120,7 +120,8 @@ def chat_answer(raw: bytes, *, max_tokens: int | None = None) -> ServerAnswer | 
     thought = choice.message.reasoning_content or choice.message.reasoning
     if not content and thought and isinstance(thought, str):
         content = OPENING + thought
-    return _checked_answer(_RawAnswer(content, choice.finish_reason, tokens, document.model), max_tokens)
+    answer = ServerAnswer(content or "", choice.finish_reason, tokens, document.model)
+    return _checked_answer(answer, max_tokens, has_text=content is not None)
 
 
 def anthropic_answer(raw: bytes, *, max_tokens: int | None = None) -> ServerAnswer | CallProblem:
@@ -136,7 +137,8 @@ def anthropic_answer(raw: bytes, *, max_tokens: int | None = None) -> ServerAnsw
     text = _joined(document.content) if document.content else None
     thought = "".join(part.thinking or "" for part in document.content)
     text = text or (OPENING + thought if thought else text)
-    return _checked_answer(_RawAnswer(text, document.stop_reason, tokens, document.model), max_tokens)
+    answer = ServerAnswer(text or "", document.stop_reason, tokens, document.model)
+    return _checked_answer(answer, max_tokens, has_text=text is not None)
 
 
 class NamesInReplies:
@@ -179,16 +181,15 @@ def listed_models(raw: bytes) -> list[ListedModel]:
     document = _checked(raw, _LIST.validate_python)
     if isinstance(document, CallProblem):
         return []
-    return [ListedModel(m.id, _last_part(m.root), _count(m.max_model_len)) for m in document.data]
-
-
-def _last_part(path: object) -> str | None:
-    """Machines may keep the same weights in different folders, so only the last part of a path tells them apart."""
-    return (path.rstrip("/").rsplit("/", 1)[-1] or None) if isinstance(path, str) else None
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and is_count(value) else None
+    found = []
+    for model in document.data:
+        # Machines may keep the same weights in different folders, so only the last part of a path tells them apart.
+        weights = (model.root.rstrip("/").rsplit("/", 1)[-1] or None) if isinstance(model.root, str) else None
+        context = model.max_model_len
+        found.append(
+            ListedModel(model.id, weights, context if isinstance(context, int) and is_count(context) else None)
+        )
+    return found
 
 
 def error_message(raw: bytes) -> str:
@@ -201,28 +202,20 @@ def error_message(raw: bytes) -> str:
     return _error_text(error) or text
 
 
-class _RawAnswer(NamedTuple):
-    """The parts of a reply that both endpoints have."""
-
-    text: str | None
-    finish: str | None
-    tokens: Tokens
-    model: object
-
-
-def _checked_answer(answer: _RawAnswer, max_tokens: int | None) -> ServerAnswer | CallProblem:
+def _checked_answer(answer: ServerAnswer, max_tokens: int | None, *, has_text: bool) -> ServerAnswer | CallProblem:
+    """The answer with its keys hidden, or the problem that its reason to stop or its length is."""
     reason = (answer.finish or "").lower()
     if reason in _FILTERED:
         return CallProblem("final", "content filter", tokens=answer.tokens)
     if reason in _ABORTED:
         return CallProblem("passing", "broken off by the server", MASK.line(f"finish reason {reason}"))
-    if answer.text is None and answer.finish is None:
+    if not has_text and answer.finish is None:
         return CallProblem("passing", "no content", "the reply has neither a text nor a finish reason")
-    text = answer.text or ""
+    text = answer.text
     if max_tokens is not None and len(text) > _CHARACTERS_PER_TOKEN * max_tokens + _EXTRA_CHARACTERS:
         return CallProblem("passing", "reply too long", f"{len(text)} characters for at most {max_tokens} tokens")
     finish = None if answer.finish is None else MASK.line(answer.finish, longest=_MAX_FINISH)
-    return ServerAnswer(MASK.reply(text), finish, answer.tokens, answer.model)
+    return replace(answer, text=MASK.reply(text), finish=finish)
 
 
 def _joined(parts: list[_TextPart]) -> str:

@@ -29,6 +29,7 @@ from skillmix.runs.rows import now
 
 _CERTAINLY_NOT: Final = ("no connection", "HTTP 429")
 """Passing problems after which a batch does not exist; after any other, it may."""
+_MOST_FILE_LOOKS: Final = 60
 _MOST_LOST: Final = 2
 """Batches in a row that may be lost, before the step stops."""
 _ABOUT_ROOM: Final = re.compile(r"token.?limit|enqueued|too many|quota.{0,40}batch|batch.{0,40}limit", re.IGNORECASE)
@@ -296,9 +297,13 @@ class Batched:
         if isinstance(file, CallProblem):
             self._refuse(OpenBatch(stored, []), requests, file)
             return
-        if file is not None and not await self._is_ready(file):
-            self._refuse(OpenBatch(stored, []), requests, CallProblem("passing", "the file is not ready"))
-            return
+        for look in range(_MOST_FILE_LOOKS + 1):  # until the provider has read the file
+            if file is None or await self._client.is_ready(file):
+                break
+            if self._is_leaving or look == _MOST_FILE_LOOKS:
+                self._refuse(OpenBatch(stored, []), requests, CallProblem("passing", "the file is not ready"))
+                return
+            await asyncio.sleep(PACE.first_look)
         self._journal.note_creating(tag, file)
         ids = {custom_id(tag, str(r.key), r.content_hash): r for r in requests}
         batch = OpenBatch(replace(stored, state="creating", file=file), list(ids), waiting=ids)
@@ -320,16 +325,6 @@ class Batched:
                 "it is looked for before anything is sent again"
             )
         batch.plan_look()
-
-    async def _is_ready(self, file: str) -> bool:
-        """Wait until the provider has read the file; False if it does not say so."""
-        for _ in range(60):
-            if await self._client.is_ready(file):
-                return True
-            if self._is_leaving:
-                break
-            await asyncio.sleep(PACE.first_look)
-        return False
 
     def _adopt(self, batch: OpenBatch, view: BatchView) -> None:
         """Note the id of a batch that is created, or found again."""
