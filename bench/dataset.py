@@ -20,7 +20,6 @@ from itertools import chain, islice
 from pathlib import Path
 
 import yaml
-from skillmix.runs.journal.schema import connect
 
 from skillmix.calls import Decoding, GenerateKey, GradeKey, Message, Request, seed_for, text_id
 from skillmix.catalog.catalog import Catalog
@@ -29,6 +28,8 @@ from skillmix.catalog.files import load_catalog
 from skillmix.grading.answers import extract_answer
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.prompts.rubric import rubric_of
+from skillmix.runs.database import connect
+from skillmix.runs.rows import ExperimentVersion, now, write_version
 from skillmix.runs.run import Run
 
 EXPERIMENT = {
@@ -62,11 +63,9 @@ def make_run(folder: Path, conversations: int, votes: int, catalog_name: str) ->
     catalog = load_catalog(catalog_name)
     document["catalog"] = catalog_name
     document["catalog_hash"] = catalog.content_hash()
-    run.experiment_file.write_text(yaml.safe_dump(document), encoding="utf-8")
     started = time.monotonic()
-    run.journal.mkdir(exist_ok=True)
-    # Not through the journal's writer, which checks every row for what is there already: there is nothing yet.
-    journal = connect(run.journal / "calls.sqlite", write=True)
+    journal = connect(run.file, write=True)
+    write_version(journal, ExperimentVersion(1, yaml.safe_dump(document), now(), None, None, None, {}))
     journal.execute("PRAGMA synchronous = OFF")
     rows = Rows()
     for number, (combination, calls) in enumerate(_conversations(conversations, votes, catalog), start=1):

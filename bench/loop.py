@@ -186,7 +186,7 @@ class GpuMeter:
 
 def calls_of(run: Path, began: float) -> Iterator[tuple[str, str]]:
     """Rows on each writer: calls, calls a second, and when the first text of the command came."""
-    with closing(sqlite3.connect(f"file:{run / 'journal' / 'calls.sqlite'}?mode=ro", uri=True)) as journal:
+    with closing(sqlite3.connect(f"file:{run / 'run.sqlite'}?mode=ro", uri=True)) as journal:
         rows = journal.execute("SELECT student, count(*), min(at), max(at) FROM call GROUP BY student").fetchall()
     rows.sort(key=lambda row: str(row[2]))
     for number, (student, calls, first, last) in enumerate(rows):

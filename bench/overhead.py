@@ -33,7 +33,7 @@ from skillmix.datasets.window import DatasetWriting
 from skillmix.experiment.experiment import load_experiment
 from skillmix.models import specs
 from skillmix.runs.folder_replacement import MODEL, replacing
-from skillmix.runs.journal import JournalThread
+from skillmix.runs.journal import JournalWriter
 from skillmix.training.job import Job, write_lineage
 from writing import RATE, SECONDS, PacedModel
 
@@ -197,7 +197,7 @@ def main() -> None:
 
     skillmix.training.job_run.run_training = copy_base  # type: ignore[assignment]
     timed(DatasetWriting, "_read", "decisions")
-    timed(JournalThread, "_write", "journal")
+    timed(JournalWriter, "record_attempts", "journal")
     rows: list[str] = []
     watch_steps(rows)
     if options.profile:

@@ -28,7 +28,6 @@ from pathlib import Path
 from threading import Thread
 
 import yaml
-from skillmix.runs.journal.schema import connect
 
 from dataset import Rows, Said, make_run, words
 from skillmix.calls import Decoding, GenerateKey, GradeKey, Message, text_id
@@ -40,6 +39,7 @@ from skillmix.experiment.plan import cells_of
 from skillmix.grading.answers import extract_answer
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.prompts.rubric import rubric_of
+from skillmix.runs.database import connect
 from skillmix.runs.run import Run
 
 STUDENTS, KS, GENERATIONS = ("small", "large"), (2, 3, 4), 3
@@ -81,10 +81,10 @@ def make_evaluation(folder: Path, conversations: int) -> None:
     """Write the journal of an evaluation in bulk."""
     experiment, catalog = evaluation(conversations), load_catalog("paper")
     run = Run(folder / "runs/bench")
-    run.continue_with(experiment, catalog)
+    with run.write():
+        run.continue_with(experiment, catalog)
     (folder / "bench.yaml").write_text(yaml.safe_dump(experiment.model_dump(mode="json")), encoding="utf-8")
-    run.journal.mkdir(exist_ok=True)
-    journal = connect(run.journal / "calls.sqlite", write=True)
+    journal = connect(run.file, write=True)
     journal.execute("PRAGMA synchronous = OFF")
     settings = experiment.graders["judge"]
     rows = Rows(Decoding(settings.temperature, settings.max_tokens, settings.top_p))

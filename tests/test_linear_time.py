@@ -15,10 +15,10 @@ import skillmix
 from skillmix.catalog.catalog import fold_name
 from skillmix.catalog.files import load_catalog
 from skillmix.checkers.judge import clauses_of
-from skillmix.checkers.topics import on_topic, topic_words
 from skillmix.checkers.passage import passage_of
 from skillmix.checkers.registry import CHECKERS
 from skillmix.checkers.sense import sense_problem
+from skillmix.checkers.topics import on_topic, topic_words
 from skillmix.datasets.corpus import corpus_of, distinct_share
 from skillmix.datasets.leakage import NameFinder
 from skillmix.grading.answers import count_sentences, extract_answer, names_skill

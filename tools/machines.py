@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Final
 
-from skillmix.runs.finished.manifest import processor_name
+from skillmix.runs.run import processor_name
 
 SETTINGS: Final = (
     "ATEN_CPU_CAPABILITY=default",

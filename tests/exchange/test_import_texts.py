@@ -6,6 +6,7 @@ import pytest
 from skillmix.errors import UserError
 from skillmix.exchange.import_texts import import_texts
 from skillmix.scores.scoring import run_scores
+from tests.runs.databases import rewrite_experiment
 
 ALL_ONES = "| metaphor | 1 |\n| topic | 1 |\n| sense | 1 |\n| length | 1 |"
 
@@ -64,7 +65,7 @@ def test_a_changed_text_is_refused_not_overwritten(in_folder: Path) -> None:
 
 def test_another_catalog_is_another_run(in_folder: Path) -> None:
     import_texts(write(in_folder, line()), "mine", catalog="paper")
-    (in_folder / "runs/mine/experiment.yaml").write_text("name: other\n", encoding="utf-8")
+    rewrite_experiment("mine", {"name": "other"})
 
     with pytest.raises(UserError, match="exists with another"):
         import_texts(write(in_folder, line()), "mine", catalog="paper")

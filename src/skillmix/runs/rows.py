@@ -189,6 +189,8 @@ def _outcome_of(columns: Sequence[Any]) -> Outcome | None:
         return None
     if status == "problem":
         return CallProblem(kind, problem, detail or "")
+    if status != "done":
+        raise ValueError(f"the status {status!r} is unknown")
     return Reply(
         text=verified_content(reply, role, content),
         finish=finish,

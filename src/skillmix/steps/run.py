@@ -30,6 +30,7 @@ from skillmix.render import duration, listed, name_hint
 from skillmix.runs.batches.step_batches import USUAL, BatchWishes, forget_batches, hold_submitted
 from skillmix.runs.budget import Budget
 from skillmix.runs.calling import StepContext
+from skillmix.runs.database import RUN_FILE
 from skillmix.runs.past_calls import PastCalls
 from skillmix.runs.progress import NO_PROGRESS, RunProgress, Work, say
 from skillmix.runs.rows import StepRecord
@@ -215,7 +216,7 @@ def run_checked(
             except asyncio.CancelledError:
                 raise Interrupted(result.signal or SIGINT) from None
             finally:
-                if run.file.exists():  # the user may have deleted it meanwhile
+                if (run.path / RUN_FILE).exists():  # the user may have deleted it meanwhile
                     _note_invocation(run, catalog, result)
             if not result.is_interrupted:
                 _run_steps([step for step in steps if step.reads_whole_run], context, result)
