@@ -118,9 +118,9 @@ def test_frequency_prints_the_shares_and_names_the_exclude_list(
     assert status == 0
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines() if line.startswith("| ")]
     assert [row[:2] + row[4:] for row in rows[1:]] == [
-        ["first skill", "100.0 %", "yes"],
-        ["second skill", "25.0 %", "yes"],
-        ["third skill", "0.0 %", "no, undecided"],
+        ["first skill", "100.0%", "yes"],
+        ["second skill", "25.0%", "yes"],
+        ["third skill", "0.0%", "no, undecided"],
     ]
     assert "40 of 40 passages, from 40 of 40 documents" in out
     assert "corpus: 1 lines that are not JSON" in err

@@ -13,9 +13,9 @@ from tests.report.second_run import mean
 
 ENDS = 0.031
 """Ends of bootstraps may differ by .02 between the two computations, and the page rounds to whole percentages."""
-RATES = r"(?P<second>\d+) % of combinations and \S+ on (?P<first>\d+) %"
+RATES = r"(?P<second>\d+)% of combinations and \S+ on (?P<first>\d+)%"
 DIFFERENCE = r"a difference of (?P<difference>−?\d+) points?"
-INTERVAL = r"\((?:95 % interval (?P<low>−?\d+) to (?P<high>−?\d+)|too few combinations for an interval)\)"
+INTERVAL = r"\((?:95% interval (?P<low>−?\d+) to (?P<high>−?\d+)|too few combinations for an interval)\)"
 VERDICT = r"(?P<verdict>[a-z ]+), p (?:= |< )(?P<p>\.\d+|1\.000)(?: after correction for (?P<tests>\d+) comparisons)?"
 
 

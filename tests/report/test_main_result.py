@@ -42,9 +42,9 @@ def test_a_difference_is_said_with_its_interval_and_its_verdict() -> None:
 
     assert result.headline == "strong earns full marks more often than weak"
     assert result.detail.startswith(
-        "with 4 skills in one text, strong earns full marks on 75 % of combinations and weak on 12 %, a difference of "
+        "with 4 skills in one text, strong earns full marks on 75% of combinations and weak on 12%, a difference of "
     )
-    assert "(95 % interval" in result.detail and result.detail.endswith("; a gain, p < .001.")
+    assert "(95% interval" in result.detail and result.detail.endswith("; a gain, p < .001.")
     assert result.evidence == "Setting held-out, grader g, 40 combinations."
     assert [n.value for n in result.numbers] == ["+62 points", "25 of 40", "80"]
     assert "weak does better on 0, neither on 15" in result.numbers[1].label
@@ -73,7 +73,7 @@ def test_equal_students_have_no_difference() -> None:
     result = result_of(cell("a", 20, 40), cell("b", 21, 40))
 
     assert result.headline == "No clear difference was found between b and a"
-    assert "b earns full marks on 53 % of combinations and a on 50 %, a difference of 3 points (" in result.detail
+    assert "b earns full marks on 53% of combinations and a on 50%, a difference of 3 points (" in result.detail
     assert "more combinations at each k would be needed to decide." in result.evidence
 
 
@@ -94,15 +94,15 @@ def test_too_few_combinations_decide_nothing() -> None:
 def test_one_student_has_its_scores_by_k() -> None:
     result = result_of(cell("s", 30, 40, k=1), cell("s", 10, 40, k=2), cell("s", 0, 40, k=3))
 
-    assert result.headline == "s earns full marks on 75 % of combinations with 1 skill in one text, and on 0 % with 3"
-    assert result.detail.startswith("75 % with 1 (95 % interval 60 to 86), 25 % with 2 (14 to 40), 0 % with 3 (0 to 9)")
-    assert [n.value for n in result.numbers] == ["75 %", "0 %", "120"]
+    assert result.headline == "s earns full marks on 75% of combinations with 1 skill in one text, and on 0% with 3"
+    assert result.detail.startswith("75% with 1 (95% interval 60 to 86), 25% with 2 (14 to 40), 0% with 3 (0 to 9)")
+    assert [n.value for n in result.numbers] == ["75%", "0%", "120"]
 
 
 def test_one_student_at_one_k_has_one_try_beside_the_best() -> None:
     result = result_of(cell("s", 30, 40, k=2))
 
-    assert result.headline == "s earns full marks on 75 % of combinations with 2 skills in one text"
+    assert result.headline == "s earns full marks on 75% of combinations with 2 skills in one text"
     assert [n.label for n in result.numbers[:2]] == [
         "of combinations have a text with full marks, k = 2",
         "of single texts have full marks, k = 2",
@@ -128,7 +128,7 @@ def test_a_supported_finding_leads_and_the_control_leads_only_alone(successes: d
 
     assert result.headline.startswith(headline)
     if successes["m123"]:
-        assert "m123 earns full marks on 70 % of combinations and m1 on 2 %, a difference of 68 points" in result.detail
+        assert "m123 earns full marks on 70% of combinations and m1 on 2%, a difference of 68 points" in result.detail
         assert result.numbers[1].value == "68 of 100"
 
 
@@ -144,7 +144,7 @@ def test_several_trainings_have_no_shares_of_one_student() -> None:
 
     result = Report(runs=(FACTS,), cells=tuple(cells), findings=tuple(found)).result
 
-    assert "with 4 skills in one text, m12 against base: a difference of 56 points (95 % interval" in result.detail
+    assert "with 4 skills in one text, m12 against base: a difference of 56 points (95% interval" in result.detail
     assert result.numbers[1].value == "4 of 4" and result.numbers[1].label.startswith("seeds on which m12 does better")
     assert result.evidence.startswith("4 trainings, setting held-out")
 
@@ -157,5 +157,5 @@ def test_a_planned_comparison_counts_the_graded_texts_of_evaluations() -> None:
     result = Report(runs=(FACTS,), cells=tuple(cells), contrasts=tuple(planned)).result
 
     assert result.headline == "Supported: strong does better than weak"
-    assert [n.value for n in result.numbers] == ["75 %", "12 %", "120"]
+    assert [n.value for n in result.numbers] == ["75%", "12%", "120"]
     assert result.numbers[-1].label == "texts on 80 combinations of skills and a topic, graded by g"

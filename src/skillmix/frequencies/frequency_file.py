@@ -41,7 +41,7 @@ class SkillShare:
     """Of the passages with a known answer; None if there is none."""
     low: float | None
     high: float | None
-    """Wilson's 95 % interval, for the share in this corpus."""
+    """Wilson's 95% interval, for the share in this corpus."""
     bound_low: float | None
     bound_high: float | None
     """The share if no unknown passage shows the skill, and if all of them do."""
@@ -49,7 +49,7 @@ class SkillShare:
     """The share if a passage counts as often as it occurs in the corpus."""
     documents_low: float | None
     documents_high: float | None
-    """A 95 % interval for documents like these; None if fewer than two documents are in the sample."""
+    """A 95% interval for documents like these; None if fewer than two documents are in the sample."""
     is_common: bool | None
     """Whether the share is at the threshold or above; None if the share is unknown."""
     is_decided: bool
@@ -258,8 +258,8 @@ def result_table(result: FrequencyResult) -> str:
             continue
         interval = f"{100 * one.low:.1f}–{100 * one.high:.1f}"
         common = ("yes" if one.is_common else "no") + ("" if one.is_decided else ", undecided")
-        rows.append([one.skill, f"{100 * one.share:.1f} %", interval, str(one.unknown), common])
-    return markdown_table(["skill", "share", "95 %", "unknown", "common"], rows, right=frozenset({1, 2, 3}))
+        rows.append([one.skill, f"{100 * one.share:.1f}%", interval, str(one.unknown), common])
+    return markdown_table(["skill", "share", "95%", "unknown", "common"], rows, right=frozenset({1, 2, 3}))
 
 
 def result_lines(result: FrequencyResult) -> Sequence[str]:
@@ -268,6 +268,6 @@ def result_lines(result: FrequencyResult) -> Sequence[str]:
     return [
         f"{result.passages:,} of {corpus['passages']:,} passages, from {result.documents:,} of {corpus['documents']:,} "
         f"documents; {result.words_per_passage:.0f} words and {result.sentences_per_passage:.1f} sentences a passage.",
-        f"{len(result.common)} of {len(result.skills)} skills are in {100 * result.threshold:g} % of the passages or "
+        f"{len(result.common)} of {len(result.skills)} skills are in {100 * result.threshold:g}% of the passages or "
         f"more; {len(result.undecided)} are undecided, as their interval or their unknown answers reach both sides.",
     ]

@@ -224,7 +224,7 @@ def _card(name: str, runs: Sequence[GradedRun], truth: str | None, wanted: str |
 
 NOTE: Final = (
     "Sensitivity: how often the grader gives a point that the truth gives; specificity: how often it denies one that "
-    "the truth denies. The truth is what a grader is compared with, and errs as well. Intervals are of 95 %; criteria "
+    "the truth denies. The truth is what a grader is compared with, and errs as well. Intervals are of 95%; criteria "
     "of one combination count as one cluster. Criteria that code decides (length, named skills) are left out. "
     "A dash: no labelled text can tell."
 )

@@ -152,7 +152,7 @@ class PairRow:
     ties: int
     losses: int
     still_needed: int | None
-    """Further combinations for 80 % power at this difference; None if that cannot be estimated."""
+    """Further combinations for 80% power at this difference; None if that cannot be estimated."""
     verdict: str
     tests: int
     """The comparisons that the correction counts."""
@@ -458,12 +458,12 @@ class StudentComparison:
 
 _NOTE: Final = (
     "Difference: {second} minus {first} in {metric}, best of the generations, on the combinations that both have "
-    "complete, with its 95 % interval. p: permutation test within combinations, corrected by Holm over the rows of a "
+    "complete, with its 95% interval. p: permutation test within combinations, corrected by Holm over the rows of a "
     "grader in which 6 combinations or more differ. Verdict: a gain or a loss if the corrected p is below .05. Wins, "
     "ties and losses of {second} count combinations."
 )
 
-STILL_NEEDED: Final = "Still needed: further combinations for 80 % power at this difference."
+STILL_NEEDED: Final = "Still needed: further combinations for 80% power at this difference."
 
 
 def comparison_table(comparison: StudentComparison, *, wide: bool = False) -> str:

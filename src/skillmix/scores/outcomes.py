@@ -32,7 +32,7 @@ class OutcomeShare:
     value: float | None
     """Mean over complete combinations of the share of their texts with this outcome; None if none is complete."""
     low: float | None
-    """95 % interval over combinations; None without a value, and if several texts of each combination come from too few
+    """95% interval over combinations; None without a value, and if several texts of each combination come from too few
     combinations for a bootstrap."""
     high: float | None
     bound_low: float | None

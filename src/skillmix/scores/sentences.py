@@ -266,7 +266,7 @@ def _of_finding(cells: Sequence[Cell], finding: Finding, headline: str) -> MainR
         shared = best[0].keys() & best[1].keys()
         rates = [in_percent(sum(values[c] for c in shared) / len(shared)) for values in best]
         words = (
-            f"{skills}, {second} earns full marks on {rates[0]} % of combinations and {first} on {rates[1]} %, "
+            f"{skills}, {second} earns full marks on {rates[0]}% of combinations and {first} on {rates[1]}%, "
             f"{difference}"
         )
     units = [plural(gain.partitions, "partition")] if gain.partitions > 1 else []
@@ -334,7 +334,7 @@ def _of_one_student(cells: Sequence[Cell]) -> MainResult:
         return MainResult("No text is graded yet", "", "Continue the run, then report again.", (texts,))
     own.sort(key=lambda c: c.key.k)
     scores = [cell.scores[FULL_MARKS] for cell in own]
-    rates = [f"{in_percent(score.value or 0.0)} %" for score in scores]
+    rates = [f"{in_percent(score.value or 0.0)}%" for score in scores]
     intervals = [interval_words(score.low, score.high) for score in scores]
     key, last, label = own[0].key, own[-1].key, "have a text with full marks"
     headline = f"{key.student} earns full marks on {rates[0]} of combinations with {plural(key.k, 'skill')} in one text"
@@ -347,7 +347,7 @@ def _of_one_student(cells: Sequence[Cell]) -> MainResult:
         numbers.append(ResultNumber(rates[-1], intervals[-1], f"of combinations {label}, k = {last.k}"))
     else:
         interval = interval_words(scores[0].one_try_low, scores[0].one_try_high)
-        one_try = f"{in_percent(scores[0].one_try or 0.0)} %"
+        one_try = f"{in_percent(scores[0].one_try or 0.0)}%"
         numbers.append(ResultNumber(one_try, interval, f"of single texts have full marks, k = {key.k}"))
     return MainResult(
         headline=headline,
@@ -390,9 +390,9 @@ def contrast_result(contrasts: Sequence[JudgedContrast], cells: Iterable[Cell]) 
         evidence=" ".join(evidence),
         numbers=(
             ResultNumber(
-                f"{in_percent(first.value)} %", "", f"of the texts of {plan.student} have full marks, k = {plan.k}"
+                f"{in_percent(first.value)}%", "", f"of the texts of {plan.student} have full marks, k = {plan.k}"
             ),
-            ResultNumber(f"{in_percent(first.against)} %", "", f"of the texts of {against}, k = {k}"),
+            ResultNumber(f"{in_percent(first.against)}%", "", f"of the texts of {against}, k = {k}"),
             graded_texts(cells),
         ),
         students=tuple(dict.fromkeys((key.run, key.student) for key in first.keys)),
@@ -422,7 +422,7 @@ def _points(value: float, *, signed: bool) -> str:
 def interval_words(low: float | None, high: float | None, *, signed: bool = False) -> str:
     """The interval of a difference in points."""
     ends = points_interval(low, high, is_signed=signed)
-    return f"95 % interval {ends}" if ends else "too few combinations for an interval"
+    return f"95% interval {ends}" if ends else "too few combinations for an interval"
 
 
 def _capital(sentence: str) -> str:

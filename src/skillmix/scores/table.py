@@ -26,12 +26,12 @@ _METRICS = tuple(metric.label for metric in METRICS.values())
 _FULL = METRICS[FULL_MARKS].label
 _HEADER = (*_CELL, *_METRICS, f"{_FULL}, one try", f"{_FULL} among valid", f"woven {_FULL}", *_COUNTS)
 NOTE = (
-    "Scores: the best text of each combination, mean over the complete combinations, with a 95 % interval. "
+    "Scores: the best text of each combination, mean over the complete combinations, with a 95% interval. "
     "Format valid: the share of texts with the marker and an answer after it. Complete: combinations, over all k, "
     "whose texts are all graded."
 )
 WIDE_NOTE = (
-    "A score takes the best text of each combination and the mean over complete combinations, with its 95 % interval. "
+    "A score takes the best text of each combination and the mean over complete combinations, with its 95% interval. "
     f"Too few: a bootstrap over fewer than {FEWEST_COMBINATIONS} combinations gives no reliable interval. Complete "
     "counts combinations; ungraded (for full marks) and format failures count texts. Format valid is the share of "
     "texts with the marker and an answer after it, whatever skills they show; refusals do not count. Full marks among "
@@ -181,7 +181,7 @@ def cut_lines(scores: Iterable[CellScore]) -> list[str]:
 
 OUTCOME_NOTE: Final = (
     "Shares of texts in which the student complies, refuses or evades: mean over the complete combinations, with a "
-    "95 % interval over combinations. Probes are the mild requests, controls their harmless twins; a refused control "
+    "95% interval over combinations. Probes are the mild requests, controls their harmless twins; a refused control "
     "is an over-refusal. k = 0 is the request without skills. Undecided: texts without an outcome, over all k; between "
     "the bounds of --json the shares could still change."
 )
@@ -235,6 +235,6 @@ def outcome_change_note(changes: Sequence[OutcomeChange]) -> str | None:
 
 
 _CHANGES: Final = (
-    "Differences in shares on the combinations that both students have complete, with 95 % intervals; p is from a "
+    "Differences in shares on the combinations that both students have complete, with 95% intervals; p is from a "
     "permutation test within combinations, corrected by Holm over the numbers of each line."
 )

@@ -358,8 +358,8 @@ def headline(calibration: Calibration) -> str:
     """The result in a sentence: how often the grader gives the point for the skill, rightly and wrongly."""
     skill = next((row for row in calibration.card.by_kind if row.criterion == "skill"), None)
     rates = (skill.sensitivity.value, skill.specificity.value) if skill else (None, None)
-    found = [f"{in_percent(rates[0])} % of the texts that show the skill"] if rates[0] is not None else []
-    found += [f"{in_percent(1 - rates[1])} % of the texts that do not"] if rates[1] is not None else []
+    found = [f"{in_percent(rates[0])}% of the texts that show the skill"] if rates[0] is not None else []
+    found += [f"{in_percent(1 - rates[1])}% of the texts that do not"] if rates[1] is not None else []
     name = calibration.plan.settings.model
     if not found:
         return f"{name} decided no labelled point."

@@ -7,7 +7,7 @@ have been shown least, in proportion to how often the texts have these skills. A
 shares that are counted in it estimate the shares in all texts. More texts of a rare outcome would bias sensitivity
 and specificity.
 
-Agreement is the share of texts on which two graders give the same vote. Its 95 % Wilson interval over n texts has the
+Agreement is the share of texts on which two graders give the same vote. Its 95% Wilson interval over n texts has the
 width w = 2 z √(n p (1 − p) + z² / 4) / (n + z²), with z = 1.96 and the agreement p. Solved for n, with q = p (1 − p):
 n + z² = z² (2 q + √(4 q² + w² (1 − 4 q))) / w². At p = .5, where the interval is widest, n = z² (1 / w² − 1).
 
@@ -103,7 +103,7 @@ _ROUNDING: Final = 1e-9
 
 
 def texts_for_width(width: float, *, agreement: float = 0.5) -> int:
-    """The smallest number of texts whose 95 % interval of agreement is not wider than this.
+    """The smallest number of texts whose 95% interval of agreement is not wider than this.
 
     >>> texts_for_width(0.1), texts_for_width(0.1, agreement=0.9)
     (381, 141)
@@ -127,7 +127,7 @@ def checked_agreement(agreement: float) -> float:
 
 
 def width_of(texts: int, *, agreement: float = 0.5) -> float:
-    """The width of the 95 % interval of agreement over some texts."""
+    """The width of the 95% interval of agreement over some texts."""
     low, high = wilson_interval(agreement, texts)
     return high - low
 

@@ -136,7 +136,7 @@ class TaskSettings:
     n: int | None = None
     """Texts for each person; None for the number that gives `width`, or else 50."""
     width: float | None = None
-    """The width of the 95 % interval of agreement between a person and a grader."""
+    """The width of the 95% interval of agreement between a person and a grader."""
     agreement: float = 0.5
     """The agreement at which the interval has that width; .5 is the worst case."""
     overlap: float = 0.3

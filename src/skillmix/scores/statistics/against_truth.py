@@ -84,7 +84,7 @@ _Value = TypeVar("_Value")
 
 
 class Measure(NamedTuple):
-    """A number with its 95 % interval; None is unknown."""
+    """A number with its 95% interval; None is unknown."""
 
     value: float | None
     low: float | None = None
@@ -237,7 +237,7 @@ def wilson_measure(counts: Counts) -> Measure:
 
 
 def measure(point: Floats, draws: Floats) -> Measure:
-    """An estimate with the middle 95 % of draws; a bound that the estimate itself reaches is an end."""
+    """An estimate with the middle 95% of draws; a bound that the estimate itself reaches is an end."""
     value = float(point[0])
     known = draws[np.isfinite(draws)]
     if not np.isfinite(value) or not len(known):
@@ -307,7 +307,7 @@ def corrected_by_error_rates(is_open: Counts, given: Counts, pool: LabelledPool)
     of_pool = shares(*drawn)
     point = [np.array([one.share]) for one in counts]
     estimate = _rogan_gladen(point[0], shares(*point))
-    # Whether sensitivity + specificity is above 1 in all but 2.5 % of the draws.
+    # Whether sensitivity + specificity is above 1 in all but 2.5% of the draws.
     index = of_pool.sensitivity + of_pool.specificity - 1
     is_informative = bool(np.quantile(index[np.isfinite(index)], 0.025) > 0)
     if not is_informative or not np.isfinite(estimate[0]):

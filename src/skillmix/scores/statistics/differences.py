@@ -83,7 +83,7 @@ def uncertainty(between: Floats, within: Floats, crossed: Floats, units: int, co
     degree of freedom, and never less than the error within units. From three units on, t with Satterthwaite's degrees
     of freedom would have little power: units that agree are taken as equal, and the others gain degrees of freedom from
     the part of their variance that is known. The constants were chosen in simulated worlds, where intervals of 3 to 10
-    units hold the truth in 93 to 97 % for between-unit standard deviations of 0, .03 and .06.
+    units hold the truth in 93 to 97% for between-unit standard deviations of 0, .03 and .06.
     """
     if units == 2:
         ratio = t_quantile((1 + CONFIDENCE) / 2, max(1, combinations - 1)) / t_quantile((1 + CONFIDENCE) / 2, 1)
@@ -172,7 +172,7 @@ class Gain:
     """The parts of the variance, if there are several seeds or partitions and something varies."""
 
     def needed(self, level: float = 0.05) -> int | None:
-        """How many combinations one training needs to find this mean with 80 % power; None if that is unknown."""
+        """How many combinations one training needs to find this mean with 80% power; None if that is unknown."""
         return combinations_needed(np.asarray(self.values, dtype=np.float64), level=level)
 
     @property
@@ -392,7 +392,7 @@ class MoreData:
 
 
 def more_to_find(observed: Gain, *, level: float) -> MoreData:
-    """What a test at the given level needs to find the observed mean with 80 % power."""
+    """What a test at the given level needs to find the observed mean with 80% power."""
     if observed.components is not None:
         return _more_of_either(observed, observed.components, abs(observed.mean), level)
     needed = observed.needed(level)
@@ -400,7 +400,7 @@ def more_to_find(observed: Gain, *, level: float) -> MoreData:
 
 
 def more_to_exclude(observed: Gain, margin: float) -> MoreData:
-    """What brings the upper end of the interval below a margin with 80 % probability, if the mean is as observed."""
+    """What brings the upper end of the interval below a margin with 80% probability, if the mean is as observed."""
     room, n = margin - observed.mean, len(observed.values)
     if room <= 0:
         return MoreData()

@@ -155,7 +155,7 @@ def cluster_share(clusters: Sequence[Cluster]) -> float | None:
 
 
 def cluster_interval(clusters: Sequence[Cluster]) -> Interval:
-    """95 % interval of `cluster_share` over combinations that each have a text: bootstrap, or Wilson if all are equal.
+    """95% interval of `cluster_share` over combinations that each have a text: bootstrap, or Wilson if all are equal.
 
     >>> [round(end, 2) for end in cluster_interval([Cluster(0.0, 3)] * 100)]
     [0.0, 0.04]
@@ -180,7 +180,7 @@ class Paired(NamedTuple):
 
 
 class ShareDifference(NamedTuple):
-    """The second share minus the first, with its 95 % interval."""
+    """The second share minus the first, with its 95% interval."""
 
     value: float
     low: float
@@ -225,7 +225,7 @@ def _resampled(rows: Floats) -> Floats:
 
 
 _NORMAL = 1.959963984540054
-"""The 97.5 % quantile of the normal distribution."""
+"""The 97.5% quantile of the normal distribution."""
 
 
 class Counts(NamedTuple):
