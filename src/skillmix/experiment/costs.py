@@ -54,7 +54,7 @@ class Price:
 
     @property
     def is_zero(self) -> bool:
-        """Whether tokens cost nothing, as those of a server of one's own."""
+        """Whether tokens cost nothing, as on your own server."""
         return not self.input and not self.output
 
     def of(self, input_tokens: float, output_tokens: float) -> float:

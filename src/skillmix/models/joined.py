@@ -51,7 +51,7 @@ class JoinedModel:
 
 
 def _parts(request: Request) -> Iterator[Request]:
-    """A request for each skill, as a conversation of its own: a local model keeps the turns of one together."""
+    """Split a request into one conversation for each skill: a local model keeps the turns of one together."""
     before, prompts = request.messages[: -request.prompts], request.messages[-request.prompts :]
     key, subject = request.key, request.subject
     assert isinstance(key, GenerateKey) and subject  # a student's request, made from a combination

@@ -1,6 +1,6 @@
 """The table of providers: each word that may stand before the colon of a model's spec, with what is special about it.
 
-A new provider is a row here; one that speaks no known protocol also needs a class, in a file of its own. An installed
+A new provider is a row here; one that speaks no known protocol also needs a class in a separate file. An installed
 package may bring further providers (`models/installed.py`).
 """
 

@@ -1,7 +1,7 @@
 """A model whose calls are made on a Ray cluster: actors open it on the nodes, and `OnRay` shares the calls out.
 
 Ray places the actors and restarts those that are lost. Journal, budget and scheduler stay in the process of the
-command, the driver. Calls in flight on a lost actor come back as problems that may pass, so that the scheduler counts
+command, the driver. Calls in flight on a lost actor end as problems that may pass, so that the scheduler counts
 their worst case and repeats them.
 """
 

@@ -158,7 +158,7 @@ class ModelActor:
         self._served: dict[int, ServedModel] = {}
 
     async def begin(self, number: int, versions: str, order: bytes) -> Begun:
-        """Open a model, anew if the driver has lost its answers, unless folders are lacking."""
+        """Open a model, or open it again if the driver has lost its answers, unless folders are lacking."""
         if versions != VERSIONS:
             raise UserError(
                 f"{visible(platform.node())} has {VERSIONS}, and the machine of the command has {versions}.",

@@ -87,7 +87,7 @@ def extra_faults(extra: Mapping[str, object]) -> Iterator[str]:
         elif name in _REFUSED:
             yield f"{name} cannot be set: {_REFUSED[name]}"
         elif name == SEED and extra[name] not in (None, "off") and extra[name] is not False:  # YAML's `off` is false
-            yield "seed can only be off: each call has a seed of its own, which off leaves out"
+            yield "seed can only be off: each call has its own seed, which off leaves out"
     names, texts = _names_and_texts(extra)
     for name in sorted(name for name in set(names) if _SECRET_NAME.search(name)):
         yield f"{name} is a name for a secret, and extra is stored in the journal; use key: for a model's key"

@@ -29,7 +29,7 @@ KINDS: Final[dict[str, Kind]] = {"student": "student", "grader": "grader"}
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Probabilities; each is drawn anew for every call."""
+    """Probabilities; each call draws again."""
 
     skill: float = 0.8
     """The student shows a skill of the combination."""

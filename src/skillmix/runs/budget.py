@@ -7,7 +7,7 @@ from skillmix.calls import CallKey, CallProblem, Outcome, Reply, Request, is_cou
 from skillmix.experiment.costs import Price
 
 _ROUNDING_USD: Final = 1e-6
-"""Dollars; nearer to the limit, the amounts of all calls in flight are added up anew."""
+"""Dollars; nearer to the limit, the amounts of all calls in flight are added up again."""
 
 
 class Task(NamedTuple):

@@ -54,7 +54,7 @@ class StopReason(Enum):
     INTERRUPTED = "interrupted"
     TERMINATED = "terminated"
     HUNG_UP = "hung up"
-    BATCHES = "batches are under way"
+    BATCHES = "batches are unfinished"
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class Retries:
         self._most = TRIES if tries is None else tries
         self._first_wait = FIRST_WAIT if first_wait is None else first_wait
         self._tries: dict[CallKey, tuple[int, int]] = {}
-        """By call, its tries, and those of them after which it moved to another address."""
+        """By call, its tries, and the number after which it moved to another address."""
         self._announced: set[str] = set()
 
     def wait_after(self, request: Request, problem: CallProblem) -> float | None:

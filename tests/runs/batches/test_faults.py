@@ -433,7 +433,7 @@ def test_a_batch_at_another_address_is_not_forgotten(in_folder: Path, capsys: py
         assert command(["run", str(written(in_folder, other.address)), "--json"]) == 2
 
         said = capsys.readouterr().err
-        assert f"is under way at {stub.address} (openai)" in said and "--forget-batches" in said
+        assert f"is in progress at {stub.address} (openai)" in said and "--forget-batches" in said
         assert not other.batches
 
 

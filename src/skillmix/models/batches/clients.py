@@ -365,13 +365,13 @@ class InlineBatches(BatchClient):
     async def is_sought(self, view: BatchView, sought: Sought) -> bool | CallProblem:
         """Look for the tag in the results, if the batch is as large or of unknown size.
 
-        A batch shows its ids only when it has ended, so one that is under way leaves the question open; so does one
+        A batch shows its ids only when it has ended, so one in progress leaves the question open; so does one
         whose results are not there yet.
         """
         if view.total not in (None, sought.requests):
             return False
         unsure = CallProblem("passing", "a batch that may be the one has no results yet", view.id)
-        if view.state == "under way":
+        if view.state == "in progress":
             return unsure
         tags: set[str] = set()
 

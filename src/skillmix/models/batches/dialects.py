@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 
 from skillmix.models.specs import ModelSpec, provider_of
 
-BatchState = Literal["under way", "ended", "ended early", "failed"]
+BatchState = Literal["in progress", "ended", "ended early", "failed"]
 """What a provider's state means.
 
-- under way: the provider works on the batch; a state that nobody knows counts as this one.
+- in progress: the provider works on the batch; an unknown state counts as this one.
 - ended: every call has its result.
 - ended early: the batch expired or was cancelled; the calls without a result were not made.
 - failed: the provider refused the whole batch, and made no call.
@@ -50,17 +50,17 @@ class BatchDialect:
         """What one of the provider's states means.
 
         >>> DIALECTS["openai"].state("COMPLETED"), DIALECTS["openai"].state("dreaming")
-        ('ended', 'under way')
+        ('ended', 'in progress')
         """
-        return self.states.get(word.casefold().strip(), "under way")
+        return self.states.get(word.casefold().strip(), "in progress")
 
 
 _FILE_STATES: Final[Mapping[str, BatchState]] = MappingProxyType(
     {
-        "validating": "under way",
-        "in_progress": "under way",
-        "finalizing": "under way",
-        "cancelling": "under way",
+        "validating": "in progress",
+        "in_progress": "in progress",
+        "finalizing": "in progress",
+        "cancelling": "in progress",
         "completed": "ended",
         "failed": "failed",
         "expired": "ended early",
@@ -70,7 +70,7 @@ _FILE_STATES: Final[Mapping[str, BatchState]] = MappingProxyType(
 )
 # A result says by itself whether its call was made, expired or cancelled.
 _MESSAGE_STATES: Final[Mapping[str, BatchState]] = MappingProxyType(
-    {"in_progress": "under way", "canceling": "under way", "ended": "ended"}
+    {"in_progress": "in progress", "canceling": "in progress", "ended": "ended"}
 )
 
 DIALECTS: Final[dict[str, BatchDialect]] = {

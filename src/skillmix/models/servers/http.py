@@ -155,7 +155,7 @@ class Endpoint:
         return self._session
 
     def failure(self, status: int, raw: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> CallProblem:
-        """What an error of the server means: of a call of its own, or of one call in a batch."""
+        """Read an error of the server to a call, or to one call of a batch."""
         message = error_message(raw)
         detail = MASK.line(message)
         reason = f"HTTP {status}"

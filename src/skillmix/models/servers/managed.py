@@ -1,6 +1,6 @@
 """`vllm:MODEL[+ADAPTER]` and `llamacpp:FILE.gguf[+ADAPTER.gguf]`: servers that skillmix starts, calls and stops.
 
-A server lives in an environment of its own, as the packages of vLLM do not go together with ours. It is started when
+A server lives in a separate environment, as the packages of vLLM conflict with ours. It is started when
 the first call comes, and called like any OpenAI-compatible server. Inside a run it waits for the next step that uses
 it; another model, a training or the end of the run stops it. A guard process ends it however skillmix ends.
 """
@@ -94,7 +94,7 @@ def _program(provider: str) -> list[str]:
         return [uvx, "--from", package, *((name,) if name == package else ("python", _CHILD, package))]
     raise UserError(
         f"{provider}: models need {name}, and it is not on this machine.",
-        hint=f"Install uv, which fetches it; or install {package} into an environment of its own and set {variable} to "
+        hint=f"Install uv, which fetches it; or install {package} into a separate environment and set {variable} to "
         "that folder.",
     )
 
@@ -197,7 +197,7 @@ class _ManagedServer:
         say(f"{self.launch.provider} answers after {time.monotonic() - begun:.0f} s")
 
     async def name_of(self, adapter: tuple[str, FileStates] | None) -> str:
-        """The name of an adapter in requests, which is loaded if it has to be; that of the base for None."""
+        """Load an adapter if necessary; its name in requests, or the name of the base for None."""
         if adapter is None:
             return _SERVED
         if adapter not in self.loaded:

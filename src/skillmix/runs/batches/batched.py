@@ -138,7 +138,7 @@ class Batched:
         self.last_result = time.monotonic()
         """When a batch was last created or read."""
         self.expects_more: Callable[[], bool] = lambda: False
-        """Whether a call that is under way elsewhere can release more calls."""
+        """Whether a call in flight elsewhere can release more calls."""
         self.look_around: Callable[[], None] = lambda: None
         """Is called again and again, to leave when it is time."""
         for stored in journal.batches():
@@ -152,9 +152,9 @@ class Batched:
         here = self._client.dialect.name, self._client.server.address
         if (stored.dialect, stored.address) != here:
             raise UserError(
-                f"A batch of {plural(stored.requests, 'call')} of {stored.model.replace(':', ' ')} is under way at "
+                f"A batch of {plural(stored.requests, 'call')} of {stored.model.replace(':', ' ')} is in progress at "
                 f"{stored.address} ({stored.dialect}), and the experiment now names {here[1]} ({here[0]}).",
-                hint="Set the model's address and batch back until the batch is over, or give it up with "
+                hint="Set the model's address and batch back until the batch has ended, or give it up with "
                 "--forget-batches.",
             )
 
@@ -336,7 +336,7 @@ class Batched:
         batch.wait = 0.0
 
     def _forget(self, batch: OpenBatch) -> None:
-        """Forget a batch of which no call was made; its calls are in no batch any more."""
+        """Forget a batch none of whose calls was made; its calls are free again."""
         tag = batch.stored.tag
         self._journal.forget(tag)
         self._batches.pop(tag, None)
@@ -435,7 +435,7 @@ class Batched:
             self._journal.note_seen(batch.stored.tag, word)
             batch.stored = replace(batch.stored, seen=word)
             self._say(f"{self._words(batch)}: {word or 'no state'}")
-        if view.state == "under way":
+        if view.state == "in progress":
             batch.doubted = None
             batch.plan_look()
         elif view.state == "failed" and not view.results and not view.answered:

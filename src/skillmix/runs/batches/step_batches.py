@@ -1,4 +1,4 @@
-"""Batches of a run: which models make their calls in batches, what they cost, what is under way, and when a run leaves.
+"""Batches of a run: which models make calls in batches, what they cost, which are in progress, when a run leaves them.
 
 A conversation takes three to five batches in a row: the two turns of the student, the gradings, and further attempts at
 gradings that could not be read.
@@ -91,11 +91,11 @@ def opened_clients(used: Mapping[str, Settings], opened: AsyncExitStack) -> "dic
 
 
 def watch(models: "Iterable[Batched]", scheduler: "Scheduler", *, wait: float) -> None:
-    """Tell the batched models of a step when nothing else is under way, and when to leave."""
+    """Tell the batched models of a step when no other call is in flight, and when to leave."""
     models = list(models)
 
     def expects_more() -> bool:
-        """Whether a call outside batches is under way, or conversations are still to begin."""
+        """Whether a call outside batches is in flight, or conversations are still to begin."""
         return not scheduler.source_rests or scheduler.awaited > 0
 
     def look_around() -> None:
