@@ -12,7 +12,6 @@ from unittest import mock
 import yaml
 
 from skillmix.models import specs
-from skillmix.models.local.model import MODELS
 from skillmix.models.scripted import ScriptedModel
 from skillmix.steps.run import run_experiment
 from skillmix.steps.step_kind import RunResult
@@ -80,8 +79,7 @@ def _opened(spec: Any, options: Any) -> Any:
 
 def run_loop(path: Path) -> RunResult:
     """Run the experiment in this process; every local model is opened as a scripted student."""
-    # A thread that imports torch would not survive the forks below.
-    with mock.patch("skillmix.runs.calling.open_model", _opened), mock.patch.object(MODELS, "read_ahead"):
+    with mock.patch("skillmix.runs.calling.open_model", _opened):
         return run_experiment(path)
 
 

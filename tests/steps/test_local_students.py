@@ -49,7 +49,7 @@ def experiment(folder: Path) -> Path:
 def rows() -> list[Any]:
     """The rows of the journal without their numbers and times, in one order."""
     connection = sqlite3.connect("runs/students/run.sqlite")
-    columns = [row[1] for row in connection.execute("PRAGMA table_info(calls)") if row[1] not in ("id", "at")]
+    columns = [row[1] for row in connection.execute("PRAGMA table_info(call)") if row[1] not in ("id", "at")]
     found = sorted(connection.execute(f"SELECT {', '.join(columns)} FROM call"), key=str)
     texts = sorted(connection.execute("SELECT hash, role, content FROM message"))
     connection.close()

@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from skillmix.models import specs
-from skillmix.models.local.model import MODELS
 from skillmix.models.scripted import ScriptedModel
 from skillmix.runs.run import open_run
 from skillmix.runs.students import run_datasets, student_lineages
@@ -71,7 +70,7 @@ def composition_in_world(folder: Path, model: Path, rates: dict[str, float]) -> 
     folder.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        with mock.patch("skillmix.runs.calling.open_model", opened), mock.patch.object(MODELS, "read_ahead"):
+        with mock.patch("skillmix.runs.calling.open_model", opened):
             assert run_experiment(study(folder, model)).is_complete
         run = open_run(folder.name)
         datasets = {facts.hash: facts for facts in run_datasets(run)}
