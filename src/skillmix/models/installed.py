@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from skillmix.calls import CallKey, CallProblem, Limits, Model, Outcome, Reply, Request
 from skillmix.errors import UserError
+from skillmix.models.providers import PROVIDERS
 from skillmix.models.servers.masking import MASK
 
 ENTRY_POINTS: Final = "skillmix.providers"
@@ -155,6 +156,11 @@ def installed_providers() -> Mapping[str, InstalledProvider]:
             raise UserError(
                 f"The package {package!r} brings a provider with the name {entry.name!r}, which no spec can use.",
                 hint="A name has small letters, digits, '-' and '_', starts with a letter, and is not 'step'.",
+            )
+        if entry.name in PROVIDERS:
+            raise UserError(
+                f"The package {package!r} brings a second provider {entry.name!r}.",
+                hint="Give it another name in the entry point of that package, or uninstall the package.",
             )
         other = providers.get(entry.name)
         if other is not None and other.entry.value != entry.value:

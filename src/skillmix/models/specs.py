@@ -4,7 +4,7 @@ The providers that a spec can name are in `providers.py`.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from skillmix.calls import Model
 from skillmix.errors import UserError
-from skillmix.models.installed import InstalledProvider, installed_providers
+from skillmix.models.installed import installed_providers
 from skillmix.models.providers import PROVIDERS as PROVIDERS
 from skillmix.models.providers import Provider as Provider
 from skillmix.render import name_hint
@@ -71,7 +71,7 @@ class ModelOptions:
 def provider_forms() -> dict[str, str]:
     """How the specs of every provider are written, those of installed packages included."""
     listed = {name: provider.form for name, provider in PROVIDERS.items() if provider.is_listed}
-    return listed | {name: provider.form for name, provider in _others().items()}
+    return listed | {name: provider.form for name, provider in installed_providers().items()}
 
 
 @cache
@@ -79,7 +79,7 @@ def _provider(name: str) -> Provider | None:
     """The row of a provider of this package, or one made for a provider of another package."""
     if name in PROVIDERS:
         return PROVIDERS[name]
-    installed = _others().get(name)
+    installed = installed_providers().get(name)
     if installed is None:
         return None
     factory = installed.load()
@@ -87,16 +87,6 @@ def _provider(name: str) -> Provider | None:
         flag: getattr(factory, flag, False) is True for flag in ("is_in_process", "is_free", "stays_here")
     }
     return Provider(name, installed.form, installed.open, **facts)
-
-
-def _others() -> Mapping[str, InstalledProvider]:
-    """The providers of other packages, which may not have the name of one of ours."""
-    for name in PROVIDERS.keys() & installed_providers().keys():
-        raise UserError(
-            f"The package {installed_providers()[name].package!r} brings a second provider {name!r}.",
-            hint="Give it another name in the entry point of that package, or uninstall the package.",
-        )
-    return installed_providers()
 
 
 def provider_of(spec: ModelSpec | str) -> Provider:
@@ -108,18 +98,14 @@ def provider_of(spec: ModelSpec | str) -> Provider:
     name = (parse_spec(spec) if isinstance(spec, str) else spec).provider
     provider = _provider(name)
     if provider is None:
-        raise UserError(
-            f"There is no provider {name!r}.", hint=name_hint(name, _providers(), otherwise=_known_providers())
-        )
+        raise UserError(f"There is no provider {name!r}.", hint=_provider_hint(name))
     return provider
 
 
-def _providers() -> list[str]:
-    return [*(name for name, provider in PROVIDERS.items() if provider.is_listed), *installed_providers()]
-
-
-def _known_providers() -> str:
-    return f"Specs start with one of: {', '.join(_providers())}."
+def _provider_hint(name: str) -> str:
+    """The nearest name of a provider, or all of them."""
+    known = [*(name for name, provider in PROVIDERS.items() if provider.is_listed), *installed_providers()]
+    return name_hint(name, known, otherwise=f"Specs start with one of: {', '.join(known)}.")
 
 
 def _named(place: str) -> Any:
@@ -156,8 +142,7 @@ def parse_spec(text: str) -> ModelSpec:
     name, colon, rest = text.partition(":")
     provider = _provider(name) if colon else None
     if provider is None:
-        hint = name_hint(name, _providers(), otherwise=_known_providers()) if colon else _known_providers()
-        raise UserError(f"{text!r} is not a model.", hint=hint)
+        raise UserError(f"{text!r} is not a model.", hint=_provider_hint(name if colon else ""))
     model, at, address = rest.partition("@") if provider.is_served else (rest, "", "")
     addresses = _addresses(address, provider) if at else ()
     if not model and provider.needs_name:
