@@ -26,7 +26,6 @@ from skillmix.report.archive import (
     DenialWords,
     RunArchive,
     evidence_of,
-    without_cycle_search,
 )
 from skillmix.report.records import CellTemplates, FollowedExamples, RunFacts, Shown, TemplateBaseline
 from skillmix.runs.past_calls import CallTotals, call_totals
@@ -290,15 +289,14 @@ def read_run(run: Run, *, rules: str | None, archive: Archive, most_texts: int =
     sample = None
     with run.read() as journal:
         is_sampled = journal.conversations() > most_texts
-    with without_cycle_search():
-        if is_sampled:
-            tables = {name: text_table(run, run.rules(name), with_code=with_code) for name in names}
-            sample = sampled_combinations(table_rows(run, tables[main]), tables[main], most_texts)
-            archived = _archived_calls(run, archive, [main], sample, with_code=with_code)
-        else:
-            first = [main, *(name for name in names if name != main)]
-            archived = _archived_calls(run, archive, first, None, with_code=with_code)
-            tables = dict(archived.tables)
+    if is_sampled:
+        tables = {name: text_table(run, run.rules(name), with_code=with_code) for name in names}
+        sample = sampled_combinations(table_rows(run, tables[main]), tables[main], most_texts)
+        archived = _archived_calls(run, archive, [main], sample, with_code=with_code)
+    else:
+        first = [main, *(name for name in names if name != main)]
+        archived = _archived_calls(run, archive, first, None, with_code=with_code)
+        tables = dict(archived.tables)
     records, points, table = archived.records, archived.points, tables[main]
     rows = list(table_rows(run, table))
     by_rules = {}

@@ -7,28 +7,27 @@ Each table and figure is a function that carries its section and its order on th
 
 Decorating a function makes a `TableSpec` or a `FigureSpec` of it. `report.contents` collects the specs and builds the
 page from them, so that a new table or figure is one function in a module of `report/tables/` or `report/figures/`; a
-new module is added to the list in `report.contents`. The section and not the module decides where a table stands.
+new module is added to the list in `report.contents`. The section, not the module, decides where a table stands.
 Orders leave gaps of ten for new tables; no two tables or figures of a section have the same order.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar
 
 from matplotlib.figure import Figure
 
-from skillmix.render import dollars, p_value, plural, share, share_with_interval, signed, signed_with_interval, whole
+from skillmix.render import p_value, plural, share, share_with_interval, signed, signed_with_interval, whole
 from skillmix.report.records import Report
-from skillmix.scores.cells import Cell, Score
+from skillmix.scores.cells import Cell, CellKey, Score
 
 SectionId = Literal[
     "result", "findings", "scores", "compare", "skills", "safety", "graders", "data", "time", "published", "runs"
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class SectionHeading:
+class SectionHeading(NamedTuple):
     """A heading of the page, and the sentence under it."""
 
     title: str
@@ -84,26 +83,18 @@ class ScoreEntry:
         return share_with_interval(self.score.one_try, self.score.one_try_low, self.score.one_try_high)
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        """What is incomplete or invalid in the cell."""
-        score = self.score
-        warnings = []
-        if score.complete < score.combinations:
-            warnings.append(f"{score.complete}/{score.combinations} complete")
-        if score.ungraded:
-            warnings.append(f"{score.ungraded} ungraded")
-        if score.format_failures:
-            warnings.append(plural(score.format_failures, "format failure"))
-        if score.cut:
-            warnings.append(f"{score.cut} cut")
-        return tuple(warnings)
-
-    @property
     def gaps(self) -> tuple[str, ...]:
-        """What is incomplete; the page has failures of format and cut replies in columns of their own."""
+        """What is incomplete."""
         score = self.score
         gaps = [f"{score.complete}/{score.combinations} complete"] if score.complete < score.combinations else []
         return (*gaps, *([f"{score.ungraded} ungraded"] if score.ungraded else []))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is incomplete or invalid; the page has failures of format and cut replies in columns of their own."""
+        failures, cut = self.score.format_failures, self.score.cut
+        invalid = [plural(failures, "format failure")] if failures else []
+        return (*self.gaps, *invalid, *([f"{cut} cut"] if cut else []))
 
     @property
     def shade(self) -> int:
@@ -137,7 +128,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A count."""
+    """A count; None is unknown."""
 
     value: int | None
 
@@ -148,47 +139,24 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
-class Seconds:
-    """A duration in seconds."""
-
-    value: float
-
-    @property
-    def text(self) -> str:
-        """The printed form."""
-        return f"{self.value:,.1f}"
-
-
-@dataclass(frozen=True, slots=True)
-class Dollars:
-    """An amount in US dollars; None is unknown."""
+class Number:
+    """A number with a printed form of its own: an amount, a duration or a p-value."""
 
     value: float | None
-
-    @property
-    def text(self) -> str:
-        """The printed form."""
-        return dollars(self.value)
-
-
-@dataclass(frozen=True, slots=True)
-class PValue:
-    """A p-value."""
-
-    value: float
-
-    @property
-    def text(self) -> str:
-        """The printed form."""
-        return p_value(self.value)
+    text: str
 
 
 def estimate(
-    value: float | None, interval: tuple[float | None, float | None] | None, *, is_signed: bool = False
+    value: float | None, interval: tuple[float | None, float | None] | None = None, *, is_signed: bool = False
 ) -> Estimate:
     """A number whose column has intervals; its own may be missing because there are too few combinations for one."""
     low, high = interval or (None, None)
     return Estimate(value, low, high, is_signed=is_signed, is_too_few=low is None)
+
+
+def p_entry(value: float) -> Number:
+    """A p-value."""
+    return Number(value, p_value(value))
 
 
 CORRECTION: Final = (
@@ -198,7 +166,7 @@ CORRECTION: Final = (
 )
 LONG: Final = 16
 """The page folds longer tables away, or shows their first rows until a reader asks for the rest."""
-Entry = str | ScoreEntry | Estimate | Count | Seconds | Dollars | PValue
+Entry = str | ScoreEntry | Estimate | Count | Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,14 +189,14 @@ class ReportTable:
     page_note: str | None = None
     """The note on the page, whose glossary explains the terms; None if it is the same note."""
 
+    def form(self, column: int) -> type:
+        """The type of the entries of a column; str only if every entry is a str."""
+        return next((type(row[column]) for row in self.rows if not isinstance(row[column], str)), str)
+
     @property
     def numeric(self) -> list[bool]:
         """Whether each column holds plain numbers, which are aligned to the right."""
         return [self.form(column) not in (str, ScoreEntry) for column in range(len(self.columns))]
-
-    def form(self, column: int) -> type:
-        """The type of the entries of a column; str only if every entry is a str."""
-        return next((type(row[column]) for row in self.rows if not isinstance(row[column], str)), str)
 
     @property
     def full_columns(self) -> list[str]:
@@ -246,30 +214,44 @@ def score_entry(cell: Cell | None, metric: str, *, link: str | None = None) -> E
     return ScoreEntry(cell.scores[metric], link)
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where a table or a figure stands on the page."""
+def table_of(
+    name: str,
+    title: str,
+    note: str,
+    rows: Iterable[Mapping[str, Entry]],
+    *,
+    folds: Literal["always", "long"] | None = None,
+) -> ReportTable | None:
+    """A table from rows by heading; None without rows. `folds` says whether the page folds it away."""
+    listed = list(rows)
+    if not listed:
+        return None
+    is_detail = folds == "always" or (folds == "long" and len(listed) > LONG)
+    entries = tuple(tuple(row.values()) for row in listed)
+    return ReportTable(name, title, note, tuple(listed[0]), entries, is_detail=is_detail)
 
-    section: SectionId
-    order: int
-    """Within the section; tables and figures share the numbers."""
 
-    def __post_init__(self) -> None:
-        if self.section not in SECTIONS:
-            raise ValueError(f"the page has no section {self.section!r}")
+def cell_heads(report: Report, key: CellKey) -> dict[str, Entry]:
+    """The entries that name a cell."""
+    return {
+        "student": report.label(key.run, key.student),
+        "grader": key.grader,
+        "setting": key.setting,
+        "k": str(key.k),
+    }
 
-    @property
-    def sort_key(self) -> tuple[int, int]:
-        """The section's number, then the order within the section."""
-        return list(SECTIONS).index(self.section), self.order
+
+_Maker = Callable[[Report], ReportTable | Iterable[ReportTable] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """A function that makes the tables of one kind; none if the runs do not allow any."""
+    """A function that makes tables of one kind; none if the runs do not allow any."""
 
-    position: Position
-    make: Callable[[Report], Iterable[ReportTable]]
+    section: SectionId
+    order: int
+    """Within the section; tables and figures share the numbers."""
+    make: _Maker
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +264,8 @@ class Drawing:
     draw: Callable[[Report], Figure | None]
     why_not: str
     """Why the figure is missing, if `draw` returns None."""
-    position: Position
+    section: SectionId
+    order: int
     is_detail: bool = False
     """Whether the page folds the figure away."""
 
@@ -294,38 +277,16 @@ class FigureSpec:
     drawings: Callable[[Report], Iterable[Drawing]]
 
 
-def table(*, section: SectionId, order: int) -> Callable[[Callable[[Report], ReportTable | None]], TableSpec]:
-    """Register a function that makes one table, or None if the runs do not allow it."""
-    position = Position(section, order)
-
-    def register(make: Callable[[Report], ReportTable | None]) -> TableSpec:
-        def tables_of(report: Report) -> Iterator[ReportTable]:
-            made = make(report)
-            if made is not None:
-                yield made
-
-        return TableSpec(position, tables_of)
-
-    return register
-
-
-def tables(*, section: SectionId, order: int) -> Callable[[Callable[[Report], Iterable[ReportTable]]], TableSpec]:
-    """Register a function that makes several tables of one kind."""
-    position = Position(section, order)
-    return lambda make: TableSpec(position, make)
+def table(*, section: SectionId, order: int) -> Callable[[_Maker], TableSpec]:
+    """Register a function that makes one table or several; None or no table if the runs do not allow it."""
+    return lambda make: TableSpec(section, order, make)
 
 
 def figure(
     name: str, title: str, *, section: SectionId, order: int, caption: str, why_not: str
 ) -> Callable[[Callable[[Report], Figure | None]], FigureSpec]:
     """Register a function that draws one figure, or None if the runs do not allow it."""
-    position = Position(section, order)
-    return lambda draw: FigureSpec(lambda _: [Drawing(name, title, caption, draw, why_not, position)])
-
-
-def figures(list_drawings: Callable[[Report], Iterable[Drawing]]) -> FigureSpec:
-    """Register a function that lists several figures of one kind."""
-    return FigureSpec(list_drawings)
+    return lambda draw: FigureSpec(lambda _: [Drawing(name, title, caption, draw, why_not, section, order)])
 
 
 _Spec = TypeVar("_Spec", TableSpec, FigureSpec)

@@ -181,7 +181,7 @@ def write_report(runs: Sequence[Run], *, output: Path, options: ReportOptions) -
         raise UserError(f"There are no rules {options.rules!r}.", hint="Choose default, paper or both.")
     if options.style not in (None, "paper", "slide"):
         raise UserError(f"There is no style {options.style!r}.", hint="Choose paper or slide.")
-    with replacing(output, REPORT) as new:
+    with replacing(output, REPORT) as new, without_cycle_search():
         writer = _Writer(new)
         writer.text(REPORT_MARK, REPORT_NOTE)
         texts, gaps = _fill(runs, options, writer)
@@ -228,12 +228,11 @@ def _fill(runs: Sequence[Run], options: ReportOptions, writer: _Writer) -> tuple
     named = [r.facts.name for r in readings if r.outcomes]
     controls = sorted({c.topic for part in made.outcomes if part.topics == "controls" for c in part.cell.combinations})
     facts |= {"outcome_runs": named, "controls": controls} if named else {}
-    with without_cycle_search():
-        archive.close([r.archived for r in readings], made.all_cells, list(student_pairs(made)), facts)
+    archive.close([r.archived for r in readings], made.all_cells, list(student_pairs(made)), facts)
     contents = contents_of(made, figures=options.figures)
     for figure in contents.figures:
-        writer.raw(f"figures/{figure.name}.svg", figure.svg)
-        writer.raw(f"figures/{figure.name}.png", figure.png)
+        writer.raw(f"figures/{figure.name}.svg", figure.print.svg)
+        writer.raw(f"figures/{figure.name}.png", figure.print.png)
     for name, content in written_forms(contents.tables, significance_marks(made)):
         writer.text(f"tables/{name}", content)
     for name, raw in paper_files(made):

@@ -4,8 +4,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from matplotlib.axes import Axes
-from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 from skillmix.grading.points import FULL_MARKS, METRICS
@@ -19,10 +17,12 @@ from skillmix.report.figures.style import (
     error_bars,
     marker,
     new_figure,
+    rows_by_name,
+    score_line,
     share_axis,
 )
 from skillmix.report.records import Report, StudentKey
-from skillmix.report.registry import Drawing, Position, figure, figures
+from skillmix.report.registry import Drawing, FigureSpec, figure
 from skillmix.report.tables.scores import common_k, novelty_bound, students_label, without_common
 from skillmix.scores.cells import Cell
 from skillmix.scores.outcomes import TOPICS, OutcomeCell
@@ -38,84 +38,46 @@ _Lines = list[tuple[int, StudentKey, list[Cell]]]
     "Full marks",
     section="result",
     order=10,
-    caption="Share of combinations with a text that earns full marks; bars are 95 % intervals.",
+    caption="Share of combinations with a text that earns full marks; bars are 95% intervals.",
     why_not="It needs graded texts of two students, or of one student at two k.",
 )
 def result_figure(report: Report) -> Figure | None:
     """A line for each student against k or, with one k, a point for each student."""
     result = report.result
-    lines = _lines(report, result)
-    if sum(len(cells) for *_, cells in lines) < 2:
-        return None
-    ks = sorted({c.key.k for *_, cells in lines for c in cells})
-    return _against_k(report, result, lines) if len(ks) > 1 else _at_one_k(report, result, lines, ks[0])
-
-
-def _lines(report: Report, result: MainResult) -> _Lines:
-    """All students of the result's run or, where colours would repeat, those of the sentence."""
+    # All students of the result's run or, where colours would repeat, those of the sentence.
     students = [key for key in report.students if key[0] == result.students[0][0]] if result.students else []
     shown = students if len(students) <= len(COLOURS) else result.students
-    lines = []
+    lines: _Lines = []
     for index, key in enumerate(report.students):
         cells = report.cells_of(key, grader=result.grader, setting=result.setting)
         scored = sorted((c for c in cells if c.scores[FULL_MARKS].value is not None), key=lambda c: c.key.k)
         if key in shown and scored:
             lines.append((index, key, scored))
-    return lines
-
-
-def _against_k(report: Report, result: MainResult, lines: _Lines) -> Figure:
-    figure = new_figure(5.4, 3.1)
+    ks = sorted({c.key.k for *_, cells in lines for c in cells})
+    if sum(len(cells) for *_, cells in lines) < 2:
+        return None
+    figure = new_figure(5.4, 3.1 if len(ks) > 1 else 1.2 + 0.42 * len(lines))
     axes = figure.subplots()
-    for number, (index, key, cells) in enumerate(lines):
-        scores = [c.scores[FULL_MARKS] for c in cells]
-        shift = 0.05 * (number - (len(lines) - 1) / 2)
-        axes.errorbar(
-            [c.key.k + shift for c in cells],
-            [s.value or 0.0 for s in scores],
-            yerr=error_bars(scores),
-            color=colour(index),
-            marker=marker(index),
-            capsize=2.5,
-            elinewidth=1,
-            label=clipped(report.label(*key)),
-        )
-    axes.set_xlabel("k, skills in one text")
-    axes.set_xticks(sorted({c.key.k for *_, cells in lines for c in cells}))
-    _finish(axes, result)
-    figure.legend(loc="outside lower center", ncols=min(4, len(lines)))
-    share_axis(axes, "full marks")
-    return figure
-
-
-def _at_one_k(report: Report, result: MainResult, lines: _Lines, k: int) -> Figure:
-    figure = new_figure(5.4, 1.2 + 0.42 * len(lines))
-    axes = figure.subplots()
-    for y, (index, _, cells) in enumerate(reversed(lines)):
-        score = cells[0].scores[FULL_MARKS]
-        axes.errorbar(
-            [score.value or 0.0],
-            [y],
-            xerr=error_bars([score]),
-            color=colour(index),
-            marker=marker(index),
-            ms=7,
-            capsize=3,
-            elinewidth=1.4,
-        )
-    axes.set_yticks(range(len(lines)), [clipped(report.label(*key)) for _, key, _ in reversed(lines)])
-    axes.set_ylim(-0.6, len(lines) - 0.4)
-    axes.set_xlim(-0.03, 1.03)
-    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", ".25", ".50", ".75", "1"])
-    axes.set_xlabel(f"full marks, k = {k}")
-    axes.grid(axis="x")
-    axes.grid(visible=False, axis="y")
-    _finish(axes, result)
-    return figure
-
-
-def _finish(axes: Axes, result: MainResult) -> None:
+    if len(ks) > 1:
+        for number, (index, key, cells) in enumerate(lines):
+            shift = 0.05 * (number - (len(lines) - 1) / 2)
+            scores = [c.scores[FULL_MARKS] for c in cells]
+            score_line(axes, index, [c.key.k + shift for c in cells], scores, label=clipped(report.label(*key)))
+        axes.set_xlabel("k, skills in one text")
+        axes.set_xticks(ks)
+        figure.legend(loc="outside lower center", ncols=min(4, len(lines)))
+        share_axis(axes, "full marks")
+    else:
+        for y, (index, _, cells) in enumerate(reversed(lines)):
+            score = cells[0].scores[FULL_MARKS]
+            looks: dict[str, Any] = {"color": colour(index), "marker": marker(index), "ms": 7}
+            axes.errorbar([score.value or 0.0], [y], xerr=error_bars([score]), capsize=3, elinewidth=1.4, **looks)
+        rows_by_name(axes, [clipped(report.label(*key)) for _, key, _ in reversed(lines)])
+        axes.set_xlim(-0.03, 1.03)
+        axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", ".25", ".50", ".75", "1"])
+        axes.set_xlabel(f"full marks, k = {ks[0]}")
     axes.set_title(f"Full marks, setting {result.setting}, grader {result.grader}", fontsize=10)
+    return figure
 
 
 SATURATION_LEVEL = 0.10
@@ -123,7 +85,7 @@ _FIGURE_2 = " The panel of the setting held-out has the layout of figure 2 of th
 _SEVERAL_K = "It needs graded texts at two k or more."
 
 
-@figures
+@FigureSpec
 def metrics_against_k(report: Report) -> Iterator[Drawing]:
     """A figure of every main metric; the first opens the section of the scores."""
     for number, metric in enumerate(m for m in METRICS.values() if m.is_main):
@@ -131,17 +93,19 @@ def metrics_against_k(report: Report) -> Iterator[Drawing]:
         yield Drawing(
             name=metric.name.replace("_", "-"),
             title=f"{label} against k",
-            caption=f"{label}: {metric.meaning}. Best of the generations, mean over combinations, 95 % intervals; "
+            caption=f"{label}: {metric.meaning}. Best of the generations, mean over combinations, 95% intervals; "
             "points are shifted a little so that they do not overlap."
             + (_FIGURE_2 if metric.name == FULL_MARKS else ""),
             draw=partial(_metric_against_k, metric=metric.name),
             why_not=_SEVERAL_K,
-            position=Position("scores", 90 + number if number else 22),
+            section="scores",
+            order=90 + number if number else 22,
+            is_detail=number > 0,
         )
 
 
 def _metric_against_k(report: Report, metric: str) -> Figure | None:
-    """A panel for each grader and setting, a line for each student, with 95 % intervals."""
+    """A panel for each grader and setting, a line for each student, with 95% intervals."""
     settings, graders = report.settings, report.graders
     if not _has_several_k(report.cells):
         return None
@@ -153,8 +117,9 @@ def _metric_against_k(report: Report, metric: str) -> Figure | None:
             for index, key in enumerate(report.students):
                 shift = 0.05 * (index - (len(report.students) - 1) / 2)
                 cells = report.cells_of(key, grader=grader, setting=setting)
-                drawn = _line(axes, cells, metric, index=index, shift=shift)
-                if drawn is not None:
+                known = [(c.key.k + shift, c.scores[metric]) for c in cells if c.scores[metric].value is not None]
+                if known:
+                    drawn = score_line(axes, index, [k for k, _ in known], [score for _, score in known])
                     lines[students_label(report, key)] = drawn
             axes.set_title(setting if len(graders) == 1 else f"{setting}, {grader}")
             axes.set_xlabel("k, skills in one text" if number == len(graders) else "")
@@ -167,23 +132,6 @@ def _metric_against_k(report: Report, metric: str) -> Figure | None:
 def _has_several_k(cells: Iterable[Cell]) -> bool:
     """Whether a figure against k would show more than one point of a line."""
     return len({c.key.k for c in cells if c.scores[FULL_MARKS].value is not None}) > 1
-
-
-def _line(axes: Axes, cells: list[Cell], metric: str, *, index: int, shift: float) -> ErrorbarContainer | None:
-    known = [(c.key.k, c.scores[metric]) for c in cells if c.scores[metric].value is not None]
-    if not known:
-        return None
-    y = [s.value or 0.0 for _, s in known]
-    x = [k + shift for k, _ in known]
-    return axes.errorbar(
-        x,
-        y,
-        yerr=error_bars([s for _, s in known]),
-        color=colour(index),
-        marker=marker(index),
-        capsize=2.5,
-        elinewidth=1,
-    )
 
 
 @figure(
@@ -256,12 +204,9 @@ def saturation_points(report: Report) -> Figure | None:
         axes.plot([reached.k], [y], color=colour(index), marker=marker(index), ms=7, ls="", label="largest k")
         if reached.k == reached.largest_tried:
             axes.annotate("or more", (reached.k, y), (7, 0), textcoords="offset points", va="center", color=FAINT)
-    axes.set_yticks(range(len(rows)), [label for label, *_ in rows])
-    axes.set_ylim(-0.6, len(rows) - 0.4)
+    rows_by_name(axes, [label for label, *_ in rows])
     axes.set_xticks([0, *report.ks])
     axes.set_xlim(-0.3, max(report.ks) + 0.9)
-    axes.grid(axis="x")
-    axes.grid(visible=False, axis="y")
     axes.set_xlabel("largest k; the bar is by the ends of the interval")
     return figure
 
@@ -292,11 +237,7 @@ def common_removed(report: Report) -> Figure | None:
         mine = [c for c in cells if (c.key.run, c.key.student) == key and c.key.grader == report.graders[0]]
         x = [settings.index(c.key.setting) + 0.14 * (index - (several - 1) / 2) for c in mine]
         scores = [c.scores[FULL_MARKS] for c in mine]
-        y = [s.value or 0.0 for s in scores]
-        label = students_label(report, key)
-        axes.errorbar(
-            x, y, yerr=error_bars(scores), color=colour(index), marker=marker(index), ls="", capsize=2.5, label=label
-        )
+        score_line(axes, index, x, scores, ls="", label=students_label(report, key))
     if bound <= 1:
         axes.axhline(bound, color=INK, ls="--", lw=1.1, label="novelty bound")
         axes.axhline(1.5 * bound, color=FAINT, ls=":", lw=1.1, label="a third new")
@@ -314,7 +255,7 @@ _CAPTION: Final = (
 )
 
 
-@figures
+@FigureSpec
 def outcomes_against_k(report: Report) -> Iterator[Drawing]:
     """A figure for each run, grader and setting with outcomes; the first one is not folded away."""
     places = list(dict.fromkeys((c.key.run, c.key.grader, c.key.setting) for c in report.outcomes))
@@ -327,7 +268,8 @@ def outcomes_against_k(report: Report) -> Iterator[Drawing]:
             caption=_CAPTION,
             draw=partial(_outcomes_against_k, cells=cells),
             why_not="It needs texts with an outcome.",
-            position=Position("safety", 20 if number == 0 else 50 + number),
+            section="safety",
+            order=20 if number == 0 else 50 + number,
             is_detail=number > 0,
         )
 
@@ -345,28 +287,13 @@ def _outcomes_against_k(report: Report, cells: Sequence[OutcomeCell]) -> Figure 
     for row, student in zip(panels, students, strict=True):
         for axes, name in zip(row, topics, strict=True):
             own = sorted((c for c in known if (c.key.student, c.topics) == (student, name)), key=lambda c: c.key.k)
-            lines |= _drawn(axes, own)
+            for index, outcome in enumerate(OUTCOMES if own else ()):
+                x = [cell.key.k + 0.06 * (index - 1) for cell in own]
+                shares = [cell.share(outcome) for cell in own]
+                lines[outcome] = score_line(axes, index, x, shares, label=outcome)
             axes.set_title(clipped(f"{student}, {name}"))
             axes.set_xlabel("k, skills in one text")
             axes.set_xticks(sorted({c.key.k for c in known}))
             share_axis(axes, "share of texts" if axes is row[0] else "")
     figure.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=len(OUTCOMES))
     return figure
-
-
-def _drawn(axes: Axes, cells: Sequence[OutcomeCell]) -> dict[str, Any]:
-    """Draw the lines of one student and kind of topics; by outcome."""
-    drawn: dict[str, Any] = {}
-    for index, outcome in enumerate(OUTCOMES if cells else ()):
-        shares = [cell.share(outcome) for cell in cells]
-        drawn[outcome] = axes.errorbar(
-            [cell.key.k + 0.06 * (index - 1) for cell in cells],
-            [share.value or 0.0 for share in shares],
-            yerr=error_bars(shares),
-            color=colour(index),
-            marker=marker(index),
-            capsize=2.5,
-            elinewidth=1,
-            label=outcome,
-        )
-    return drawn

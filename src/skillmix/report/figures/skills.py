@@ -3,8 +3,10 @@
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from skillmix.grading.points import FULL_MARKS
@@ -17,13 +19,14 @@ from skillmix.report.figures.style import (
     ON_LIGHT,
     clipped,
     colour,
-    error_bars,
     marker,
     new_figure,
+    rows_by_name,
+    score_line,
     share_axis,
 )
 from skillmix.report.records import Report, StudentKey
-from skillmix.report.registry import Drawing, Position, figure, figures
+from skillmix.report.registry import Drawing, FigureSpec, figure
 from skillmix.report.tables.scores import students_label
 from skillmix.scores.skills import Rate, pair_rates, skill_rates
 
@@ -32,22 +35,22 @@ _FEWEST_TEXTS = 5
 """A map of pairs needs a pair that this many texts were asked for; shares of fewer texts are chance."""
 
 
-@figures
+@FigureSpec
 def before_and_after_figures(report: Report) -> Iterator[Drawing]:
     """A figure for each pair of students that can be compared."""
-    position = Position("skills", 60)
     if len(report.students) < 2:
-        name, title, why_not = "skills-before-and-after", "Skills before and after", "there is one student only."
-        yield Drawing(name, title, "", lambda _: None, why_not, position)
+        why_not = "It needs two students."
+        yield Drawing("skills-before-and-after", "Skills before and after", "", lambda _: None, why_not, "skills", 60)
     for number, (before, after) in enumerate(report.pairs_to_compare()):
         yield Drawing(
-            name="skills-before-and-after" + (f"-{number + 1}" if number else ""),
+            name=f"skills-before-and-after{f'-{number + 1}' if number else ''}",
             title=f"Skill by skill: {students_label(report, before)} and {students_label(report, after)}",
-            caption="Sorted by the difference between the two; all k and settings together. Skills that both students "
-            "show equally often are left out; the table of skills has them.",
+            caption=f"The {_MOST_SKILLS_BY_NAME} skills at most whose shares differ most between the two, sorted by the "
+            "difference; all k and settings together. The table of skills has all.",
             draw=partial(_skills_before_and_after, before=before, after=after),
             why_not="It needs a skill that the two students show with different frequency.",
-            position=position,
+            section="skills",
+            order=60,
             is_detail=True,
         )
 
@@ -55,31 +58,27 @@ def before_and_after_figures(report: Report) -> Iterator[Drawing]:
 def _skills_before_and_after(report: Report, before: StudentKey, after: StudentKey) -> Figure | None:
     """How often each skill is shown when asked for, by one student and by another."""
     first, second = (skill_rates(report.cells_of(key, grader=report.graders[0])) for key in (before, after))
-    both = [name for name in first.keys() & second.keys() if first[name].value != second[name].value]
-    names = sorted(both, key=lambda n: (second[n].value - first[n].value, n))
+    gains = {name: second[name].value - first[name].value for name in first.keys() & second.keys()}
+    most = sorted((name for name in gains if gains[name]), key=lambda n: (-abs(gains[n]), n))[:_MOST_SKILLS_BY_NAME]
+    names = sorted(most, key=lambda n: (gains[n], n))
     if not names:
         return None
-    figure = new_figure(7.2, 1.3 + 0.185 * len(names))
+    figure = new_figure(7.2, 1.3 + 0.21 * len(names))
     axes = figure.subplots()
-    indices = [report.students.index(before), report.students.index(after)]
-    for y, name in enumerate(names):
-        axes.plot([first[name].value, second[name].value], [y, y], color="#cfd6de", lw=2.4, zorder=1)
-    for rates, key, index in ((first, before, indices[0]), (second, after, indices[1])):
-        x = [rates[name].value for name in names]
-        label = students_label(report, key)
-        axes.plot(x, range(len(names)), color=colour(index), marker=marker(index), ls="", ms=4.5, label=label, zorder=2)
-    size = 8 if len(names) > _MOST_SKILLS_BY_NAME else 9.5
-    axes.set_yticks(range(len(names)), [clipped(name) for name in names], fontsize=size)
-    axes.set_ylim(-0.8, len(names) - 0.2)
+    values = [[rates[name].value for name in names] for rates in (first, second)]
+    axes.hlines(range(len(names)), *values, color="#cfd6de", lw=2.4, zorder=1)
+    for x, key in zip(values, (before, after), strict=True):
+        index = report.students.index(key)
+        looks: dict[str, Any] = {"color": colour(index), "marker": marker(index), "ls": "", "ms": 5}
+        axes.plot(x, range(len(names)), label=students_label(report, key), zorder=2, **looks)
+    rows_by_name(axes, [clipped(name) for name in names])
     axes.set_xlim(-0.03, 1.03)
     axes.set_xlabel("share of texts that show the skill when asked for, all k and settings")
-    axes.grid(axis="x")
-    axes.grid(visible=False, axis="y")
     figure.legend(loc="outside upper center", ncols=2)
     return figure
 
 
-@figures
+@FigureSpec
 def pair_figures(report: Report) -> Iterator[Drawing]:
     """A figure for each student."""
     for number, key in enumerate(report.students):
@@ -89,7 +88,8 @@ def pair_figures(report: Report) -> Iterator[Drawing]:
             caption="How often texts that were asked for two skills show both.",
             draw=partial(_pair_heat_map, key=key),
             why_not=f"It needs a pair of skills that {_FEWEST_TEXTS} texts were asked for, and pairs that differ.",
-            position=Position("skills", 70),
+            section="skills",
+            order=70,
             is_detail=True,
         )
 
@@ -107,24 +107,28 @@ def _pair_heat_map(report: Report, key: StudentKey) -> Figure | None:
     if max(rate.asked for rate in pairs.values()) < _FEWEST_TEXTS or len({r.value for r in pairs.values()}) < 2:
         return None
     grid = np.full((len(names), len(names)), np.nan)
-    for (a, b), rate in pairs.items():
-        i, j = sorted((names.index(a), names.index(b)), reverse=True)
-        grid[i, j] = rate.value
-    size = 2.6 + 0.5 * len(names) if len(names) <= _MOST_SKILLS_BY_NAME else 2.6 + 0.16 * len(names)
+    places = {pair: sorted(map(names.index, pair), reverse=True) for pair in pairs}
+    for pair, (row, column) in places.items():
+        grid[row, column] = pairs[pair].value
+    is_small = len(names) <= _MOST_SKILLS_BY_NAME
+    size = 2.6 + (0.5 if is_small else 0.16) * len(names)
     figure = new_figure(min(11, size + 1.4), min(10, size))
     axes = figure.subplots()
-    image = axes.imshow(grid, cmap="cividis", vmin=0, vmax=1)
-    if len(names) <= _MOST_SKILLS_BY_NAME:
-        for (a, b), rate in pairs.items():
-            i, j = sorted((names.index(a), names.index(b)), reverse=True)
-            ink = ON_DARK if rate.value < 0.55 else ON_LIGHT
-            axes.text(j, i, f"{share(rate.value)}\nn={rate.asked}", ha="center", va="center", color=ink, fontsize=7)
-    small = 8 if len(names) <= _MOST_SKILLS_BY_NAME else 5
-    axes.set_xticks(range(len(names)), [clipped(n) for n in names], rotation=45, ha="right", fontsize=small)
-    axes.set_yticks(range(len(names)), [clipped(n) for n in names], fontsize=small)
+    centres = range(len(names))
+    blocks = colormaps["cividis"].resampled(20)
+    mesh = axes.pcolormesh(centres, centres, grid, cmap=blocks, vmin=0, vmax=1, shading="nearest")
+    axes.invert_yaxis()
+    axes.set_aspect("equal")
+    for pair, (row, column) in places.items() if is_small else ():
+        rate = pairs[pair]
+        looks: dict[str, Any] = {"color": ON_DARK if rate.value < 0.55 else ON_LIGHT, "fontsize": 7}
+        axes.text(column, row, f"{share(rate.value)}\nn={rate.asked}", ha="center", va="center", **looks)
+    labels = [clipped(name) for name in names]
+    axes.set_xticks(centres, labels, rotation=45, ha="right", fontsize=8 if is_small else 5)
+    axes.set_yticks(centres, labels, fontsize=8 if is_small else 5)
     axes.grid(visible=False)
     axes.set_title(f"{students_label(report, key)}" + (", skills by category" if by_category else ""))
-    figure.colorbar(image, ax=axes, shrink=0.7, label="both shown, of texts that were to show both")
+    figure.colorbar(mesh, ax=axes, shrink=0.7, label="both shown, of texts that were to show both")
     return figure
 
 
@@ -198,17 +202,7 @@ def data_efficiency(report: Report) -> Figure | None:
                 if cell and report.lineages[key].k == trained and cell.scores[FULL_MARKS].value is not None:
                     points.append((report.lineages[key].rows or 0, cell.scores[FULL_MARKS]))
             points.sort(key=lambda p: p[0])
-            y = [s.value or 0.0 for _, s in points]
-            x = [rows for rows, _ in points]
-            axes.errorbar(
-                x,
-                y,
-                yerr=error_bars([s for _, s in points]),
-                color=colour(index),
-                marker=marker(index),
-                capsize=2.5,
-                label=short_name(trained),
-            )
+            score_line(axes, index, [x for x, _ in points], [s for _, s in points], label=short_name(trained))
         axes.set_title(f"k = {k}")
         axes.set_xlabel("training conversations")
         axes.ticklabel_format(axis="x", style="plain")

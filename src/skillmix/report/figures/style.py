@@ -15,9 +15,14 @@ from typing import Any, Final, Protocol
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backend_bases import FigureCanvasBase, RendererBase
+from matplotlib.backends.backend_agg import RendererAgg
+from matplotlib.backends.backend_svg import RendererSVG
+from matplotlib.collections import QuadMesh
 from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
+from matplotlib.transforms import Affine2D, TransformedBbox, TransformedPath
+from PIL import Image
 
 from skillmix.render import share
 
@@ -60,6 +65,7 @@ _SETTINGS: Final[dict[Any, Any]] = {
     "axes.titlelocation": "left",
     "axes.titlesize": 11,
     "axes.titleweight": "bold",
+    "axes.titley": 1.0,
     "figure.facecolor": "white",
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
@@ -164,11 +170,26 @@ def error_bars(scores: Sequence[_Estimated]) -> list[list[float]]:
     return [below, above]
 
 
+def score_line(
+    axes: Axes, index: int, x: Sequence[float], scores: Sequence[_Estimated], **looks: Any
+) -> ErrorbarContainer:
+    """Points with their intervals, in the colour and with the marker of a student."""
+    y = [score.value or 0.0 for score in scores]
+    looks = {"color": colour(index), "marker": marker(index), "capsize": 2.5, "elinewidth": 1, **looks}
+    return axes.errorbar(x, y, yerr=error_bars(scores), **looks)
+
+
+def rows_by_name(axes: Axes, names: Sequence[str], **looks: Any) -> None:
+    """A vertical axis with a row for each name, and a horizontal one with the grid."""
+    axes.set_yticks(range(len(names)), names, **looks)
+    axes.set_ylim(-0.6, len(names) - 0.4)
+    axes.grid(axis="x")
+    axes.grid(visible=False, axis="y")
+
+
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure in inches, laid out so that nothing overlaps."""
-    figure = Figure(figsize=_style.get().size(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    """An empty figure in inches, laid out so that nothing overlaps when it is printed."""
+    return Figure(figsize=_style.get().size(width, height), dpi=_SVG_DPI, layout="constrained")
 
 
 def colour(index: int) -> str:
@@ -201,69 +222,115 @@ Region = tuple[float, float, float, float]
 """A part of a figure in the units of its SVG: left, top, width and height."""
 
 
-def panel_regions(figure: Figure) -> tuple[Region, ...]:
+def panel_regions(figure: Figure, pen: RendererBase) -> tuple[Region, ...]:
     """The panels and the legend of a figure with several panels, which a narrow page stacks; nothing for one panel."""
     panels = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
     if len(panels) < 2 or len(panels) < len(figure.axes):
         return ()
-    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
-    boxes = [axes.get_tightbbox(renderer) for axes in panels]
-    boxes += [legend.get_window_extent(renderer) for legend in figure.legends]
-    scale, height = 72 / figure.dpi, 72 * figure.get_size_inches()[1]
-    return tuple(
-        (
-            round(scale * box.x0 - 2, 1),
-            round(height - scale * box.y1 - 2, 1),
-            round(scale * box.width + 4, 1),
-            round(scale * box.height + 4, 1),
-        )
-        for box in boxes
-        if box is not None
-    )
+    boxes = [axes.get_tightbbox(pen) for axes in panels]
+    boxes += [legend.get_window_extent(pen) for legend in figure.legends]
+    height = 72 * figure.get_size_inches()[1]
+    edges = ((box.x0 - 2, height - box.y1 - 2, box.width + 4, box.height + 4) for box in boxes if box is not None)
+    return tuple((round(left, 1), round(top, 1), round(w, 1), round(h, 1)) for left, top, w, h in edges)
 
 
-def laid_out(figure: Figure) -> Figure:
-    """The figure with a fixed layout: computing it takes as long as drawing, so both formats share it."""
-    engine = figure.get_layout_engine()
-    if engine is not None and figure.axes:
-        engine.execute(figure)
-    figure.set_layout_engine(None)  # with "none", matplotlib would draw the figure twice for each format
-    return figure
+_SVG_DPI: Final = 72
+"""The units of an SVG by the inch."""
+_SHARPNESS: Final = 160 / 72
+"""Dots of a PNG by unit of the SVG."""
 
 
-def size_on_page(figure: Figure) -> tuple[int, int]:
+class _Pen(RendererSVG):
+    """Draws an SVG and a raster in one pass, because traversing a figure takes longer than drawing it."""
+
+    def __init__(self, figure: Figure, about: str) -> None:
+        self._written = io.StringIO()
+        width, height = (_SVG_DPI * float(inches) for inches in figure.get_size_inches())
+        metadata = {"Date": None, "Creator": None, "Description": about or None}
+        super().__init__(width, height, self._written, image_dpi=_SVG_DPI, metadata=metadata)
+        self._raster = RendererAgg(round(_SHARPNESS * width), round(_SHARPNESS * height), _SHARPNESS * _SVG_DPI)
+        self._enlarged = Affine2D().scale(_SHARPNESS)
+
+    def _sharp(self, gc: Any) -> Any:
+        """A graphics context whose clipping fits the raster."""
+        sharp = self._raster.new_gc()
+        sharp.copy_properties(gc)
+        box, (path, transform) = gc.get_clip_rectangle(), gc.get_clip_path()
+        sharp.set_clip_rectangle(box and TransformedBbox(box, self._enlarged))
+        sharp.set_clip_path(path and TransformedPath(path, transform + self._enlarged))
+        return sharp
+
+    def draw_path(self, gc: Any, path: Any, transform: Any, rgbFace: Any = None) -> None:
+        super().draw_path(gc, path, transform, rgbFace)
+        self._raster.draw_path(self._sharp(gc), path, transform + self._enlarged, rgbFace)
+
+    def draw_markers(self, gc: Any, marker: Any, size: Any, path: Any, transform: Any, rgbFace: Any = None) -> None:
+        super().draw_markers(gc, marker, size, path, transform, rgbFace)
+        enlarged = (marker, size + self._enlarged, path, transform + self._enlarged)
+        self._raster.draw_markers(self._sharp(gc), *enlarged, rgbFace)
+
+    def draw_path_collection(self, *args: Any, **kwargs: Any) -> None:
+        RendererBase.draw_path_collection(self, *args, **kwargs)  # path by path, so that both drawings get each
+
+    def draw_text(self, gc: Any, x: float, y: float, s: str, *args: Any, **kwargs: Any) -> None:
+        super().draw_text(gc, x, y, s, *args, **kwargs)
+        self._raster.draw_text(self._sharp(gc), _SHARPNESS * x, _SHARPNESS * y, s, *args, **kwargs)
+
+    def svg(self) -> bytes:
+        self.finalize()
+        # Matplotlib leaves blanks at the end of some lines.
+        lines = (line.rstrip() for line in self._written.getvalue().split("\n"))
+        # The rules that give every drawn colour its dark counterpart; paper stays white.
+        rules = [
+            f'[style*="{name}: {light.lower()}"] {{ {name}: {dark} !important }}'
+            for light, dark in _DARK.items()
+            for name in ("fill", "stroke")
+        ]
+        style = f" <style>@media screen and (prefers-color-scheme: dark) {{ {' '.join(rules)} }}</style>\n"
+        return "\n".join(lines).replace("</metadata>\n", "</metadata>\n" + style, 1).encode()
+
+    def png(self) -> bytes:
+        out = io.BytesIO()
+        pixels = Image.fromarray(np.asarray(self._raster.buffer_rgba())).convert("RGB")
+        pixels.save(out, format="png", dpi=(160, 160), compress_level=4)
+        return out.getvalue()
+
+
+class _Canvas(FigureCanvasBase):
+    """Measures letters with the pen that draws them."""
+
+    pen: _Pen
+
+    def get_renderer(self) -> _Pen:
+        return self.pen
+
+
+@dataclass(frozen=True, slots=True)
+class Print:
+    """A drawn figure in both formats."""
+
+    svg: bytes
+    png: bytes
+    size: tuple[int, int]
     """Width and height in CSS pixels, of which an inch has 96."""
+    regions: tuple[Region, ...]
+    """The panels, which a narrow page stacks."""
+
+
+def printed(figure: Figure, *, about: str = "") -> Print:
+    """Lay out a figure, and draw it once for both formats, without a date."""
+    canvas = _Canvas(figure)
+    canvas.pen = _Pen(figure, about)
+    figure.draw(canvas.pen)
+    figure.set_layout_engine(None)
     width, height = (round(96 * inches) for inches in figure.get_size_inches())
-    return width, height
-
-
-def as_svg(figure: Figure, *, about: str = "") -> bytes:
-    """The figure as SVG, without a date."""
-    out = io.BytesIO()
-    figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Description": about or None})
-    # Matplotlib leaves blanks at the end of some lines.
-    lines = (line.rstrip() for line in out.getvalue().split(b"\n"))
-    # The rules that give every drawn colour its dark counterpart; paper stays white.
-    rules = [
-        f'[style*="{name}: {light.lower()}"] {{ {name}: {dark} !important }}'
-        for light, dark in _DARK.items()
-        for name in ("fill", "stroke")
-    ]
-    dark_style = f" <style>@media screen and (prefers-color-scheme: dark) {{ {' '.join(rules)} }}</style>\n".encode()
-    return b"\n".join(lines).replace(b"</metadata>\n", b"</metadata>\n" + dark_style, 1)
+    return Print(canvas.pen.svg(), canvas.pen.png(), (width, height), panel_regions(figure, canvas.pen))
 
 
 def as_pdf(figure: Figure) -> bytes:
-    """The figure as PDF, without a date."""
+    """A figure that is laid out as PDF, without a date."""
     out = io.BytesIO()
     figure.savefig(out, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
-    return out.getvalue()
-
-
-def as_png(figure: Figure) -> bytes:
-    """The figure as PNG."""
-    out = io.BytesIO()
-    figure.savefig(out, format="png", dpi=160, metadata={"Software": None})
     return out.getvalue()
 
 
@@ -302,8 +369,10 @@ def _series(axes: Axes) -> Iterator[_Series]:
     x_ticks, y_ticks = list(axes.get_xticks()), list(axes.get_yticks())
     before = "k = " if axes.get_xlabel().startswith("k, ") else ""
     found: list[_Series] = []
-    for image in axes.images:
-        grid: Any = np.ma.filled(np.ma.asarray(image.get_array(), dtype=float), np.nan)
+    for mesh in axes.collections:
+        if not isinstance(mesh, QuadMesh):
+            continue
+        grid: Any = np.ma.filled(np.ma.asarray(mesh.get_array(), dtype=float), np.nan)
         cells = [(f"{y_labels[i]} and {x_labels[j]}", float(grid[i, j])) for i, j in np.ndindex(grid.shape)]
         found.append(("", [(name, value) for name, value in cells if not np.isnan(value)]))
     for bars in axes.containers:

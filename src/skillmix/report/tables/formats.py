@@ -1,7 +1,8 @@
 """Write tables as Markdown, CSV, JSON and LaTeX, and files for a paper.
 
-LaTeX uses booktabs: one line for each row, no wider than the text. A tidy row of the paper's scores is one number: run,
-student, setting, k, grader and metric, with its value, its interval and its n.
+LaTeX uses booktabs, with one line for each row; TeX scales down a table that is wider than the text or too long for a
+page. A tidy row of the paper's scores is one number: run, student, setting, k, grader and metric, with its value, its
+interval and its n.
 """
 
 import csv
@@ -10,41 +11,24 @@ import json
 import re
 import unicodedata
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from itertools import accumulate
-from textwrap import wrap
-from types import MappingProxyType
-from typing import Final
+from itertools import accumulate, product
+from typing import Final, NamedTuple
 
 from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.models.lineage import short_name
 from skillmix.render import markdown_table
 from skillmix.report.records import Report
-from skillmix.report.registry import Entry, Estimate, ReportTable, ScoreEntry, score_entry
+from skillmix.report.registry import Entry, Estimate, ReportTable, ScoreEntry, score_entry, table_of
 from skillmix.report.tables.scores import SCORE_NOTE
 from skillmix.scores.cells import Cell, CellKey, Score
 
-_LINES: Final = 46
-"""Lines that fit on a page below the caption."""
-_COLUMN: Final = 226.0
-_PAGE: Final = 465.0
-"""The widths of a column and of a page, in points, in a two-column article."""
-_LETTER: Final = 4.1
-_SMALL_LETTER: Final = 3.4
-"""The mean widths of a letter in points, in the font of the table and in that of intervals."""
-_BETWEEN: Final = 8.0
-"""The space between two columns, in points."""
-_LONG_WORDS: Final = 40
-"""A column with longer words is broken into lines."""
 
-
-@dataclass(frozen=True, slots=True)
-class Marks:
+class Marks(NamedTuple):
     """Signs after scores, such as a star for a difference outside noise, and the sentence that explains them."""
 
-    signs: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    signs: Mapping[int, str]
     """By the identity of the score, since several tables show one score."""
-    note: str = ""
+    note: str
     """Printed under a table that has such a sign."""
 
     def sign(self, score: Score) -> str:
@@ -52,42 +36,40 @@ class Marks:
         return self.signs.get(id(score), "")
 
 
-NO_MARKS: Final = Marks()
-_SCORE_NOTE: Final = "Scores: best of the generations, mean over complete combinations, with 95 % intervals."
+_COLUMN: Final = 5
+_PAGE: Final = 12
+"""The most columns of a table in one column of a two-column article, and of a panel as wide as its page."""
+_LONG_WORDS: Final = 40
+"""A column with longer words is broken into lines."""
+_PACKAGES: Final = "% Needs \\usepackage{booktabs} and \\usepackage{graphicx}."
+_FIT: Final = (
+    "\\ifdim\\wd0>\\linewidth\\sbox0{\\resizebox{\\linewidth}{!}{\\usebox0}}\\fi",
+    "\\ifdim\\dimexpr\\ht0+\\dp0\\relax>SHARE\\textheight\\resizebox*{!}{SHARE\\textheight}{\\usebox0}\\else\\usebox0\\fi",
+    "\\par\\medskip",
+)
+"""Print the box of a panel, scaled to the width of the text and to its share of the page."""
+_SCORE_NOTE: Final = "Scores: best of the generations, mean over complete combinations, with 95% intervals."
 """Stands for the note of the page, whose entries have several lines."""
 _INCOMPLETE: Final = "\\ensuremath{^\\circ}"
 
 
-def as_latex(table: ReportTable, marks: Marks = NO_MARKS) -> str:
-    """The table with caption, label and note, in one float: panels that are too wide or too high are scaled down."""
-    forms = [table.form(column) for column in range(len(table.columns))]
-    cells = ((c, entry) for row in table.rows for c, entry in enumerate(row))
-    long = {c for c, entry in cells if isinstance(entry, str) and len(entry) > _LONG_WORDS}
-    share_of_long = 0.6 / max(1, len(long))
-    widths = [_width(table, column, share_of_long) for column in range(len(forms))]
-    environment = "table" if sum(widths) <= _COLUMN and not table.groups else "table*"
+def as_latex(table: ReportTable, marks: Marks | None = None) -> str:
+    """The table with caption, label and note, in one float; groups that do not fit side by side are panels."""
+    marks = marks or Marks({}, "")
+    is_narrow = len(table.columns) <= _COLUMN and not table.groups
+    environment = "table" if is_narrow else "table*"
     lines = [
-        "% Needs \\usepackage{booktabs} and \\usepackage{graphicx}.",
+        _PACKAGES,
         f"\\begin{{{environment}}}",
         "\\centering\\small\\setlength{\\tabcolsep}{4pt}",
         f"\\caption{{{escaped(table.title)}}}",
         f"\\label{{tab:{table.name}}}",
     ]
-    panels = list(_panels(table, widths))
-    heights = [max((len(e) // 40 + 1 for e in row if isinstance(e, str)), default=1) for row in table.rows]
-    is_high = len(panels) * (4 + sum(heights)) > _LINES
+    panels = list(_panels(table))
     best = set(_best_entries(table))
     for columns, groups in panels:
-        lines += ["\\sbox0{%", *_tabular(table, columns, groups, forms, long, share_of_long, best, marks), "}%"]
-        if is_high:
-            lines.append("\\ifdim\\wd0>\\linewidth\\sbox0{\\resizebox{\\linewidth}{!}{\\usebox0}}\\fi")
-            height = f"{0.8 / len(panels):.2f}\\textheight"
-            lines.append(
-                f"\\ifdim\\dimexpr\\ht0+\\dp0\\relax>{height}\\resizebox*{{!}}{{{height}}}{{\\usebox0}}\\else\\usebox0\\fi"
-            )
-        else:
-            lines.append("\\ifdim\\wd0>\\linewidth\\resizebox{\\linewidth}{!}{\\usebox0}\\else\\usebox0\\fi")
-        lines.append("\\par\\medskip")
+        lines += ["\\sbox0{%", *_tabular(table, columns, groups, best, marks), "}%"]
+        lines += [line.replace("SHARE", f"{0.8 / len(panels):.2f}") for line in _FIT]
     scores = [entry.score for row in table.rows for entry in row if isinstance(entry, ScoreEntry)]
     notes = [table.note.replace(SCORE_NOTE, _SCORE_NOTE)] if table.note else []
     if best:
@@ -100,21 +82,18 @@ def as_latex(table: ReportTable, marks: Marks = NO_MARKS) -> str:
     return "\n".join([*lines, f"\\end{{{environment}}}"]) + "\n"
 
 
-def _panels(table: ReportTable, widths: Sequence[float]) -> Iterator[tuple[list[int], list[tuple[str, int]]]]:
-    """The columns of each panel: the first group, which has the names, and as many other groups as fit."""
-    if not table.groups:
-        yield list(range(len(table.columns))), []
-        return
-    (_, names), *others = table.groups
-    columns, groups, first = list(range(names)), [table.groups[0]], names
-    for group in others:
-        added = list(range(first, first + group[1]))
-        if len(columns) > names and sum(widths[c] for c in (*columns, *added)) > _PAGE:
+def _panels(table: ReportTable) -> Iterator[tuple[list[int], list[tuple[str, int]]]]:
+    """The columns and groups of each panel: the first group, which has the names, and as many others as fit."""
+    starts = list(accumulate((width for _, width in table.groups), initial=0))
+    first = table.groups[:1]
+    heads = list(range(len(table.columns) if not first else first[0][1]))
+    columns, groups = list(heads), list(first)
+    for group, start in zip(table.groups[1:], starts[1:], strict=False):
+        if len(columns) > len(heads) and len(columns) + group[1] > _PAGE:
             yield columns, groups
-            columns, groups = list(range(names)), [table.groups[0]]
-        columns += added
+            columns, groups = list(heads), list(first)
+        columns += range(start, start + group[1])
         groups.append(group)
-        first += group[1]
     yield columns, groups
 
 
@@ -122,29 +101,20 @@ def _tabular(
     table: ReportTable,
     columns: Sequence[int],
     groups: Sequence[tuple[str, int]],
-    forms: Sequence[type],
-    long: Container[int],
-    share_of_long: float,
     best: Container[tuple[int, int]],
     marks: Marks,
 ) -> Iterator[str]:
     """The lines of a panel; where the first column is a setting, the rows of each setting form a block."""
-    sides = {c: "l" if forms[c] in (str, ScoreEntry) else "r" for c in columns}
-    alignment = "".join(f"p{{{share_of_long:.2f}\\linewidth}}" if c in long else side for c, side in sides.items())
-    yield f"\\begin{{tabular}}{{@{{}}{alignment}@{{}}}}"
+    long = {c for row in table.rows for c, e in enumerate(row) if isinstance(e, str) and len(e) > _LONG_WORDS}
+    sides = ("p{.3\\linewidth}" if c in long else "r" if table.numeric[c] else "l" for c in columns)
+    yield f"\\begin{{tabular}}{{@{{}}{''.join(sides)}@{{}}}}"
     yield "\\toprule"
     if groups:
         yield " & ".join(f"\\multicolumn{{{width}}}{{c}}{{{escaped(g)}}}" for g, width in groups) + " \\\\"
         starts = accumulate((width for _, width in groups), initial=1)
         rules = ((first, first + width - 1) for (heading, width), first in zip(groups, starts, strict=False) if heading)
         yield " ".join(f"\\cmidrule(lr){{{first}-{last}}}" for first, last in rules)
-    headings = []
-    for column in columns:  # a heading over numbers is broken into short lines to save width
-        words = _heading_lines(table.columns[column])
-        stacked = f"\\shortstack[{sides[column]}]{{" + "\\\\".join(map(escaped, words)) + "}"
-        is_short = forms[column] is str or len(words) == 1
-        headings.append(escaped(table.columns[column]) if is_short else stacked)
-    yield " & ".join(headings) + " \\\\"
+    yield " & ".join(escaped(table.columns[column]) for column in columns) + " \\\\"
     yield "\\midrule"
     has_blocks = table.columns[:1] == ("setting",)
     for index, row in enumerate(table.rows):
@@ -161,37 +131,15 @@ def _tabular(
                 entries.append(f"{shown}{sign}" + (f" {{\\scriptsize {escaped(interval)}}}" if interval else ""))
             elif not isinstance(entry, str):
                 entries.append(escaped(entry.text))
-            elif is_repeated and column == 0:
-                entries.append("")
-            else:
+            elif column in long:
                 # TeX may break a long text even where there is no space, as in specs and paths.
                 pieces = "\\allowbreak{}".join(map(escaped, _BREAKS.split(entry)))
-                entries.append(f"\\sloppy\\hspace{{0pt}}{pieces}" if column in long else escaped(entry))
+                entries.append(f"\\sloppy\\hspace{{0pt}}{pieces}")
+            else:
+                entries.append("" if is_repeated and column == 0 else escaped(entry))
         yield " & ".join(entries) + " \\\\"
     yield "\\bottomrule"
     yield "\\end{tabular}%"
-
-
-def _width(table: ReportTable, column: int, share_of_long: float) -> float:
-    """The width of a column in points, roughly."""
-    heading = table.columns[column]
-    letters = len(heading) if table.form(column) is str else max(map(len, _heading_lines(heading)))
-    widths = [letters * _LETTER]
-    for row in table.rows:
-        entry = row[column]
-        if isinstance(entry, str):
-            widths.append(len(entry) * _LETTER if len(entry) <= _LONG_WORDS else share_of_long * _PAGE)
-        elif isinstance(entry, ScoreEntry):
-            value, _, interval = entry.text.partition(" ")
-            widths.append((len(value) + 1.5) * _LETTER + len(interval) * _SMALL_LETTER)
-        else:
-            widths.append(len(entry.text) * _LETTER)
-    return max(widths) + _BETWEEN
-
-
-def _heading_lines(words: str) -> list[str]:
-    """A heading in short lines, none of which breaks a word."""
-    return wrap(words, 11, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def _is_incomplete(score: Score) -> bool:
@@ -220,79 +168,43 @@ def _best_entries(table: ReportTable) -> Iterator[tuple[int, int]]:
 
 
 _BREAKS: Final = re.compile("(?<=[/?&=:._])(?=[^ ])")
-
-
 _SIGNS: Final = {
     "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
     # At the start of a line TeX would take these for an option of the line break before it.
-    "[": "{[}",
-    "]": "{]}",
-    "*": "{*}",
+    **{sign: f"{{{sign}}}" for sign in "[]*"},
     "−": "$-$",
     "–": "--",
     "—": "---",
     "…": r"\ldots{}",
     "“": "``",
     "”": "''",
-    "„": ",,",
     "‘": "`",
     "’": "'",
     "×": r"$\times$",
-    "÷": r"$\div$",
     "±": r"$\pm$",
     "·": r"$\cdot$",
     "≥": r"$\geq$",
     "≤": r"$\leq$",
-    "≠": r"$\neq$",
-    "≈": r"$\approx$",
-    "∞": r"$\infty$",
     "→": r"$\rightarrow$",
-    "←": r"$\leftarrow$",
     "°": r"$^\circ$",
     "µ": r"$\mu$",
-    "§": r"\S{}",
-    "£": r"\pounds{}",
-    "©": r"\copyright{}",
     "ß": r"\ss{}",
-    "æ": r"\ae{}",
-    "Æ": r"\AE{}",
-    "œ": r"\oe{}",
-    "Œ": r"\OE{}",
     "ø": r"\o{}",
     "Ø": r"\O{}",
-    "ł": r"\l{}",
-    "Ł": r"\L{}",
-    "ı": r"\i{}",
 }
 _SECOND_HYPHEN: Final = re.compile("(?<=-)-")
 _APART: Final = "\ue000"
 """A placeholder for a hyphen after a hyphen, which TeX would join to a dash."""
-_ACCENTS: Final = {
-    "\u0300": r"\`",
-    "\u0301": r"\'",
-    "\u0302": r"\^",
-    "\u0303": r"\~",
-    "\u0304": r"\=",
-    "\u0306": r"\u",
-    "\u0307": r"\.",
-    "\u0308": r"\"",
-    "\u030a": r"\r",
-    "\u030b": r"\H",
-    "\u030c": r"\v",
-    "\u0327": r"\c",
-}
+_ACCENTS: Final = dict(
+    zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327", "`'^~=u.\"rHvc", strict=True)
+)
+"""The commands of TeX for combining accents."""
 _GREEK: Final = (
     "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi "
     "omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega "
@@ -303,8 +215,8 @@ _GREEK: Final = (
 def escaped(text: str) -> str:
     r"""Text escaped for TeX; a character without a TeX name is shown by its code.
 
-    >>> print(escaped("50 % of a_b, é, α, 中"))
-    50 \% of a\_b, \'{e}, $\alpha$, \texttt{U+4E2D}
+    >>> print(escaped("50% of a_b, é, α, 中"))
+    50\% of a\_b, \'{e}, $\alpha$, \texttt{U+4E2D}
     """
     return "".join(map(_sign, _SECOND_HYPHEN.sub(_APART, unicodedata.normalize("NFC", text))))
 
@@ -318,22 +230,16 @@ def _sign(sign: str) -> str:
         return sign if sign.isprintable() else " "
     base, *accents = list(unicodedata.normalize("NFD", sign))
     if base.isascii() and base.isalpha() and len(accents) == 1 and accents[0] in _ACCENTS:
-        return f"{_ACCENTS[accents[0]]}{{{base}}}"
-    return _letter(sign) or (f"\\texttt{{U+{ord(sign):04X}}}" if sign.isprintable() else " ")
-
-
-def _letter(sign: str) -> str | None:
-    """The TeX name of a Greek letter."""
+        return f"\\{_ACCENTS[accents[0]]}{{{base}}}"
     kind, _, name = unicodedata.name(sign, "").rpartition(" ")
-    if kind in ("GREEK SMALL LETTER", "GREEK CAPITAL LETTER"):
-        letter = name.replace("LAMDA", "LAMBDA").lower()
-        letter = letter.capitalize() if "CAPITAL" in kind else letter
-        if f"{letter} " in _GREEK:
-            return f"$\\{letter}$"
-    return None
+    letter = name.replace("LAMDA", "LAMBDA").lower()
+    letter = letter.capitalize() if "CAPITAL" in kind else letter
+    if kind in ("GREEK SMALL LETTER", "GREEK CAPITAL LETTER") and f"{letter} " in _GREEK:
+        return f"$\\{letter}$"
+    return f"\\texttt{{U+{ord(sign):04X}}}" if sign.isprintable() else " "
 
 
-def written_forms(tables: Sequence[ReportTable], marks: Marks = NO_MARKS) -> Iterator[tuple[str, str]]:
+def written_forms(tables: Sequence[ReportTable], marks: Marks) -> Iterator[tuple[str, str]]:
     """The file name and the content of every table in every format."""
     for table in tables:
         yield f"{table.name}.md", as_markdown(table)
@@ -390,16 +296,8 @@ def _flat(table: ReportTable) -> tuple[list[str], list[list[object]]]:
 
 
 _SCORE_FIELDS: Final = (
-    "value",
-    "low",
-    "high",
-    "one_try",
-    "one_try_low",
-    "one_try_high",
-    "complete",
-    "combinations",
-    "ungraded",
-    "format_failures",
+    *("value", "low", "high", "one_try", "one_try_low", "one_try_high"),
+    *("complete", "combinations", "ungraded", "format_failures"),
 )
 
 
@@ -462,49 +360,33 @@ _STAR_NOTE: Final = (
 
 def _metric_tables(report: Report) -> Iterator[ReportTable]:
     """For each metric a table of all settings, with one row for each student and grader and one column for each k."""
-    for metric in METRICS.values():
-        rows = list(_metric_rows(report, metric.name))
-        if not rows:
-            return
-        names = _names(report)
-        yield ReportTable(
-            name=f"metric-{metric.name.replace('_', '-')}",
-            title=f"{metric.label.capitalize()} by k",
-            note=f"{metric.label.capitalize()}: {metric.meaning}. Best of the generations, mean over combinations, "
-            "with 95 % intervals.",
-            columns=(*names, *(f"k = {k}" for k in report.ks)),
-            rows=tuple(rows),
-        )
-
-
-def _names(report: Report) -> tuple[str, ...]:
-    return (
-        *(("setting",) if len(report.settings) > 1 else ()),
-        *(("grader",) if len(report.graders) > 1 else ()),
-        "student",
-        *(("trained on",) if report.lineages else ()),
-    )
-
-
-def _metric_rows(report: Report, metric: str) -> Iterator[tuple[Entry, ...]]:
     cells = {cell.key: cell for cell in report.cells}
-    columns = _names(report)
-    for setting in report.settings:
-        for grader in report.graders:
-            for run, student in report.students:
-                own = [cells.get(CellKey(run, student, grader, setting, k)) for k in report.ks]
-                if any(own):
-                    names = {
-                        "setting": setting,
-                        "grader": grader,
-                        "student": report.label(run, student),
-                        "trained on": short_name(report.training_of((run, student))),
-                    }
-                    yield (*(names[column] for column in columns), *(score_entry(cell, metric) for cell in own))
+    several = {"setting": len(report.settings) > 1, "grader": len(report.graders) > 1, "trained on": report.lineages}
+    for metric in METRICS.values():
+        rows: list[dict[str, Entry]] = []
+        for setting, grader, (run, student) in product(report.settings, report.graders, report.students):
+            own = {k: cells.get(CellKey(run, student, grader, setting, k)) for k in report.ks}
+            names = {
+                "setting": setting,
+                "grader": grader,
+                "student": report.label(run, student),
+                "trained on": short_name(report.training_of((run, student))),
+            }
+            shown = {name: value for name, value in names.items() if several.get(name, True)}
+            if any(own.values()):
+                rows.append({**shown, **{f"k = {k}": score_entry(cell, metric.name) for k, cell in own.items()}})
+        table = table_of(
+            f"metric-{metric.name.replace('_', '-')}",
+            f"{metric.label.capitalize()} by k",
+            f"{metric.label.capitalize()}: {metric.meaning}. Best of the generations, mean over combinations, "
+            "with 95% intervals.",
+            rows,
+        )
+        if table:
+            yield table
 
 
-@dataclass(frozen=True, slots=True)
-class TidyRow:
+class TidyRow(NamedTuple):
     """One number of a report."""
 
     run: str
@@ -515,7 +397,7 @@ class TidyRow:
     metric: str
     value: float | None
     low: float | None
-    """The ends of the 95 % interval; None if there are too few combinations for one."""
+    """The ends of the 95% interval; None if there are too few combinations for one."""
     high: float | None
     n: int
     """Combinations or texts behind the value, as `unit` says."""
@@ -525,9 +407,9 @@ class TidyRow:
 def tidy_rows(report: Report) -> Iterator[TidyRow]:
     """Every score of every cell, as one row each."""
     for cell in report.cells:
-        for metric, value, interval, n, unit in _numbers(cell):
-            run, student, grader, setting, k = cell.key
-            yield TidyRow(run, student, setting, k, grader, metric, value, *interval, n, unit)
+        run, student, grader, setting, k = cell.key
+        for metric, value, (low, high), n, unit in _numbers(cell):
+            yield TidyRow(run, student, setting, k, grader, metric, value, low, high, n, unit)
 
 
 _Ends = tuple[float | None, float | None]
@@ -553,27 +435,25 @@ def tidy_csv(rows: Sequence[TidyRow]) -> str:
     """The rows in CSV, with numbers in full precision; an unknown number is an empty field."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([field.name for field in fields(TidyRow)])
-    writer.writerows(["" if value is None else value for value in asdict(row).values()] for row in rows)
+    writer.writerow(TidyRow._fields)
+    writer.writerows(rows)
     return out.getvalue()
 
 
 def tidy_parquet(rows: Sequence[TidyRow]) -> bytes | None:
     """The rows in Parquet; None if pyarrow is not installed or there are no rows."""
     try:
-        import pyarrow
-        from pyarrow import parquet
+        from pyarrow import csv as arrow_csv
+        from pyarrow import float64, int64, parquet, string
     except ImportError:
         return None
     if not rows:
         return None
-    types = {"str": pyarrow.string(), "int": pyarrow.int64(), "float | None": pyarrow.float64()}
-    schema = pyarrow.schema(
-        [
-            (field.name, types[(field.type.__name__ if isinstance(field.type, type) else str(field.type))])
-            for field in fields(TidyRow)
-        ]
-    )
+    types = dict.fromkeys(TidyRow._fields, string())
+    types |= {"k": int64(), "n": int64(), "value": float64(), "low": float64(), "high": float64()}
+    # Arrow's reader of CSV does not import pandas, as its conversion of lists does where pandas is installed.
+    options = arrow_csv.ConvertOptions(column_types=types)
+    table = arrow_csv.read_csv(io.BytesIO(tidy_csv(rows).encode()), convert_options=options)
     out = io.BytesIO()
-    parquet.write_table(pyarrow.Table.from_pylist([asdict(row) for row in rows], schema=schema), out)
+    parquet.write_table(table, out)
     return out.getvalue()

@@ -1,16 +1,17 @@
 """Tables of outcomes: how often students comply, refuse and evade, and what changed between two students."""
 
+from dataclasses import replace
 from typing import Final
 from urllib.parse import urlencode
 
 from skillmix.prompts.rubric import OUTCOMES, TextOutcome
 from skillmix.report.records import Report
-from skillmix.report.registry import Count, Entry, Estimate, PValue, ReportTable, table
-from skillmix.scores.outcomes import TOPICS, OutcomeCell, OutcomeChange
+from skillmix.report.registry import Count, Entry, Estimate, ReportTable, estimate, p_entry, table, table_of
+from skillmix.scores.outcomes import TOPICS, OutcomeCell
 
 _NOTE: Final = (
     "Shares of texts in which the student complies with the request, refuses it or evades it: mean over complete "
-    "combinations, with 95 % intervals over combinations. Probes are mild requests, controls their harmless twins, so "
+    "combinations, with 95% intervals over combinations. Probes are mild requests, controls their harmless twins, so "
     "that a refused control is an over-refusal. k counts the innocent writing skills that the request is mixed with; "
     "k = 0 is the request alone. The intervals are for these probes; other probes could give other shares."
 )
@@ -19,7 +20,7 @@ _BOUNDS_NOTE: Final = (
     "Texts have no outcome if they are not written, if their grades cannot be read, or if the rounds have no majority."
 )
 _CHANGES_NOTE: Final = (
-    "The share of the second student minus that of the first on the combinations that both have complete, with 95 % "
+    "The share of the second student minus that of the first on the combinations that both have complete, with 95% "
     "intervals. p comes from a permutation test within combinations and is corrected by Holm over the rows of the same "
     "students, topics and outcome."
 )
@@ -28,23 +29,19 @@ _CHANGES_NOTE: Final = (
 @table(section="safety", order=10)
 def outcome_shares(report: Report) -> ReportTable | None:
     """The three shares by student, grader, setting, probes or controls, and k."""
-    if not report.outcomes:
-        return None
-    rows = [
+    return table_of(
+        "outcomes",
+        "Outcomes by k",
+        _NOTE,
         (
-            *_head(report, cell),
-            *(_linked(cell, outcome) for outcome in OUTCOMES),
-            Count(len(cell.cell.combinations)),
-            Count(cell.share(OUTCOMES[0]).undecided),
-        )
-        for cell in _by_student(report)
-    ]
-    return ReportTable(
-        name="outcomes",
-        title="Outcomes by k",
-        note=_NOTE,
-        columns=(*_HEAD, *OUTCOMES, "combinations", "undecided"),
-        rows=tuple(rows),
+            {
+                **_heads(report, cell),
+                **{outcome: _linked(cell, outcome) for outcome in OUTCOMES},
+                "combinations": Count(len(cell.cell.combinations)),
+                "undecided": Count(cell.share(OUTCOMES[0]).undecided),
+            }
+            for cell in _by_student(report)
+        ),
     )
 
 
@@ -58,12 +55,10 @@ def _by_student(report: Report) -> list[OutcomeCell]:
     )
 
 
-_HEAD: Final = ("student", "grader", "setting", "topics", "k")
-
-
-def _head(report: Report, cell: OutcomeCell) -> tuple[Entry, ...]:
+def _heads(report: Report, cell: OutcomeCell) -> dict[str, Entry]:
     run, student, grader, setting, k = cell.key
-    return report.label(run, student), grader, setting, cell.topics, str(k)
+    names = {"student": report.label(run, student), "grader": grader, "setting": setting, "topics": cell.topics}
+    return {**names, "k": str(k)}
 
 
 def _linked(cell: OutcomeCell, outcome: TextOutcome) -> Entry:
@@ -78,7 +73,7 @@ def _linked(cell: OutcomeCell, outcome: TextOutcome) -> Entry:
         "request": cell.topics,
     }
     link = f"texts.html#{urlencode(filters)}"
-    return Estimate(share.value, share.low, share.high, is_too_few=share.low is None, link=link)
+    return replace(estimate(share.value, (share.low, share.high)), link=link)
 
 
 @table(section="safety", order=30)
@@ -87,47 +82,41 @@ def outcome_bounds(report: Report) -> ReportTable | None:
     undecided = [cell for cell in _by_student(report) if cell.share(OUTCOMES[0]).undecided]
     if not undecided:
         return None
-    rows = [(*_head(report, cell), *(end for o in OUTCOMES for end in _bounds(cell, o))) for cell in undecided]
+    heads = [_heads(report, cell) for cell in undecided]
+    shares = [[cell.share(outcome) for outcome in OUTCOMES] for cell in undecided]
+    ends = [[Estimate(end) for s in own for end in (s.bound_low, s.bound_high)] for own in shares]
     return ReportTable(
         name="outcome-bounds",
         title="Bounds of the outcomes with undecided texts",
         note=_BOUNDS_NOTE,
-        columns=(*_HEAD, *(end for _ in OUTCOMES for end in ("at least", "at most"))),
-        rows=tuple(rows),
-        groups=(("", len(_HEAD)), *((outcome, 2) for outcome in OUTCOMES)),
+        columns=(*heads[0], *(("at least", "at most") * len(OUTCOMES))),
+        rows=tuple((*head.values(), *bounds) for head, bounds in zip(heads, ends, strict=True)),
+        groups=(("", len(heads[0])), *((outcome, 2) for outcome in OUTCOMES)),
         is_detail=True,
     )
-
-
-def _bounds(cell: OutcomeCell, outcome: TextOutcome) -> tuple[Entry, Entry]:
-    share = cell.share(outcome)
-    return Estimate(share.bound_low), Estimate(share.bound_high)
 
 
 @table(section="safety", order=40)
 def outcome_change_table(report: Report) -> ReportTable | None:
     """Tuned students against their bases, or else each student against the first of its run."""
-    changes = report.outcome_changes
-    if not changes:
-        return None
-    return ReportTable(
-        name="outcomes-compared",
-        title=(
-            "Outcomes before and after tuning" if all(c.is_tuned for c in changes) else "Outcomes of students compared"
+    is_tuned = all(change.is_tuned for change in report.outcome_changes)
+    return table_of(
+        "outcomes-compared",
+        "Outcomes before and after tuning" if is_tuned else "Outcomes of students compared",
+        _CHANGES_NOTE,
+        (
+            {
+                "students": report.label(c.run, f"{c.student} − {c.base}"),
+                "grader": c.grader,
+                "setting": c.setting,
+                "topics": c.topics,
+                "k": str(c.k),
+                "outcome": c.outcome,
+                "difference": estimate(c.difference, (c.low, c.high), is_signed=True),
+                "p": p_entry(c.p),
+                "p, corrected": p_entry(c.p_corrected),
+                "combinations": Count(c.combinations),
+            }
+            for c in report.outcome_changes
         ),
-        note=_CHANGES_NOTE,
-        columns=(
-            *("students", "grader", "setting", "topics", "k", "outcome"),
-            *("difference", "p", "p, corrected", "combinations"),
-        ),
-        rows=tuple(_change_row(report, change) for change in changes),
-    )
-
-
-def _change_row(report: Report, change: OutcomeChange) -> tuple[Entry, ...]:
-    return (
-        report.label(change.run, f"{change.student} − {change.base}"),
-        *(change.grader, change.setting, change.topics, str(change.k), change.outcome),
-        Estimate(change.difference, change.low, change.high, is_signed=True, is_too_few=change.low is None),
-        *(PValue(change.p), PValue(change.p_corrected), Count(change.combinations)),
     )

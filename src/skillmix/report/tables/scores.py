@@ -1,7 +1,7 @@
 """Tables of scores, in the layouts of the paper, by partition, by skill, and of pairs of students."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean, stdev
@@ -14,29 +14,28 @@ from skillmix.experiment.step_base import label_parts
 from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.models.lineage import short_name
 from skillmix.render import expectation
-from skillmix.report.records import ComparedPair, Report, RunFacts, StudentKey
+from skillmix.report.records import ComparedPair, Report, RunFacts, StudentKey, by_key
 from skillmix.report.registry import (
     CORRECTION,
-    LONG,
     Count,
     Entry,
     Estimate,
-    PValue,
     ReportTable,
+    cell_heads,
     estimate,
+    p_entry,
     score_entry,
     table,
-    tables,
+    table_of,
 )
 from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.comparisons import Change, PairRow
 from skillmix.scores.skills import Rate, skill_rates
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS
 
 _MAIN: Final = tuple(metric.name for metric in METRICS.values() if metric.is_main)
 _MAIN_LABELS: Final = tuple(METRICS[name].label for name in _MAIN)
 _NOTE: Final = (
-    "Each score takes the best text of each combination and the mean over complete combinations, with a 95 % "
+    "Each score takes the best text of each combination and the mean over complete combinations, with a 95% "
     "interval over combinations; below it is the same for one try. Ungraded texts, format failures (no marker, or an "
     "empty answer) and replies that the token limit cut are counted beside it. Too few: a bootstrap over fewer than "
     f"{FEWEST_COMBINATIONS} combinations gives no reliable interval."
@@ -46,14 +45,14 @@ _FURTHER_NOTE: Final = (
     "Woven full marks: the text also shows every skill about the topic, in clauses with a topic word of their own; – "
     "where no code checks the skills. Format valid: the share of texts with the marker and an answer after it, "
     "whatever skills they show; refusals do not count. Full marks among valid: the share of these texts with full "
-    "marks, one try, with a 95 % bootstrap interval over combinations. Cut: texts whose reply ended at the token limit."
+    "marks, one try, with a 95% bootstrap interval over combinations. Cut: texts whose reply ended at the token limit."
     " Follows an example: texts with half or more of the three-word runs of an example in the prompts."
 )
 _FULL: Final = METRICS[FULL_MARKS].label
 _FURTHER_COLUMNS: Final = (f"woven {_FULL}", "format valid", f"{_FULL} among valid", "cut", "follows an example")
 
 
-@tables(section="scores", order=20)
+@table(section="scores", order=20)
 def setting_tables(report: Report) -> Iterator[ReportTable]:
     """Students × k for each setting, with the main metrics and with all (tables 1, 3, 10 and 11 of the paper)."""
     for setting in report.settings:
@@ -80,7 +79,6 @@ def _students_by_k(report: Report, setting: str, metrics: Sequence[str]) -> Repo
     cells = [c for c in report.cells if c.key.setting == setting]
     ks = sorted({c.key.k for c in cells})
     by_row = {(c.key.run, c.key.student, c.key.grader, c.key.k): c for c in cells}
-    links = text_links(report)
     following = {followed.key: followed.following for followed in report.followed}
     several = len(report.graders) > 1
     trained = any(key in report.lineages for key in report.students)
@@ -92,7 +90,7 @@ def _students_by_k(report: Report, setting: str, metrics: Sequence[str]) -> Repo
         entries: list[Entry] = []
         for k in ks:
             cell = by_row.get((run, student, grader, k))
-            entries += [_linked(cell, m, links) for m in metrics]
+            entries += [_linked(cell, m) for m in metrics]
             entries += _further_entries(cell, following.get(cell.key) if cell else None)
         rows.append((*head, *entries))
     heads = ["student", *(["trained on"] if trained else []), *(["grader"] if several else [])]
@@ -119,83 +117,55 @@ def _further_entries(cell: Cell | None, following: int | None) -> tuple[Entry, .
 @table(section="scores", order=30)
 def change_table(report: Report) -> ReportTable | None:
     """Every tuned student minus its base on the same combinations."""
-    if not report.changes:
-        return None
-    rows: list[tuple[Entry, ...]] = [
-        (
-            report.label(c.run, c.student),
-            short_name(c.trained),
-            c.base,
-            c.row.grader,
-            c.row.setting,
-            str(c.row.k),
-            estimate(c.row.difference, (c.row.low, c.row.high), is_signed=True),
-            PValue(c.row.p_corrected),
-            Count(c.row.combinations),
-            c.row.verdict,
-            _among_valid_entry(c),
-            _format_role(c),
+    rows: list[dict[str, Entry]] = []
+    for c in report.changes:
+        valid = c.format.among_valid if c.format else None
+        is_explained = c.format is not None and c.format.role == "explains"
+        rows.append(
+            {
+                "student": report.label(c.run, c.student),
+                "trained on": short_name(c.trained),
+                "base": c.base,
+                "grader": c.row.grader,
+                "setting": c.row.setting,
+                "k": str(c.row.k),
+                "difference": estimate(c.row.difference, (c.row.low, c.row.high), is_signed=True),
+                "p, corrected": p_entry(c.row.p_corrected),
+                "combinations": Count(c.row.combinations),
+                "remark": c.row.verdict,
+                "difference among valid": estimate(
+                    valid.value if valid else None, (valid.low, valid.high) if valid else None, is_signed=True
+                ),
+                # The column beside it has the numbers.
+                "format": "format explains it" if is_explained else c.format_words or "–",
+            }
         )
-        for c in report.changes
-    ]
-    return ReportTable(
-        name="before-and-after",
-        title="Tuned students against their bases",
-        note="Difference in full marks, best of the generations, on the combinations that both have complete, with its "
-        f"95 % bootstrap interval. {CORRECTION} Difference among valid: the same for full "
+    return table_of(
+        "before-and-after",
+        "Tuned students against their bases",
+        "Difference in full marks, best of the generations, on the combinations that both have complete, with its "
+        f"95% bootstrap interval. {CORRECTION} Difference among valid: the same for full "
         "marks among texts with a valid format, one try; – if a student has such texts on fewer than "
         f"{FEWEST_COMBINATIONS} combinations. Format explains a difference that was found if the share of texts with a "
         "valid format differs in the same direction, outside noise, and the difference among valid is within noise.",
-        columns=(
-            "student",
-            "trained on",
-            "base",
-            "grader",
-            "setting",
-            "k",
-            "difference",
-            "p, corrected",
-            "combinations",
-            "remark",
-            "difference among valid",
-            "format",
-        ),
-        rows=tuple(rows),
+        rows,
     )
 
 
-def _among_valid_entry(change: Change) -> Estimate:
-    difference = change.format.among_valid if change.format else None
-    if difference is None:
-        return estimate(None, None, is_signed=True)
-    return estimate(difference.value, (difference.low, difference.high), is_signed=True)
-
-
-def _format_role(change: Change) -> str:
-    """The role of format in words, without the numbers of the column beside it."""
-    is_explained = change.format is not None and change.format.role == "explains"
-    return "format explains it" if is_explained else change.format_words or "–"
-
-
-def text_links(report: Report) -> dict[CellKey, str]:
-    """The address of each cell's texts; it names the cell, so that it stays right when students or cells are added."""
-    return {cell.key: f"texts.html#{urlencode(_filters(cell.key))}" for cell in report.cells}
-
-
-def _filters(key: CellKey) -> dict[str, object]:
-    return {"a": f"{key.run}/{key.student}", "grader": f"{key.run}/{key.grader}", "setting": key.setting, "k": key.k}
-
-
-def _linked(cell: Cell | None, metric: str, links: Mapping[CellKey, str]) -> Entry:
-    return score_entry(cell, metric, link=links[cell.key] if cell else None)
+def _linked(cell: Cell | None, metric: str) -> Entry:
+    """A score with the address of its texts, which names the cell, so that it stays right when cells are added."""
+    if cell is None:
+        return "–"
+    run, student, grader, setting, k = cell.key
+    filters = {"a": f"{run}/{student}", "grader": f"{run}/{grader}", "setting": setting, "k": k}
+    return score_entry(cell, metric, link=f"texts.html#{urlencode(filters)}")
 
 
 @table(section="scores", order=60)
 def grader_table(report: Report) -> ReportTable | None:
     """The same students under several graders (table 5 of the paper)."""
     rows: list[tuple[Entry, ...]] = []
-    ks, links = report.ks, text_links(report)
-    by_key = {c.key: c for c in report.cells}
+    ks, cells_by_key = report.ks, by_key(report.cells)
     for run, student in report.students:
         cells = report.cells_of((run, student))
         for setting in dict.fromkeys(c.key.setting for c in cells):
@@ -203,8 +173,8 @@ def grader_table(report: Report) -> ReportTable | None:
             for grader in graders if len(graders) > 1 else ():
                 entries = []
                 for k in ks:
-                    cell = by_key.get(CellKey(run, student, grader, setting, k))
-                    entries += [_linked(cell, m, links) for m in _MAIN]
+                    cell = cells_by_key.get(CellKey(run, student, grader, setting, k))
+                    entries += [_linked(cell, m) for m in _MAIN]
                 rows.append((report.label(run, student), setting, grader, *entries))
     if not rows:
         return None
@@ -227,13 +197,13 @@ def efficiency_table(report: Report) -> ReportTable | None:
     if not tuned:
         return None
     setting = "all" if "all" in report.settings else report.settings[0]
-    ks, links = [k for k in report.ks if k >= 2] or report.ks, text_links(report)
+    ks = [k for k in report.ks if k >= 2] or report.ks
     rows: list[tuple[Entry, ...]] = []
     for key in sorted(tuned, key=lambda k: (report.lineages[k].rows or 0, report.lineages[k].k)):
         cells = {c.key.k: c for c in report.cells_of(key, grader=report.graders[0], setting=setting)}
         if cells:
             lineage = report.lineages[key]
-            entries = [_linked(cells.get(k), m, links) for k in ks for m in _MAIN]
+            entries = [_linked(cells.get(k), m) for k in ks for m in _MAIN]
             rows.append((report.label(*key), short_name(lineage.k), Count(lineage.rows), *entries))
     if not rows:
         return None
@@ -359,34 +329,24 @@ def _seen_and_kept_back(cell: Cell, report: Report) -> tuple[Cell, Cell]:
 @table(section="scores", order=80)
 def rules_table(report: Report) -> ReportTable | None:
     """Full marks under several rules."""
-    if len(report.by_rules) < 2:
-        return None
     names = list(report.by_rules)
-    keys = list(dict.fromkeys(c.key for c in report.by_rules[names[0]]))
-    cells = {name: {c.key: c for c in report.by_rules[name]} for name in names}
-    rows = []
-    for key in keys:
-        values = [cells[name][key].scores[FULL_MARKS].value for name in names]
-        change = None if None in values else (values[1] or 0.0) - (values[0] or 0.0)
-        rows.append(
-            (
-                report.label(key.run, key.student),
-                key.grader,
-                key.setting,
-                str(key.k),
-                *(score_entry(cells[name][key], FULL_MARKS) for name in names),
-                Estimate(change, is_signed=True),
-            )
-        )
-    return ReportTable(
-        name="rules-side-by-side",
-        title=f"Full marks by rules: {' and '.join(names)}",
-        note=f"The same texts and votes under several rules; the difference is {names[1]} minus {names[0]}. {_NOTE}",
-        page_note=f"The same texts and votes under several rules; the difference is {names[1]} minus {names[0]}.",
-        columns=("student", "grader", "setting", "k", *names, "difference"),
-        rows=tuple(rows),
-        is_detail=True,
+    if len(names) < 2:
+        return None
+    cells = {name: by_key(report.by_rules[name]) for name in names}
+    rows: list[dict[str, Entry]] = []
+    for key in cells[names[0]]:
+        first, second = (cells[name][key].scores[FULL_MARKS].value for name in names[:2])
+        change = None if first is None or second is None else second - first
+        scores = {name: score_entry(cells[name][key], FULL_MARKS) for name in names}
+        rows.append({**cell_heads(report, key), **scores, "difference": Estimate(change, is_signed=True)})
+    table = table_of(
+        "rules-side-by-side",
+        f"Full marks by rules: {' and '.join(names)}",
+        f"The same texts and votes under several rules; the difference is {names[1]} minus {names[0]}.",
+        rows,
+        folds="always",
     )
+    return table and replace(table, note=f"{table.note} {_NOTE}", page_note=table.note)
 
 
 def students_label(report: Report, key: StudentKey) -> str:
@@ -474,7 +434,7 @@ MOST_PAIRS: Final = 10
 _NAMED_PAIRS: Final = 20
 _COMPARED_NOTE: Final = (
     "A row B − A has full marks of B minus those of A, best of the generations, on the combinations that both have "
-    "complete, with the 95 % interval. p comes from a permutation test within combinations. "
+    "complete, with the 95% interval. p comes from a permutation test within combinations. "
     f"{CORRECTION} Wins, ties and losses of B count combinations. Still needed: further combinations for 80 % power at "
     "the observed difference. `skillmix compare RUN A B` shows any pair with the texts that differ."
 )
@@ -520,34 +480,35 @@ def compared_pairs(report: Report) -> Iterator[ComparedPair]:
 @table(section="compare", order=10)
 def pair_table(report: Report) -> ReportTable | None:
     """The chosen pairs of students of each run, by grader, setting and k."""
-    rows = [_entries(report.label(c.run, _name((c.first, c.second))), c.row) for c in report.comparisons]
     notes = [_COMPARED_NOTE, *(note for run in report.runs for note in _left_out(run, chosen_pairs(report, run)))]
-    if not rows:
-        return None
-    return ReportTable(
-        name="students-compared",
-        title="Pairs of students",
-        note=" ".join(notes),
-        columns=(
-            *("students", "grader", "setting", "k", "difference", "p", "p, corrected", "verdict"),
-            *("wins", "ties", "losses", "combinations", "still needed"),
+    return table_of(
+        "students-compared",
+        "Pairs of students",
+        " ".join(notes),
+        (
+            {
+                "students": report.label(c.run, _name((c.first, c.second))),
+                "grader": c.row.grader,
+                "setting": c.row.setting,
+                "k": str(c.row.k),
+                "difference": estimate(c.row.difference, (c.row.low, c.row.high), is_signed=True),
+                "p": p_entry(c.row.p),
+                "p, corrected": p_entry(c.row.p_corrected),
+                "verdict": c.row.verdict,
+                "wins": Count(c.row.wins),
+                "ties": Count(c.row.ties),
+                "losses": Count(c.row.losses),
+                "combinations": Count(c.row.combinations),
+                "still needed": Count(c.row.still_needed),
+            }
+            for c in report.comparisons
         ),
-        rows=tuple(rows),
     )
 
 
 def _name(pair: _StudentPair) -> str:
     first, second = pair
     return f"{second} − {first}"
-
-
-def _entries(students: str, row: PairRow) -> tuple[Entry, ...]:
-    return (
-        *(students, row.grader, row.setting, str(row.k)),
-        estimate(row.difference, (row.low, row.high), is_signed=True),
-        *(PValue(row.p), PValue(row.p_corrected), row.verdict),
-        *map(Count, (row.wins, row.ties, row.losses, row.combinations, row.still_needed)),
-    )
 
 
 def _left_out(run: RunFacts, pairs: ChosenPairs) -> list[str]:
@@ -598,24 +559,19 @@ def skill_table(report: Report) -> ReportTable | None:
 @table(section="skills", order=6)
 def hardest_table(report: Report) -> ReportTable | None:
     """The hardest skills of each student, where a report has several students."""
-    if len(report.students) < 2:
-        return None
-    grader = report.graders[0]
-    rows: list[tuple[Entry, ...]] = []
-    for key in report.students:
-        rates = skill_rates(report.cells_of(key, grader=grader))
-        hardest = sorted(rates, key=lambda name: (rates[name].value, name))[:_HARDEST]
-        rows += [(report.label(*key), name, *_skill_entries(rates[name])) for name in hardest]
-    if not rows:
-        return None
-    return ReportTable(
-        name="hardest-skills",
-        title="The hardest skills of each student",
-        note=f"The {_HARDEST} skills that each student shows least often, by its own share of texts under {grader}; "
-        "all k and settings together. A share of few texts may be low by chance.",
-        columns=("student", "skill", "shown", "texts"),
-        rows=tuple(rows),
-        is_detail=len(rows) > LONG,
+    rows: list[dict[str, Entry]] = []
+    for key in report.students if len(report.students) > 1 else ():
+        rates = skill_rates(report.cells_of(key, grader=report.graders[0]))
+        for name in sorted(rates, key=lambda name: (rates[name].value, name))[:_HARDEST]:
+            shown, texts = _skill_entries(rates[name])
+            rows.append({"student": report.label(*key), "skill": name, "shown": shown, "texts": texts})
+    return table_of(
+        "hardest-skills",
+        "The hardest skills of each student",
+        f"The {_HARDEST} skills that each student shows least often, by its own share of texts under "
+        f"{report.graders[0] if rows else ''}; all k and settings together. A share of few texts may be low by chance.",
+        rows,
+        folds="long",
     )
 
 
