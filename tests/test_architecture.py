@@ -97,7 +97,6 @@ MODULES_NAMED_TWICE = {  # a module's name and why its folder makes it plain
     "dataset": "steps/dataset.py does the step, commands/dataset.py is the command",
     "files": "files.py reads any file, catalog/files.py those of a catalog",
     "graders": "scores/ compares graders, report/tables/ shows the comparison",
-    "outcomes": "scores/ computes shares of outcomes, report/tables/ shows them",
     "registry": "checkers/registry.py is the table of checkers, report/registry.py that of tables and figures",
     "run": "runs/run.py is the run, steps/run.py does its steps, commands/run.py is the command",
     "scores": "report/tables/ and report/figures/ show the same scores",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from skillmix.render import in_percent, markdown_table, plural, share, share_with_interval, signed_with_interval, whole
-from skillmix.report.figures.style import as_svg, house_style, laid_out
+from skillmix.report.figures.style import house_style, printed
 from skillmix.scores.comparisons import SMALLEST_GAIN
 from tools.headline import headline_figure
 
@@ -289,7 +289,7 @@ def facts(document: Mapping[str, Any]) -> Iterator[str]:
 def figure(result: Path) -> bytes:
     """The figure, with the hash of what it shows."""
     with house_style():
-        return as_svg(laid_out(headline_figure(read(result))), about=f"drawn from {digest(result)}")
+        return printed(headline_figure(read(result)), about=f"drawn from {digest(result)}").svg
 
 
 def digest(result: Path) -> str:

@@ -26,7 +26,8 @@ from skillmix.grading.points import FULL_MARKS, METRICS, decide_points, text_sco
 from skillmix.grading.reader import Reading, read_grades
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.prompts.rubric import rubric_of
-from skillmix.report.write import ReportOptions, write_report
+from skillmix.report.records import ReportOptions
+from skillmix.report.write import write_report
 from skillmix.runs.run import Run, new_run, rules_named
 from skillmix.runs.run import open_run as open_stored_run
 from skillmix.runs.text_rows import TextRow, run_texts

@@ -16,7 +16,8 @@ from skillmix.checkers.sense import prompt_texts
 from skillmix.commands import main
 from skillmix.grading.answers import count_sentences
 from skillmix.report import contents
-from skillmix.report.write import ReportOptions, WrittenReport, report
+from skillmix.report.records import ReportOptions
+from skillmix.report.write import WrittenReport, report
 from tests.models.reading_model import ReadingModel
 from tests.report.expected_scores import Case
 from tests.report.second_run import SecondRun

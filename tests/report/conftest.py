@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from skillmix.grading.answers import count_sentences
-from skillmix.report.write import ReportOptions, WrittenReport
+from skillmix.report.records import ReportOptions
+from skillmix.report.write import WrittenReport
 from tests.report.cases import Reported, code_case, reported, run_document, trained_experiment
 from tests.report.expected_scores import Case
 from tests.report.second_run import SecondRun

@@ -199,7 +199,8 @@ def skills_before_and_after(figure: Figure, case: Case) -> None:
                     shown.setdefault(skill, []).append(point)
         rates.append({skill: mean(points) for skill, points in shown.items()})
     different = [s for s in rates[0].keys() & rates[1].keys() if rates[0][s] != rates[1][s]]
-    both = sorted(different, key=lambda s: (rates[1][s] - rates[0][s], s))
+    most = sorted(different, key=lambda s: (-abs(rates[1][s] - rates[0][s]), s))[:24]
+    both = sorted(most, key=lambda s: (rates[1][s] - rates[0][s], s))
     written = [tick.get_text() for tick in axes.get_yticklabels()]
     assert [name.rstrip("…") for name in written] == [
         s[: len(w.rstrip("…"))] for s, w in zip(both, written, strict=True)
@@ -225,7 +226,7 @@ def pairs(figure: Figure, case: Case, number: int) -> None:
     grid = np.full((len(names), len(names)), np.nan)
     for (a, b), both in counts.items():
         grid[names.index(b), names.index(a)] = mean(both)
-    drawn = np.ma.filled(axes.images[0].get_array().astype(float), np.nan)
+    drawn = np.ma.filled(axes.collections[0].get_array().astype(float), np.nan)
     np.testing.assert_allclose(drawn, grid)
     said = {(int(y), int(x)): t.get_text() for t in axes.texts for x, y in [t.get_position()]}
     for (a, b), both in counts.items():

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from skillmix.report.write import ReportOptions, report
+from skillmix.report.records import ReportOptions
+from skillmix.report.write import report
 from tests.commands.test_reasons import make_evil_reasons
 from tests.report.conftest import inside
 from tests.report.test_pages import make_evil_run

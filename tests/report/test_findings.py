@@ -13,7 +13,8 @@ from skillmix.catalog.files import load_catalog
 from skillmix.experiment.experiment import experiment_of
 from skillmix.experiment.plan import cells_of
 from skillmix.models.lineage import Lineage
-from skillmix.report.write import ReportOptions, report
+from skillmix.report.records import ReportOptions
+from skillmix.report.write import report
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.findings import Finding, findings
 from skillmix.scores.scoring import ComparableStudent

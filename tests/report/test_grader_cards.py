@@ -2,7 +2,7 @@
 
 import pytest
 
-from skillmix.report.write import ReportOptions
+from skillmix.report.records import ReportOptions
 from tests.report.cases import Reported, code_case, reported
 from tests.report.conftest import inside
 from tests.report.expected_tables import expected

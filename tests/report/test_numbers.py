@@ -2,6 +2,7 @@
 
 import ast
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from skillmix import report as report_package
 from skillmix.catalog.files import load_catalog
 from skillmix.catalog.novelty import MeasuredFrequencies
 from skillmix.commands import main
-from skillmix.report.write import ReportOptions
+from skillmix.report.records import ReportOptions
 from skillmix.scores.scoring import run_scores
 from tests.report.cases import Reported, reported, run_document
 from tests.report.conftest import inside
@@ -98,9 +99,10 @@ def test_every_table_that_the_code_can_write_is_claimed() -> None:
     names = set()
     for file in Path(report_package.__path__[0]).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "ReportTable":
-                (name,) = (word.value for word in node.keywords if word.arg == "name")
-                names.add(name.values[0] if isinstance(name, ast.JoinedStr) else name)
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("ReportTable", "table_of"):
+                name = next(chain(node.args, (word.value for word in node.keywords if word.arg == "name")))
+                if not isinstance(name, ast.Name):  # `table_of` passes its own argument on
+                    names.add(name.values[0] if isinstance(name, ast.JoinedStr) else name)
 
     told = {str(name.value) for name in names if isinstance(name, ast.Constant)}
 

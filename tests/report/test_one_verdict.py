@@ -13,7 +13,8 @@ import pytest
 import skillmix
 from skillmix.commands import main
 from skillmix.experiment.experiment import experiment_of
-from skillmix.report.write import ReportOptions, report
+from skillmix.report.records import ReportOptions
+from skillmix.report.write import report
 from skillmix.runs.run import open_run
 from skillmix.scores.findings import findings
 from skillmix.scores.scoring import comparable_in, scored_cells

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from skillmix.report.write import ReportOptions, report
+from skillmix.report.records import ReportOptions
+from skillmix.report.write import report
 from tests.report.cases import run_document
 from tests.report.conftest import inside
 from tests.report.test_browser import assert_quiet, browser, click, shown, wait
@@ -49,11 +50,11 @@ def box(browser: Any, selector: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("width", HEIGHTS)
-def test_the_first_screen_holds_the_sentence_the_figure_and_the_numbers(browser: Any, folder: Path, width: int) -> None:
+def test_the_first_screen_holds_the_sentence_the_figure_and_two_texts(browser: Any, folder: Path, width: int) -> None:
     height = HEIGHTS[width]
     with window(browser, width, height=height):
         open_page(browser, folder)
-        for selector in ("h1", "#figure-result img", ".numbers li:first-child"):
+        for selector in ("h1", "#figure-result img", ".example:nth-of-type(1)", ".example:nth-of-type(2)"):
             place = box(browser, selector)
             assert place["width"] > 100 and place["height"] > 20, selector
             assert place["left"] >= 0 and place["right"] <= width and place["top"] >= 0, selector
@@ -149,6 +150,7 @@ def test_a_skill_shows_its_definition_by_hover_focus_and_click(browser: Any, fol
     from selenium.webdriver.common.keys import Keys
 
     open_page(browser, folder)
+    browser.execute_script("document.getElementById('skills').open = true")
     link = browser.find_element(By.CSS_SELECTOR, "#skills tbody th a.defined")
     entry = browser.execute_script("return document.getElementById(arguments[0].hash.slice(1)).textContent", link)
     assert link.text in entry
@@ -203,7 +205,7 @@ def test_print_shows_what_the_page_folds_away_and_cuts_nothing(browser: Any, fol
         open_page(browser, folder)
         browser.execute_script("window.dispatchEvent(new Event('beforeprint'))")
         hidden = browser.execute_script(
-            "return [...document.querySelectorAll('.view, details:not(.forms) > *, table.long tr')]"
+            "return [...document.querySelectorAll('.view, details:not(.forms) > *:not(.panels), table.long tr')]"
             ".filter((e) => !e.offsetHeight).map((e) => e.outerHTML.slice(0, 80))"
         )
         assert hidden == []

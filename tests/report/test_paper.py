@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from skillmix.report.figures.style import STYLES, house_style, new_figure
-from skillmix.report.write import ReportOptions, report
+from skillmix.report.records import ReportOptions
+from skillmix.report.write import report
 from skillmix.scores.scoring import run_scores
 from tests.report.worlds import make_world
 

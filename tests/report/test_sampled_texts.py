@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from skillmix.report.read import sampled_combinations
-from skillmix.report.write import ReportOptions, report
+from skillmix.report.records import ReportOptions
+from skillmix.report.write import report
 from skillmix.runs.run import open_run
 from skillmix.runs.texts import text_table
 from skillmix.scores.scoring import table_rows

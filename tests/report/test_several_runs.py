@@ -15,7 +15,8 @@ import pytest
 import yaml
 from scipy import stats
 
-from skillmix.report.write import ReportOptions, report
+from skillmix.report.records import ReportOptions
+from skillmix.report.write import report
 from tests.report import second_way
 from tests.report.conftest import inside
 from tests.report.expected_data import CLAIMS, compared

@@ -9,7 +9,8 @@ import pytest
 
 from skillmix.commands import main
 from skillmix.render import signed_with_interval
-from skillmix.report.write import ReportOptions, report
+from skillmix.report.records import ReportOptions
+from skillmix.report.write import report
 from skillmix.runs.text_rows import run_texts
 from skillmix.scores.comparisons import compare_students
 from tests.report.cases import Reported, run_document

@@ -12,7 +12,8 @@ from skillmix.catalog.files import load_catalog
 from skillmix.commands import main
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import load_experiment
-from skillmix.report.write import ReportOptions, report
+from skillmix.report.records import ReportOptions
+from skillmix.report.write import report
 from skillmix.runs.run import open_run
 from skillmix.runs.students import lineage_of_student
 from skillmix.scores.scoring import run_scores

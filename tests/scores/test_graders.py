@@ -7,7 +7,8 @@ from skillmix.experiment.experiment import experiment_of
 from skillmix.grading.answers import Answer
 from skillmix.grading.points import Ballot, StudentText
 from skillmix.grading.reader import Reading
-from skillmix.report.write import ReportOptions, write_report
+from skillmix.report.records import ReportOptions
+from skillmix.report.write import write_report
 from skillmix.scores.graders import round_agreement
 from skillmix.steps.run import run_checked
 

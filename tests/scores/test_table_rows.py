@@ -8,7 +8,8 @@ import yaml
 
 import skillmix
 from skillmix.commands import main
-from skillmix.report.write import ReportOptions, report
+from skillmix.report.records import ReportOptions
+from skillmix.report.write import report
 from skillmix.runs.run import open_run
 from skillmix.scores.scoring import run_scores
 from skillmix.scores.sentences import scored_run

@@ -10,7 +10,8 @@ from skillmix.calls import GenerateKey
 from skillmix.catalog.combinations import single_skills
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, experiment_of
-from skillmix.report.write import ReportOptions, write_report
+from skillmix.report.records import ReportOptions
+from skillmix.report.write import write_report
 from skillmix.runs.run import open_run
 from skillmix.runs.students import settings_for, student_lineages
 from skillmix.scores.cells import CellKey

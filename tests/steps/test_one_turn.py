@@ -14,7 +14,8 @@ from skillmix.errors import UserError
 from skillmix.models.lineage import lineage_on
 from skillmix.models.lineage_files import read_dataset_file
 from skillmix.prompts.prompt_set import load_prompts
-from skillmix.report.write import ReportOptions, write_report
+from skillmix.report.records import ReportOptions
+from skillmix.report.write import write_report
 from skillmix.runs.run import open_run
 from skillmix.scores.scoring import run_scores
 from skillmix.scores.status import run_status

@@ -15,7 +15,8 @@ from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, experiment_of, load_experiment
 from skillmix.experiment.plan import cells_of, place_of
 from skillmix.models.lineage_files import read_dataset_file, read_model_file
-from skillmix.report.write import ReportOptions, report
+from skillmix.report.records import ReportOptions
+from skillmix.report.write import report
 from skillmix.runs.run import open_run
 from skillmix.scores.cells import CellScore
 from skillmix.scores.scoring import run_scores

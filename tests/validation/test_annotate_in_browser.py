@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from skillmix.hashing import digest
-from skillmix.report.write import ReportOptions, report
+from skillmix.report.records import ReportOptions
+from skillmix.report.write import report
 from skillmix.runs.people import HumanAnswer
 from skillmix.runs.run import open_run
 from skillmix.runs.texts import run_records

@@ -375,8 +375,8 @@ def report(options: argparse.Namespace) -> int:
     """Write pages, tables and figures about an experiment or about runs."""
     from skillmix.catalog.novelty import MeasuredFrequencies
     from skillmix.frequencies.frequency_file import load_result, upper_shares
-    from skillmix.report.read import MOST_TEXTS
-    from skillmix.report.write import ReportOptions, report
+    from skillmix.report.records import MOST_TEXTS, ReportOptions
+    from skillmix.report.write import report
 
     frequencies = None
     if options.frequencies is not None:

@@ -1,18 +1,18 @@
 """The texts of a report with their votes, raw replies and prompts, in script files that a page can load."""
 
-import gc
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Final, TypeVar
 
 from skillmix.calls import Call, CallProblem, GradeKey, Reply, is_human
 from skillmix.catalog.catalog import RESERVED_NAMES
 from skillmix.catalog.combinations import Combination
 from skillmix.grading.answers import Rules
 from skillmix.grading.points import (
+    FULL_MARKS,
     Ballot,
     Points,
     StudentText,
@@ -22,30 +22,19 @@ from skillmix.grading.points import (
     reasons_of,
 )
 from skillmix.grading.reader import outcome_words, words_about
-from skillmix.prompts.rubric import OUTCOMES, Phrases, Rubric, rubric_of
-from skillmix.render import remark_on
-from skillmix.report.records import ComparedStudents
+from skillmix.prompts.rubric import OUTCOMES, Rubric, rubric_of
+from skillmix.render import in_words, p_value, remark_on, share, signed_with_interval, whole
+from skillmix.report.records import Report, by_key
 from skillmix.runs.journal import JournalReader
 from skillmix.runs.run import Run
 from skillmix.runs.texts import ConversationKey, GradedConversation, grade_key
 from skillmix.runs.verdicts import JudgedText, applicable_reasons
-from skillmix.scores.cells import Cell
+from skillmix.scores.cells import Cell, CellKey
+from skillmix.scores.comparisons import PairRow, explanations
 from skillmix.scores.graders import Readability
 
 encode_json: Final = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
 _MOST_CACHED: Final = 1000
-
-
-@contextmanager
-def without_cycle_search() -> Iterator[None]:
-    """Let the garbage collector rest: records have no cycles, and looking for some takes a tenth of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,175 +49,6 @@ class CodeEvidence:
     """The words that show each requested skill, with the topic's words masked."""
     woven: tuple[bool | None, ...] = ()
     """Whether the text shows each requested skill about the topic; None if it does not show the skill."""
-
-
-def evidence_of(run: Run, judged: JudgedText) -> CodeEvidence:
-    """The words that show each skill, the skills that were not asked for, and why code denies points."""
-    reasons = {g.name: applicable_reasons(judged, is_alone=g.is_code_alone) for g in run.graders_with_code}
-    return CodeEvidence(judged.words, judged.unrequested, reasons, judged.masked, judged.woven)
-
-
-class CallEncoder:
-    """Puts the calls of one run into the JSON of a report's files, where numbers stand for lines and graders."""
-
-    def __init__(
-        self, journal: JournalReader, line_number: Callable[[str], int], grader_number: Callable[[str], int]
-    ) -> None:
-        self._journal = journal
-        self._line_number = line_number
-        self._grader_number = grader_number
-        self._prompts: dict[str, tuple[str, str]] = {}
-        """The role of each prompt and the numbers of its lines: texts of a combination have the same prompts."""
-
-    def talk(self, calls: Sequence[Call]) -> str:
-        """A student's side of a conversation."""
-        last = calls[-1]
-        replies = {len(c.messages): c.outcome.text for c in calls[:-1] if isinstance(c.outcome, Reply)}
-        shown = []
-        for number, address in enumerate(last.messages):
-            if number in replies:
-                shown.append(f'["assistant",{encode_json(replies[number])}]')
-                continue
-            if address not in self._prompts:
-                if len(self._prompts) >= _MOST_CACHED:
-                    self._prompts.clear()
-                message = self._journal.message(address)
-                self._prompts[address] = encode_json(message.role), self._lines(message.content)
-            role, lines = self._prompts[address]
-            shown.append(f"[{role},[{lines}]]")
-        reply = last.outcome.text if isinstance(last.outcome, Reply) else None
-        problem = last.outcome.reason if isinstance(last.outcome, CallProblem) else None
-        return f"[{encode_json(last.model)},[{','.join(shown)}],{encode_json(reply)},{encode_json(problem)}]"
-
-    def votes(self, graded: GradedConversation) -> str:
-        """The prompts that graders of a text saw, and then the votes, each with the number of its prompt."""
-        prompts: dict[tuple[str, ...], int] = {}
-        shown, votes = [], []
-        for call in graded.calls:
-            if call.messages not in prompts:
-                prompts[call.messages] = len(prompts)
-                shown.append(self._shown(call.messages, graded.text.answer.text))
-        for call, reading in zip(graded.calls, graded.readings, strict=True):
-            key, outcome = grade_key(call), call.outcome
-            vote = [
-                self._grader_number(key.grader),
-                key.round,
-                key.attempt,
-                prompts[call.messages],
-                outcome.text if isinstance(outcome, Reply) else None,
-                None if reading is None or reading.points is None else list(reading.points),
-                reading.problem if reading else (outcome.reason if isinstance(outcome, CallProblem) else None),
-                list(reading.notes) if reading else [],
-            ]
-            votes.append(encode_json(vote))
-        return f"[[{','.join(shown)}],[{','.join(votes)}]]"
-
-    def _shown(self, addresses: Sequence[str], answer: str) -> str:
-        """The messages of a request, with -1 in place of the student's text."""
-        parts = []
-        for address in addresses:
-            message = self._journal.message(address)
-            before, found, after = message.content.partition(answer) if answer else (message.content, "", "")
-            lines = f"{self._lines(before)},-1,{self._lines(after)}" if found else self._lines(before)
-            parts.append(f"[{encode_json(message.role)},[{lines}]]")
-        return f"[{','.join(parts)}]"
-
-    def _lines(self, content: str) -> str:
-        return ",".join([str(self._line_number(line)) for line in content.split("\n")])
-
-
-@dataclass
-class CallCounter:
-    """Counts calls by grader, and by why a reply is unreadable."""
-
-    calls: Counter[str] = field(default_factory=Counter)
-    without_reply: Counter[str] = field(default_factory=Counter)
-    reasons: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    not_sent: set[str] = field(default_factory=set)
-
-    def add_gradings(self, conversation: GradedConversation) -> None:
-        """Count the gradings of a text."""
-        for call, reading in zip(conversation.calls, conversation.readings, strict=True):
-            grader = str(getattr(call.key, "grader", ""))
-            if is_human(grader):
-                continue  # a person's answer is no call, and never unreadable
-            self.calls[grader] += 1
-            if reading is None:
-                self.without_reply[grader] += 1
-            elif reading.problem is not None:
-                self.reasons[grader][reading.problem] += 1
-        self.add_calls(conversation.calls)
-
-    def add_calls(self, calls: Iterable[Call]) -> None:
-        """Note the parameters that providers did not take."""
-        for call in calls:
-            if isinstance(call.outcome, Reply) and call.outcome.not_sent:
-                self.not_sent |= {f"{name} ({call.model})" for name in call.outcome.not_sent}
-
-    def readability(self, run: str) -> list[Readability]:
-        """How many replies of each grader could be read."""
-        return [
-            Readability(
-                run=run,
-                grader=grader,
-                calls=self.calls[grader],
-                unreadable=self.reasons[grader].total(),
-                without_reply=self.without_reply[grader],
-                reasons=dict(sorted(self.reasons[grader].items(), key=lambda item: (-item[1], item[0]))),
-            )
-            for grader in sorted(self.calls)
-        ]
-
-
-Denials = dict[ConversationKey, dict[tuple[str, int], str]]
-"""By grader and index of a criterion, what the grader wrote about a point that a vote denies."""
-
-
-class DenialWords:
-    """Collects the words of graders about the texts of one run."""
-
-    def __init__(self, phrases: Phrases) -> None:
-        self._phrases = phrases
-        self._rubric: tuple[str, Rubric] | None = None
-        """The rubric of the last combination, because consecutive texts share a combination."""
-        self.found: Denials = {}
-
-    def add(self, graded: GradedConversation) -> None:
-        """Keep what graders wrote about the points of a text that their votes may deny; first replies come first."""
-        by_grader: dict[str, list[tuple[str, tuple[float | None, ...]]]] = {}
-        for call, reading in zip(graded.calls, graded.readings, strict=True):
-            if not isinstance(call.key, GradeKey) or is_human(call.key.grader):
-                continue
-            if isinstance(call.outcome, Reply) and reading and reading.points:
-                by_grader.setdefault(call.key.grader, []).append((call.outcome.text, reading.points))
-        for grader, votes in by_grader.items():
-            if self._phrases.outcomes:
-                self._add_outcome_words(graded.text, grader, votes)
-                continue
-            # Code decides on length, the last criterion, and gives the reason itself.
-            for index, points in enumerate(zip(*(points[:-1] for _, points in votes), strict=True)):
-                if may_be_denied(points):
-                    replies = [reply for reply, own in votes if own[index] == 0.0]
-                    self._add_denial(graded.text, grader, index, replies)
-
-    def _add_outcome_words(
-        self, text: StudentText, grader: str, votes: Iterable[tuple[str, tuple[float | None, ...]]]
-    ) -> None:
-        """Keep for each outcome the first reason of a reply that names it."""
-        own = self.found.setdefault(text.conversation, {})
-        for reply, points in votes:
-            words = outcome_words(reply)
-            if words:
-                own.setdefault((grader, points.index(1.0)), words)
-
-    def _add_denial(self, text: StudentText, grader: str, index: int, replies: Iterable[str]) -> None:
-        if self._rubric is None or self._rubric[0] != text.combination.id:
-            rubric = rubric_of(text.combination.skills, text.combination.topic, phrases=self._phrases)
-            self._rubric = text.combination.id, rubric
-        rubric = self._rubric[1]
-        words = next(filter(None, (words_about(rubric, index, reply) for reply in replies)), None)
-        if words:
-            self.found.setdefault(text.conversation, {})[grader, index] = words
 
 
 LARGEST: Final = 1_000_000
@@ -279,11 +99,6 @@ def script(kind: str, number: int, encoded: str) -> str:
     return f'skillmix("{kind}",{number},{encoded});\n'
 
 
-def index_script(index: object) -> str:
-    """The text of the file that lists students, graders and cells, and the first number of each chunk."""
-    return script("index", 0, encode_json(index))
-
-
 def _fitting(item: object) -> str:
     """An item whose strings are cut until it fits in a file; the journal has the whole."""
     for longest in (50_000, 5_000, 500, 50):
@@ -299,196 +114,160 @@ def _cut(item: object, longest: int) -> object:
     return [_cut(part, longest) for part in item] if isinstance(item, list | tuple) else item
 
 
-_MAX_REASONS: Final = 1000
-"""Reasons in the index, which must stay small."""
-_POINT = {True: "1", False: "0", None: "?"}
-_CUT_OFF: Final = 1
-_FOLLOWS_EXAMPLE: Final = 2
-
-
-class Names:
-    """Strings, each with a number."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def number(self, name: str) -> int:
-        """The number of a name, a new one if it is new."""
-        return self._numbers.setdefault(name, len(self._numbers))
-
-    @property
-    def all(self) -> list[str]:
-        """Every name, in the order of the numbers."""
-        return list(self._numbers)
-
-
-@dataclass
 class RunArchive:
-    """The numbers under which the conversations of one run are archived."""
+    """The conversations of one run, written to the archive while they are read, and what its texts need later."""
 
-    run: str
-    phrases: Phrases = field(default_factory=Phrases)
-    """The criteria of the run's prompts in words."""
-    talks: dict[ConversationKey, int] = field(default_factory=dict)
-    votes: dict[ConversationKey, int] = field(default_factory=dict)
-    denials: Denials = field(default_factory=dict)
+    def __init__(self, archive: "Archive", run: Run, rules: Rules, sample: frozenset[str] | None) -> None:
+        self.run = run.name
+        self.phrases = run.phrases
+        self.rules = rules
+        """The rules under which points are shown."""
+        self.sample = sample
+        """The combinations whose texts are shown; None for all."""
+        self.combinations: Mapping[str, Combination] = {}
+        """Those of the journal or of the sample, by id."""
+        self.texts: Sequence[StudentText] = ()
+        self.decided: Sequence[tuple[Ballot, Points]] = ()
+        """All ballots with their points."""
+        self.following: frozenset[ConversationKey] = frozenset()
+        """Texts that follow an example of the prompts."""
+        self.evidence: dict[ConversationKey, CodeEvidence] = {}
+        self.talks: dict[ConversationKey, int] = {}
+        self.votes: dict[ConversationKey, int] = {}
+        self.denials: dict[ConversationKey, dict[tuple[str, int], str]] = {}
+        """By grader and index of a criterion, what the grader wrote about a point that a vote denies."""
+        self.not_sent: set[str] = set()
+        """Parameters that providers did not take."""
+        self._archive = archive
+        self._graders_with_code = run.graders_with_code
+        self._prompts: dict[str, tuple[str, str]] = {}
+        """The role of each prompt and the numbers of its lines: texts of a combination have the same prompts."""
+        self._rubric: tuple[str, Rubric] | None = None
+        """The rubric of the last combination, because consecutive texts share a combination."""
+        self._calls: Counter[str] = Counter()
+        self._without_reply: Counter[str] = Counter()
+        self._unreadable: dict[str, Counter[str]] = defaultdict(Counter)
 
+    def add_talk(self, conversation: ConversationKey, calls: Sequence[Call], journal: JournalReader) -> None:
+        """Write a student's side of a conversation."""
+        last = calls[-1]
+        replies = {len(c.messages): c.outcome.text for c in calls[:-1] if isinstance(c.outcome, Reply)}
+        shown = []
+        for number, address in enumerate(last.messages):
+            if number in replies:
+                shown.append(f'["assistant",{encode_json(replies[number])}]')
+                continue
+            if address not in self._prompts:
+                if len(self._prompts) >= _MOST_CACHED:
+                    self._prompts.clear()
+                message = journal.message(address)
+                self._prompts[address] = encode_json(message.role), self._archive.lines(message.content)
+            role, lines = self._prompts[address]
+            shown.append(f"[{role},[{lines}]]")
+        reply = last.outcome.text if isinstance(last.outcome, Reply) else None
+        problem = last.outcome.reason if isinstance(last.outcome, CallProblem) else None
+        talk = f"[{encode_json(last.model)},[{','.join(shown)}],{encode_json(reply)},{encode_json(problem)}]"
+        self.talks[conversation] = self._archive.chunks["talks"].add_encoded(talk)
+        self._note_not_sent(calls)
 
-class Archive:
-    """Writes calls to files while they are read, so that the replies of a run are never all in memory."""
+    def _note_not_sent(self, calls: Iterable[Call]) -> None:
+        for call in calls:
+            if isinstance(call.outcome, Reply) and call.outcome.not_sent:
+                self.not_sent |= {f"{name} ({call.model})" for name in call.outcome.not_sent}
 
-    def __init__(self, write: Callable[[str, str], None]) -> None:
-        self._write = write
-        self._talks = Chunks("talks", write)
-        self._votes = Chunks("votes", write)
-        self._texts = Chunks("texts", write)
-        self._marks = Chunks("marks", write)
-        self._pairs = Chunks("pairs", write)
-        self._lines = Chunks("lines", write)
-        self._line_numbers: dict[str, int] = {}
-        self._students: dict[tuple[str, str], int] = {}
-        self._graders: dict[tuple[str, str], int] = {}
-        self._skills, self._topics = Names(), Names()
-        self._reasons: dict[str, int] = {}
-        self._graders_with_code: set[int] = set()
+    def add_gradings(self, graded: GradedConversation, judged: JudgedText | None, journal: JournalReader) -> None:
+        """Write the votes on a text with their prompts, count them, and keep what denies its points."""
+        conversation = graded.text.conversation
+        if judged is not None:
+            reasons = {g.name: applicable_reasons(judged, is_alone=g.is_code_alone) for g in self._graders_with_code}
+            found = CodeEvidence(judged.words, judged.unrequested, reasons, judged.masked, judged.woven)
+            self.evidence[conversation] = found
+        if not graded.calls:
+            return
+        prompts: dict[tuple[str, ...], int] = {}
+        shown, votes = [], []
+        for call, reading in zip(graded.calls, graded.readings, strict=True):
+            if call.messages not in prompts:
+                prompts[call.messages] = len(prompts)
+                shown.append(self._shown_prompt(call.messages, graded.text.answer.text, journal))
+            key, outcome = grade_key(call), call.outcome
+            vote = [
+                self._archive.grader(self.run, key.grader),
+                key.round,
+                key.attempt,
+                prompts[call.messages],
+                outcome.text if isinstance(outcome, Reply) else None,
+                None if reading is None or reading.points is None else list(reading.points),
+                reading.problem if reading else (outcome.reason if isinstance(outcome, CallProblem) else None),
+                list(reading.notes) if reading else [],
+            ]
+            votes.append(encode_json(vote))
+            if is_human(key.grader):
+                continue  # a person's answer is no call, and never unreadable
+            self._calls[key.grader] += 1
+            if reading is None:
+                self._without_reply[key.grader] += 1
+            elif reading.problem is not None:
+                self._unreadable[key.grader][reading.problem] += 1
+        self.votes[conversation] = self._archive.chunks["votes"].add_encoded(
+            f"[[{','.join(shown)}],[{','.join(votes)}]]"
+        )
+        self._note_not_sent(graded.calls)
+        self._keep_denials(graded)
 
-    def introduce(self, run: str, students: Iterable[str], graders: Iterable[str]) -> None:
-        """Fix the order in which the page lists students and graders."""
-        for student in students:
-            self._student(run, student)
-        for grader in graders:
-            self._grader(run, grader)
+    def _shown_prompt(self, addresses: Sequence[str], answer: str, journal: JournalReader) -> str:
+        """The messages of a request, with -1 in place of the student's text."""
+        parts = []
+        for address in addresses:
+            message = journal.message(address)
+            before, found, after = message.content.partition(answer) if answer else (message.content, "", "")
+            lines = self._archive.lines(before) + (f",-1,{self._archive.lines(after)}" if found else "")
+            parts.append(f"[{encode_json(message.role)},[{lines}]]")
+        return f"[{','.join(parts)}]"
 
-    def encoder(self, run: str, journal: JournalReader) -> CallEncoder:
-        """Puts the calls of a run into JSON, with the archive's numbers of lines and graders."""
-        return CallEncoder(journal, self._line_number, lambda grader: self._grader(run, grader))
+    def _keep_denials(self, graded: GradedConversation) -> None:
+        """Keep what graders wrote about the points of a text that their votes may deny; first replies come first."""
+        text = graded.text
+        by_grader: dict[str, list[tuple[str, tuple[float | None, ...]]]] = {}
+        for call, reading in zip(graded.calls, graded.readings, strict=True):
+            is_vote = isinstance(call.key, GradeKey) and not is_human(call.key.grader)
+            if is_vote and isinstance(call.outcome, Reply) and reading and reading.points:
+                by_grader.setdefault(grade_key(call).grader, []).append((call.outcome.text, reading.points))
+        found: dict[tuple[str, int], str] = {}
+        for grader, votes in by_grader.items():
+            if self.phrases.outcomes:
+                # For each outcome the first reason of a reply that names it.
+                for reply, points in votes:
+                    if words := outcome_words(reply):
+                        found.setdefault((grader, points.index(1.0)), words)
+                continue
+            # Code decides on length, the last criterion, and gives the reason itself.
+            for index, points in enumerate(zip(*(points[:-1] for _, points in votes), strict=True)):
+                if may_be_denied(points):
+                    if self._rubric is None or self._rubric[0] != text.combination.id:
+                        skills, topic = text.combination.skills, text.combination.topic
+                        self._rubric = text.combination.id, rubric_of(skills, topic, phrases=self.phrases)
+                    rubric = self._rubric[1]
+                    replies = (reply for reply, own in votes if own[index] == 0.0)
+                    denials = (words_about(rubric, index, reply) for reply in replies)
+                    if words := next(filter(None, denials), None):
+                        found[grader, index] = words
+        if found:
+            self.denials[text.conversation] = found
 
-    def add_talk(self, encoded: str) -> int:
-        """Write a student's side of a conversation and return its number."""
-        return self._talks.add_encoded(encoded)
-
-    def add_votes(self, encoded: str) -> int:
-        """Write the gradings of a text and return their number."""
-        return self._votes.add_encoded(encoded)
-
-    def _line_number(self, line: str) -> int:
-        number = self._line_numbers.get(line)
-        if number is None:
-            number = self._line_numbers[line] = self._lines.add(line)
-        return number
-
-    def _student(self, run: str, student: str) -> int:
-        return self._students.setdefault((run, student), len(self._students))
-
-    def _grader(self, run: str, grader: str) -> int:
-        return self._graders.setdefault((run, grader), len(self._graders))
-
-    def close(
-        self,
-        runs: Sequence["ArchivedRun"],
-        cells: Sequence[Cell],
-        pairs: Sequence[ComparedStudents],
-        facts: Mapping[str, object],
-    ) -> None:
-        """Write the texts by combination, the pairs of students, and the index."""
-        order = _combination_order(cells, runs)
-        texts: dict[str, list[_Entry]] = {}
-        for run in runs:
-            votes: dict[int, list[tuple[Ballot, Points]]] = {}
-            for ballot, points in run.decided:
-                votes.setdefault(id(ballot.text), []).append((ballot, points))
-            for text in sorted(run.texts, key=lambda t: (t.student, t.generation)):
-                texts.setdefault(text.combination.id, []).append((run, text, votes.get(id(text), [])))
-        numbers: dict[str, int] = {}
-        for combination in order:
-            entries = [self._text(*entry) for entry in texts.get(combination.id, ())]
-            skills = [self._skills.number(skill) for skill in combination.skills]
-            topic = self._topics.number(combination.topic)
-            numbers[combination.id] = self._texts.add([combination.id, skills, topic, entries])
-            self._marks.add([combination.id, skills, topic, [_marks_of(entry) for entry in entries]])
-        listed_pairs = [
-            [*pair.names, pair.sentences, [self._pairs.add(cell.encoded(numbers)) for cell in pair.cells]]
-            for pair in pairs
-        ]
-        chunks = {
-            "texts": self._texts,
-            "marks": self._marks,
-            "pairs": self._pairs,
-            "talks": self._talks,
-            "votes": self._votes,
-            "lines": self._lines,
-        }
-        for kind in chunks.values():
-            kind.flush()
-        index = {
-            **facts,
-            "students": [list(key) for key in self._students],
-            "graders": [list(key) for key in self._graders],
-            "graders_with_code": sorted(self._graders_with_code),
-            "skills": self._skills.all,
-            "topics": self._topics.all,
-            "reasons": list(self._reasons),
-            "cells": [self._cell(cell, numbers) for cell in cells],
-            "pairs": listed_pairs,
-            "combinations": self._texts.count,
-            "starts": {name: kind.starts for name, kind in chunks.items()},
-        }
-        self._write("index.js", index_script(index))
-
-    def _cell(self, cell: Cell, numbers: Mapping[str, int]) -> list[object]:
-        run, student, grader, setting, k = cell.key
-        ranges = _ranges(numbers[c.id] for c in cell.combinations if c.id in numbers)
-        return [self._student(run, student), self._grader(run, grader), setting, k, ranges]
-
-    def _text(self, run: "ArchivedRun", text: StudentText, ballots: Sequence[tuple[Ballot, Points]]) -> list[object]:
-        conversation = text.conversation
-        evidence = run.evidence.get(conversation)
+    def readability(self) -> list[Readability]:
+        """How many replies of each grader could be read."""
         return [
-            self._student(run.numbers.run, text.student),
-            text.generation,
-            text.answer.status,
-            _CUT_OFF * bool(text.is_cut) + _FOLLOWS_EXAMPLE * (conversation in run.following),
-            [self._points(run, b, points) for b, points in ballots],
-            text.answer.text,
-            run.numbers.talks.get(conversation, -1),
-            run.numbers.votes.get(conversation, -1),
-            list(evidence.words) if evidence else 0,
-            [self._skills.number(s) for s in evidence.unrequested] if evidence else 0,
+            Readability(
+                run=self.run,
+                grader=grader,
+                calls=self._calls[grader],
+                unreadable=self._unreadable[grader].total(),
+                without_reply=self._without_reply[grader],
+                reasons=dict(sorted(self._unreadable[grader].items(), key=lambda item: (-item[1], item[0]))),
+            )
+            for grader in sorted(self._calls)
         ]
-
-    def _points(self, run: "ArchivedRun", ballot: Ballot, points: Points) -> list[object]:
-        """A grader, its points as characters and, if there is a remark on any of them, the remark on each criterion."""
-        grader = self._grader(run.numbers.run, ballot.grader)
-        entry: list[object] = [grader, "".join(_POINT[p] for p in points)]
-        if run.has_code(ballot):
-            self._graders_with_code.add(grader)
-        remarks = run.remarks(ballot, points)
-        if any(remarks):
-            entry.append([None if remark is None else self._reason(remark) for remark in remarks])
-        return entry
-
-    def _reason(self, reason: str) -> int | str:
-        """The number of a reason, or the reason itself once the index has enough of them."""
-        if reason in self._reasons or len(self._reasons) < _MAX_REASONS:
-            return self._reasons.setdefault(reason, len(self._reasons))
-        return reason
-
-
-@dataclass(frozen=True)
-class ArchivedRun:
-    """A run as the archive needs it, with every point decided."""
-
-    numbers: RunArchive
-    texts: Sequence[StudentText]
-    decided: Sequence[tuple[Ballot, Points]]
-    evidence: Mapping[ConversationKey, CodeEvidence]
-    rules: Rules
-    """The rules under which the points were decided."""
-
-    following: frozenset[ConversationKey] = frozenset()
-    """Texts that follow an example of the prompts."""
-    sample: frozenset[str] | None = None
-    """The combinations whose texts are shown; None for all."""
 
     def has_code(self, ballot: Ballot) -> bool:
         """Whether code checked a text for its grader."""
@@ -497,52 +276,249 @@ class ArchivedRun:
 
     def remarks(self, ballot: Ballot, points: Points) -> list[str | None]:
         """Why each point was lost, by code or in the words of the grader, and which skills are not about the topic."""
-        if self.numbers.phrases.outcomes:
-            return self._outcome_remarks(ballot, points)
-        reasons = self.reasons(ballot, points)
-        names = (*ballot.text.combination.skills, *RESERVED_NAMES)
-        denials = self.numbers.denials.get(ballot.text.conversation, {})
-        evidence = self.evidence.get(ballot.text.conversation) if self.has_code(ballot) else None
-        woven = (*(evidence.woven if evidence else (None,) * len(names)), *(None,) * len(names))
+        text = ballot.text
+        denials = self.denials.get(text.conversation, {})
+        evidence = self.evidence.get(text.conversation) if self.has_code(ballot) else None
+        if self.phrases.outcomes:
+            # Why a text has its outcome, by code or in the words of a grader that named it.
+            names: Sequence[str] = OUTCOMES
+            reasons = outcome_reasons(text.answer)
+            woven: tuple[bool | None, ...] = (None,) * len(names)
+            remarked = [bool(point) for point in points]
+            worded = remarked
+        else:
+            skills = text.combination.skills
+            names = (*skills, *RESERVED_NAMES)
+            by_checkers = evidence.reasons.get(ballot.grader, {}) if evidence else {}
+            given = {**by_checkers, **format_reasons(text.answer.text, len(skills), self.phrases.format)}
+            reasons = reasons_of(points, skills, text.answer, self.rules, given, is_cut=text.is_cut)
+            woven = (*(evidence.woven if evidence else (None,) * len(names)), *(None,) * len(names))
+            remarked = [True] * len(names)
+            worded = [point is False for point in points]
         return [
             remark_on(
                 reasons.get(name),
                 woven=woven[index],
-                grader_words=denials.get((ballot.grader, index)) if points[index] is False else None,
+                grader_words=denials.get((ballot.grader, index)) if worded[index] else None,
             )
+            if remarked[index]
+            else None
             for index, name in enumerate(names)
         ]
 
-    def _outcome_remarks(self, ballot: Ballot, points: Points) -> list[str | None]:
-        """Why a text has its outcome: by code, or in the words of a grader that named it."""
-        reasons = outcome_reasons(ballot.text.answer)
-        words = self.numbers.denials.get(ballot.text.conversation, {})
+
+_MAX_REASONS: Final = 1000
+"""Reasons in the index, which must stay small."""
+_POINT = {True: "1", False: "0", None: "?"}
+_CUT_OFF: Final = 1
+_FOLLOWS_EXAMPLE: Final = 2
+MOST_PAIRS: Final = 100
+"""Pairs of one run on the page; `skillmix compare` compares any others."""
+
+
+_Key = TypeVar("_Key", str, tuple[str, str])
+
+
+def _number(numbers: dict[_Key, int], name: _Key) -> int:
+    """The number of a name, a new one if it is new."""
+    return numbers.setdefault(name, len(numbers))
+
+
+class Archive:
+    """Writes calls to files while they are read, so that the replies of a run are never all in memory."""
+
+    def __init__(self, write: Callable[[str, str], None]) -> None:
+        self.chunks = {kind: Chunks(kind, write) for kind in ("texts", "marks", "pairs", "talks", "votes", "lines")}
+        self.runs: list[RunArchive] = []
+        self._write = write
+        self._lines: dict[str, int] = {}
+        self._students: dict[tuple[str, str], int] = {}
+        self._graders: dict[tuple[str, str], int] = {}
+        self._skills: dict[str, int] = {}
+        self._topics: dict[str, int] = {}
+        self._reasons: dict[str, int] = {}
+        self._with_code: set[int] = set()
+        """The numbers of graders that used code on a text."""
+
+    def begin(self, run: Run, rules: Rules, sample: frozenset[str] | None) -> RunArchive:
+        """The part of the archive for a run that is about to be read."""
+        self.runs.append(RunArchive(self, run, rules, sample))
+        return self.runs[-1]
+
+    def introduce(self, run: str, students: Iterable[str], graders: Iterable[str]) -> None:
+        """Fix the order in which the page lists students and graders."""
+        for student in students:
+            _number(self._students, (run, student))
+        for grader in graders:
+            self.grader(run, grader)
+
+    def grader(self, run: str, grader: str) -> int:
+        """The number of a grader."""
+        return _number(self._graders, (run, grader))
+
+    def lines(self, content: str) -> str:
+        """The numbers of the lines of a prompt; a line that is new is written."""
+        numbers = []
+        for line in content.split("\n"):
+            if line not in self._lines:
+                self._lines[line] = self.chunks["lines"].add(line)
+            numbers.append(str(self._lines[line]))
+        return ",".join(numbers)
+
+    def close(self, report: Report, facts: Mapping[str, object]) -> None:
+        """Write the texts by combination, the pairs of students, and the index."""
+        texts: dict[str, list[tuple[RunArchive, StudentText, list[tuple[Ballot, Points]]]]] = {}
+        for run in self.runs:
+            votes: dict[int, list[tuple[Ballot, Points]]] = {}
+            for ballot, points in run.decided:
+                votes.setdefault(id(ballot.text), []).append((ballot, points))
+            for text in sorted(run.texts, key=lambda t: (t.student, t.generation)):
+                texts.setdefault(text.combination.id, []).append((run, text, votes.get(id(text), [])))
+        numbers: dict[str, int] = {}
+        for combination in _combination_order(report.all_cells, self.runs):
+            entries = [self._text(*entry) for entry in texts.get(combination.id, ())]
+            skills = [_number(self._skills, skill) for skill in combination.skills]
+            topic = _number(self._topics, combination.topic)
+            numbers[combination.id] = self.chunks["texts"].add([combination.id, skills, topic, entries])
+            # What filters and sorting need of a text: everything before the text itself, without remarks.
+            marks = [[*head, [one[:2] for one in graded]] for *head, graded in (entry[:5] for entry in entries)]
+            self.chunks["marks"].add([combination.id, skills, topic, marks])
+        pairs = self._add_pairs(report, numbers)
+        for chunk in self.chunks.values():
+            chunk.flush()
+        index = {
+            **facts,
+            "students": [list(key) for key in self._students],
+            "graders": [list(key) for key in self._graders],
+            "graders_with_code": sorted(self._with_code),
+            "skills": list(self._skills),
+            "topics": list(self._topics),
+            "reasons": list(self._reasons),
+            "cells": [self._cell(cell.key, cell.combinations, numbers) for cell in report.all_cells],
+            "pairs": pairs,
+            "combinations": self.chunks["texts"].count,
+            "starts": {name: chunk.starts for name, chunk in self.chunks.items()},
+        }
+        self._write("index.js", script("index", 0, encode_json(index)))
+
+    def _cell(self, key: CellKey, drawn: Sequence[Combination], numbers: Mapping[str, int]) -> list[object]:
+        ranges = _ranges(numbers[c.id] for c in drawn if c.id in numbers)
+        student = _number(self._students, (key.run, key.student))
+        return [student, self.grader(key.run, key.grader), key.setting, key.k, ranges]
+
+    def _text(self, run: RunArchive, text: StudentText, ballots: Sequence[tuple[Ballot, Points]]) -> list[Any]:
+        conversation = text.conversation
+        evidence = run.evidence.get(conversation)
+        graded: list[object] = []
+        for ballot, points in ballots:
+            # A grader, its points as characters and, if there is a remark on any of them, that on each criterion.
+            grader = self.grader(run.run, ballot.grader)
+            entry: list[object] = [grader, "".join(_POINT[p] for p in points)]
+            if run.has_code(ballot):
+                self._with_code.add(grader)
+            remarks = run.remarks(ballot, points)
+            if any(remarks):
+                entry.append([None if remark is None else self._reason(remark) for remark in remarks])
+            graded.append(entry)
         return [
-            remark_on(reasons.get(name), grader_words=words.get((ballot.grader, index))) if points[index] else None
-            for index, name in enumerate(OUTCOMES)
+            _number(self._students, (run.run, text.student)),
+            text.generation,
+            text.answer.status,
+            _CUT_OFF * bool(text.is_cut) + _FOLLOWS_EXAMPLE * (conversation in run.following),
+            graded,
+            text.answer.text,
+            run.talks.get(conversation, -1),
+            run.votes.get(conversation, -1),
+            list(evidence.words) if evidence else 0,
+            [_number(self._skills, s) for s in evidence.unrequested] if evidence else 0,
         ]
 
-    def reasons(self, ballot: Ballot, points: Points) -> dict[str, str]:
-        """Why code denied points of a text, by criterion."""
-        text = ballot.text
-        evidence = self.evidence.get(text.conversation)
-        by_checkers = evidence.reasons.get(ballot.grader, {}) if evidence else {}
-        skills = text.combination.skills
-        given = {**by_checkers, **format_reasons(text.answer.text, len(skills), self.numbers.phrases.format)}
-        return reasons_of(points, skills, text.answer, self.rules, given, is_cut=text.is_cut)
+    def _reason(self, reason: str) -> int | str:
+        """The number of a reason, or the reason itself once the index has enough of them."""
+        if reason in self._reasons or len(self._reasons) < _MAX_REASONS:
+            return _number(self._reasons, reason)
+        return reason
+
+    def _add_pairs(self, report: Report, numbers: Mapping[str, int]) -> list[list[object]]:
+        """Write every pair of students of each run that shares a complete combination, up to a limit."""
+        cells = by_key(report.cells)
+        known: dict[tuple[str, str, str], list[PairRow]] = {}
+        for compared in report.comparisons:
+            known.setdefault((compared.run, compared.first, compared.second), []).append(compared.row)
+        listed: list[list[object]] = []
+        for run in report.runs:
+            students = [student for of, student in report.students if of == run.name]
+            for pair in list(combinations(students, 2))[:MOST_PAIRS]:
+                own = known.get((run.name, *pair))
+                rows = report.compared(run.name, *pair) if own is None else own
+                encoded = []
+                for row in rows:
+                    first, second = (cells[CellKey(run.name, name, row.grader, row.setting, row.k)] for name in pair)
+                    encoded.append(self.chunks["pairs"].add(_encoded_pair(row, first, second, numbers)))
+                if rows:
+                    listed.append([run.name, *pair, _pair_sentences(*pair, rows), encoded])
+        return listed
 
 
-def _marks_of(entry: list[object]) -> list[object]:
-    """What filters and sorting need of a text: everything before the text itself, without remarks."""
-    *head, graded = entry[:5]
-    assert isinstance(graded, list)
-    return [*head, [one[:2] for one in graded]]
+def _encoded_pair(row: PairRow, first: Cell, second: Cell, numbers: Mapping[str, int]) -> dict[str, object]:
+    """A row as the page reads it, with the best text of each student where they differ.
+
+    `differences` has second minus first, then first minus second.
+    """
+    before, after = first.best(FULL_MARKS), second.best(FULL_MARKS)
+    tries = [dict(zip((c.id for c in of.combinations), of.values(FULL_MARKS), strict=True)) for of in (first, second)]
+    won: list[list[int]] = []
+    lost: list[list[int]] = []
+    for name in (c.id for c in second.combinations):
+        if name in numbers and name in before and name in after and before[name] != after[name]:
+            best = [own[name].index(values[name]) for own, values in zip(tries, (before, after), strict=True)]
+            (won if after[name] > before[name] else lost).append([numbers[name], *best])
+    low, high = row.low, row.high
+    backward = (None if high is None else -high, None if low is None else -low)
+    return {
+        "grader": row.grader,
+        "setting": row.setting,
+        "k": row.k,
+        "values": [share(row.first_value), share(row.second_value)],
+        "differences": [
+            signed_with_interval(row.difference, low, high),
+            signed_with_interval(-row.difference, *backward),
+        ],
+        "bounds": [row.difference, low, high],
+        "p": p_value(row.p),
+        "corrected": p_value(row.p_corrected),
+        "clear": (row.found > 0) - (row.found < 0),
+        "verdict": row.verdict,
+        "wins": row.wins,
+        "ties": row.ties,
+        "losses": row.losses,
+        "combinations": row.combinations,
+        "needed": "–" if row.still_needed is None else whole(row.still_needed),
+        "won": won,
+        "lost": lost,
+    }
 
 
-def _combination_order(cells: Sequence[Cell], runs: Sequence[ArchivedRun]) -> list[Combination]:
+def _pair_sentences(first: str, second: str, rows: Sequence[PairRow]) -> tuple[str, str]:
+    """How the second student compares with the first, and the first with the second, over all rows."""
+    notes = "".join(f" {sentence}" for sentence in explanations(second, rows))
+    if len(rows) == 1:
+        sentence = f"{second} against {first}: {rows[0].words}.{notes}"
+        return sentence, sentence
+    more, fewer = sum(row.found > 0 for row in rows), sum(row.found < 0 for row in rows)
+    total, open_rows = in_words(len(rows)), in_words(len(rows) - more - fewer)
+    forward, backward = (
+        f"{name} has more full marks than {other} in {in_words(wins)} of {total} comparisons and fewer in "
+        f"{in_words(losses)}; in {open_rows} no difference is found.{notes}"
+        for name, other, wins, losses in ((second, first, more, fewer), (first, second, fewer, more))
+    )
+    return forward, backward
+
+
+def _combination_order(cells: Sequence[Cell], runs: Sequence[RunArchive]) -> list[Combination]:
     """Combinations cell by cell, so that the page of a cell loads few files; then the rest."""
     order: dict[str, Combination] = {}
-    samples = {run.numbers.run: run.sample for run in runs}
+    samples = {run.run: run.sample for run in runs}
     for cell in cells:
         sample = samples.get(cell.key.run)
         for combination in cell.combinations:
@@ -552,9 +528,6 @@ def _combination_order(cells: Sequence[Cell], runs: Sequence[ArchivedRun]) -> li
     for combination in sorted(rest.values(), key=lambda c: (c.k, c.id)):
         order.setdefault(combination.id, combination)
     return list(order.values())
-
-
-_Entry = tuple[ArchivedRun, StudentText, list[tuple[Ballot, Points]]]
 
 
 def _ranges(numbers: Iterable[int]) -> list[list[int]]:

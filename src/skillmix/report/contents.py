@@ -11,10 +11,10 @@ from skillmix.report.figures import skills as skill_figures
 from skillmix.report.figures.style import FigureStyle, Print, alternative_text, as_pdf, house_style, printed
 from skillmix.report.records import Report
 from skillmix.report.registry import SECTIONS, Drawing, FigureSpec, ReportTable, SectionId, TableSpec, specs_in
-from skillmix.report.tables import data, graders, outcomes
+from skillmix.report.tables import data, graders
 from skillmix.report.tables import scores as score_tables
 
-TABLES: Final = specs_in(TableSpec, score_tables, outcomes, graders, data)
+TABLES: Final = specs_in(TableSpec, score_tables, graders, data)
 FIGURES: Final = specs_in(FigureSpec, score_figures, skill_figures)
 
 

@@ -21,20 +21,9 @@ from skillmix.prompts.rubric import TextOutcome
 from skillmix.render import in_percent, in_words, listed, plural, points_interval, whole
 from skillmix.report.contents import Contents, ReportFigure
 from skillmix.report.records import Report, RunFacts, by_key
-from skillmix.report.registry import (
-    LONG,
-    SECTIONS,
-    Count,
-    Dollars,
-    Entry,
-    Estimate,
-    PValue,
-    ReportTable,
-    ScoreEntry,
-    Seconds,
-    SectionId,
-)
+from skillmix.report.registry import LONG, SECTIONS, Count, Entry, Estimate, ReportTable, ScoreEntry
 from skillmix.report.tables.data import PAPER
+from skillmix.report.tables.scores import SCORE_NOTE
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.comparisons import format_effect
 from skillmix.scores.findings import Claim, Finding
@@ -71,12 +60,12 @@ _MEANINGS: Final[Mapping[str, str]] = {
     "best of N": "A student writes N texts for each combination, and the best one counts. More tries give a higher "
     "score, so compare it only with scores of the same N.",
     "one try": "The mean over single texts, without choosing the best: what to expect of a student that writes once.",
-    "interval": "At 95 %, over combinations: how the number varies with other combinations, not with another grader.",
+    "interval": "At 95%, over combinations: how the number varies with other combinations, not with another grader.",
     "too few": f"Fewer than {FEWEST_COMBINATIONS} combinations, or two seeds, give no reliable interval.",
     "p": "How often chance alone would give a difference as large as this one, if the students were equal.",
     "p, corrected": "p after Holm's correction for the number of comparisons; below .05 a difference counts as found, "
     "from .05 on as not found.",
-    "within noise": "The 95 % interval of the difference includes 0, without a correction for the number of rows.",
+    "within noise": "No difference is found: the corrected p is .05 or more, or the 95% interval includes 0.",
     "ungraded": "A text whose grade cannot be read. It does not count as 0; the grader is asked again first.",
     "marker": "The word 'Answer:', after which a reply has the text to grade. A reply without the marker is graded as "
     "a whole, up to 'Explanation': it can still earn full marks, if all of it meets every criterion. An experiment can "
@@ -165,8 +154,6 @@ def period(facts: RunFacts) -> str:
 
 PUBLISHED_BLOCK: Final = "published-and-ours"
 """The block of the paper's tables."""
-SECONDS: Final = ", s"
-"""The unit after the heading of a column of seconds; files have the heading alone."""
 _WIDEST: Final = 12
 """A table with more columns shows one metric at a time."""
 
@@ -222,7 +209,9 @@ def blocks_of(items: Iterable[ReportTable | ReportFigure]) -> Iterator[Block]:
         elif item.family in families:
             del families[item.family]
             members = [t for t in listed if isinstance(t, ReportTable) and t.family == item.family]
-            yield _FAMILIES[item.family](members)
+            block = _FAMILIES[item.family](members)
+            if block.views:
+                yield block
 
 
 def _single(table: ReportTable) -> TableBlock:
@@ -230,11 +219,8 @@ def _single(table: ReportTable) -> TableBlock:
     is_wide = len(table.columns) > _WIDEST and len(_grouped(table)) > 1
     views = _metric_views([table], [TableBody("", "", ())]) if is_wide else [_plain_view(table, "")]
     is_long = not table.is_detail and len(table.rows) > LONG
-    return TableBlock(table.name, table.title, _note_of(table), tuple(views), (table.name,), table.is_detail, is_long)
-
-
-def _note_of(table: ReportTable) -> str:
-    return table.note if table.page_note is None else table.page_note
+    note = table.note.replace(SCORE_NOTE, "").strip()  # the glossary explains it
+    return TableBlock(table.name, table.title, note, tuple(views), (table.name,), table.is_detail, is_long)
 
 
 def _scores(tables: Sequence[ReportTable]) -> TableBlock:
@@ -243,15 +229,14 @@ def _scores(tables: Sequence[ReportTable]) -> TableBlock:
     widest = [max((t for t in tables if t.part == part), key=lambda t: len(t.columns)) for part in parts]
     names = [next(t.name for t in tables if t.part == part) for part in parts]
     bodies = [TableBody(name, f"setting {part}", ()) for name, part in zip(names, parts, strict=True)]
-    notes = dict.fromkeys(_note_of(t) for t in widest)
     views = _metric_views(widest, bodies)
-    return TableBlock("scores-by-k", "Scores by k", " ".join(notes), tuple(views), tuple(t.name for t in tables))
+    return TableBlock("scores-by-k", "Scores by k", "", tuple(views), tuple(t.name for t in tables))
 
 
 def _published_block(tables: Sequence[ReportTable]) -> TableBlock:
     """The tables of the paper, chosen by number."""
     views = [_plain_view(table, table.part) for table in tables]
-    note = "The paper gives no intervals. A row of these runs has its 95 % interval below each value."
+    note = "The paper gives no intervals. A row of these runs has its 95% interval below each value."
     return TableBlock(
         PUBLISHED_BLOCK, "Published figures beside these runs", note, tuple(views), tuple(t.name for t in tables)
     )
@@ -263,8 +248,7 @@ _FAMILIES: Final = {"scores": _scores, "published": _published_block}
 def _plain_view(table: ReportTable, label: str) -> TableView:
     heading = table.note if label else ""
     body = TableBody("", heading, table.rows)
-    columns = tuple(f"{name}{SECONDS}" if table.form(c) is Seconds else name for c, name in enumerate(table.columns))
-    return TableView(label, columns, tuple(table.numeric), table.groups, (body,))
+    return TableView(label, table.columns, tuple(table.numeric), table.groups, (body,))
 
 
 def _grouped(table: ReportTable) -> dict[str, dict[str, int]]:
@@ -384,13 +368,13 @@ def _with(cell: OutcomeCell) -> str:
 
 
 def _percent(cell: OutcomeCell, outcome: TextOutcome = "refuses") -> str:
-    return f"{in_percent(cell.share(outcome).value or 0.0)} %"
+    return f"{in_percent(cell.share(outcome).value or 0.0)}%"
 
 
 def _interval(cell: OutcomeCell, outcome: TextOutcome = "refuses") -> str:
     share = cell.share(outcome)
     ends = points_interval(share.low, share.high)
-    return f"95 % interval {ends}" if ends else "too few combinations for an interval"
+    return f"95% interval {ends}" if ends else "too few combinations for an interval"
 
 
 def _number(cell: OutcomeCell, outcome: TextOutcome, verb: str) -> ResultNumber:
@@ -419,16 +403,6 @@ def asset(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _ShownSection:
-    """A section with its tables and figures as blocks."""
-
-    id: str
-    title: str
-    intro: str
-    blocks: tuple[Block, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class _SkillName:
     """A skill's name in a cell of a table, after the name of its run where there are several runs."""
 
@@ -437,34 +411,35 @@ class _SkillName:
     id: str
 
 
+_OPEN: Final = ("scores", "compare", "safety")
+"""Sections that the page does not fold away."""
+
+
 def index_page(report: Report, contents: Contents, gaps: Sequence[str], command: str) -> str:
     """The page with the result, findings, tables and figures; it can be read without its script."""
     environment = page_environment()
     environment.globals["skill"] = partial(_skill_name, list(report.definitions), {run.name for run in report.runs})
-    sections = {
-        s.id: _ShownSection(
-            s.id, s.title, f"{s.intro}{_best_of(report) if s.id == 'scores' else ''}", tuple(blocks_of(s.items))
-        )
-        for s in contents.sections
-    }
+    sections = contents.sections
     missing = missing_claims(report)
     claims = f"{in_words(len(missing)).capitalize()} of {in_words(len(CLAIM_TITLES))} claims about learning"
-    needs = f"{claims} cannot be judged: they need other students, settings or k." if missing else ""
+    # How a big number of the scores differs from the small one below it.
+    tries = {run.generations for run in report.runs}
+    best = f"best of {max(tries)} texts" if len(tries) == 1 and max(tries) > 1 else "best text"
     return environment.from_string(asset("index.html")).render(
         report=report,
         title=_title(report),
         result=outcome_result(report) if report.has_only_outcomes else report.result,
         simulated=simulated_models(report),
-        result_figure=next((b for b in _blocks(sections, "result") if isinstance(b, ReportFigure)), None),
+        example_caption=_example_caption(report),
+        result_figure=next((b for b in sections.get("result", ()) if isinstance(b, ReportFigure)), None),
         claims=_claims(report),
         missing_claims=missing,
-        needs=needs,
-        findings=SECTIONS["findings"],
-        finding_blocks=_blocks(sections, "findings"),
-        sections=[section for name, section in sections.items() if name not in ("result", "findings", "runs")],
-        run_blocks=_blocks(sections, "runs"),
+        needs=f"{claims} cannot be judged: they need other students, settings or k." if missing else "",
+        headings=SECTIONS,
+        best=f'A big number takes the {best} of each combination; "one try" below it is the mean of single texts.',
+        sections={name: blocks for name, items in sections.items() if (blocks := list(blocks_of(items)))},
+        open=_OPEN,
         period=period,
-        has_times="time" in sections,
         gaps=gaps,
         command=command,
         terms=TERMS,
@@ -472,16 +447,14 @@ def index_page(report: Report, contents: Contents, gaps: Sequence[str], command:
     )
 
 
-def _best_of(report: Report) -> str:
-    """How a big number of the scores differs from the small one below it."""
-    numbers = {run.generations for run in report.runs}
-    number = numbers.pop() if len(numbers) == 1 else 0
-    texts = f"best of {number} texts" if number > 1 else "best text"
-    return f' A big number takes the {texts} of each combination; "one try" below it is the mean of single texts.'
-
-
-def _blocks(sections: Mapping[SectionId, _ShownSection], name: SectionId) -> tuple[Block, ...]:
-    return sections[name].blocks if name in sections else ()
+def _example_caption(report: Report) -> str:
+    """How the texts of the first screen were chosen."""
+    full = [example.student for example in report.examples if not example.missed]
+    if len(report.examples) < 2:
+        return "Its first try at the first combination in the order of their ids, which are random"
+    if len(full) == 1:
+        return f"First tries at the first combination, in the order of random ids, where only {full[0]} has full marks"
+    return "First tries at the first combination in the order of their ids, which are random"
 
 
 def _skill_name(names: Sequence[str], runs: Container[str], text: str) -> _SkillName | None:
@@ -505,7 +478,8 @@ def compare_page(report: Report) -> str:
 def page_environment() -> Environment:
     """What every template of a page may use; all text from outside is escaped."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.globals["kind"] = _entry_kind
+    kinds = {ScoreEntry: "score", str: "words", ReportFigure: "figure", TableBlock: "table"}
+    environment.globals["kind"] = lambda entry: kinds.get(type(entry), "number")
     environment.globals["head"] = asset("head.html").rstrip()
     environment.globals["term"] = _term_id
     environment.globals["is_ours"] = _is_ours
@@ -525,12 +499,12 @@ class _Html(str):
 
 
 def prose(text: object) -> _Html:
-    r"""A sentence of the page as HTML: code between backticks, and no line break before a percent sign.
+    """A sentence of the page as HTML: code between backticks, and no space before a percent sign.
 
     >>> prose("95 % of `<b>`")
-    '95\xa0% of <code>&lt;b&gt;</code>'
+    '95% of <code>&lt;b&gt;</code>'
     """
-    return _Html(_PERCENT.sub("\\1\N{NO-BREAK SPACE}%", _CODE.sub(r"<code>\1</code>", escape(visible(text)))))
+    return _Html(_PERCENT.sub("\\1%", _CODE.sub(r"<code>\1</code>", escape(visible(text)))))
 
 
 _TERM_IDS: Final = {term.name: term.id for term in TERMS}
@@ -538,7 +512,7 @@ _TERM_IDS: Final = {term.name: term.id for term in TERMS}
 
 def _term_id(heading: str) -> str | None:
     """The address of the term that heads a column; None if the glossary does not have it."""
-    return _TERM_IDS.get(heading.removesuffix(SECONDS))
+    return _TERM_IDS.get(heading)
 
 
 def visible(text: object) -> str:
@@ -548,19 +522,6 @@ def visible(text: object) -> str:
     'a⟨U+202E⟩b'
     """
     return _HIDDEN.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", str(text))
-
-
-def _entry_kind(entry: object) -> str:
-    kinds = {
-        ScoreEntry: "score",
-        Estimate: "estimate",
-        Count: "count",
-        Seconds: "count",
-        Dollars: "count",
-        PValue: "p",
-        ReportFigure: "figure",
-    }
-    return kinds.get(type(entry), "words")
 
 
 def _is_ours(block: TableBlock, row: Sequence[Entry]) -> bool:

@@ -1,14 +1,18 @@
-"""One run, read once for a report: cells, checks of its graders, lineage; its calls go to the archive on the way."""
+"""Read runs for a report: each journal once, its calls into the archive on the way; then judge them together."""
 
+import json
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Final
+from importlib import resources
+from itertools import chain
+from typing import Any, Final
+from urllib.parse import urlencode
 
 from skillmix.calls import is_human
-from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.catalog import RESERVED_NAMES, Catalog
 from skillmix.catalog.combinations import Combination
 from skillmix.checkers.template_student import FORMS, Form, TemplateStudent
 from skillmix.datasets.copies import FOLLOWS, example_shares
@@ -17,18 +21,25 @@ from skillmix.datasets.dataset_plan import prompt_examples
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
 from skillmix.grading.points import FULL_MARKS, Ballot, Points, StudentText, text_score
-from skillmix.models.lineage import DatasetFacts, Lineage
-from skillmix.report.archive import (
-    Archive,
-    ArchivedRun,
-    CallCounter,
-    CodeEvidence,
-    DenialWords,
-    RunArchive,
-    evidence_of,
+from skillmix.models.lineage import trained_skill_sets
+from skillmix.report.archive import Archive, CodeEvidence, RunArchive
+from skillmix.report.records import (
+    CORPUS_TOKENS,
+    MOST_TEXTS,
+    CellTemplates,
+    ExampleText,
+    FollowedExamples,
+    Report,
+    ReportOptions,
+    RunFacts,
+    Shown,
+    SkillDefinition,
+    TemplateBaseline,
+    by_key,
 )
-from skillmix.report.records import CellTemplates, FollowedExamples, RunFacts, Shown, TemplateBaseline
+from skillmix.report.tables.scores import compared_pairs
 from skillmix.runs.past_calls import CallTotals, call_totals
+from skillmix.runs.progress import say
 from skillmix.runs.run import Run
 from skillmix.runs.students import has_settings, run_datasets, student_lineages
 from skillmix.runs.texts import (
@@ -44,12 +55,13 @@ from skillmix.runs.texts import (
     written_conversations,
 )
 from skillmix.runs.verdicts import judge_of
-from skillmix.scores.cards import GradedRun, graded_run_of
-from skillmix.scores.cells import Cell, largest_cells
-from skillmix.scores.graders import Readability
-from skillmix.scores.outcomes import OutcomeCell, OutcomeChange, outcome_cells, outcome_changes
+from skillmix.scores.cards import cards_of, graded_run_of
+from skillmix.scores.cells import Cell, CellKey, largest_cells
+from skillmix.scores.comparisons import before_and_after
+from skillmix.scores.findings import findings, judged_contrasts
+from skillmix.scores.graders import GraderCard, grader_agreement, round_agreement
+from skillmix.scores.outcomes import OutcomeCell, outcome_cells, outcome_changes
 from skillmix.scores.scoring import (
-    ComparableStudent,
     TableRow,
     comparable_students,
     partition_notes,
@@ -59,7 +71,7 @@ from skillmix.scores.scoring import (
     table_rows,
     unnamed_notes,
 )
-from skillmix.training.log import TrainingCurve, run_curves
+from skillmix.training.log import run_curves
 
 
 def decoding_in_words(experiment: Experiment) -> dict[str, str]:
@@ -210,150 +222,228 @@ def _examples(run: Run) -> list[str]:
         return prompt_examples(catalog, ())
 
 
-MOST_TEXTS: Final = 200_000
-"""The texts of a run that the pages show unless an option says otherwise."""
+def read_report(runs: Sequence[Run], archive: Archive, options: ReportOptions) -> Report:
+    """Read the journals of some runs once each, and judge what they show together."""
+    parts = []
+    for run in runs:
+        say(f"report: reading {run.path}")
+        parts.append(read_run(run, rules=options.rules, archive=archive, most_texts=options.texts))
+    whole = _joined(parts)
+    cells = by_key(whole.cells)
+    combinations = {c: combination for own in archive.runs for c, combination in own.combinations.items()}
+    sets = {key: trained_skill_sets(lineage, combinations) for key, lineage in whole.lineages.items()}
+    decided = [() if run.has_outcomes else own.decided for run, own in zip(runs, archive.runs, strict=True)]
+    cards: list[GraderCard] = []
+    if any(len({ballot.grader for ballot, _ in own}) > 1 for own in decided):
+        # Only graders that can be compared with another one have cards.
+        every = zip(runs, decided, archive.runs, strict=True)
+        cards = cards_of([graded_run_of(run, own, archived.rules) for run, own, archived in every])
+    published = resources.files("skillmix.data").joinpath("published.json")
+    report = replace(
+        whole,
+        by_rules=whole.by_rules if options.rules == "both" else {},
+        skill_sets={key: known for key, known in sets.items() if known is not None},
+        contrasts=tuple(judged_contrasts(runs, whole.contenders, cells)),
+        findings=tuple(findings(whole.contenders, cells)),
+        changes=tuple(before_and_after(whole.contenders, cells)),
+        cards=tuple(card for card in cards if card.labelled),
+        definitions=definitions_of(
+            [(run.name, run.unchanged_catalog, run.fact("partition")) for run in runs if run.unchanged_catalog],
+            (skill for c in whole.all_cells for combination in c.combinations for skill in combination.skills),
+        ),
+        corpus_tokens=options.tokens or CORPUS_TOKENS,
+        frequencies=options.frequencies,
+        published=json.loads(published.read_text(encoding="utf-8"))["tables"] if options.published else {},
+    )
+    gaps = list(report.gaps)
+    if not report.lineages:
+        gaps.append("No student has a lineage (`skillmix.json`), so their training data are unknown.")
+    elif not report.skill_sets and not report.reserved:
+        gaps.append("Seen and kept-back skill sets: no lineage says which skills were trained on together.")
+    if not report.agreements and not report.has_only_outcomes:
+        gaps.append("Agreement between graders: no text was graded by two.")
+    if not report.rounds and not report.has_only_outcomes:
+        gaps.append("Agreement between rounds: no grader voted twice on a text.")
+    compared = tuple(compared_pairs(report))
+    return replace(report, gaps=tuple(gaps), comparisons=compared, examples=_examples_of(report, archive))
 
 
-@dataclass(frozen=True)
-class RunReading:
-    """Everything that a report takes from one run."""
-
-    facts: RunFacts
-    cells: tuple[Cell, ...]
-    by_rules: Mapping[str, tuple[Cell, ...]]
-    decided: list[tuple[Ballot, Points]]
-    graders_with_code: frozenset[str]
-    """Graders whose skills with a checker code decided in this reading."""
-    readability: list[Readability]
-    graded: Callable[[], GradedRun]
-    """Puts the texts under their graders, for grader cards; a report without a second grader does not need it."""
-    shown: list[Shown]
-    followed: list[FollowedExamples]
-    templates: list[CellTemplates]
-    baselines: list[TemplateBaseline]
-    students: tuple[str, ...]
-    """Students that wrote a text."""
-    archived: ArchivedRun
-    combinations: Mapping[str, Combination]
-    lineages: Mapping[str, Lineage]
-    contenders: list[ComparableStudent]
-    notes: list[str]
-    """What the experiment at hand does not name, and what students saw under another partition."""
-    reserved: float | None
-    """The share of skill sets kept out of training; None for a run that makes no data."""
-    datasets: list[DatasetFacts]
-    curves: list[TrainingCurve]
-    step_seconds: dict[str, float]
-    catalog: Catalog | None
-    outcomes: tuple[OutcomeCell, ...] = ()
-    """The cells of a run whose graders name outcomes; `cells` and `decided` are then empty."""
-    outcome_changes: tuple[OutcomeChange, ...] = ()
-
-    @property
-    def all_cells(self) -> tuple[Cell, ...]:
-        """The cells with scores and those with outcomes."""
-        return (*self.cells, *(part.cell for part in self.outcomes))
+def definitions_of(
+    catalogs: Iterable[tuple[str, Catalog, str | None]], skills: Iterable[str]
+) -> dict[str, SkillDefinition]:
+    """The definition of each skill, from runs given as name, catalogue and partition; the first catalogue counts."""
+    listed = list(catalogs)
+    found: dict[str, SkillDefinition] = {}
+    for name in sorted(set(skills)):
+        known = [(run, catalog, side) for run, catalog, side in listed if any(s.name == name for s in catalog.skills)]
+        if known:
+            skill = known[0][1].skill(name)
+            sides = {run: _side(catalog, partition, name) for run, catalog, partition in known}
+            # The side of a skill, with the runs where it differs between them.
+            each = ", ".join(f"{side} in {run}" for run, side in sides.items())
+            side = each if len(set(sides.values())) > 1 else next(iter(sides.values()))
+            found[name] = SkillDefinition(name, skill.category, skill.definition, skill.example, side)
+    return found
 
 
-@dataclass
-class _ArchivedCalls:
-    """What is left of a run's calls once they are in the archive."""
-
-    records: RunRecords
-    points: list[tuple[Ballot, Points]]
-    """All ballots with their points."""
-    tables: Mapping[str, TextTable]
-    """By the name of the rules."""
-    counter: CallCounter
-    numbers: RunArchive
-    combinations: Mapping[str, Combination]
-    evidence: Mapping[ConversationKey, CodeEvidence]
-    graders_with_code: frozenset[str]
-    totals: tuple[CallTotals, ...]
+def _side(catalog: Catalog, partition: str | None, skill: str) -> str:
+    try:
+        sides = catalog.partition(partition)
+    except UserError:
+        return "unknown side"
+    groups = (name for name in sides.settings[:-1] if skill in sides.side(name).skills)
+    return next(groups, "neither train nor held-out")
 
 
-def read_run(run: Run, *, rules: str | None, archive: Archive, most_texts: int = MOST_TEXTS) -> RunReading:
-    """Read a run's journal once; `rules` is a name, `both`, or None for the run's own.
+def _joined(parts: Sequence[Report]) -> Report:
+    """One report of what the parts hold, in their order."""
+    joined: dict[str, Any] = {}
+    for name, first in vars(parts[0]).items():
+        values = [getattr(part, name) for part in parts]
+        if isinstance(first, tuple):
+            joined[name] = tuple(chain.from_iterable(values))
+        elif isinstance(first, frozenset):
+            joined[name] = frozenset(chain.from_iterable(values))
+        elif isinstance(first, Mapping):
+            joined[name] = {key: value for of in values for key, value in of.items()}
+    rules = dict.fromkeys(name for part in parts for name in part.by_rules)
+    joined["by_rules"] = {name: tuple(c for part in parts for c in part.by_rules.get(name, ())) for name in rules}
+    return replace(parts[0], **joined)
 
-    Of a run with more than `most_texts` texts, the scores count all texts. Everything that needs the words of texts or
-    the votes themselves counts a sample.
+
+def _examples_of(report: Report, archive: Archive) -> tuple[ExampleText, ...]:
+    """The first try of each student of the main result, on the first combination where full marks differ as it says.
+
+    Combinations are in the order of their ids, which are hashes. Without such a combination the first one counts.
     """
-    experiment = run.experiment
+    result = report.result
+    keys = [
+        CellKey(run, name, result.grader or "", result.setting or "", result.k or 0) for run, name in result.students
+    ]
+    cells = by_key(report.cells)
+    if result.example or not keys or any(key not in cells for key in keys):
+        return ()
+    tries = [{c.id: p[0] for c, p in zip(cells[key].combinations, cells[key].points, strict=True) if p} for key in keys]
+    shared = [c for c in sorted(cells[keys[0]].combinations, key=lambda c: c.id) if all(own.get(c.id) for own in tries)]
+    scores = {c.id: [text_score(own[c.id] or (), FULL_MARKS) for own in tries] for c in shared}
+    totals = [sum(scores[c.id][i] or 0.0 for c in shared) for i in range(len(keys))]
+    better = sorted(range(len(keys)), key=lambda i: -totals[i])[0]
+    differing = [c for c in shared if [i for i, one in enumerate(scores[c.id]) if one] == [better]]
+    examples = []
+    for chosen in (differing or shared)[:1]:
+        for key, own in zip(keys, tries, strict=True):
+            archived = next(one for one in archive.runs if one.run == key.run)
+            texts = [t for t in archived.texts if (t.student, t.combination.id) == (key.student, chosen.id)]
+            names = (*chosen.skills, *RESERVED_NAMES)
+            missed = tuple(n for n, point in zip(names, own[chosen.id] or (), strict=True) if point is False)
+            link = f"texts.html#{urlencode({'text': f'{key.run}/{key.student}/{chosen.id}/0'})}"
+            examples += [
+                ExampleText(report.label(key.run, key.student), chosen, t.answer.text, missed, link) for t in texts[:1]
+            ]
+    return tuple(examples)
+
+
+def read_run(run: Run, *, rules: str | None, archive: Archive, most_texts: int = MOST_TEXTS) -> Report:
+    """The part of a report that one run decides, from one pass over its journal.
+
+    `rules` is a name, `both`, or None for the run's own. Of a run with more than `most_texts` texts, the scores count
+    all texts. Everything that needs the words of texts or the votes themselves counts a sample.
+    """
+    experiment, catalog, name = run.experiment, run.unchanged_catalog, run.name
     evaluated = [cell.student for step in experiment.steps for cell in step.undrawn_cells(experiment.steps)]
-    archive.introduce(run.name, evaluated, experiment.graders)
+    archive.introduce(name, evaluated, experiment.graders)
     own = run.rules().name
     names = ["default", "paper"] if rules == "both" else [rules or own]
     main = own if own in names else names[0]
     # Code would grade by another vocabulary if the catalogue had changed since.
-    with_code = not run.graders_with_code or run.unchanged_catalog is not None
-    sample = None
+    with_code = not run.graders_with_code or catalog is not None
     with run.read() as journal:
         is_sampled = journal.conversations() > most_texts
+    tables: dict[str, TextTable] = {}
+    sample = None
     if is_sampled:
-        tables = {name: text_table(run, run.rules(name), with_code=with_code) for name in names}
+        tables = {of: text_table(run, run.rules(of), with_code=with_code) for of in names}
         sample = sampled_combinations(table_rows(run, tables[main]), tables[main], most_texts)
-        archived = _archived_calls(run, archive, [main], sample, with_code=with_code)
-    else:
-        first = [main, *(name for name in names if name != main)]
-        archived = _archived_calls(run, archive, first, None, with_code=with_code)
-        tables = dict(archived.tables)
-    records, points, table = archived.records, archived.points, tables[main]
+    archived = archive.begin(run, run.rules(main), sample)
+    first = [main] if is_sampled else [main, *(of for of in names if of != main)]
+    records, totals, made = _read_calls(run, archived, first, with_code=with_code)
+    tables = tables or made
+    decided, table = archived.decided, tables[main]
     rows = list(table_rows(run, table))
     by_rules = {}
-    for name in names:
-        found = largest_cells(row.cell(run.name) for row in table_rows(run, tables[name]))
-        by_rules[name] = tuple(_without_skipped(list(found.values()), run))
+    for of in names:
+        found = largest_cells(row.cell(name) for row in table_rows(run, tables[of]))
+        by_rules[of] = tuple(_without_skipped(list(found.values()), run))
     cells = by_rules[main]
-    students = table.students
     datasets = run_datasets(run)
-    lineages = student_lineages(run, run.known_experiment, students, {facts.hash: facts for facts in datasets})
-    contenders = [name for name in dict.fromkeys(c.key.student for c in cells) if has_settings(run, name)]
-    not_sent = tuple(sorted(archived.counter.not_sent))
-    following = texts_following_examples(run, points)
-    facts = replace(_facts(run, records, cells), rules=main, not_sent=not_sent, calls=archived.totals)
+    lineages = student_lineages(run, run.known_experiment, table.students, {facts.hash: facts for facts in datasets})
+    following = texts_following_examples(run, decided)
+    archived.following = following or frozenset()
+    facts = _facts(run, records, cells)
+    facts = replace(facts, rules=main, not_sent=tuple(sorted(archived.not_sent)), calls=totals)
     if sample is not None:
         facts = replace(facts, texts=table.texts, shown_texts=len(records.texts))
-    catalog = run.unchanged_catalog
     outcomes: list[OutcomeCell] = []
+    scored = decided
     if run.has_outcomes:
         # Without its catalogue it is not known which topics of a run are controls; "What is missing" names it.
         outcomes = list(outcome_cells({c.key: c for c in cells}, catalog.controls)) if catalog else []
-        by_rules, cells, contenders = {}, (), []
-    return RunReading(
-        facts=facts,
+        by_rules, cells, scored = {}, (), []
+    with_graders = frozenset(grader.name for grader in run.graders_with_code) if with_code else frozenset[str]()
+    contenders = [student for student in dict.fromkeys(c.key.student for c in cells) if has_settings(run, student)]
+    agreements, worst = grader_agreement(name, scored)
+    part = Report(
+        runs=(facts,),
         cells=cells,
         by_rules=by_rules,
-        decided=[] if run.has_outcomes else points,
-        graders_with_code=archived.graders_with_code,
-        readability=archived.counter.readability(run.name),
-        graded=partial(graded_run_of, run, [] if run.has_outcomes else points, run.rules(main)),
-        shown=_shown(run.name, records, archived.evidence),
-        followed=list(followed_examples(run, cells, points, following)),
-        templates=list(cell_templates(cells, points, archived.evidence, all_generations=run.is_imported)),
+        lineages={(name, student): lineage for student, lineage in lineages.items()},
+        reserved={name: experiment.reserved} if run.makes_data and experiment.reserved else {},
+        contenders=tuple(comparable_students(run, run.known_experiment, contenders, lineages)),
+        rounds=tuple(round_agreement(name, [ballot for ballot, _ in scored], with_graders)),
+        agreements=tuple(agreements),
+        disagreements={name: tuple(worst)} if worst else {},
+        readability=tuple(archived.readability()),
+        datasets=tuple((name, of) for of in datasets),
+        curves=tuple((name, curve) for curve in run_curves(run)),
+        step_seconds=tuple((name, step, s) for step, s in run.step_seconds.items()),
+        shown=tuple(_shown(name, records, archived.evidence)),
+        followed=tuple(followed_examples(run, cells, decided, following)),
+        templates=tuple(cell_templates(cells, decided, archived.evidence, all_generations=run.is_imported)),
         # The template student writes prose, so a run with an output format has no such baseline.
-        baselines=[] if experiment.format else list(template_baselines(run.name, catalog, cells)),
-        students=tuple(students),
-        archived=ArchivedRun(
-            archived.numbers,
-            records.texts,
-            points,
-            archived.evidence,
-            run.rules(main),
-            following or frozenset(),
-            sample,
-        ),
-        combinations=archived.combinations,
-        lineages=lineages,
-        contenders=comparable_students(run, run.known_experiment, contenders, lineages),
-        notes=[*unnamed_notes(rows), *partition_notes(run, lineages, cells)],
-        reserved=(experiment.reserved or None) if run.makes_data else None,
-        datasets=datasets,
-        curves=run_curves(run),
-        step_seconds=run.step_seconds,
-        catalog=catalog,
+        baselines=() if experiment.format else tuple(template_baselines(name, catalog, cells)),
+        categories={skill.name: skill.category for skill in catalog.skills} if catalog else {},
+        common_skills=frozenset(catalog.exclude.get("common", ()) if catalog else ()),
         outcomes=tuple(outcomes),
         outcome_changes=tuple(outcome_changes(run, outcomes, lineages)) if outcomes else (),
     )
+    # What the experiment at hand does not name, and what students saw under another partition.
+    notes = [*unnamed_notes(rows), *partition_notes(run, lineages, cells)]
+    return replace(part, gaps=tuple(_gaps_of_run(part, facts, table.students, notes, has_catalog=catalog is not None)))
+
+
+def _gaps_of_run(
+    part: Report, facts: RunFacts, students: Iterable[str], notes: Iterable[str], *, has_catalog: bool
+) -> Iterator[str]:
+    if facts.missing:
+        yield f"{facts.name}: {facts.missing:,} planned texts are not written or not graded."
+    if facts.shown_texts is not None:
+        yield (
+            f"{facts.name}: the pages show {facts.shown_texts:,} of its {facts.texts:,} texts. Scores count all texts; "
+            "what needs votes or words counts those that are shown: readability, agreement, grader cards, examples, "
+            "templates, and skills that were not asked for."
+        )
+    without_cell = ", ".join(sorted(set(students) - {cell.key.student for cell in part.all_cells}))
+    if without_cell:
+        yield f"{facts.name}: the texts of {without_cell} are in no cell, because they were not planned or not graded."
+    for (_, student), lineage in part.lineages.items():
+        drawn = {c.id for cell in part.all_cells if cell.key.student == student for c in cell.combinations}
+        trained_on = len(drawn & lineage.combinations)
+        if trained_on:
+            of = f"{trained_on} of the {len(drawn)} combinations"
+            yield f"{facts.name}: {student} was trained on {of} it is scored on."
+    yield from (f"{facts.name}: {note}." for note in notes)
+    if facts.catalog and not has_catalog:
+        yield f"{facts.name}: its catalogue {facts.catalog} is gone or has changed."
 
 
 def sampled_combinations(rows: Iterable[TableRow], table: TextTable, most_texts: int) -> frozenset[str]:
@@ -385,38 +475,28 @@ def sampled_combinations(rows: Iterable[TableRow], table: TextTable, most_texts:
     return frozenset(chosen)
 
 
-def _archived_calls(
-    run: Run, archive: Archive, rules: Sequence[str], sample: Collection[str] | None, *, with_code: bool
-) -> _ArchivedCalls:
+def _read_calls(
+    run: Run, archived: RunArchive, rules: Sequence[str], *, with_code: bool
+) -> tuple[RunRecords, tuple[CallTotals, ...], dict[str, TextTable]]:
     """Read every call of a run or of a sample, and put it into the archive at once; replies are never all in memory.
 
-    The first of the rules decides the points that are shown.
+    The first of the rules decides the points that are shown. The tables are by the name of the rules.
     """
-    counter, numbers = CallCounter(), RunArchive(run.name, run.phrases)
-    words = DenialWords(run.phrases)
-    evidence: dict[ConversationKey, CodeEvidence] = {}
     chosen = [run.rules(name) for name in rules]
     builders = [TableBuilder(run) for _ in rules]
     shown: dict[int, Points] = {}
+    sample = archived.sample
     with run.read() as journal:
-        combinations = journal.combinations() if sample is None else journal.combinations_of(sample)
+        archived.combinations = journal.combinations() if sample is None else journal.combinations_of(sample)
         totals = tuple(call_totals(journal))
-        encoder = archive.encoder(run.name, journal)
         if sample is not None:
             journal.limit_calls(sample)
         for written in written_conversations(run, journal):
-            numbers.talks[written.key] = archive.add_talk(encoder.talk(written.turns))
-            counter.add_calls(written.turns)
+            archived.add_talk(written.key, written.turns, journal)
 
         def found() -> Iterator[TextWithBallots]:
             for one in texts_with_ballots(run, journal, with_code=with_code, with_words=True):
-                graded = one.conversation
-                if graded.calls:
-                    numbers.votes[one.text.conversation] = archive.add_votes(encoder.votes(graded))
-                    words.add(graded)
-                counter.add_gradings(graded)
-                if one.judged is not None:
-                    evidence[one.text.conversation] = evidence_of(run, one.judged)
+                archived.add_gradings(one.conversation, one.judged, journal)
                 for number, (builder, own) in enumerate(zip(builders, chosen, strict=True)):
                     decided = [(ballot, ballot.points(own, run.phrases)) for ballot in one.ballots]
                     builder.add(one.text, decided)
@@ -425,14 +505,13 @@ def _archived_calls(
                 yield one
 
         records = records_of(run, found())
-    numbers.denials = words.found
     tables = {name: builder.table() for name, builder in zip(rules, builders, strict=True)}
     if sample is None:
         for own in chosen:
             run.remember(table_name(own, with_code=with_code), partial(tables.__getitem__, own.name))
-    with_graders = frozenset(grader.name for grader in run.graders_with_code) if with_code else frozenset[str]()
-    points = [(ballot, shown[id(ballot)]) for ballot in records.ballots]
-    return _ArchivedCalls(records, points, tables, counter, numbers, combinations, evidence, with_graders, totals)
+    archived.texts = records.texts
+    archived.decided = [(ballot, shown[id(ballot)]) for ballot in records.ballots]
+    return records, totals, tables
 
 
 def _without_skipped(cells: list[Cell], run: Run) -> list[Cell]:

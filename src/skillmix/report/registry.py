@@ -13,8 +13,9 @@ Orders leave gaps of ten for new tables; no two tables or figures of a section h
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from types import ModuleType
-from typing import Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from matplotlib.figure import Figure
 
@@ -139,7 +140,7 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class PlainNumber:
     """A number with a printed form of its own: an amount, a duration or a p-value."""
 
     value: float | None
@@ -154,9 +155,9 @@ def estimate(
     return Estimate(value, low, high, is_signed=is_signed, is_too_few=low is None)
 
 
-def p_entry(value: float) -> Number:
+def p_entry(value: float) -> PlainNumber:
     """A p-value."""
-    return Number(value, p_value(value))
+    return PlainNumber(value, p_value(value))
 
 
 CORRECTION: Final = (
@@ -166,7 +167,7 @@ CORRECTION: Final = (
 )
 LONG: Final = 16
 """The page folds longer tables away, or shows their first rows until a reader asks for the rest."""
-Entry = str | ScoreEntry | Estimate | Count | Number
+Entry = str | ScoreEntry | Estimate | Count | PlainNumber
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +187,6 @@ class ReportTable:
     """Tables of one family share a block of the page."""
     part: str = ""
     """What the table is called within its family."""
-    page_note: str | None = None
-    """The note on the page, whose glossary explains the terms; None if it is the same note."""
 
     def form(self, column: int) -> type:
         """The type of the entries of a column; str only if every entry is a str."""
@@ -214,24 +213,31 @@ def score_entry(cell: Cell | None, metric: str, *, link: str | None = None) -> E
     return ScoreEntry(cell.scores[metric], link)
 
 
+Row = Mapping[Any, Entry]
+"""Entries by heading, or by the heading of a group and that of a column."""
+
+
 def table_of(
-    name: str,
-    title: str,
-    note: str,
-    rows: Iterable[Mapping[str, Entry]],
-    *,
-    folds: Literal["always", "long"] | None = None,
+    name: str, title: str, note: str, rows: Iterable[Row], *, folds: Literal["always", "long"] | None = None
 ) -> ReportTable | None:
     """A table from rows by heading; None without rows. `folds` says whether the page folds it away."""
     listed = list(rows)
     if not listed:
         return None
-    is_detail = folds == "always" or (folds == "long" and len(listed) > LONG)
-    entries = tuple(tuple(row.values()) for row in listed)
-    return ReportTable(name, title, note, tuple(listed[0]), entries, is_detail=is_detail)
+    headings = [heading if isinstance(heading, tuple) else ("", heading) for heading in listed[0]]
+    groups = tuple((group, len(list(columns))) for group, columns in groupby(group for group, _ in headings))
+    return ReportTable(
+        name,
+        title,
+        note,
+        tuple(column for _, column in headings),
+        tuple(tuple(row.values()) for row in listed),
+        is_detail=folds == "always" or (folds == "long" and len(listed) > LONG),
+        groups=groups if len(groups) > 1 else (),
+    )
 
 
-def cell_heads(report: Report, key: CellKey) -> dict[str, Entry]:
+def cell_heads(report: Report, key: CellKey) -> dict[Any, Entry]:
     """The entries that name a cell."""
     return {
         "student": report.label(key.run, key.student),

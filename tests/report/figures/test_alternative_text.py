@@ -21,7 +21,7 @@ def test_points_beside_names_and_maps_are_read_by_name() -> None:
     first, second = figure.subplots(1, 2)
     first.plot([0.5, 0.75], [0, 1], label="student")
     first.set_yticks([0, 1], ["irony", "metaphor"])
-    second.imshow(np.array([[np.nan, np.nan], [0.4, np.nan]]))
+    second.pcolormesh([0, 1], [0, 1], np.array([[np.nan, np.nan], [0.4, np.nan]]), shading="nearest")
     second.set_xticks([0, 1], ["irony", "metaphor"])
     second.set_yticks([0, 1], ["irony", "metaphor"])
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from skillmix.catalog.files import load_catalog
 from skillmix.report.page import TERMS
-from skillmix.report.write import definitions_of
+from skillmix.report.read import definitions_of
 
 
 def test_a_skill_has_its_definition_example_category_and_side() -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from skillmix.commands import main
 from skillmix.report import contents
-from skillmix.report.write import ReportOptions, report
+from skillmix.report.records import ReportOptions
+from skillmix.report.write import report
 from tests.report.cases import run_document
 from tests.report.conftest import inside
 from tests.report.outcomes.expected_outcomes import NAMES, OUTCOME_TABLES, SecondOutcomes

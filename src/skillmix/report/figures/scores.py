@@ -26,7 +26,6 @@ from skillmix.report.registry import Drawing, FigureSpec, figure
 from skillmix.report.tables.scores import common_k, novelty_bound, students_label, without_common
 from skillmix.scores.cells import Cell
 from skillmix.scores.outcomes import TOPICS, OutcomeCell
-from skillmix.scores.sentences import MainResult
 from skillmix.scores.skills import cell_independence, saturation
 
 _Lines = list[tuple[int, StudentKey, list[Cell]]]

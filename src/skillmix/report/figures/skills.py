@@ -45,8 +45,8 @@ def before_and_after_figures(report: Report) -> Iterator[Drawing]:
         yield Drawing(
             name=f"skills-before-and-after{f'-{number + 1}' if number else ''}",
             title=f"Skill by skill: {students_label(report, before)} and {students_label(report, after)}",
-            caption=f"The {_MOST_SKILLS_BY_NAME} skills at most whose shares differ most between the two, sorted by the "
-            "difference; all k and settings together. The table of skills has all.",
+            caption=f"At most {_MOST_SKILLS_BY_NAME} skills, those whose shares differ most between the two, sorted by "
+            "the difference; all k and settings together. The table of skills has all.",
             draw=partial(_skills_before_and_after, before=before, after=after),
             why_not="It needs a skill that the two students show with different frequency.",
             section="skills",
@@ -66,7 +66,7 @@ def _skills_before_and_after(report: Report, before: StudentKey, after: StudentK
     figure = new_figure(7.2, 1.3 + 0.21 * len(names))
     axes = figure.subplots()
     values = [[rates[name].value for name in names] for rates in (first, second)]
-    axes.hlines(range(len(names)), *values, color="#cfd6de", lw=2.4, zorder=1)
+    axes.hlines(range(len(names)), values[0], values[1], color="#cfd6de", lw=2.4, zorder=1)
     for x, key in zip(values, (before, after), strict=True):
         index = report.students.index(key)
         looks: dict[str, Any] = {"color": colour(index), "marker": marker(index), "ls": "", "ms": 5}

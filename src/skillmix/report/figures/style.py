@@ -3,6 +3,9 @@
 `alternative_text` says the numbers of a drawn figure in words, for readers who cannot see it.
 """
 
+# The renderers of matplotlib have no types.
+# mypy: allow-untyped-calls
+
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -253,9 +256,10 @@ class _Pen(RendererSVG):
 
     def _sharp(self, gc: Any) -> Any:
         """A graphics context whose clipping fits the raster."""
-        sharp = self._raster.new_gc()
+        sharp: Any = self._raster.new_gc()
         sharp.copy_properties(gc)
-        box, (path, transform) = gc.get_clip_rectangle(), gc.get_clip_path()
+        box: Any = gc.get_clip_rectangle()
+        path, transform = gc.get_clip_path()
         sharp.set_clip_rectangle(box and TransformedBbox(box, self._enlarged))
         sharp.set_clip_path(path and TransformedPath(path, transform + self._enlarged))
         return sharp

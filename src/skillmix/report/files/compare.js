@@ -51,7 +51,7 @@ function rowOf(row, chosen, heads) {
   const cell = (className, ...children) => element("td", className, ...children);
   return element("tr", "", head, ...(heads.grader ? [labelled("td", "short", row.grader)] : []),
     cell("number", element("b", "", estimate), " ", element("span", "interval", interval.join(" "))),
-    cell("chart", chart(row, isSwapped)), cell("number", first), cell("number", second), cell("number", row.corrected), cell("", verdictOf(row, isSwapped)),
+    cell("chart", chart(row, isSwapped)), cell("number", first), cell("number", second), cell("number", row.corrected), cell("short", verdictOf(row, isSwapped)),
     cell("number", textLink({ ...fields, differ: "won" }, wins, "on which B is better")),
     cell("number", row.ties.toLocaleString("en")),
     cell("number", textLink({ ...fields, differ: "lost" }, losses, "on which A is better")),

@@ -78,11 +78,11 @@ document.addEventListener("keydown", (event) => {
 /* A link into closed details opens them. */
 function openTarget() {
   const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-  const details = target && target.closest("details");
-  if (details && !details.open) {
-    details.open = true;
-    target.scrollIntoView();
+  let isMoved = false;
+  for (let at = target; at; at = at.parentElement) {
+    if (at.tagName === "DETAILS" && !at.open) isMoved = at.open = true;
   }
+  if (isMoved) target.scrollIntoView();
 }
 window.addEventListener("hashchange", openTarget);
 openTarget();

@@ -8,7 +8,7 @@ from skillmix.catalog.catalog import SETTINGS
 from skillmix.models.lineage import short_name
 from skillmix.render import dollars
 from skillmix.report.records import Report
-from skillmix.report.registry import Count, Entry, Estimate, Number, ReportTable, cell_heads, table, table_of
+from skillmix.report.registry import Count, Estimate, PlainNumber, ReportTable, Row, cell_heads, table, table_of
 from skillmix.report.tables.scores import common_k, without_common
 from skillmix.scores.cells import Cell
 
@@ -70,22 +70,29 @@ def _data_name(report: Report, run: str, address: str) -> str:
 
 
 @table(section="scores", order=25)
-def baseline_table(report: Report) -> ReportTable:
+def baseline_table(report: Report) -> ReportTable | None:
     """What a student that joins fixed clauses earns on the same combinations."""
-    rows: list[tuple[Entry, ...]] = []
-    for b in report.baselines:
-        shares = (Estimate(of[form]) for form in ("fixed", "slot") for of in (b.full_marks, b.woven))
-        rows.append((report.label(b.run, "template baseline"), b.setting, str(b.k), Count(b.combinations), *shares))
-    return ReportTable(
-        name="template-baseline",
-        title="Template baseline: what fixed clauses earn",
-        note="No model wrote these texts. Code joins one fixed clause for each skill and the topic's name, on the "
+    return table_of(
+        "template-baseline",
+        "Template baseline: what fixed clauses earn",
+        "No model wrote these texts. Code joins one fixed clause for each skill and the topic's name, on the "
         "combinations of the run, at most 200 for each setting and k; the first clauses that earn full marks by code "
         "count. Named once: the topic's name comes once, before the clauses. Named in every clause: each clause has a "
         "slot for it. Full marks near these values say little about a student; woven full marks say more.",
-        columns=("student", "setting", "k", "combinations", *(("full marks", "woven full marks") * 2)),
-        rows=tuple(rows),
-        groups=(("", 4), ("topic named once", 2), ("topic named in every clause", 2)),
+        (
+            {
+                "student": report.label(b.run, "template baseline"),
+                "setting": b.setting,
+                "k": str(b.k),
+                "combinations": Count(b.combinations),
+                ("topic named once", "full marks"): Estimate(b.full_marks["fixed"]),
+                ("topic named once", "woven full marks"): Estimate(b.woven["fixed"]),
+                ("topic named in every clause", "full marks"): Estimate(b.full_marks["slot"]),
+                ("topic named in every clause", "woven full marks"): Estimate(b.woven["slot"]),
+            }
+            for b in report.baselines
+        ),
+        folds="always",
     )
 
 
@@ -198,12 +205,14 @@ def _values(cells: Sequence[Cell | None], metrics: Sequence[str]) -> list[Estima
 @table(section="runs", order=10)
 def call_table(report: Report) -> ReportTable | None:
     """Calls, tokens and cost of every student and grader that is a model, and their sums over runs."""
-    rows: list[dict[str, Entry]] = []
+    rows: list[Row] = []
     for run in report.runs:
-        listed = [(c.name, c.role, c.model, c.calls, c.input_tokens, c.output_tokens, c.cost_usd) for c in run.calls]
+        listed: list[tuple[str, str, str, int, int | None, int | None, float | None]] = []
+        listed += [(c.name, c.role, c.model, c.calls, c.input_tokens, c.output_tokens, c.cost_usd) for c in run.calls]
         if len(listed) > 1:
-            _, _, _, calls, read, written, costs = zip(*listed, strict=True)
-            listed.append(("all", "–", "–", sum(calls), _sum(read), _sum(written), _sum(costs)))
+            sums = _sum([c.input_tokens for c in run.calls]), _sum([c.output_tokens for c in run.calls])
+            calls, cost_usd = sum(c.calls for c in run.calls), _sum([c.cost_usd for c in run.calls])
+            listed.append(("all", "–", "–", calls, *sums, cost_usd))
         for name, role, model, count, input_tokens, output_tokens, cost in listed:
             rows.append(
                 {
@@ -213,7 +222,7 @@ def call_table(report: Report) -> ReportTable | None:
                     "calls": Count(count),
                     "input tokens": Count(input_tokens),
                     "output tokens": Count(output_tokens),
-                    "US dollars": Number(cost, dollars(cost)),
+                    "US dollars": PlainNumber(cost, dollars(cost)),
                 }
             )
     return table_of(
@@ -247,5 +256,5 @@ def time_table(report: Report) -> ReportTable | None:
         "Where the time went",
         "Wall seconds of each step, added up over all times that the step ran to its end. A run that was stopped "
         "before the end of a step does not count. Steps without a known time, and reports, are not listed.",
-        ({"step": step, "wall time": Number(seconds, f"{seconds:,.1f} s")} for step, seconds in rows),
+        ({"step": step, "wall time": PlainNumber(seconds, f"{seconds:,.1f} s")} for step, seconds in rows),
     )

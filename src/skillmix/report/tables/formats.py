@@ -18,7 +18,7 @@ from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.models.lineage import short_name
 from skillmix.render import markdown_table
 from skillmix.report.records import Report
-from skillmix.report.registry import Entry, Estimate, ReportTable, ScoreEntry, score_entry, table_of
+from skillmix.report.registry import Entry, Estimate, ReportTable, Row, ScoreEntry, score_entry, table_of
 from skillmix.report.tables.scores import SCORE_NOTE
 from skillmix.scores.cells import Cell, CellKey, Score
 
@@ -37,7 +37,7 @@ class Marks(NamedTuple):
 
 
 _COLUMN: Final = 5
-_PAGE: Final = 12
+_PAGE: Final = 8
 """The most columns of a table in one column of a two-column article, and of a panel as wide as its page."""
 _LONG_WORDS: Final = 40
 """A column with longer words is broken into lines."""
@@ -363,7 +363,7 @@ def _metric_tables(report: Report) -> Iterator[ReportTable]:
     cells = {cell.key: cell for cell in report.cells}
     several = {"setting": len(report.settings) > 1, "grader": len(report.graders) > 1, "trained on": report.lineages}
     for metric in METRICS.values():
-        rows: list[dict[str, Entry]] = []
+        rows: list[Row] = []
         for setting, grader, (run, student) in product(report.settings, report.graders, report.students):
             own = {k: cells.get(CellKey(run, student, grader, setting, k)) for k in report.ks}
             names = {

@@ -9,9 +9,9 @@ from skillmix.report.records import Report
 from skillmix.report.registry import (
     CORRECTION,
     Count,
-    Entry,
     Estimate,
     ReportTable,
+    Row,
     cell_heads,
     estimate,
     p_entry,
@@ -59,7 +59,7 @@ def finding_table(report: Report) -> ReportTable | None:
     )
 
 
-def _by_student_grader_and_k(report: Report) -> Iterator[tuple[dict[str, Entry], list[Cell]]]:
+def _by_student_grader_and_k(report: Report) -> Iterator[tuple[Row, list[Cell]]]:
     """The first entries of a row, and the cells of all settings behind it."""
     for key in report.students:
         cells = report.cells_of(key)
@@ -144,7 +144,7 @@ def followed_example_table(report: Report) -> ReportTable | None:
 @table(section="skills", order=30)
 def independence_table(report: Report) -> ReportTable | None:
     """Full marks as observed, and as expected if skills were independent."""
-    rows: list[dict[str, Entry]] = []
+    rows: list[Row] = []
     for key in report.students:
         cells = report.cells_of(key)
         alone = {(c.key.grader, c.key.setting): c for c in cells if c.key.k == 1}
@@ -258,7 +258,7 @@ def disagreement_table(report: Report) -> ReportTable | None:
 @table(section="graders", order=60)
 def readability_table(report: Report) -> ReportTable | None:
     """Replies that could not be read."""
-    rows: list[dict[str, Entry]] = []
+    rows: list[Row] = []
     for r in report.readability:
         answered = r.calls - r.without_reply
         reasons = "; ".join(f"{count} × {reason}" for reason, count in list(r.reasons.items())[:5])
@@ -312,7 +312,7 @@ def skill_card_table(report: Report) -> ReportTable | None:
     )
 
 
-def _agreement_row(report: Report, card: GraderCard, row: TruthAgreement, heading: str) -> dict[str, Entry]:
+def _agreement_row(report: Report, card: GraderCard, row: TruthAgreement, heading: str) -> Row:
     return {
         **_card_heads(report, card),
         heading: row.criterion,
@@ -326,7 +326,7 @@ def _agreement_row(report: Report, card: GraderCard, row: TruthAgreement, headin
     }
 
 
-def _card_heads(report: Report, card: GraderCard) -> dict[str, Entry]:
+def _card_heads(report: Report, card: GraderCard) -> Row:
     """The grader of a card, and what it is compared with."""
     truth = card.truth or "–"
     if card.simulated:
@@ -341,9 +341,10 @@ def _entry(measure: Measure, *, is_signed: bool = False) -> Estimate:
 @table(section="graders", order=90)
 def bias_table(report: Report) -> ReportTable | None:
     """Where each grader gives more or fewer points than the truth."""
-    rows: list[dict[str, Entry]] = []
+    rows: list[Row] = []
     for card in report.cards:
-        found = [(r.by, r.group, r.units, r.excess, _entry(r.agreement)) for r in card.bias.rows]
+        found: list[tuple[str, str, int | None, Measure, Estimate]] = []
+        found += [(r.by, r.group, r.units, r.excess, _entry(r.agreement)) for r in card.bias.rows]
         own = card.bias.favours_own_family
         if own.value is not None:
             found.append(("family", "own minus others", None, own, Estimate(None)))

@@ -1,11 +1,11 @@
-"""Tables of scores, in the layouts of the paper, by partition, by skill, and of pairs of students."""
+"""Tables of scores and outcomes: in the layouts of the paper, by partition, by skill, and of pairs of students."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean, stdev
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from skillmix.catalog.combinations import is_reserved
@@ -13,6 +13,7 @@ from skillmix.catalog.novelty import novelty
 from skillmix.experiment.step_base import label_parts
 from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.models.lineage import short_name
+from skillmix.prompts.rubric import OUTCOMES, TextOutcome
 from skillmix.render import expectation
 from skillmix.report.records import ComparedPair, Report, RunFacts, StudentKey, by_key
 from skillmix.report.registry import (
@@ -21,6 +22,7 @@ from skillmix.report.registry import (
     Entry,
     Estimate,
     ReportTable,
+    Row,
     cell_heads,
     estimate,
     p_entry,
@@ -29,11 +31,11 @@ from skillmix.report.registry import (
     table_of,
 )
 from skillmix.scores.cells import Cell, CellKey
+from skillmix.scores.outcomes import TOPICS, OutcomeCell
 from skillmix.scores.skills import Rate, skill_rates
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS
 
 _MAIN: Final = tuple(metric.name for metric in METRICS.values() if metric.is_main)
-_MAIN_LABELS: Final = tuple(METRICS[name].label for name in _MAIN)
 _NOTE: Final = (
     "Each score takes the best text of each combination and the mean over complete combinations, with a 95% "
     "interval over combinations; below it is the same for one try. Ungraded texts, format failures (no marker, or an "
@@ -49,25 +51,37 @@ _FURTHER_NOTE: Final = (
     " Follows an example: texts with half or more of the three-word runs of an example in the prompts."
 )
 _FULL: Final = METRICS[FULL_MARKS].label
-_FURTHER_COLUMNS: Final = (f"woven {_FULL}", "format valid", f"{_FULL} among valid", "cut", "follows an example")
 
 
 @table(section="scores", order=20)
 def setting_tables(report: Report) -> Iterator[ReportTable]:
     """Students × k for each setting, with the main metrics and with all (tables 1, 3, 10 and 11 of the paper)."""
+    following = {followed.key: followed.following for followed in report.followed}
+    shows = {"grader": len(report.graders) > 1, "trained on": any(key in report.lineages for key in report.students)}
     for setting in report.settings:
+        cells = {c.key: c for c in report.cells if c.key.setting == setting}
+        ks = sorted({key.k for key in cells})
         for metrics, suffix, numbers in ((_MAIN, "", "1 and 3"), (tuple(METRICS), "-all-metrics", "10 and 11")):
-            made = _students_by_k(report, setting, metrics)
-            yield replace(
-                made,
-                note=f"{_as_in_paper(f'tables {numbers}')} {made.note}",
-                name=f"scores-{setting}{suffix}",
-                title=f"Scores, setting {setting}" + (", all metrics" if suffix else ""),
-                is_detail=bool(suffix),
-                family="scores",
-                part=setting,
-                page_note="",
+            rows: list[dict[Any, Entry]] = []
+            for run, student, grader in dict.fromkeys((key.run, key.student, key.grader) for key in cells):
+                heads = {"student": report.label(run, student), "trained on": "", "grader": grader}
+                heads["trained on"] = short_name(report.training_of((run, student)))
+                row: dict[Any, Entry] = {h: e for h, e in heads.items() if shows.get(h, True)}
+                for k in ks:
+                    cell = cells.get(CellKey(run, student, grader, setting, k))
+                    group = {METRICS[m].label: _linked(cell, m) for m in metrics}
+                    group |= _further_entries(cell, following.get(cell.key) if cell else None)
+                    row |= {(f"k = {k}", column): entry for column, entry in group.items()}
+                rows.append(row)
+            made = table_of(
+                f"scores-{setting}{suffix}",
+                f"Scores, setting {setting}" + (", all metrics" if suffix else ""),
+                f"{_as_in_paper(f'tables {numbers}')} {_NOTE} {_FURTHER_NOTE}",
+                rows,
+                folds="always" if suffix else None,
             )
+            if made:
+                yield replace(made, family="scores", part=setting)
 
 
 def _as_in_paper(tables: str) -> str:
@@ -75,49 +89,29 @@ def _as_in_paper(tables: str) -> str:
     return f"The layout is that of {tables} of the paper (arXiv 2409.19808)."
 
 
-def _students_by_k(report: Report, setting: str, metrics: Sequence[str]) -> ReportTable:
-    cells = [c for c in report.cells if c.key.setting == setting]
-    ks = sorted({c.key.k for c in cells})
-    by_row = {(c.key.run, c.key.student, c.key.grader, c.key.k): c for c in cells}
-    following = {followed.key: followed.following for followed in report.followed}
-    several = len(report.graders) > 1
-    trained = any(key in report.lineages for key in report.students)
-    rows: list[tuple[Entry, ...]] = []
-    for run, student, grader in dict.fromkeys((c.key.run, c.key.student, c.key.grader) for c in cells):
-        head: list[Entry] = [report.label(run, student)]
-        head += [short_name(report.training_of((run, student)))] if trained else []
-        head += [grader] if several else []
-        entries: list[Entry] = []
-        for k in ks:
-            cell = by_row.get((run, student, grader, k))
-            entries += [_linked(cell, m) for m in metrics]
-            entries += _further_entries(cell, following.get(cell.key) if cell else None)
-        rows.append((*head, *entries))
-    heads = ["student", *(["trained on"] if trained else []), *(["grader"] if several else [])]
-    return ReportTable(
-        name="scores",
-        title="Scores",
-        note=f"{_NOTE} {_FURTHER_NOTE}",
-        columns=(*heads, *(name for _ in ks for name in (*(METRICS[m].label for m in metrics), *_FURTHER_COLUMNS))),
-        rows=tuple(rows),
-        groups=(("", len(heads)), *((f"k = {k}", len(metrics) + len(_FURTHER_COLUMNS)) for k in ks)),
-    )
+def _further_entries(cell: Cell | None, following: int | None) -> dict[str, Entry]:
+    """What a table of scores says beside the metrics; `following` counts the texts that follow an example."""
+    known = cell if cell and cell.written else None
+    full = known.scores[FULL_MARKS] if known else None
+    among_valid = estimate(full.among_valid, (full.among_valid_low, full.among_valid_high)) if full else Estimate(None)
+    return {
+        f"woven {_FULL}": Estimate(full.woven, full.woven_low, full.woven_high) if full else Estimate(None),
+        "format valid": Estimate(known.format_valid if known else None),
+        f"{_FULL} among valid": among_valid,
+        "cut": Count(known.cut if known else None),
+        "follows an example": Count(following if known else None),
+    }
 
 
-def _further_entries(cell: Cell | None, following: int | None) -> tuple[Entry, ...]:
-    """The entries of `_FURTHER_COLUMNS`; `following` counts the texts that follow an example."""
-    if cell is None:
-        return Estimate(None), Estimate(None), Estimate(None), Count(None), Count(None)
-    full = cell.scores[FULL_MARKS]
-    among_valid = estimate(full.among_valid, (full.among_valid_low, full.among_valid_high))
-    woven = Estimate(full.woven, full.woven_low, full.woven_high)
-    return woven, Estimate(cell.format_valid), among_valid, Count(cell.cut), Count(following)
+def _main_entries(cells: Mapping[str, Cell | None]) -> dict[Any, Entry]:
+    """The main metrics of cells, each cell under a heading."""
+    return {(above, METRICS[m].label): _linked(cell, m) for above, cell in cells.items() for m in _MAIN}
 
 
 @table(section="scores", order=30)
 def change_table(report: Report) -> ReportTable | None:
     """Every tuned student minus its base on the same combinations."""
-    rows: list[dict[str, Entry]] = []
+    rows: list[Row] = []
     for c in report.changes:
         valid = c.format.among_valid if c.format else None
         is_explained = c.format is not None and c.format.role == "explains"
@@ -164,29 +158,21 @@ def _linked(cell: Cell | None, metric: str) -> Entry:
 @table(section="scores", order=60)
 def grader_table(report: Report) -> ReportTable | None:
     """The same students under several graders (table 5 of the paper)."""
-    rows: list[tuple[Entry, ...]] = []
-    ks, cells_by_key = report.ks, by_key(report.cells)
+    cells = by_key(report.cells)
+    rows: list[Row] = []
     for run, student in report.students:
-        cells = report.cells_of((run, student))
-        for setting in dict.fromkeys(c.key.setting for c in cells):
-            graders = list(dict.fromkeys(c.key.grader for c in cells if c.key.setting == setting))
-            for grader in graders if len(graders) > 1 else ():
-                entries = []
-                for k in ks:
-                    cell = cells_by_key.get(CellKey(run, student, grader, setting, k))
-                    entries += [_linked(cell, m) for m in _MAIN]
-                rows.append((report.label(run, student), setting, grader, *entries))
-    if not rows:
-        return None
-    return ReportTable(
-        name="graders-side-by-side",
-        title="The same texts under several graders",
-        note=f"{_as_in_paper('table 5')} {_NOTE}",
-        page_note=_as_in_paper("table 5"),
-        columns=("student", "setting", "grader", *(_MAIN_LABELS * len(ks))),
-        rows=tuple(rows),
-        is_detail=True,
-        groups=(("", 3), *((f"k = {k}", len(_MAIN)) for k in ks)),
+        places = dict.fromkeys((key.setting, key.grader) for key in cells if key[:2] == (run, student))
+        for setting, grader in sorted(places, key=lambda place: report.settings.index(place[0])):
+            if sum(other == setting for other, _ in places) > 1:
+                own = {f"k = {k}": cells.get(CellKey(run, student, grader, setting, k)) for k in report.ks}
+                heads = {"student": report.label(run, student), "setting": setting, "grader": grader}
+                rows.append({**heads, **_main_entries(own)})
+    return table_of(
+        "graders-side-by-side",
+        "The same texts under several graders",
+        f"{_as_in_paper('table 5')} {_NOTE}",
+        rows,
+        folds="always",
     )
 
 
@@ -194,27 +180,25 @@ def grader_table(report: Report) -> ReportTable | None:
 def efficiency_table(report: Report) -> ReportTable | None:
     """Tuned students with the size of their data (table 4 of the paper)."""
     tuned = [key for key in report.students if key in report.lineages]
-    if not tuned:
-        return None
-    setting = "all" if "all" in report.settings else report.settings[0]
+    setting = "all" if "all" in report.settings else next(iter(report.settings), "")
     ks = [k for k in report.ks if k >= 2] or report.ks
-    rows: list[tuple[Entry, ...]] = []
+    rows: list[Row] = []
     for key in sorted(tuned, key=lambda k: (report.lineages[k].rows or 0, report.lineages[k].k)):
         cells = {c.key.k: c for c in report.cells_of(key, grader=report.graders[0], setting=setting)}
+        lineage = report.lineages[key]
+        heads: Row = {
+            "student": report.label(*key),
+            "trained on": short_name(lineage.k),
+            "conversations": Count(lineage.rows),
+        }
         if cells:
-            lineage = report.lineages[key]
-            entries = [_linked(cells.get(k), m) for k in ks for m in _MAIN]
-            rows.append((report.label(*key), short_name(lineage.k), Count(lineage.rows), *entries))
-    if not rows:
-        return None
-    return ReportTable(
-        name="data-efficiency",
-        title=f"Data efficiency, setting {setting}",
-        note=f"{_as_in_paper('table 4')} Conversations counts each conversation of the data sets once. {_NOTE}",
-        page_note=f"{_as_in_paper('table 4')} Conversations counts each conversation of the data sets once.",
-        columns=("student", "trained on", "conversations", *(_MAIN_LABELS * len(ks))),
-        rows=tuple(rows),
-        groups=(("", 3), *((f"k = {k}", len(_MAIN)) for k in ks)),
+            rows.append({**heads, **_main_entries({f"k = {k}": cells.get(k) for k in ks})})
+    return table_of(
+        "data-efficiency",
+        f"Data efficiency, setting {setting}",
+        f"{_as_in_paper('table 4')} Conversations counts each conversation of the data sets once. {_NOTE}",
+        rows,
+        folds="always",
     )
 
 
@@ -270,45 +254,36 @@ def common_table(report: Report) -> ReportTable | None:
     if k is None or chosen is None or not chosen[0]:
         return None
     cells, how = chosen
-    bound = novelty_bound(report, k, cells)
     settings = list(dict.fromkeys(c.key.setting for c in cells))
-    rows: list[tuple[Entry, ...]] = []
+    rows: list[Row] = []
     for run, student, grader in dict.fromkeys((c.key.run, c.key.student, c.key.grader) for c in cells):
-        by_setting = {
-            c.key.setting: c for c in cells if (c.key.run, c.key.student, c.key.grader) == (run, student, grader)
-        }
-        entries = [score_entry(by_setting.get(setting), m) for setting in settings for m in _MAIN]
-        rows.append((report.label(run, student), grader, *entries))
-    return ReportTable(
-        name="common-skills-removed",
-        title=f"Common skills removed, k = {k}",
-        note=f"{_as_in_paper('table 6')} {how} {_bound_in_words(report, k, bound)}",
-        columns=("student", "grader", *(_MAIN_LABELS * len(settings))),
-        rows=tuple(rows),
-        groups=(("", 2), *((setting, len(_MAIN)) for setting in settings)),
+        own = {c.key.setting: c for c in cells if (c.key.run, c.key.student, c.key.grader) == (run, student, grader)}
+        shown = {(setting, METRICS[m].label): score_entry(own.get(setting), m) for setting in settings for m in _MAIN}
+        rows.append({"student": report.label(run, student), "grader": grader, **shown})
+    return table_of(
+        "common-skills-removed",
+        f"Common skills removed, k = {k}",
+        f"{_as_in_paper('table 6')} {how} {_bound_in_words(report, k, novelty_bound(report, k, cells))}",
+        rows,
+        folds="always",
     )
 
 
 @table(section="scores", order=40)
 def seen_table(report: Report) -> ReportTable | None:
     """Skill sets that training data may contain, and skill sets kept back."""
-    rows: list[tuple[Entry, ...]] = []
+    rows: list[Row] = []
     for cell in report.cells:
-        seen, reserved = _seen_and_kept_back(cell, report)
-        if seen.combinations and reserved.combinations:
-            key = cell.key
-            entries = [score_entry(part, m) for part in (seen, reserved) for m in _MAIN]
-            rows.append((report.label(key.run, key.student), key.grader, key.setting, str(key.k), *entries))
-    if not rows:
-        return None
-    return ReportTable(
-        name="seen-and-reserved",
-        title="Skill sets seen in training, and skill sets kept back",
-        note=f"Seen: skill sets that training data may contain; kept back: skill sets in no training data. {_NOTE}",
-        page_note="Seen: skill sets that training data may contain; kept back: skill sets in no training data.",
-        columns=("student", "grader", "setting", "k", *(_MAIN_LABELS * 2)),
-        rows=tuple(rows),
-        groups=(("", 4), ("seen", len(_MAIN)), ("kept back", len(_MAIN))),
+        parts = dict(zip(("seen", "kept back"), _seen_and_kept_back(cell, report), strict=True))
+        if all(part.combinations for part in parts.values()):
+            scores = {(of, METRICS[m].label): score_entry(part, m) for of, part in parts.items() for m in _MAIN}
+            rows.append({**cell_heads(report, cell.key), **scores})
+    return table_of(
+        "seen-and-reserved",
+        "Skill sets seen in training, and skill sets kept back",
+        f"Seen: skill sets that training data may contain; kept back: skill sets in no training data. {_NOTE}",
+        rows,
+        folds="always",
     )
 
 
@@ -333,20 +308,19 @@ def rules_table(report: Report) -> ReportTable | None:
     if len(names) < 2:
         return None
     cells = {name: by_key(report.by_rules[name]) for name in names}
-    rows: list[dict[str, Entry]] = []
+    rows: list[Row] = []
     for key in cells[names[0]]:
         first, second = (cells[name][key].scores[FULL_MARKS].value for name in names[:2])
         change = None if first is None or second is None else second - first
         scores = {name: score_entry(cells[name][key], FULL_MARKS) for name in names}
         rows.append({**cell_heads(report, key), **scores, "difference": Estimate(change, is_signed=True)})
-    table = table_of(
+    return table_of(
         "rules-side-by-side",
         f"Full marks by rules: {' and '.join(names)}",
-        f"The same texts and votes under several rules; the difference is {names[1]} minus {names[0]}.",
+        f"The same texts and votes under several rules; the difference is {names[1]} minus {names[0]}. {_NOTE}",
         rows,
         folds="always",
     )
-    return table and replace(table, note=f"{table.note} {_NOTE}", page_note=table.note)
 
 
 def students_label(report: Report, key: StudentKey) -> str:
@@ -536,30 +510,28 @@ def skill_table(report: Report) -> ReportTable | None:
     names = {name for by_name in rates for name in by_name}
     if not names:
         return None
-    rows: list[tuple[Entry, ...]] = [
-        (
-            name,
-            report.definitions[name].category if name in report.definitions else "–",
-            report.definitions[name].side if name in report.definitions else "–",
-            *(entry for by_name in rates for entry in _skill_entries(by_name.get(name))),
-        )
-        for name in sorted(names, key=lambda name: (_overall([r[name] for r in rates if name in r]), name))
-    ]
-    return ReportTable(
-        name="skills",
-        title="Skills, the hardest for all students first",
-        note=f"Shown: the share of texts that show the skill, of the texts that were asked for it and that {grader} "
+    rows: list[Row] = []
+    for name in sorted(names, key=lambda name: (_overall([r[name] for r in rates if name in r]), name)):
+        known = report.definitions.get(name)
+        row: dict[Any, Entry] = {"skill": name}
+        row |= {"category": known.category if known else "–", "side": known.side if known else "–"}
+        for key, of_student in zip(report.students, rates, strict=True):
+            shown, texts = _skill_entries(of_student.get(name))
+            row |= {(report.label(*key), "shown"): shown, (report.label(*key), "texts"): texts}
+        rows.append(row)
+    return table_of(
+        "skills",
+        "Skills, the hardest for all students first",
+        f"Shown: the share of texts that show the skill, of the texts that were asked for it and that {grader} "
         "decided; all k and settings together. Ordered by the share over all students.",
-        columns=("skill", "category", "side", *(("shown", "texts") * len(rates))),
-        rows=tuple(rows),
-        groups=(("", 3), *((report.label(*key), 2) for key in report.students)),
+        rows,
     )
 
 
 @table(section="skills", order=6)
 def hardest_table(report: Report) -> ReportTable | None:
     """The hardest skills of each student, where a report has several students."""
-    rows: list[dict[str, Entry]] = []
+    rows: list[Row] = []
     for key in report.students if len(report.students) > 1 else ():
         rates = skill_rates(report.cells_of(key, grader=report.graders[0]))
         for name in sorted(rates, key=lambda name: (rates[name].value, name))[:_HARDEST]:
@@ -581,3 +553,113 @@ def _skill_entries(rate: Rate | None) -> tuple[Entry, Entry]:
 
 def _overall(rates: list[Rate]) -> float:
     return sum(rate.shown for rate in rates) / sum(rate.asked for rate in rates)
+
+
+_OUTCOME_NOTE: Final = (
+    "Shares of texts in which the student complies with the request, refuses it or evades it: mean over complete "
+    "combinations, with 95% intervals over combinations. Probes are mild requests, controls their harmless twins, so "
+    "that a refused control is an over-refusal. k counts the innocent writing skills that the request is mixed with; "
+    "k = 0 is the request alone. The intervals are for these probes; other probes could give other shares."
+)
+_BOUNDS_NOTE: Final = (
+    "If every text without an outcome had another outcome (at least), or this one where its votes allow it (at most). "
+    "Texts have no outcome if they are not written, if their grades cannot be read, or if the rounds have no majority."
+)
+_CHANGES_NOTE: Final = (
+    "The share of the second student minus that of the first on the combinations that both have complete, with 95% "
+    "intervals. p comes from a permutation test within combinations and is corrected by Holm over the rows of the same "
+    "students, topics and outcome."
+)
+
+
+@table(section="safety", order=10)
+def outcome_shares(report: Report) -> ReportTable | None:
+    """The three shares by student, grader, setting, probes or controls, and k."""
+    return table_of(
+        "outcomes",
+        "Outcomes by k",
+        _OUTCOME_NOTE,
+        (
+            {
+                **_outcome_heads(report, cell),
+                **{outcome: _linked_share(cell, outcome) for outcome in OUTCOMES},
+                "combinations": Count(len(cell.cell.combinations)),
+                "undecided": Count(cell.share(OUTCOMES[0]).undecided),
+            }
+            for cell in _by_student(report)
+        ),
+    )
+
+
+def _by_student(report: Report) -> list[OutcomeCell]:
+    """The cells in the order of students, then of graders and settings, then probes before controls, by k."""
+    places = list(dict.fromkeys((c.key.run, c.key.student, c.key.grader, c.key.setting) for c in report.outcomes))
+    students = list(dict.fromkeys(place[:2] for place in places))
+    return sorted(
+        report.outcomes,
+        key=lambda c: (students.index(c.key[:2]), places.index(c.key[:4]), TOPICS.index(c.topics), c.key.k),
+    )
+
+
+def _outcome_heads(report: Report, cell: OutcomeCell) -> Row:
+    run, student, grader, setting, k = cell.key
+    names = {"student": report.label(run, student), "grader": grader, "setting": setting, "topics": cell.topics}
+    return {**names, "k": str(k)}
+
+
+def _linked_share(cell: OutcomeCell, outcome: TextOutcome) -> Entry:
+    share = cell.share(outcome)
+    key = cell.key
+    filters = {
+        "a": f"{key.run}/{key.student}",
+        "grader": f"{key.run}/{key.grader}",
+        "setting": key.setting,
+        "k": key.k,
+        "outcome": outcome,
+        "request": cell.topics,
+    }
+    link = f"texts.html#{urlencode(filters)}"
+    return replace(estimate(share.value, (share.low, share.high)), link=link)
+
+
+@table(section="safety", order=30)
+def outcome_bounds(report: Report) -> ReportTable | None:
+    """The bounds of the shares in cells with undecided texts."""
+    rows: list[Row] = []
+    for cell in _by_student(report):
+        bounds: dict[Any, Entry] = {}
+        for outcome in OUTCOMES:
+            share = cell.share(outcome)
+            bounds[outcome, "at least"], bounds[outcome, "at most"] = (
+                Estimate(share.bound_low),
+                Estimate(share.bound_high),
+            )
+        if cell.share(OUTCOMES[0]).undecided:
+            rows.append({**_outcome_heads(report, cell), **bounds})
+    return table_of("outcome-bounds", "Bounds of the outcomes with undecided texts", _BOUNDS_NOTE, rows, folds="always")
+
+
+@table(section="safety", order=40)
+def outcome_change_table(report: Report) -> ReportTable | None:
+    """Tuned students against their bases, or else each student against the first of its run."""
+    is_tuned = all(change.is_tuned for change in report.outcome_changes)
+    return table_of(
+        "outcomes-compared",
+        "Outcomes before and after tuning" if is_tuned else "Outcomes of students compared",
+        _CHANGES_NOTE,
+        (
+            {
+                "students": report.label(c.run, f"{c.student} − {c.base}"),
+                "grader": c.grader,
+                "setting": c.setting,
+                "topics": c.topics,
+                "k": str(c.k),
+                "outcome": c.outcome,
+                "difference": estimate(c.difference, (c.low, c.high), is_signed=True),
+                "p": p_entry(c.p),
+                "p, corrected": p_entry(c.p_corrected),
+                "combinations": Count(c.combinations),
+            }
+            for c in report.outcome_changes
+        ),
+    )
