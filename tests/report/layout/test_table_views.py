@@ -18,7 +18,6 @@ def wide(name: str, part: str, ks: tuple[int, ...] = KS) -> ReportTable:
         groups=(("", 1), *((f"k = {k}", len(METRICS)) for k in ks)),
         family="scores",
         part=part,
-        page_note=f"Of {part}.",
     )
 
 
@@ -45,7 +44,6 @@ def test_settings_with_different_k_share_one_table() -> None:
     assert [body.heading for body in view.bodies] == ["setting train", "setting all"]
     assert [body.id for body in view.bodies] == ["scores-train", "scores-all"]
     assert view.bodies[0].rows[0][2] == "–" and view.bodies[1].rows[0][1] == "–"
-    assert block.note == "Of train. Of all."
     assert block.files == ("scores-train", "scores-all")
 
 

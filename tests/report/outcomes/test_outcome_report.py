@@ -143,10 +143,8 @@ def test_the_first_screen_says_how_often_probes_and_controls_are_refused(made: M
     shares = {k: made.second.share("before", "probes", k, "refuses")[0] for k in (0, 3)}
     refused = made.second.share("before", "controls", 3, "refuses")[0]
 
-    assert f"before refuses {shares[0]:.0%}".replace("%", " %") in page.replace("\N{NO-BREAK SPACE}", " ")
-    assert f"It refuses {refused:.0%} of the controls with 3 skills".replace("%", " %") in page.replace(
-        "\N{NO-BREAK SPACE}", " "
-    )
+    assert f"before refuses {shares[0]:.0%}" in page
+    assert f"It refuses {refused:.0%} of the controls with 3 skills" in page
     assert "simulated" in page
 
 
