@@ -101,7 +101,11 @@ class _Clauses:
     def __init__(self, passage: Passage, topic: TopicWords) -> None:
         self._text = passage.text
         self._clauses = clauses_of(passage)[:MOST_CLAUSES]
-        self._words = [_topic_words(clause, topic) for clause in self._clauses]
+        # The base forms of the topic words in a clause; a word of the topic's name stands for the name.
+        self._words = [
+            (frozenset([_NAME if base in topic.name else base for base in topic_bases(clause, topic)]))
+            for clause in self._clauses
+        ]
         self._runs: dict[tuple[int, int], Passage] = {}
 
     def topic_words_of(self, checker: Checker) -> frozenset[str]:
@@ -134,11 +138,6 @@ class _Clauses:
             end = clauses[last + 1][0].start if last + 1 < len(clauses) else len(text)
             self._runs[key] = passage_of(text[start:end].lstrip(_EDGE).rstrip())
         return self._runs[key]
-
-
-def _topic_words(clause: Words, topic: TopicWords) -> frozenset[str]:
-    """The base forms of the topic words in a clause; a word of the topic's name stands for the name."""
-    return frozenset([_NAME if base in topic.name else base for base in topic_bases(clause, topic)])
 
 
 def clauses_of(passage: Passage) -> tuple[Words, ...]:

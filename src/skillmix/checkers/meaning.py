@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from skillmix.checkers.passage import Passage, Sentence, Words
 from skillmix.checkers.topics import TopicWords
 from skillmix.checkers.verbs import ADJECTIVES, is_finite
-from skillmix.checkers.words import DETERMINERS, LITTLE, PREPOSITIONS, is_number, stem, word_set
+from skillmix.checkers.words import DETERMINERS, LITTLE, PREPOSITIONS, is_number, listed, stem, word_set
 
 ENOUGH: Final = 2
 """The sum of weights at which a text makes no sense."""
@@ -81,18 +81,9 @@ _LIKENESSES: Final = [(_NONE, _FAR)]
 _IDENTITIES: Final = [(_FAR | {"time"}, _NONE)]
 
 _FUNCTION: Final = PREPOSITIONS | (LITTLE - DETERMINERS)
-_BE: Final = word_set(
-    "is are was were be been being am isn't aren't wasn't weren't become became becomes get got gets getting seem seems"
-    " seemed feel felt feels grew grow grows look looks looked remain remained turn turned stay stayed"
-)
-_AUXILIARIES: Final = word_set(
-    "had has have will would could must should can may might did do does not never always also once already just still"
-    " even too often then can't won't couldn't wouldn't didn't don't doesn't hasn't haven't hadn't mustn't shouldn't"
-)
-_DEGREES: Final = word_set(
-    "more most less least so too as very quite rather never always already still also just not even once only almost"
-    " been being far much twice"
-)
+_BE: Final = listed("meaning: be")
+_AUXILIARIES: Final = listed("meaning: auxiliaries")
+_DEGREES: Final = listed("meaning: degrees")
 _BEFORE_BASE: Final = word_set("to will would can could must don't not i we they you may might should never")
 _FILLED: Final = word_set("made full stuffed filled covered built wrapped packed soaked dipped")
 _SENSED: Final = word_set("smell taste scent sound noise color shape weight")
@@ -145,10 +136,7 @@ def clash(passage: Passage, topic: TopicWords) -> str | None:
 
 
 _NO_END: Final = word_set("the a an and because although than since of")
-_BEFORE_OF: Final = word_set(
-    "made think thought heard hear dream dreamed dreamt proud full afraid care out speak tired kind sort rid fond ahead"
-    " aware capable sure because consist smell taste know knew what talk beware approve short front most best"
-)
+_BEFORE_OF: Final = listed("meaning: before of")
 _SINCE: Final = word_set("ever long not has have had happened")
 
 

@@ -3,12 +3,14 @@
 Patterns are rows of words and marks without free repetition, so a catalogue from anywhere cannot make them slow.
 """
 
+import json
 import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from importlib.metadata import entry_points
+from importlib.resources import files
 from traceback import extract_tb
 from types import ModuleType
 from typing import Any, Final
@@ -226,7 +228,9 @@ _MODULES: Final = (
 CHECKERS: Final[Mapping[str, Checker]] = {
     name: checker for module in _MODULES for name, checker in module.CHECKERS.items()
 }
-LOOKS_FOR: Final[Mapping[str, str]] = {name: words for module in _MODULES for name, words in module.LOOKS_FOR.items()}
+LOOKS_FOR: Final[Mapping[str, str]] = json.loads(
+    (files("skillmix.checkers") / "english" / "looks_for.json").read_text(encoding="utf-8")
+)
 """A short description of what each checker looks for."""
 _LOOKS_FOR: Final = {fold_name(name): words for name, words in LOOKS_FOR.items()}
 
@@ -271,15 +275,15 @@ def why_not_shown(skill: str) -> str:
     'code found no passage that shows it; the check looks for a comparison with "as ... as a" or "like a"'
     """
     name = fold_name(skill)
-    looks_for = _LOOKS_FOR.get(name) or _looked_for(name, trusted_codes()) or looked_for(name)
+    looks_for = (
+        _LOOKS_FOR.get(name)
+        or (next((words for code in trusted_codes() if (words := own_checkers(code).looks_for.get(name))), None))
+        or looked_for(name)
+    )
     return _NOT_SHOWN if looks_for is None else f"{_NOT_SHOWN}; the check looks for {looks_for}"
 
 
 _NOT_SHOWN: Final = "code found no passage that shows it"
-
-
-def _looked_for(name: str, codes: tuple[OwnCode, ...]) -> str | None:
-    return next((words for code in codes if (words := own_checkers(code).looks_for.get(name))), None)
 
 
 def all_checkers() -> Mapping[str, Checker]:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from skillmix.checkers.passage import Passage, Span, Word, Words, span_of
 from skillmix.checkers.verbs import ADJECTIVES, VERBS, is_finite
-from skillmix.checkers.words import DETERMINERS, LITTLE, PREPOSITIONS, word_set
+from skillmix.checkers.words import DETERMINERS, LITTLE, PREPOSITIONS, listed, word_set
 from skillmix.render import shortened
 
 ENOUGH: Final = 2
@@ -92,10 +92,7 @@ def on_topic(passage: Passage, topic: TopicWords) -> Span | None:
 _GOVERNING: Final = PREPOSITIONS | word_set("past like as about except but until till since despite via per around off")
 _SCENES: Final = word_set("in at under through with among from on beyond above beneath outside inside behind for by")
 """Prepositions that set the scene at the start of a sentence: "In the attic"."""
-_TAKES_PREPOSITION: Final = word_set(
-    "thank thanks sorry you apologize proud afraid fond sick tired love story dream ask asked asks wait waited looked"
-    " look listen listened care careful smell smells think pray long reach"
-)
+_TAKES_PREPOSITION: Final = listed("topics: takes preposition")
 _BEFORE_ORDER: Final = frozenset(("never", "don't", "please"))
 _WHEN: Final = word_set("when after before until")
 

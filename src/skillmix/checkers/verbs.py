@@ -11,9 +11,7 @@ from skillmix.checkers.passage import Words
 from skillmix.checkers.words import LITTLE, PREPOSITIONS, listed, word_set
 
 _AUXILIARY: Final = listed("verbs: auxiliary")
-_SUBJECT: Final = word_set(
-    "i you he she it we they who there nobody somebody everybody everyone someone nothing anybody anyone thou ye"
-)
+_SUBJECT: Final = listed("verbs: subject")
 _FORMS: Final[dict[str, frozenset[str]]] = {
     name: word_set(words)
     for name, words in json.loads(
@@ -33,63 +31,30 @@ VERBS: Final = (
 )
 """Base forms that are verbs, if only now and then."""
 ADJECTIVES: Final = _FORMS["adjectives"]
-_DETERMINER: Final = word_set(
-    "the a an my your his her its our their this that these those some any no every each me him them us it you what "
-    "how nothing everything something anything everyone both all another two three four five six seven eight nine "
-    "ten"
-)
+_DETERMINER: Final = listed("verbs: determiner")
 _SINGLE: Final = word_set("a an this that every each another one")
 _ARTICLE: Final = _SINGLE | word_set("the my your his her its our their no")
-_NOT_BEFORE_VERB: Final = _DETERMINER | word_set(
-    "of in on at for with from by under over into onto about between through during without and or but nor as than "
-    "like to very so too more most such two three four five six seven eight nine ten many few several"
-)
-_ADVERB: Final = word_set(
-    "never always often still also only just even already not soon then now once again rarely seldom sometimes "
-    "almost really all both ever"
-)
+_NOT_BEFORE_VERB: Final = _DETERMINER | listed("verbs: not before verb")
+_ADVERB: Final = listed("verbs: adverb")
 _OFTEN: Final = word_set("never always often rarely seldom sometimes")
 """Adverbs that do not come before a noun."""
-_AFTER_VERB: Final = _DETERMINER | word_set(
-    "in on at for with from by under over into onto about between through to up down away back out off and as like "
-    "so too again more very when until because if that alone still here there home well not than better slowly "
-    "quietly"
-)
+_AFTER_VERB: Final = _DETERMINER | listed("verbs: after verb")
 _SEVERAL: Final = word_set("some others many most people children men women both all few")
 _ADJECTIVE_ENDINGS: Final = ("less", "ful", "ous", "ive", "ish", "ed")
-_SUBORDINATOR: Final = word_set(
-    "that which who whom whose where when while if because although though unless until whether whenever wherever"
-)
+_SUBORDINATOR: Final = listed("verbs: subordinator")
 
 
 _RELATIVE: Final = word_set("that which who whom whose where")
-_PREPOSITION: Final = word_set(
-    "of in on at for with from by under over into onto about between through during without to behind beside beneath "
-    "above below near around past across along against after before"
-)
-_TIME: Final = word_set(
-    "noon midday midnight dawn dusk dark sunset sunrise nightfall bedtime lunch dinner morning evening night tomorrow "
-    "tonight late now then monday tuesday wednesday thursday friday saturday sunday next last one two three four five "
-    "six seven eight nine ten eleven twelve spring summer autumn fall winter"
-)
+_PREPOSITION: Final = listed("verbs: preposition")
+_TIME: Final = listed("verbs: time")
 _OPENER: Final = word_set("please never always just then first now so and but or only also don't")
 _POINTERS: Final = word_set("this that it you all each both nothing everything something anything")
 """Determiners and objects that can also be the subject at the start of a clause."""
 _HEADS_A_NOUN: Final = word_set("the a an my your his her its our their these those every another no some any")
 """Words that cannot follow a noun inside a noun phrase."""
-_LY_NOT_ADVERB: Final = word_set(
-    "family butterfly dragonfly assembly anomaly monopoly melancholy italy belly jelly bully reply supply rely apply "
-    "imply comply multiply"
-)
+_LY_NOT_ADVERB: Final = listed("verbs: ly not adverb")
 _OBJECTS: Final = _HEADS_A_NOUN | word_set("it him them me us")
-_NO_VERB: Final = (
-    LITTLE
-    | PREPOSITIONS
-    | word_set(
-        "together alone away back round throughout despite towards opposite amid beyond outside inside half quite "
-        "rather twice besides perhaps maybe yes"
-    )
-)
+_NO_VERB: Final = LITTLE | PREPOSITIONS | listed("verbs: no verb")
 _REFLEXIVE: Final = word_set("myself yourself himself herself itself ourselves themselves")
 _MOODS: Final[dict[str, frozenset[str]]] = {
     "?": word_set("what how why where who which when whose any anything anyone anybody more another no nothing"),
@@ -323,18 +288,14 @@ def _is_third_person(piece: Words, index: int, before: str, after: str) -> bool:
         return index > 0 and _is_unknown_verb(piece, index, before, after)
     if index == 0:
         return stem not in _NOUN_TOO and (after in _SUBJECT or after in _HEADS_A_NOUN)  # "..., says she"
-    if before in ("this", "that", "it") or _is_one_of(piece, index):
+    # After a phrase such as "none of us" the verb is singular.
+    if before in ("this", "that", "it") or (
+        index > 1 and piece[index - 2].lower == "of" and piece[index - 1].lower in ("us", "them", "you", "it", "these")
+    ):
         return True  # "This forces him": a plural noun would follow "these"
     if stem not in _NOUN_TOO:
         return before not in _NOT_BEFORE_VERB or before in _OPENER
     return before not in _NOT_BEFORE_VERB and _is_verb_not_noun(piece, index, before, after)
-
-
-def _is_one_of(piece: Words, index: int) -> bool:
-    """Whether a phrase such as "none of us" comes right before the index."""
-    return (
-        index > 1 and piece[index - 2].lower == "of" and piece[index - 1].lower in ("us", "them", "you", "it", "these")
-    )
 
 
 def _is_unknown_verb(piece: Words, index: int, before: str, after: str) -> bool:

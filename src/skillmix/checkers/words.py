@@ -31,14 +31,8 @@ def listed(name: str) -> frozenset[str]:
 
 CONJUNCTIONS: Final = frozenset(("and", "or", "but"))
 ARTICLES: Final = frozenset(("a", "an", "the"))
-PERSONS: Final = word_set(
-    "i you he she it we they me him her us them my your his its our their mine yours hers ours theirs myself"
-    " yourself himself herself itself ourselves themselves thou thee thy"
-)
-PREPOSITIONS: Final = word_set(
-    "to of in on at by for from with into onto over under through across along behind beside beneath between beyond"
-    " above below near around after before during without within upon against among inside outside past toward"
-)
+PERSONS: Final = listed("words: persons")
+PREPOSITIONS: Final = listed("words: prepositions")
 SUBJECTS: Final = word_set("i he she we they")
 LITTLE: Final = CONJUNCTIONS | ARTICLES | PERSONS | listed("words: little")
 """Words that carry grammar rather than content."""
@@ -47,21 +41,13 @@ GRAMMAR: Final = LITTLE - word_set("all none never once more most much many few 
 OPENS_AN_ASIDE: Final = listed("words: opens an aside")
 """First words of insertions between commas that are not list members."""
 
-DETERMINERS: Final = word_set(
-    """
-    a an the this that these those my your his her its our their every each some any no another both all
-    """
-)
+DETERMINERS: Final = listed("words: determiners")
 SUBJECT_PRONOUNS: Final = word_set("i you he she it we they there one nobody everyone somebody someone")
 LEADS: Final = listed("words: leads")
 """Words that may come before the first word of a clause."""
 
 _MINOR: Final = DETERMINERS | SUBJECT_PRONOUNS | listed("words: minor")
-_DENIALS: Final = word_set(
-    """
-    not no never none nobody nothing neither nor cannot nowhere without ain't no-one hardly
-    """
-)
+_DENIALS: Final = listed("words: denials")
 _FORMS: Final = {
     form: verb
     for verb, forms in {

@@ -81,17 +81,15 @@ def count_sentences(text: str, counter: SentenceCounter = "robust") -> int:
     >>> count_sentences("Fruit, e.g. Apples."), count_sentences("Fruit, e.g. Apples.", "original")
     (1, 2)
     """
-    return _COUNTERS[counter](text)
+    if counter == "robust":
+        return len(sentence_spans(text))
+    # The original evaluation code, with its faults: an empty text counts as one sentence.
+    return len(_ORIGINAL_BREAK.split(_GLUED_TITLES.sub(r"\1.", text)))
 
 
 # The dots match any character, as in the original expressions.
 _GLUED_TITLES = re.compile(r"(Mrs|Mr|Ms|Dr|Prof). ")
 _ORIGINAL_BREAK = re.compile(r"[.!?]['\"]* ['\"]*[A-Z]")
-
-
-def _count_original(text: str) -> int:
-    """Count as the original evaluation code does, with its faults; an empty text counts as one sentence."""
-    return len(_ORIGINAL_BREAK.split(_GLUED_TITLES.sub(r"\1.", text)))
 
 
 _SOMETHING = re.compile(r"\w")
@@ -117,10 +115,6 @@ _SENTENCE_START = re.compile(
 )
 
 
-def _count_robust(text: str) -> int:
-    return len(sentence_spans(text))
-
-
 def sentence_spans(text: str) -> list[tuple[int, int]]:
     """The span of each sentence, by end marks, quotes and next words; line breaks count, abbreviations do not.
 
@@ -142,7 +136,9 @@ def _joined_lines(text: str) -> list[tuple[int, str]]:
         if not _SOMETHING.search(line):
             continue
         start = match.start() + len(match[0]) - len(match[0].lstrip())
-        if joined and _is_wrapped(joined[-1][1][-1], text[end:start], line):
+        if joined and (
+            not _BLANK_LINE.search(text[end:start]) and (joined[-1][1][-1].endswith(_CARRIES_ON) or line[0].islower())
+        ):
             joined[-1][1].extend((" " * (start - end), line))
         else:
             joined.append((start, [line]))
@@ -151,10 +147,6 @@ def _joined_lines(text: str) -> list[tuple[int, str]]:
 
 
 _BLANK_LINE = re.compile(r"\n[ \t\r]*\n")
-
-
-def _is_wrapped(before: str, gap: str, line: str) -> bool:
-    return not _BLANK_LINE.search(gap) and (before.endswith(_CARRIES_ON) or line[0].islower())
 
 
 def _spans_in_line(line: str, offset: int) -> list[tuple[int, int]]:
@@ -231,9 +223,6 @@ def _is_initial(before: str) -> bool:
     return not words or words[-1].endswith(".") or words[-1].lstrip(_OPENERS)[:1].isupper()
 
 
-_COUNTERS: Final = {"original": _count_original, "robust": _count_robust}
-
-
 AnswerStatus = Literal["fine", "no marker", "empty", "refused", "cut in its thought"]
 NameRule = Literal["substring", "word"]
 MissingMarker = Literal["whole", "zero"]
@@ -285,38 +274,20 @@ def extract_answer(reply: str) -> Answer:
     >>> extract_answer("Answer: Time is a thief. **Explanation:** so")
     Answer(text='Time is a thief.', status='fine')
     """
-    said = without_thought(reply)
-    if said is None:
+    text = without_thought(reply)
+    if text is None:
         return Answer("", CUT_IN_THOUGHT)
-    reply = said
-    marker = _end_of_last_marker(reply)
-    text = reply if marker is None else reply[marker:]
-    explanation = _start_of_explanation(text)
+    markers = list(_ANSWER.finditer(text)) if "Answer" in text else []
+    if markers:
+        text = text[markers[-1].end() :]
+    explanation = _EXPLANATION.search(text) if "Explanation" in text else None
     if explanation is not None:
-        text = text[:explanation]
+        text = text[: explanation.start()]
         text = _LABEL_ON_LAST_LINE.sub("", text) if "\n" in text else text
-    if marker is not None:
+    if markers:
         return plain_answer(text)
     answer = plain_answer(text)
     return answer if answer.status == "empty" else Answer(answer.text, "no marker")
-
-
-def _end_of_last_marker(reply: str) -> int | None:
-    # A data set reads a million replies; most have the plain form, which needs no search.
-    if reply.startswith("Answer: ") and reply.find("Answer", 1) < 0:
-        return len("Answer:")
-    markers = list(_ANSWER.finditer(reply))
-    return markers[-1].end() if markers else None
-
-
-def _start_of_explanation(text: str) -> int | None:
-    position = text.find("Explanation")
-    if position < 0:
-        return None
-    if position == 0 or text[position - 1] not in "*_# ":
-        return position
-    explanation = _EXPLANATION.search(text)
-    return explanation.start() if explanation else None
 
 
 def plain_answer(text: str) -> Answer:

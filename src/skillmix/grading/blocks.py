@@ -7,7 +7,7 @@ the student's text is no grade.
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
@@ -513,36 +513,14 @@ def _without_run(marks: list[Mark], student: Quotable) -> list[Mark]:
     if not 0 < count < len(marks):
         return marks
     all_counts = Counter(mark.criterion_index for mark in marks)
-    for start in run_starts([(pair_label(mark.label), mark.value) for mark in marks], student.pairs):
+    # Each different pair becomes one character, so that the linear search for strings finds the runs of pairs.
+    codes: dict[tuple[str, float | None], str] = {}
+    run = "".join([codes.setdefault(pair, chr(len(codes))) for pair in student.pairs])
+    given = "".join([codes.setdefault((pair_label(mark.label), mark.value), chr(len(codes))) for mark in marks])
+    start = given.find(run)
+    while start >= 0:
         quoted = Counter(mark.criterion_index for mark in marks[start : start + count])
         if any(all_counts[index] > times for index, times in quoted.items()):
             return marks[:start] + marks[start + count :]
+        start = given.find(run, start + 1)
     return marks
-
-
-def run_starts(items: Sequence[object], run: Sequence[object]) -> Iterator[int]:
-    """Every index at which `run` starts in `items`, in linear time (Knuth, Morris and Pratt).
-
-    >>> list(run_starts("abababa", "aba"))
-    [0, 2, 4]
-    """
-    back = _fallbacks(run)
-    length = 0
-    for number, item in enumerate(items):
-        while length and (length == len(run) or run[length] != item):
-            length = back[length - 1]
-        length += run[length] == item
-        if length == len(run):
-            yield number - length + 1
-
-
-def _fallbacks(run: Sequence[object]) -> list[int]:
-    """For each prefix of a run, the length of its longest proper prefix that is also its suffix."""
-    back = [0] * len(run)
-    length = 0
-    for number in range(1, len(run)):
-        while length and run[length] != run[number]:
-            length = back[length - 1]
-        length += run[length] == run[number]
-        back[number] = length
-    return back

@@ -4,12 +4,14 @@ Equality is always tried first, and these rules apply only to criteria that no r
 ("metaphor -- clearly") has the same content words as the name. A hint ("loaded question" for a longer name) shares a
 content word with it, and is accepted for one label and one criterion only.
 
-The lists below hold English words. A word of another language is always a content word.
+`label_words.json` holds English words. A word of another language is always a content word.
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from importlib.resources import files
 from itertools import takewhile
 from typing import Final
 
@@ -17,80 +19,35 @@ from skillmix.catalog.catalog import before_parenthesis, fold_name
 from skillmix.grading.tables import VALUE_SIGNS, VALUE_WORD
 from skillmix.prompts.rubric import Rubric, label_forms
 
+_LISTS: Final[dict[str, str]] = json.loads((files("skillmix.grading") / "label_words.json").read_text(encoding="utf-8"))
+
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-FILLERS: Final = _words("""
-    a an the of to in on for with by at as and or is are was were be been being it its this that there has have had
-    having does do about into from
-    student students text answer response piece writing passage author
-    show shows shown showing use uses used using usage utilizes utilises utilized utilised
-    illustrate illustrates illustrated illustrating illustration illustrations
-    demonstrate demonstrates demonstrated demonstrating demonstration
-    contain contains containing include includes included inclusion exhibit exhibits exhibited display displays
-    displayed employ employs employed feature features incorporate incorporates incorporated
-    present presents presented presence application apply applies applied
-    evidence evident example examples instance exemplify exemplifies exemplified identify identified
-    clear clearly correct correctly proper properly accurate accurately effective effectively successful successfully
-    appropriate appropriately explicit explicitly good well strong obvious obviously definitely indeed fully
-    skill skills criterion criteria item items requirement requirements required requested rubric point points
-    number language expression expressions yes ok okay device technique tactic figure method strategy element component
-    attempt quality execution other others
-    one ones own two three four five six first second third ii iii iv vi vii viii ix
-""")
+def _listed(name: str) -> frozenset[str]:
+    return _words(_LISTS[name])
+
+
+FILLERS: Final = _listed("fillers")
 """Words that say nothing about which criterion a label names."""
 UNFINISHED: Final = _words("a an the of to in on for with by at as and or about into from")
 """Words with which no label ends unless it is cut off."""
-NEGATIONS: Final = _words("""
-    no not non without lack lacks lacking absence absent missing never none fail fails failed avoid avoids
-    avoided avoidance instead rather unlike incorrect incorrectly wrong wrongly off except neither nor
-    cannot doesnt isnt dont didnt
-""")
-SUMMARIES: Final = _words("""
-    total totals overall sum subtotal final score scores grade grades point points earned awarded received given result
-    results mark marks number of the out max maximum possible available average mean percentage percent aggregate in all
-    and full for rating verdict
-""")
+NEGATIONS: Final = _listed("negations")
+SUMMARIES: Final = _listed("summaries")
 """Words of rows that sum up a grading, such as "Total points earned"."""
-KINDS: Final = _words("""
-    ability abilities ad appeal argument arguments argumentum bias biases claim clause effect effects error errors
-    fallacy fallacies modus question questions reason reasoning rule sentence sentences statement syllogism syllogisms
-    thing thinking time verb verbs way word words
-""")
+KINDS: Final = _listed("kinds")
 """Nouns for a kind of skill; many skills share them, so they identify none."""
 ADJECTIVES: Final = _words("cognitive informal linguistic literary logical pragmatic rhetorical semantic syntactic")
 """Adjectives that also describe qualities of a text, as in "logical flow"."""
-OTHER_QUALITIES: Final = _words("""
-    accuracy combined combination count creativity creative depth effectiveness engagement flow fluency format
-    formatting grammar impact integration novelty organization organisation originality persuasiveness polish precision
-    punctuation quality spelling structure style tone variety vocabulary voice
-""")
+OTHER_QUALITIES: Final = _listed("other qualities")
 """Qualities of a text that graders add rows for although the prompt does not request them."""
-SENSE_WORDS: Final = _words("""
-    sense sensemaking sensible sensibility sensical coherent coherence coherency coherently comprehensible
-    comprehensibility understandable understandability intelligible intelligibility meaningful
-""")
-BESIDE_SENSE: Final = _words("""
-    make makes making made clarity overall logical logic logically flow flows reads read readable readability general
-    generally easy easily understand understood follow followed grammatical grammar fluent fluency formed cohesion
-    cohesive internal whole natural naturally complete hang hangs reasonable reasonably together structure semantic
-    semantically
-""")
+SENSE_WORDS: Final = _listed("sense words")
+BESIDE_SENSE: Final = _listed("beside sense")
 """Words that graders put next to a word for sense."""
-TOPIC_WORDS: Final = _words("""
-    topic topics topical topicality relevance relevant relevancy subject theme thematic pertinent pertinence pertains
-    pertaining pertain context contextual relates related relating relation
-""")
-BESIDE_TOPIC: Final = _words("""
-    fit fits fitting focus focused focuses matter adherence adheres adhere alignment aligned aligns addressed addresses
-    given chosen assigned specified connection connected connects follow follows stay stays staying keep keeps kept
-    remain remains sticks match matches set overall specific within prompt main area content mention
-    mentions mentioned maintain maintains maintained concern concerns deals dealing discuss discusses discussed covers
-    covered treats stayed sticking weak weakly partial partially partly mostly somewhat fine barely met satisfied
-    fulfilled achieved
-""")
+TOPIC_WORDS: Final = _listed("topic words")
+BESIDE_TOPIC: Final = _listed("beside topic")
 """Words that graders put next to a word for the topic."""
 LENGTH_WORDS: Final = _words("sentence sentences length limit limits concise conciseness brevity brief short")
 
@@ -154,11 +111,7 @@ _MOST_IN_COMMON: Final = 3
 """Letters that two different endings may have in common."""
 _INFLECTIONS: Final = frozenset({"", "s", "es", "ed", "ing", "er", "ers"})
 _INFLECTIONS_OF_SHORT_WORDS: Final = frozenset({"", "s", "ing"})
-_ENDINGS: Final = _INFLECTIONS | _words("""
-    a d e y ies al ally ial ic ical ically ics ism isms ist istic ion ions ional ionally ation ations ational ative
-    ating ate ates ated ition ive ively ly ity or ors ous ously t ts ce ent ence ant ance ment able ible ize ized izing
-    ise ised ising ization isation
-""")
+_ENDINGS: Final = _INFLECTIONS | _listed("endings")
 
 
 _CUT = re.compile(r"--+|[–—:;(\[\]!→=]|(?<=\s)-(?=\s)|\.(?=\s)")

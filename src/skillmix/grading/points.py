@@ -204,10 +204,14 @@ def decide_points(
     outcomes has one point, that of the outcome which a majority names.
     """
     if rubric.has_outcomes:
-        return _outcome_points(answer, readings, rounds)
-    if earns_nothing(answer, rules):
+        own = own_outcome(answer)
+        if own is not None:
+            return one_hot(own)
+    elif earns_nothing(answer, rules):
         return (False,) * len(rubric.criteria)
     votes = [reading.points for reading in readings if reading is not None and reading.points is not None]
+    if rubric.has_outcomes:
+        return tuple(vote([v[index] for v in votes], rounds) for index in range(len(OUTCOMES)))
     points = [vote([v[index] for v in votes], rounds) for index in range(rubric.k + 2)]
     for index in range(rubric.k):
         # The hard variant of arXiv 2310.17567: a skill that is named has not been shown.
@@ -222,14 +226,6 @@ def has_length(text: str, rubric: Rubric, rules: Rules) -> bool:
         return count_sentences(text, rules.counter) <= rubric.limit
     verdict = check_format(text, rubric.format)
     return verdict.fault is None and verdict.units <= rubric.limit
-
-
-def _outcome_points(answer: Answer, readings: Sequence[Reading | None], rounds: int) -> Points:
-    own = own_outcome(answer)
-    if own is not None:
-        return one_hot(own)
-    votes = [reading.points for reading in readings if reading is not None and reading.points is not None]
-    return tuple(vote([v[index] for v in votes], rounds) for index in range(len(OUTCOMES)))
 
 
 def earns_nothing(answer: Answer, rules: Rules) -> bool:

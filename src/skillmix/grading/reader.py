@@ -23,7 +23,6 @@ from skillmix.grading.blocks import (
     NOTHING_TO_QUOTE,
     Block,
     FindCriterion,
-    LineReader,
     Mark,
     Parsed,
     Quotable,
@@ -32,7 +31,7 @@ from skillmix.grading.blocks import (
     without_quotations,
 )
 from skillmix.grading.labels import decorated_criterion, is_hint, label_words, may_be_quoted, stands_for_nothing
-from skillmix.grading.tables import NOT_A_GRADING, is_plain_header, with_json_as_tables
+from skillmix.grading.tables import NOT_A_GRADING, with_json_as_tables
 from skillmix.prompts.rubric import OUTCOMES, Rubric, TextOutcome
 from skillmix.render import one_line, shortened
 
@@ -258,56 +257,7 @@ def _explains(words: str) -> bool:
     return len(_WORD.findall(words)) >= _FEWEST_WORDS
 
 
-_ROW = re.compile(r"^\|([^|\n]*)\|([^|\n]*)\|[ \t]*$", re.MULTILINE)
-
-
-_POINT: Final = {"0": 0.0, "1": 1.0}
-
-
 _IN_THOUGHT: Final = "the reply ends in its thought"
-_SPECIAL: Final = (">", "```", "~~~", "\r", "\\|")
-
-
-class PlainTable(NamedTuple):
-    """Points by index of the criterion, and the total if the table has one."""
-
-    points: dict[int, float]
-    total: float | None
-
-
-def read_plain_table(rubric: Rubric, reply: str) -> PlainTable | None:
-    """Read a reply that is one plain table with every criterion once (length is optional); None for any other form."""
-    rows = _ROW.findall(reply)
-    if len(rows) < rubric.k + 4 or any(mark in reply for mark in _SPECIAL):
-        return None
-    start, end = reply.find("|"), reply.rfind("|")
-    is_one_table = reply.count("|") == 3 * len(rows) and reply.count("\n", start, end) == len(rows) - 1
-    header, rule, *rest = rows
-    if not is_one_table or "".join(rule).strip("-: ") or not is_plain_header(header[0], header[1]):
-        return None
-    table = _points(rubric, rest)
-    if table is None or len(table.points.keys() - {rubric.k + 2}) < rubric.k + 2:
-        return None
-    prose = [line for line in (reply[:start] + reply[end + 1 :]).splitlines() if line]
-    lines = LineReader(rubric, prose, student=NOTHING_TO_QUOTE)
-    return None if any(lines.marks(line) for line in prose) else table
-
-
-def _points(rubric: Rubric, rows: list[tuple[str, str]]) -> PlainTable | None:
-    points: dict[int, float] = {}
-    total = None
-    for label, cell in rows:
-        label, cell = label.strip(), cell.strip()
-        index = rubric.criterion_of(label) if 0 < len(label) <= rubric.longest_label else None
-        if index is None:
-            if total is not None or not label.casefold().startswith("total") or not cell.isdecimal():
-                return None
-            total = float(cell)
-        elif index in points or cell not in _POINT:
-            return None
-        else:
-            points[index] = _POINT[cell]
-    return PlainTable(points, total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,11 +296,11 @@ def read_grades(rubric: Rubric, reply: str, *, text: str | None = None) -> Readi
         return Reading(named, read.problem, read.notes)
     reply = with_json_as_tables(said)
     student = quotable(text, rubric)
-    plain = None if student.words else read_plain_table(rubric, reply)
-    if plain is not None:
-        points = tuple(plain.points.get(index) for index in range(len(rubric.criteria)))
-        return _whole_reading(reply, points, [], [plain.total])
-    return read_any_form(rubric, reply, student, text=text)
+    by_equality = _attempt(rubric, reply, student)
+    # Next to a text that holds grades itself, a label that is not exact might be a quotation that is not exact.
+    if by_equality.reading.points is not None or not by_equality.missing or student.words:
+        return by_equality.reading
+    return _read_loosely(rubric, reply, text, by_equality.missing) or by_equality.reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,27 +340,15 @@ def read_skill_points(rubric: Rubric, reply: str, *, text: str | None = None) ->
     values: dict[int, set[float | None]] = {}
     for mark in (mark for block in own for mark in block.marks):
         values.setdefault(mark.criterion_index, set()).add(mark.value)
-    points = tuple(_only_point(values.get(index, set())) for index in range(rubric.k))
+    only = {index: next(iter(found)) for index, found in values.items() if len(found) == 1}
+    points = tuple(
+        value if (value := only.get(index)) is not None and 0 <= value <= 1 else None for index in range(rubric.k)
+    )
     if all(point is None for point in points):
         return SkillPoints(nothing, _why_nothing(parsed.blocks, parsed.notes) if not own else "no point can be read")
     if 0 not in points and _declines(reply):
         return SkillPoints(nothing, "the reply says that it does not grade, although it gives every point")
     return SkillPoints(points)
-
-
-def _only_point(values: set[float | None]) -> float | None:
-    """The point that all rows about a skill agree on."""
-    (value,) = values if len(values) == 1 else (None,)
-    return value if value is not None and 0 <= value <= 1 else None
-
-
-def read_any_form(rubric: Rubric, reply: str, student: Quotable, *, text: str | None = None) -> Reading:
-    """Read a reply of any form, including the plain one."""
-    by_equality = _attempt(rubric, reply, student)
-    # Next to a text that holds grades itself, a label that is not exact might be a quotation that is not exact.
-    if by_equality.reading.points is not None or not by_equality.missing or student.words:
-        return by_equality.reading
-    return _read_loosely(rubric, reply, text, by_equality.missing) or by_equality.reading
 
 
 def _read_loosely(rubric: Rubric, reply: str, text: str | None, missing: frozenset[int]) -> Reading | None:
@@ -488,20 +426,14 @@ def _reading_of_blocks(rubric: Rubric, reply: str, parsed: Parsed, own: list[Blo
     points, problem = _settle(rubric, own)
     if points is None:
         return Reading(None, problem, tuple(notes))
-    return _whole_reading(reply, points, notes, [block.total for block in own])
-
-
-def _whole_reading(
-    reply: str, points: tuple[float | None, ...], notes: list[str], totals: list[float | None]
-) -> Reading:
     if 0 not in points and _declines(reply):
         # A list of what each criterion is worth looks like full marks; the refusal shows that it is no grading.
         problem = "the reply says that it does not grade, although it gives every point"
         return Reading(None, problem, tuple(notes))
     earned = sum(point for point in points if point is not None)
-    for total in totals:
-        if total is not None and total != earned:
-            notes.append(f"the total {total:g} differs from the sum of the points {earned:g}")
+    for block in own:
+        if block.total is not None and block.total != earned:
+            notes.append(f"the total {block.total:g} differs from the sum of the points {earned:g}")
     return Reading(points, None, tuple(notes))
 
 

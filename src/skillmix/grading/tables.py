@@ -13,20 +13,9 @@ from skillmix.catalog.catalog import fold_name
 _MARKUP = re.compile(r"[*_`\"“”«»]+|</?\w+ ?/?>")
 _INVISIBLE = re.compile(r"[\ufe0e\ufe0f\u200b-\u200f\u2060\ufeff\u00ad]")
 _TICKS: Final = dict.fromkeys("✓✔✅☑🗸", 1.0) | dict.fromkeys("✗✘❌✖☒❎", 0.0)
-_WORDS: Final = {
-    "yes": 1.0,
-    "true": 1.0,
-    "met": 1.0,
-    "pass": 1.0,
-    "passed": 1.0,
-    "one": 1.0,
-    "no": 0.0,
-    "false": 0.0,
-    "not met": 0.0,
-    "fail": 0.0,
-    "failed": 0.0,
-    "zero": 0.0,
-}
+_WORDS: Final = dict.fromkeys(("yes", "true", "met", "pass", "passed", "one"), 1.0) | dict.fromkeys(
+    ("no", "false", "not met", "fail", "failed", "zero"), 0.0
+)
 VALUE_SIGNS: Final = "\\d½" + "".join(_TICKS)
 """First characters of values that are not words, for a character class of a regular expression."""
 _SIGN = re.compile(rf"[{VALUE_SIGNS}]")
@@ -264,13 +253,6 @@ def label_column(table: Table) -> int | None:
     return _label_column(tuple(table.header or ()))
 
 
-@lru_cache(maxsize=1024)
-def is_plain_header(first: str, second: str) -> bool:
-    """Whether the header of a two-column table names criteria first and points earned second."""
-    header = (first.strip(), second.strip())
-    return not _is_number(header[1]) and _label_column(header) == 0 and _column_by_header(header, 0) == 1
-
-
 def names_labels(header: str) -> bool:
     """Whether a folded header is that of the column of criteria."""
     return _LABEL_HEADER.match(header) is not None
@@ -296,7 +278,8 @@ def value_column(table: Table, labels: int, labelled_rows: list[list[str]]) -> i
     width = max(len(row) for row in labelled_rows)
     worth = {c for c, cell in enumerate(header) if _WORTH_HEADER.search(cell)}
     numbering = {c for c, cell in enumerate(header) if c < labels and _NUMBER_HEADER.match(cell)}
-    numeric = _numeric_columns(labelled_rows) - {labels} - worth - numbering
+    with_values = {c for row in labelled_rows for c, cell in enumerate(row) if read_value(cell) is not None}
+    numeric = with_values - {labels} - worth - numbering
     if len(numeric) == 1:
         return numeric.pop()
     if numeric:
@@ -304,13 +287,6 @@ def value_column(table: Table, labels: int, labelled_rows: list[list[str]]) -> i
     if worth:
         return NOT_A_GRADING
     return labels + 1 if width == labels + 2 else "the table has no column of points"
-
-
-def _numeric_columns(rows: list[list[str]]) -> set[int]:
-    columns: set[int] = set()
-    for row in rows:
-        columns.update(c for c, cell in enumerate(row) if c not in columns and read_value(cell) is not None)
-    return columns
 
 
 def _is_earned_header(folded: str) -> bool:
@@ -340,7 +316,8 @@ NOT_A_GRADING: Final = "the table says what each criterion is worth, not what wa
 
 def _is_header(cells: list[str], lines: list[str], number: int) -> bool:
     """Whether a row is a header: it is above a rule, or all its cells name columns."""
-    if any(_is_number(cell) for cell in cells[1:]):
+    # A word may be a value, but "Met" may also head a column.
+    if any(not cell.isalpha() and read_value(cell) is not None for cell in cells[1:]):
         return False
     following = next((line for line in lines[number + 1 : number + 3] if line.strip()), "")
     if "-" in following and _BORDER_LINE.match(following) and ("|" in following or following.count("-") > 2):
@@ -348,11 +325,6 @@ def _is_header(cells: list[str], lines: list[str], number: int) -> bool:
     folded = [fold_name(cell) for cell in cells]
     named = sum(names_labels(cell) or names_points(cell) for cell in folded)
     return len(cells) > 1 and named == len(cells)
-
-
-def _is_number(cell: str) -> bool:
-    """Whether a cell is a value, except a word: "Met" may head a column."""
-    return not cell.isalpha() and read_value(cell) is not None
 
 
 _START: Final = re.compile(r"\{(?=\s*+\")|\[(?=\s*+\{)")

@@ -129,15 +129,14 @@ def _divisions(premises: _Premises) -> Iterator[tuple[Words, Words, Words]]:
         for second in cuts:
             if second > first:
                 yield words[:first], words[first:second], words[second:]
-                if _opens_rule(words, second):  # a second rule comes between the first rule and the fact
+                if "if" in (
+                    words[second].lower,
+                    words[min(second + 1, len(words) - 1)].lower,
+                ):  # a second rule comes between the first rule and the fact
                     yield from ((words[:first], words[first:second], words[cut:]) for cut in cuts if cut > second + 2)
     if premises.before and not opens_clause((*premises.before, words[0]), len(premises.before)):
         for first in cuts:  # "the match is off if it rains"
             yield words[:first], premises.before, words[first:]
-
-
-def _opens_rule(words: Words, index: int) -> bool:
-    return "if" in (words[index].lower, words[min(index + 1, len(words) - 1)].lower)
 
 
 def disjunctive_syllogism(passage: Passage) -> Span | None:
@@ -280,11 +279,4 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     "disjunctive syllogism": disjunctive_syllogism,
     "hypothetical chain": hypothetical_chain,
     "two-way condition": two_way_condition,
-}
-LOOKS_FOR: Final[Mapping[str, str]] = {
-    "modus ponens": 'a rule with "if", its if-part as a fact, and then "so" with its result',
-    "modus tollens": 'a rule with "if", its result denied, and then "so" with its if-part denied',
-    "disjunctive syllogism": '"either ... or", one of the two ruled out, and then "so" with the other one',
-    "hypothetical chain": "two if-sentences, the second of which takes up the result of the first",
-    "two-way condition": 'two if-parts about one thing, exactly one of them with "not", each with its own result',
 }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
-from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words, span_between
+from skillmix.checkers.passage import Checker, Passage, Span, Words, span_between
 from skillmix.checkers.words import ARTICLES, LITTLE, PERSONS, PREPOSITIONS, listed, word_set
 
 _BRACKET = re.compile(r"\(([^()]{5,300})\)")
@@ -47,9 +47,7 @@ _FEW: Final = 8
 _BREAK = re.compile(r"(?:(?:(?<!\.)|(?<= \. \. \.))\.\.++|…|[—–]|(?<!-)--++)[\"”'’)\]]*+(?=\s|$)|(?: \.){3}| -$")
 _BREAKS: Final = ("..", "…", "—", "–", "--", ". .", " -")
 _CANNOT_BE_LAST: Final = listed("interruption: cannot be last")
-_HELPING: Final = word_set(
-    "is am are was were be been do does did have has had can could will would shall should may might must ought"
-)
+_HELPING: Final = listed("interruption: helping")
 _SHORTEST_BROKEN: Final = 4
 
 
@@ -62,7 +60,8 @@ def aposiopesis(passage: Passage) -> Span | None:
             continue
         for mark in _BREAK.finditer(sentence.text):
             last = bisect_right(sentence.words, sentence.start + mark.start(), key=lambda word: word.end)
-            if _is_over(sentence, mark) and _is_unfinished(
+            # The mark must end its sentence or a quotation.
+            if (mark[0][-1] in '"”' or sentence.words[-1].start < sentence.start + mark.start()) and _is_unfinished(
                 [word.lower for word in sentence.words[max(0, last - 3) : last]]
             ):
                 return Span(sentence.start, sentence.start + mark.end())
@@ -82,15 +81,11 @@ def _is_unfinished(last_three: list[str]) -> bool:
 
 
 _LAST_WORDS: Final = 3
-_HAS_A_LAST_HELPER: Final = word_set(
-    "what all as than everything whatever whenever wherever how best like so nor yes no"
-)
+_HAS_A_LAST_HELPER: Final = listed("interruption: has a last helper")
 """Before a subject, these words let an auxiliary verb end the sentence: "all we could", "than she did"."""
 _OPENS_A_CLAUSE: Final = word_set("if when because and but that unless until while since although though whether")
 _BE: Final = word_set("is was are were am been it's he's she's i'm we're they're there's")
-_BEFORE_A_CLAUSE: Final = word_set(
-    "said say says thought think know knew hope believe swear promise so sure me you except"
-)
+_BEFORE_A_CLAUSE: Final = listed("interruption: before a clause")
 _LEFT_HANGING: Final = {
     "that": _BEFORE_A_CLAUSE,
     **dict.fromkeys(("you", "it", "there", "this"), _OPENS_A_CLAUSE),
@@ -102,11 +97,6 @@ _LEFT_HANGING: Final = {
     "like": word_set("looked looks felt feels sounded sounds was seemed something smelled"),
 }
 """Words that cannot end a sentence after certain other words."""
-
-
-def _is_over(sentence: Sentence, mark: re.Match[str]) -> bool:
-    """Whether a mark is the end of its sentence or quotation."""
-    return mark[0][-1] in '"”' or sentence.words[-1].start < sentence.start + mark.start()
 
 
 _HELPERS: Final = (
@@ -214,10 +204,7 @@ def split_quotation(passage: Passage) -> Span | None:
 
 
 _CALLS: Final = frozenset(("o", "oh", "dear"))
-_NO_ONE: Final = word_set(
-    "no yes how what well if when come please i it he she we they is was that so why but and yeah sure"
-    " right really then there this for to look wait me in on of"
-)
+_NO_ONE: Final = listed("interruption: no one")
 _READERS: Final = listed("interruption: readers")
 """Persons to whom a letter begins with "dear"."""
 _OATHS: Final = word_set("god lord goodness gosh heavens boy")
@@ -257,12 +244,4 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     "self-correction": self_correction,
     "split quotation": split_quotation,
     "apostrophe (address to a thing)": apostrophe,
-}
-LOOKS_FOR: Final[Mapping[str, str]] = {
-    "parenthetical aside": "a personal remark in parentheses or between dashes in the middle of a sentence",
-    "aposiopesis": "a dash or an ellipsis right after a word that cannot end a sentence",
-    "tag question": 'a statement, a comma and a tag such as "isn\'t it", with "not" in one of the two',
-    "self-correction": 'a correction such as "no," or "or rather" after a comma or a dash',
-    "split quotation": "a quotation that is interrupted to tell who speaks",
-    "apostrophe (address to a thing)": 'a thing addressed with "O", "oh" or "dear" in a sentence with "you" or "your"',
 }

@@ -213,9 +213,3 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     "measured direction": measured_direction,
     "turn-by-turn directions": turn_by_turn_directions,
 }
-LOOKS_FOR: Final[Mapping[str, str]] = {
-    "route with a stop": 'a route "from" one place "through" or "past" another "to" a third',
-    "double placement": "two different position words in one sentence, each with its own object",
-    "measured direction": 'a distance and a compass direction with "of" or "from" and a place',
-    "turn-by-turn directions": "two turns to the left or right and a landmark in one sentence",
-}

@@ -115,22 +115,16 @@ def _difference_before(words: Words, than: int, ends: dict[int, int]) -> int | N
         if index in ends and (amount or (index + 1 == than and words[index - 1].lower != "one")):
             return ends[index]
         unit = words[index - 1].lower
-        if index - 1 in ends and (_is_unit(unit) or (amount and _is_counted(unit))):
+        if index - 1 in ends and (
+            _is_unit(unit) or (amount and (not is_minor(unit) and unit != "times" and not unit.endswith("ed")))
+        ):
             return ends[index - 1]
         if index - 2 in ends and _is_unit(unit) and not words[index - 2].lower.endswith("s"):
             return ends[index - 2]
     return None
 
 
-def _is_counted(lower: str) -> bool:
-    return not is_minor(lower) and lower != "times" and not lower.endswith("ed")
-
-
-_IN_THE_WHOLE: Final = word_set(
-    """
-    a the every my your his her our their its these those all any about roughly nearly some
-    """
-)
+_IN_THE_WHOLE: Final = listed("quantity: in the whole")
 _PLACES_IN_ORDER: Final = word_set("page part chapter volume book number step section lesson episode day")
 
 
@@ -222,9 +216,7 @@ def _adding_up(total: Number, parts: list[Number]) -> list[Number]:
 
 _BETWEEN_COUNTS: Final = re.compile(r"[\s,;:.…!\"“”'‘’–—-]*(?:\b(?:and then|and|then)\b[\s,;:.…–—-]*)?", re.IGNORECASE)
 _LONGEST_GAP: Final = 20
-_NUMBERED: Final = word_set(
-    "lines rooms pages chapters gates platforms numbers floors lanes grades bus buses rows steps"
-)
+_NUMBERED: Final = listed("quantity: numbered")
 """What numbers may name: "lines 3, 4, 5"."""
 
 
@@ -259,11 +251,4 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     "part of a whole": part_of_a_whole,
     "sum that adds up": sum_that_adds_up,
     "steady count": steady_count,
-}
-LOOKS_FOR: Final[Mapping[str, str]] = {
-    "multiplied comparison": 'a comparison with "twice", "half" or a number and "times"',
-    "counted difference": 'a number right before a comparative with "than"',
-    "part of a whole": 'a smaller and a larger number joined by "out of", "in" or "of the"',
-    "sum that adds up": 'numbers and their correct total with a word such as "make" in one sentence',
-    "steady count": "three numbers in a row with the same step between them",
 }

@@ -61,12 +61,7 @@ def _is_motionless(piece: Words, index: int, before: str) -> bool:
 _WHOLE: Final = listed("relations: whole")
 _NO_WHOLE_BEFORE: Final = frozenset({"after", "at", "above", "of"})  # "after all"
 _NO_WHOLE_AFTER: Final = frozenset({"longer", "matter", "doubt", "sooner", "right", "wonder"})  # "no longer"
-_NO_EXCEPTION_BEFORE: Final = word_set(
-    """
-    stand stands stood live lives lived sit sits sat keep keeps kept set far tell mile miles feet i we they you to must
-    can could will would should grew drifted moved fell fall lay lie
-    """
-)  # "stood apart from", "we save for"
+_NO_EXCEPTION_BEFORE: Final = listed("relations: no exception before")  # "stood apart from", "we save for"
 _LEAVING_OUT: Final = {("apart", "from"), ("other", "than"), ("save", "for"), ("aside", "from")}
 
 
@@ -91,16 +86,16 @@ def _left_out(sentence: Sentence) -> list[tuple[int, int]]:
     for piece in sentence.pieces:
         for index, word in enumerate(piece[:-1]):
             pair = (word.lower, piece[index + 1].lower)
-            named = pair in _LEAVING_OUT and index + 2 < len(piece) and not _is_literal(piece, index)
+            # Some words before it name no exception: "they stood apart from us", "we save for a bike".
+            named = (
+                pair in _LEAVING_OUT
+                and index + 2 < len(piece)
+                and not (any(word.lower in _NO_EXCEPTION_BEFORE for word in piece[max(index - 2, 0) : index]))
+            )
             if named or word.lower in ("except", "excepting"):
                 exceptions.append((first + index, first + len(piece)))
         first += len(piece)
     return exceptions
-
-
-def _is_literal(piece: Words, index: int) -> bool:
-    """Whether the words name no exception: "they stood apart from us", "we save for a bike"."""
-    return any(word.lower in _NO_EXCEPTION_BEFORE for word in piece[max(index - 2, 0) : index])
 
 
 def _whole_groups(sentence: Sentence) -> list[int]:
@@ -172,9 +167,4 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     "marked concession": marked_concession,
     "exception to a rule": exception_to_a_rule,
     "proportional analogy": proportional_analogy,
-}
-LOOKS_FOR: Final[Mapping[str, str]] = {
-    "marked concession": 'a clause with "although" or the like and a main clause with "still" or the like',
-    "exception to a rule": 'a rule with "all", "every", "no" or the like and then "except" or the like',
-    "proportional analogy": 'the form "A is to B as C is to D" with four different things',
 }

@@ -280,14 +280,3 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     "polyptoton": polyptoton,
     "epanalepsis": epanalepsis,
 }
-LOOKS_FOR: Final[Mapping[str, str]] = {
-    "anaphora": 'three neighbouring parts of the text that begin with the same word, not with "a", "an" or "the"',
-    "epistrophe": "two neighbouring parts of the text that end with the same word",
-    "epizeuxis": "the same word three times in a row",
-    "anadiplosis": "a part of the text that begins with the last word of the part before it",
-    "antimetabole": "two words of one sentence that return in reverse order",
-    "diacope": "a word that returns after a punctuation mark and one or two other words",
-    "symploce": "two neighbouring parts of the text that begin with the same word and end with the same word",
-    "polyptoton": "three words of one sentence with the same root",
-    "epanalepsis": "a sentence, or a part of one, that begins and ends with the same word",
-}

@@ -258,11 +258,3 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     "antithesis (not this but that)": antithesis,
     "isocolon": isocolon,
 }
-LOOKS_FOR: Final[Mapping[str, str]] = {
-    "polysyndeton": 'the same "and", "or" or "nor" three times in one sentence, a few words apart',
-    "asyndeton": "a list of three short members with only commas between",
-    "tricolon": "a list that ends with three members of the same number of words",
-    "correlative pair": 'a pair such as "either ... or" with a member right after each half',
-    "antithesis (not this but that)": '"not" one thing "but" another one of the same form',
-    "isocolon": "two neighbouring parts with the same number of words that share two words in the same positions",
-}

@@ -11,9 +11,7 @@ _OTHERS: Final = word_set("he she they you it who he's she's they're you're it's
 _BEFORE_FEELING: Final = word_set("am i'm are we're so very truly deeply most really always forever be feel all just")
 _SPEAKERS: Final = word_set("i we i'm we're i'd we'd i'll we'll i've we've let me us")
 _REASONS: Final = frozenset({"for", "that", "because"})
-_NEW_CLAUSE: Final = word_set(
-    "i we he she they it i'll we'll i'm we're see will would is are was but have has had when if"
-)
+_NEW_CLAUSE: Final = listed("social: new clause")
 _BEFORE_THANKS: Final = listed("social: before thanks")
 
 
@@ -127,14 +125,14 @@ def offering_an_apology(passage: Passage) -> Span | None:
             if _own_fault(sentence, index + 1):
                 return Span(words[index].start, words[-1].end)
             following = passage.sentences[number + 1 : number + 2]
-            if len(words) - index <= 3 and following and _is_confession(following[0].words):
+            # The sentence after an apology may say what the speaker did: "I broke it".
+            if (
+                len(words) - index <= 3
+                and following
+                and (len(following[0].words) > 2 and following[0].words[0].lower in _CONFESSING)
+            ):
                 return Span(words[index].start, following[0].end)
     return None
-
-
-def _is_confession(words: Words) -> bool:
-    """Whether the sentence after an apology says what the speaker did: "I broke it"."""
-    return len(words) > 2 and words[0].lower in _CONFESSING
 
 
 def _apologizes(sentence: Sentence, index: int) -> bool:
@@ -148,16 +146,16 @@ def _apologizes(sentence: Sentence, index: int) -> bool:
         return _speaker_before(sentence, index)
     if lower in ("apologies", "apology"):
         return _opens_piece(sentence, index) or words[index - 1].lower in _OWN_APOLOGIES
-    return lower in ("forgive", "pardon") and after in ("me", "us") and _is_order(sentence, index)
+    # The verb asks for forgiveness if it opens its clause or follows "please".
+    return (
+        lower in ("forgive", "pardon")
+        and after in ("me", "us")
+        and (_opens_piece(sentence, index) or sentence.words[index - 1].lower in ("please", "to", "you"))
+    )
 
 
 _OWN_APOLOGIES: Final = frozenset({"my", "our", "sincere", "deepest", "sincerest", "humble"})
 _VERY: Final = frozenset({"so", "very", "terribly", "really", "truly", "awfully", "deeply", "am"})
-
-
-def _is_order(sentence: Sentence, index: int) -> bool:
-    """Whether a verb asks someone to do something: it opens its clause, or follows "please"."""
-    return _opens_piece(sentence, index) or sentence.words[index - 1].lower in ("please", "to", "you")
 
 
 def _own_fault(sentence: Sentence, index: int) -> bool:
@@ -170,7 +168,10 @@ def _own_fault(sentence: Sentence, index: int) -> bool:
             return False
         if lower in _FAULT_LINKS:
             rest = _clause_from(sentence, index + number + 1)
-            return not _OWN.isdisjoint(rest) or (lower in ("for", "about") and any(_is_deed(part) for part in rest[:3]))
+            return not _OWN.isdisjoint(rest) or (
+                lower in ("for", "about")
+                and any((part.endswith("ing") and len(part) > 4 and part not in _NO_FAULTS) for part in rest[:3])
+            )
         if number <= 2 and (lower in _CONFESSING and following[number + 1] not in _FRIENDS):
             return True
     return False
@@ -188,10 +189,6 @@ def _clause_from(sentence: Sentence, index: int) -> list[str]:
             break
         clause.append(word.lower)
     return clause
-
-
-def _is_deed(lower: str) -> bool:
-    return lower.endswith("ing") and len(lower) > 4 and lower not in _NO_FAULTS
 
 
 _PROMISES: Final = frozenset({"promise", "swear", "vow", "pledge"})
@@ -298,7 +295,8 @@ def _forbids(piece: Words, index: int) -> bool:
         return after in ("careful", "out", "cautious", "wary", "your")
     if lower in ("careful", "stop"):
         return index == 0 or (lower == "stop" and after not in ("by", "in", "over"))
-    return lower != "never" or not _is_inverted(after)
+    # "Never" need not give an order: "never have I seen", "never again".
+    return lower != "never" or not (after in _INVERTED or (after.endswith("ed") and not after.endswith("eed")))
 
 
 def _comforts(piece: Words, index: int) -> bool:
@@ -307,19 +305,8 @@ def _comforts(piece: Words, index: int) -> bool:
     return not _FEARS.isdisjoint(feelings if feelings[:1] == ["be"] else feelings[:1])
 
 
-def _is_inverted(after: str) -> bool:
-    """Whether "never" gives no order: "never have I seen", "never again"."""
-    return after in _INVERTED or (after.endswith("ed") and not after.endswith("eed"))
-
-
-_FEARS: Final = word_set(
-    "worry mind fear fret hesitate despair afraid distressed sad shy worried upset scared alarmed cry"
-)
-_INVERTED: Final = word_set(
-    """
-    have had has did do does was were is am are can could will would in before again a the mind to from
-    """
-)
+_FEARS: Final = listed("social: fears")
+_INVERTED: Final = listed("social: inverted")
 
 
 def _harm_after(rest: Words, later: list[Words]) -> int | None:
@@ -377,11 +364,4 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     "giving a promise": giving_a_promise,
     "warning with a consequence": warning_with_a_consequence,
     "asking politely": asking_politely,
-}
-LOOKS_FOR: Final[Mapping[str, str]] = {
-    "giving thanks with a reason": 'the speaker\'s thanks and then a reason with "for", "that" or "because"',
-    "offering an apology": "the speaker's apology and then the speaker's own fault",
-    "giving a promise": 'a promise by "I" or "we" that says what they will do',
-    "warning with a consequence": "an order to be careful or to avoid something and the harm that could follow",
-    "asking politely": 'a question that opens with "could you" or the like and has "please", "kindly" or "mind"',
 }

@@ -120,9 +120,3 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     "homoioteleuton": homoioteleuton,
     "abecedarian run": abecedarian_run,
 }
-LOOKS_FOR: Final[Mapping[str, str]] = {
-    "alliteration": "three different words close together that begin with the same consonant",
-    "end rhyme": "two neighbouring parts of the text whose last words rhyme",
-    "homoioteleuton": "three long words close together that end in the same three letters",
-    "abecedarian run": "four words in a row whose first letters follow each other in the alphabet",
-}

@@ -189,13 +189,9 @@ def _is_change(words: Words, index: int, end: int, ends: frozenset[int]) -> bool
     return not before.isdisjoint(_SHIFTS) or (bare and not before.isdisjoint(_CHANGES))
 
 
-_SHIFTS: Final = word_set(
-    "moved postponed shifted rescheduled delayed switched changed passed handed pass hand letter note gift"
-)
+_SHIFTS: Final = listed("time: shifts")
 """Before "from A to B": A is no start."""
-_BEING: Final = word_set(
-    "am is are was were be been being i'm you're he's she's it's we're they're who's wasn't weren't isn't aren't"
-)
+_BEING: Final = listed("time: being")
 _NOT_BETWEEN: Final = DETERMINERS - {"all", "both"} | word_set("in of on at to for with from by one two three")
 _NOUNS_TOO: Final = word_set("building painting drawing meeting clothing recording wedding")
 """Words in -ing that are nouns after "'s": "the baker's painting"."""
@@ -214,14 +210,14 @@ def two_actions_at_once(passage: Passage) -> Span | None:
         if len(actions) < 2:
             continue
         joints = [index for index, word in enumerate(words) if word.lower in _JOINING]
-        joints += [index for index in range(len(words) - 2) if _same_time(words, index)]
+        joints += [
+            index
+            for index in range(len(words) - 2)
+            if (words[index].lower == "same" and words[index + 1].lower == "time")
+        ]
         if any(_joins(sentence, joint, actions) for joint in joints[:_MOST_JOINTS]):
             return Span(words[0].start, words[-1].end)
     return None
-
-
-def _same_time(words: Words, index: int) -> bool:
-    return words[index].lower == "same" and words[index + 1].lower == "time"
 
 
 def _is_action(words: Words, index: int) -> bool:
@@ -258,10 +254,4 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     "duty with a deadline": duty_with_a_deadline,
     "start and end time": start_and_end_time,
     "two actions at once": two_actions_at_once,
-}
-LOOKS_FOR: Final[Mapping[str, str]] = {
-    "sequence of steps": 'three steps with marks such as "first", "then" and "finally"',
-    "duty with a deadline": 'a duty word such as "must" and a latest time after "by" or "before"',
-    "start and end time": '"from" one time "to" or "until" another',
-    "two actions at once": 'two -ing verbs with a form of "be", joined by "while" or the like',
 }

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from skillmix.checkers.passage import Checker, Passage, Span, Words, has_mark, only_comma, span_between
-from skillmix.checkers.words import PERSONS, word_set
+from skillmix.checkers.words import PERSONS, listed, word_set
 
 _AS_AS = re.compile(
     r"\bas (?!(?:soon|long|well|far|much|many|early|late|often|little|few|recently|high|low) )"
@@ -13,10 +13,7 @@ _AS_AS = re.compile(
     r"[a-z][a-z'-]*+"
 )
 _LIKE_A = re.compile(r"\b(?P<before>[a-z']{1,20}),? (?:just |almost |exactly |much )?like an? (?!lot\b)[a-z][a-z'-]*+")
-_NOT_LIKENED: Final = PERSONS - {"it", "him", "her", "me", "us", "them"} | word_set(
-    "would i'd you'd he'd she'd we'd they'd to do does did don't doesn't didn't might may will something anything"
-    " nothing things also really who people always never"
-)
+_NOT_LIKENED: Final = PERSONS - {"it", "him", "her", "me", "us", "them"} | listed("worked_examples: not likened")
 
 
 def simile(passage: Passage) -> Span | None:
@@ -58,11 +55,7 @@ def _is_list(text: str, pieces: tuple[Words, ...]) -> bool:
     return False
 
 
-_NO_SUPERLATIVE: Final = word_set(
-    "rest west test nest guest interest forest request harvest chest quest contest protest priest breast arrest"
-    " northwest southwest crest vest pest conquest tempest midwest manifest everest earnest digest jest zest"
-    " honest dishonest modest unrest protest suggest inquest bequest budapest"
-)
+_NO_SUPERLATIVE: Final = listed("worked_examples: no superlative")
 _FIELD: Final = word_set("in of on ever i i've we we've that")
 _REACH: Final = 6
 
@@ -138,11 +131,7 @@ _WISH = re.compile(
     r"|\b(?P<wish>(?:i|we) (?:do |just |only |really )?wish) (?!to\b)",
     re.MULTILINE,
 )
-_UNREAL: Final = word_set(
-    "were was had could would did weren't wasn't hadn't couldn't wouldn't didn't knew went came got took made ran"
-    " gave said kept felt left found saw ate drove wrote spoke understood thought told brought bought slept stood sat"
-    " lost won paid grew i'd you'd he'd she'd we'd they'd it'd"
-)
+_UNREAL: Final = listed("worked_examples: unreal")
 
 
 def if_only_wish(passage: Passage) -> Span | None:
@@ -169,11 +158,4 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     "superlative claim": superlative_claim,
     "plain definition": plain_definition,
     "if-only wish": if_only_wish,
-}
-LOOKS_FOR: Final[Mapping[str, str]] = {
-    "simile": 'a comparison with "as ... as a" or "like a"',
-    "list after a colon": "a colon and a list of three members after it",
-    "superlative claim": 'a superlative such as "the best" and soon after it the field of comparison',
-    "plain definition": 'a thing, "is a", its kind, and "that", "which", "who", "for" or "with"',
-    "if-only wish": '"if only" or "I wish" and soon after it a verb in the past',
 }
