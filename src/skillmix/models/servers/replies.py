@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -215,7 +215,7 @@ def _checked_answer(answer: ServerAnswer, max_tokens: int | None, *, has_text: b
     if max_tokens is not None and len(text) > _CHARACTERS_PER_TOKEN * max_tokens + _EXTRA_CHARACTERS:
         return CallProblem("passing", "reply too long", f"{len(text)} characters for at most {max_tokens} tokens")
     finish = None if answer.finish is None else MASK.line(answer.finish, longest=_MAX_FINISH)
-    return replace(answer, text=MASK.reply(text), finish=finish)
+    return ServerAnswer(MASK.reply(text), finish, answer.tokens, answer.model)
 
 
 def _joined(parts: list[_TextPart]) -> str:
