@@ -21,6 +21,7 @@ from skillmix.scores.scoring import comparable_in, scored_cells
 from skillmix.steps.run import run_checked
 from tests.report.test_compared_students import index_of, items
 from tests.report.worlds import make_world, write_model
+from tests.stored_experiments import change_experiment
 
 EXACT = "&topic=1&sense=1&length=1"
 WORLDS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
@@ -133,14 +134,14 @@ def test_several_seeds_are_one_sentence_in_terminal_report_and_python(
     rates = {"base": 0.3, "m123": 0.6, "s1": 0.65, "s2": 0.62}
     exact = {name: f"skill={rate}{EXACT}" for name, rate in rates.items()}
     world = make_world(in_folder, "world", exact, k=[1], combinations=40, generations=1, settings=["all"])
-    stored = (world.run / "experiment.yaml").read_text(encoding="utf-8")
+    models = {}
     for seed, name in ((1, "s1"), (2, "s2")):
         model = world.run / name / "model"
         write_model(
             model, "m123", base=f"scripted:student?{exact['base']}", seed=seed, partition="category", run=world.run
         )
-        stored = stored.replace(f"scripted:student?{exact[name]}", f"local:{model}")
-    (world.run / "experiment.yaml").write_text(stored, encoding="utf-8")
+        models[name] = {"model": f"local:{model}"}
+    change_experiment(world.run, lambda stored: stored["students"].update(models))
 
     terminal = flat(outputs(capsys, "scores", "world"))
     page = report(["world"], options=ReportOptions(figures=False)).page

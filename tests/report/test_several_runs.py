@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 from scipy import stats
 
 from skillmix.report.records import ReportOptions
@@ -25,6 +24,7 @@ from tests.report.expected_tables import expected
 from tests.report.second_run import SecondRun
 from tests.report.test_numbers import assert_table
 from tests.report.worlds import make_world
+from tests.stored_experiments import change_experiment
 
 SEEDS = range(6)
 RATES = {"base": "skill=0.5", "m123": "skill=0.8"}
@@ -173,18 +173,20 @@ def test_runs_that_differ_in_more_than_the_seed_are_not_pooled(
     copy = copied(runs[-1], f"other-{changed}")
     model = copy / "m123" / "model" / "skillmix.json"
     told = json.loads(model.read_text(encoding="utf-8"))
-    settings = yaml.safe_load((copy / "experiment.yaml").read_text(encoding="utf-8"))
     if changed == "recipe":
         told["recipe"]["learning_rate"] = 1e-3
     elif changed == "data":
         told["dataset"][0]["hash"] = "another"
-    elif changed == "grader":
-        settings["graders"]["judge"]["temperature"] = 0.1
-    else:
-        settings[f"{changed}_hash"] = "another"
     model.write_text(json.dumps(told), encoding="utf-8")
-    settings["students"]["m123"]["model"] = f"local:{model.parent}"
-    (copy / "experiment.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+
+    def change(settings: dict[str, Any]) -> None:
+        settings["students"]["m123"]["model"] = f"local:{model.parent}"
+        if changed == "grader":
+            settings["graders"]["judge"]["temperature"] = 0.1
+        elif changed in ("catalog", "prompts"):
+            settings[f"{changed}_hash"] = "another"
+
+    change_experiment(copy, change)
 
     same, _ = findings_of([runs[0].path, runs[-1].path], tmp_path / "same")
     other, _ = findings_of([runs[0].path, copy], tmp_path / "other")

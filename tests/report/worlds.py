@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from skillmix.experiment.experiment import experiment_of
 from skillmix.steps.run import run_checked
+from tests.stored_experiments import change_experiment
 
 TRAINED = {"m1": [1], "m12": [1, 2], "m123": [1, 2, 3]}
 ROWS = {"d1": 400, "d2": 600, "d123": 1000}
@@ -57,11 +56,12 @@ def make_world(
         if student in TRAINED:
             trained_with = seed if training_seed is None else training_seed
             write_model(run / student / "model", student, base=base, seed=trained_with, partition=partition, run=run)
-    stored = yaml.safe_load((run / "experiment.yaml").read_text(encoding="utf-8"))
-    for student in rates:
-        if student in TRAINED:
+
+    def tune(stored: dict[str, Any]) -> None:
+        for student in rates.keys() & TRAINED:
             stored["students"][student]["model"] = f"local:{run / student / 'model'}"
-    (run / "experiment.yaml").write_text(yaml.safe_dump(stored, sort_keys=False), encoding="utf-8")
+
+    change_experiment(run, tune)
     return World(run, document)
 
 

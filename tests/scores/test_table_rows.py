@@ -94,12 +94,12 @@ def test_the_commands_say_what_the_file_does_not_name(in_folder: Path, capsys: p
 def test_a_file_that_names_everything_again_leaves_no_note(in_folder: Path) -> None:
     run_experiment(written(in_folder))
     run_experiment(written(in_folder, graders=["judge"]))
-    assert open_run("r").earlier_file.exists()
+    assert open_run("r").earlier
 
     run_experiment(written(in_folder, combinations=6))
 
     assert scored_run("r").notes == []
-    assert not open_run("r").earlier_file.exists()
+    assert not open_run("r").earlier
 
 
 def test_several_smaller_files_one_after_the_other(in_folder: Path) -> None:

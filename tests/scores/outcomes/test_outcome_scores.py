@@ -21,6 +21,7 @@ from skillmix.scores.outcomes import OutcomeScore, outcome_share, run_outcome_ch
 from skillmix.scores.scoring import run_scores
 from skillmix.steps.run import run_checked
 from tests.ends import ends
+from tests.stored_experiments import change_experiment
 
 SEEDS = 40 if os.environ.get("SKILLMIX_LONG") else 2
 WARY = "complies=0.1&rise=0.15&evades=0.1&overrefuses=0.1"
@@ -272,9 +273,7 @@ def test_a_run_with_points_has_no_outcomes_and_no_plain_prompts(in_folder: Path)
 
 def test_shares_need_the_catalogue_of_the_run(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_of(name="gone", k=[1], combinations=4)
-    file = Path("runs/gone/experiment.yaml")
-    kept = load_catalog("safety").content_hash()
-    file.write_text(file.read_text(encoding="utf-8").replace(kept, "0" * len(kept)), encoding="utf-8")
+    change_experiment(Path("runs/gone"), lambda stored: stored.update(catalog_hash="0" * 16))
 
     with pytest.raises(UserError, match="gone or has changed"):
         run_outcomes("gone")
