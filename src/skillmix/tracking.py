@@ -1,7 +1,7 @@
 """Send training curves and scores to trackers, if an experiment names some; without `track:` nothing here is used.
 
-A tracker shows what a run has on disk anyway, so its failure never stops a run: it gets one warning, and the run goes
-on without it.
+A tracker shows what a run has on disk anyway, so its failure never stops a run: the run logs one warning and continues
+without it.
 """
 
 import os
@@ -23,11 +23,7 @@ from skillmix.scores.sentences import scored_run
 
 
 class Tracker(Protocol):
-    """What every tracker can do."""
-
-    def begin(self, facts: Mapping[str, str]) -> None:
-        """Open the curves, or go on with them after an interruption."""
-        ...
+    """Curves that are open, or open again after an interruption."""
 
     def log(self, values: Mapping[str, float], *, step: int) -> None:
         """Add a point to each named curve."""
@@ -56,15 +52,12 @@ class TrackedPart:
 
 
 class TensorboardFiles:
-    """Writes event files."""
+    """Writes event files; an interrupted training continues in a further file of the same folder."""
 
-    def __init__(self, part: TrackedPart) -> None:
+    def __init__(self, part: TrackedPart, facts: Mapping[str, str]) -> None:
         from tensorboard.summary import Writer
 
         self._writer = Writer(str(part.folder / "tensorboard" / part.name))
-
-    def begin(self, facts: Mapping[str, str]) -> None:
-        """Do nothing: an interrupted training goes on in a further file of the same folder."""
 
     def log(self, values: Mapping[str, float], *, step: int) -> None:
         """Write a scalar for each value; a kill loses none that was logged."""
@@ -78,25 +71,20 @@ class TensorboardFiles:
 
 
 class WandbRun:
-    """A run of Weights & Biases."""
+    """A run of Weights & Biases; nothing but the facts and the values is sent."""
 
-    def __init__(self, part: TrackedPart) -> None:
-        self._part = part
-        self._run: Any = None
-
-    def begin(self, facts: Mapping[str, str]) -> None:
-        """Begin the run, or resume it; nothing but the facts and the values is sent."""
+    def __init__(self, part: TrackedPart, facts: Mapping[str, str]) -> None:
         import wandb
 
         has_key = bool(os.environ.get("WANDB_API_KEY"))
-        self._part.folder.mkdir(parents=True, exist_ok=True)
-        self._run = wandb.init(
+        part.folder.mkdir(parents=True, exist_ok=True)
+        self._run: Any = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "skillmix"),
-            name=f"{self._part.run}/{self._part.name}",
-            group=self._part.run,
-            id=self._part.key("wandb"),
+            name=f"{part.run}/{part.name}",
+            group=part.run,
+            id=part.key("wandb"),
             resume="allow",
-            dir=str(self._part.folder),
+            dir=str(part.folder),
             config=dict(facts),
             # Without a key, `online` would ask for one on the terminal.
             mode=os.environ.get("WANDB_MODE") or ("online" if has_key else "offline"),
@@ -122,33 +110,23 @@ _LONGEST_FACT = 250
 class MlflowRun:
     """A run of MLflow, in the experiment `skillmix`."""
 
-    def __init__(self, part: TrackedPart) -> None:
+    def __init__(self, part: TrackedPart, facts: Mapping[str, str]) -> None:
         from mlflow.tracking import MlflowClient
 
-        self._part = part
-        part.folder.mkdir(parents=True, exist_ok=True)
-        self._server = os.environ.get("MLFLOW_TRACKING_URI")
-        self._client = MlflowClient(self._server or f"sqlite:///{part.folder.resolve() / 'mlflow.db'}")
-        self._run = ""
-
-    def begin(self, facts: Mapping[str, str]) -> None:
-        """Create the run, or go on with the one of an interrupted training."""
+        folder = part.folder.resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        server = os.environ.get("MLFLOW_TRACKING_URI")
+        self._client = MlflowClient(server or f"sqlite:///{folder / 'mlflow.db'}")
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "skillmix")
         found = self._client.get_experiment_by_name(name)
-        experiment = found.experiment_id if found else self._client.create_experiment(name, self._artifacts)
-        key = self._part.key("mlflow")
+        files = None if server else (folder / "mlflow-artifacts").as_uri()  # beside the database, or as the server says
+        experiment = found.experiment_id if found else self._client.create_experiment(name, files)
+        key = part.key("mlflow")
         earlier = self._client.search_runs([experiment], f"tags.skillmix_part = '{key}'", max_results=1)
         tags = {"skillmix_part": key, **{fact: value[:_LONGEST_FACT] for fact, value in facts.items()}}
-        if earlier:
-            self._run = earlier[0].info.run_id
-            return
-        created = self._client.create_run(experiment, tags=tags, run_name=f"{self._part.run}/{self._part.name}")
-        self._run = created.info.run_id
-
-    @property
-    def _artifacts(self) -> str | None:
-        """Where MLflow would keep files: beside the database, or where the server says."""
-        return None if self._server else (self._part.folder.resolve() / "mlflow-artifacts").as_uri()
+        run = earlier[0] if earlier else None
+        run = run or self._client.create_run(experiment, tags=tags, run_name=f"{part.run}/{part.name}")
+        self._run: str = run.info.run_id
 
     def log(self, values: Mapping[str, float], *, step: int) -> None:
         """Log the values in one call."""
@@ -171,7 +149,7 @@ class TrackerKind(NamedTuple):
 
     package: str
     """Imported when the tracker is opened."""
-    open: Callable[[TrackedPart], Tracker]
+    open: Callable[[TrackedPart, Mapping[str, str]], Tracker]
 
 
 TRACKERS: Final[dict[str, TrackerKind]] = {
@@ -203,9 +181,7 @@ class Tracking:
         """Open the trackers."""
         for name in dict.fromkeys(names):
             with self._guarded(name):
-                tracker = TRACKERS[name].open(part)
-                tracker.begin(facts)
-                self._open[name] = tracker
+                self._open[name] = TRACKERS[name].open(part, facts)
 
     def log(self, values: Mapping[str, object], *, step: int) -> None:
         """Add a point to each curve; values that are no finite numbers are left out."""
@@ -223,13 +199,13 @@ class Tracking:
 
     @contextmanager
     def _guarded(self, name: str) -> Iterator[None]:
-        """Go on without a tracker that fails: its server may be gone, and the run does not need it."""
+        """Continue without a tracker that fails: its server may be gone, and the run does not need it."""
         try:
             yield
         except Exception as error:  # noqa: BLE001  # other people's code, and hours of training around it
             self._open.pop(name, None)
             words = visible(f"{type(error).__name__}: {error}".partition("\n")[0][:200])
-            say(f"{name} failed, and the run goes on without it: {words}")
+            say(f"{name} failed, and the run continues without it: {words}")
 
 
 @contextmanager

@@ -34,15 +34,12 @@ class Remembering:
 
     made: ClassVar[list["Remembering"]] = []
 
-    def __init__(self, part: TrackedPart) -> None:
+    def __init__(self, part: TrackedPart, facts: Mapping[str, str]) -> None:
         self.part = part
-        self.facts: Mapping[str, str] = {}
+        self.facts = facts
         self.points: list[tuple[int, dict[str, float]]] = []
         self.has_ended = False
         self.made.append(self)
-
-    def begin(self, facts: Mapping[str, str]) -> None:
-        self.facts = facts
 
     def log(self, values: Mapping[str, float], *, step: int) -> None:
         self.points.append((step, dict(values)))
@@ -113,7 +110,7 @@ def test_a_tracker_that_fails_is_left_out_and_the_run_goes_on(
     assert made.is_complete
     assert (len(failing.points), len(remembering.points)) == (1, 2)
     lines = [line for line in capsys.readouterr().err.splitlines() if "wandb failed" in line]
-    assert lines == [r"wandb failed, and the run goes on without it: ConnectionError: the server is gone\x1b[2J"]
+    assert lines == [r"wandb failed, and the run continues without it: ConnectionError: the server is gone\x1b[2J"]
 
 
 @pytest.mark.usefixtures("remembering")
