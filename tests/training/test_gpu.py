@@ -12,7 +12,7 @@ from skillmix.training.data.batches import pack
 from skillmix.training.data.examples import Example
 from skillmix.training.step.engine import Engine
 from skillmix.training.step.optimizer import TrainingRecipe, _functions
-from skillmix.training.step.packed_model import exact_shape, inputs_of, packed_attention
+from skillmix.training.step.packed_model import inputs_of, packed_attention
 from skillmix.training.step.recordings import Recordings
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
@@ -128,7 +128,7 @@ def replaced(example: Example, other: Example) -> Example:
 
 def on_gpu(examples: list[Example]) -> Any:
     batch = pack(examples, multiple=128)
-    return inputs_of(batch, exact_shape(batch), shares=np.ones(len(batch.rows))).sent(GPU, longest=1024)
+    return inputs_of(batch, shares=np.ones(len(batch.rows))).sent(GPU, longest=1024)
 
 
 def padded_fp32(whole: Any, examples: list[Example]) -> tuple[float, torch.Tensor]:

@@ -11,7 +11,7 @@ def test_a_curve_has_labelled_axes_and_a_line_for_each_loss() -> None:
     root = ElementTree.fromstring(picture)
     words = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     lines = list(root.iter("{http://www.w3.org/2000/svg}polyline"))
-    assert {"optimiser step", "loss (nats a token)", "answers", "validation", "0", "3", "1999"} <= set(words)
+    assert {"optimizer step", "loss (nats a token)", "answers", "validation", "0", "3", "1999"} <= set(words)
     assert len(lines) == 2
     assert [len(line.attrib["points"].split()) for line in lines] == [1999, 2]
 

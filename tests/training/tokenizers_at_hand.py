@@ -112,10 +112,10 @@ def _byte_level(ranks: dict[bytes, int], special: list[str], words: str, *, eos:
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    from skillmix.training.data.chat_formats import _BYTE_LETTERS
+    from skillmix.training.data.chat_formats import BYTE_LETTERS
 
     def spelled(token: bytes) -> str:
-        return "".join(_BYTE_LETTERS[byte] for byte in token)
+        return "".join(BYTE_LETTERS[byte] for byte in token)
 
     merges = []
     for token in ranks:

@@ -100,7 +100,14 @@ class Job:
         parent = _parent(self.checkpoint)
         before = [file for file in (*(source.about for source in self.sources), parent) if file is not None]
         base_hash = self.base_hash()
-        catalog, partition = self._drawn_from()
+        # The catalog and the partition of the data sets, or those of the experiment if they differ or are unknown.
+        steps_of_data = [
+            s for s in self.experiment.steps if isinstance(s, DatasetStep) and s.name in self.step.data_steps
+        ]
+        places = {(step.catalog, step.partition) for step in steps_of_data}
+        own_catalog, partition = places.pop() if len(places) == 1 else (None, None)
+        catalog = own_catalog or self.experiment.catalog
+        partition = partition or (None if own_catalog else self.experiment.partition)
         return ModelFile(
             kind="model",
             base=BaseEntry(spec=self.base, hash=base_hash),
@@ -108,7 +115,7 @@ class Job:
             k=sorted({k for file in before for k in file.k}),
             **({"requests": "one"} if before and {file.requests for file in before} == {"one"} else {}),
             catalog=catalog,
-            partition=partition,
+            partition=partition or load_catalog(catalog).default_partition,
             combinations=sorted({combination for file in before for combination in file.combinations}),
             recipe={**self.step.recipe(), "steps_taken": steps},
             seed=self.seed,
@@ -116,15 +123,6 @@ class Job:
             adapter=self.step.lora is not None and not self.step.lora.merge,
             identity=self.identity(),
         )
-
-    def _drawn_from(self) -> tuple[str, str]:
-        """The catalog and the partition of the data sets, or those of the experiment if they differ or are unknown."""
-        steps = [step for step in self.experiment.steps if isinstance(step, DatasetStep)]
-        own = {(step.catalog, step.partition) for step in steps if step.name in self.step.data_steps}
-        catalog, partition = own.pop() if len(own) == 1 else (None, None)
-        partition = partition or (None if catalog else self.experiment.partition)
-        catalog = catalog or self.experiment.catalog
-        return catalog, partition or load_catalog(catalog).default_partition
 
 
 def chosen_steps(experiment: Experiment, only: str | None) -> list[TrainStep]:
@@ -143,7 +141,7 @@ def chosen_steps(experiment: Experiment, only: str | None) -> list[TrainStep]:
 def job_of(experiment: Experiment, step: TrainStep, run: Run) -> Job:
     """Look up the base model and the data sets of a step."""
     base = base_spec(experiment, step, run)
-    checkpoint = checkpoint_in(base)
+    checkpoint = checkpoint_of(parse_spec(base)) if shape_of(base) is None else None
     _parent(checkpoint)  # a damaged file is an error before training starts
     return Job(
         experiment=experiment,
@@ -173,16 +171,6 @@ def base_spec(experiment: Experiment, step: TrainStep, run: Run) -> str:
     return spec
 
 
-def checkpoint_in(base: str) -> Checkpoint | None:
-    """The checkpoint that a base's spec names; None for a base without weights."""
-    return checkpoint_of(parse_spec(base)) if shape_of(base) is None else None
-
-
-def lessons_of(step: TrainStep, run: Run) -> Lessons:
-    """The conversations of a step."""
-    return read_lessons(sources_of(step, run.path), validation_share=step.validation_share)
-
-
 def is_first_rank() -> bool:
     """Whether this process writes files: it is the only one, or the first under torchrun."""
     return int(os.environ.get("RANK", "0")) == 0
@@ -195,7 +183,44 @@ def write_lineage(folder: Path, file: ModelFile) -> None:
 
 def sources_of(step: TrainStep, run: Path) -> list[TrainingSource]:
     """The data sets of a step; an error names a missing one."""
-    return [_file_or_folder(name) if "/" in name else _of_step(name, run) for name in step.data]
+    sources = []
+    for name in step.data:
+        folder = run / name / "dataset"
+        if "/" in name:
+            folder = hub_folder(name, "dataset") if is_hub_id(name) else Path(name).expanduser()
+        elif not (folder / "train.jsonl").is_file():
+            raise UserError(f"Step {name!r} has not made its data set yet.", hint="Run that step first.")
+        if folder.is_file():
+            sources.append(TrainingSource(name, folder, folder, None, _hash_of([folder]), about=None))
+            continue
+        train, validation = files = folder / "train.jsonl", folder / "validation.jsonl"
+        if not train.is_file():
+            raise _no_data(name, folder)
+        existing = [file for file in files if file.is_file()]
+        about = read_dataset_file(folder, strict=True)
+        present_hash = _hash_of(existing) if about is None else content_hash(list(files))
+        if about is not None and about.hash != present_hash:
+            say(
+                f"{name}: its conversations are not those that its {LINEAGE_FILE} was written for; what that file says "
+                "of combinations and k may be wrong"
+            )
+        own_validation = validation if validation in existing else None
+        sources.append(TrainingSource(name, folder, train, own_validation, present_hash, about))
+    return sources
+
+
+def _hash_of(files: Sequence[Path]) -> str:
+    hashes = []
+    for file in files:
+        with file.open("rb") as content:
+            hashes.append(file_digest(content, "blake2b").hexdigest())
+    return digest("data set", hashes).hex()
+
+
+def _no_data(name: str, path: Path) -> UserError:
+    if path.is_dir():
+        return UserError(f"There is no data set in {path}.", hint="A data set's conversations are in train.jsonl.")
+    return UserError(f"There is no data set {name}.", hint="data: names dataset steps, folders or JSON Lines files.")
 
 
 def read_lessons(sources: Sequence[TrainingSource], *, validation_share: float) -> Lessons:
@@ -209,7 +234,9 @@ def read_lessons(sources: Sequence[TrainingSource], *, validation_share: float) 
             validation += read_conversations(source.validation, name=f"{source.name}/validation")
             continue
         for conversation in conversations:
-            (validation if _is_held_back(conversation, validation_share) else train).append(conversation)
+            turns = [list(turn) for turn in conversation.turns]
+            is_held_back = int.from_bytes(digest("validation", turns, size=4)) < validation_share * 2**32
+            (validation if is_held_back else train).append(conversation)
     if not train:
         raise UserError(
             f"There is nothing to train on in {', '.join(source.name for source in sources)}.",
@@ -268,53 +295,3 @@ def _parent(checkpoint: Checkpoint | None) -> ModelFile | None:
     if checkpoint is None:
         return None
     return read_model_file((checkpoint.adapters or (checkpoint.base,))[-1])
-
-
-def _of_step(name: str, run: Path) -> TrainingSource:
-    folder = run / name / "dataset"
-    if not (folder / "train.jsonl").is_file():
-        raise UserError(f"Step {name!r} has not made its data set yet.", hint="Run that step first.")
-    return _of_folder(name, folder)
-
-
-def _file_or_folder(name: str) -> TrainingSource:
-    path = hub_folder(name, "dataset") if is_hub_id(name) else Path(name).expanduser()
-    if path.is_dir():
-        return _of_folder(name, path)
-    if not path.is_file():
-        raise _no_data(name, path)
-    return TrainingSource(name, path, path, None, _hash_of([path]), about=None)
-
-
-def _of_folder(name: str, folder: Path) -> TrainingSource:
-    train, validation = files = folder / "train.jsonl", folder / "validation.jsonl"
-    if not train.is_file():
-        raise _no_data(name, folder)
-    existing = [file for file in files if file.is_file()]
-    about = read_dataset_file(folder, strict=True)
-    present_hash = _hash_of(existing) if about is None else content_hash(list(files))
-    if about is not None and about.hash != present_hash:
-        say(
-            f"{name}: its conversations are not those that its {LINEAGE_FILE} was written for; what that file says of "
-            "combinations and k may be wrong"
-        )
-    return TrainingSource(name, folder, train, validation if validation in existing else None, present_hash, about)
-
-
-def _no_data(name: str, path: Path) -> UserError:
-    if path.is_dir():
-        return UserError(f"There is no data set in {path}.", hint="A data set's conversations are in train.jsonl.")
-    return UserError(f"There is no data set {name}.", hint="data: names dataset steps, folders or JSON Lines files.")
-
-
-def _hash_of(files: Sequence[Path]) -> str:
-    hashes = []
-    for file in files:
-        with file.open("rb") as content:
-            hashes.append(file_digest(content, "blake2b").hexdigest())
-    return digest("data set", hashes).hex()
-
-
-def _is_held_back(conversation: Conversation, share: float) -> bool:
-    turns = [list(turn) for turn in conversation.turns]
-    return int.from_bytes(digest("validation", turns, size=4)) < share * 2**32

@@ -21,24 +21,24 @@ from skillmix.render import plural
 from skillmix.runs.folder_replacement import MODEL, remove_checkpoints, replacing
 from skillmix.runs.progress import RunProgress, say
 from skillmix.runs.run import new_run
-from skillmix.tracking import FOLDER, TrackedPart, Tracking, tracking
+from skillmix.tracking import FOLDER, TrackedPart, tracking
 from skillmix.training.data.batches import TrainingOrder, steps_of
-from skillmix.training.data.examples import Conversation, Encoder, Example
+from skillmix.training.data.examples import Conversation, Encoder
 from skillmix.training.data.replay import Replay
 from skillmix.training.job import (
     Job,
     Lessons,
     base_spec,
-    checkpoint_in,
     chosen_steps,
     is_first_rank,
-    lessons_of,
+    read_lessons,
+    sources_of,
     write_lineage,
 )
 from skillmix.training.log import draw_losses
 from skillmix.training.loop import train
 from skillmix.training.ranks import joined_ranks
-from skillmix.training.saving import merged, require_space, weights_bytes, with_adapter, write_model
+from skillmix.training.saving import require_space, with_adapter, write_model
 from skillmix.training.step.engine import choose_precision
 from skillmix.training.step.optimizer import TrainingRecipe
 from skillmix.training.step.packed_model import check_architecture
@@ -76,10 +76,10 @@ _SPREAD: Final = 0.02
 def base_tokenizer(base: str, conversations: Sequence[Conversation]) -> tuple[Any, list[int]]:
     """The tokenizer of a train step's base, and the tokens that end a text; a new shape learns it from the data."""
     shape = shape_of(base)
-    checkpoint = checkpoint_of(parse_spec(shape.spec)) if isinstance(shape, CopiedShape) else checkpoint_in(base)
-    if checkpoint is not None:
-        return read_tokenizer(checkpoint)
-    tokenizer = word_tokenizer([text for talk in conversations for turn in talk.turns for text in turn])
+    spec = shape.spec if isinstance(shape, CopiedShape) else base if shape is None else None
+    if spec is not None:
+        return read_tokenizer(checkpoint_of(parse_spec(spec)))
+    tokenizer = word_tokenizer([text for conversation in conversations for turn in conversation.turns for text in turn])
     return tokenizer, [tokenizer.eos_token_id]
 
 
@@ -145,37 +145,6 @@ def new_model(shape: ModelShape | CopiedShape, tokenizer: Any, *, seed: int) -> 
     return model
 
 
-_TRACKED: Final = ("answers", "replay", "validation", "norm", "rate", "tokens_per_second")
-"""The numbers of a row of training.jsonl that trackers show."""
-
-
-class TrainingProgress:
-    """Reports every optimiser step of a training to the run's progress, and to its trackers."""
-
-    def __init__(self, step: str, steps: int, progress: RunProgress, tracking: Tracking | None = None) -> None:
-        self._step, self._steps, self._progress = step, steps, progress
-        self._tracking = tracking or Tracking()
-        self._steps_taken = 0
-        self._last_line = ""
-        if is_first_rank():
-            progress.expect(step, steps)
-            progress.begin(step)
-
-    def report(self, row: Mapping[str, Any]) -> None:
-        """Report a row of training.jsonl."""
-        if is_first_rank():
-            self._steps_taken += 1
-            detail = _detail(row)
-            self._last_line = f"{self._step}: step {row['step'] + 1} of {self._steps}, {detail}"
-            self._progress.update(self._step, done=row["step"] + 1, made=self._steps_taken, detail=detail)
-            self._tracking.log({name: row.get(name) for name in _TRACKED}, step=row["step"] + 1)
-
-    def close(self) -> None:
-        """End the step with its last line."""
-        if is_first_rank():
-            self._progress.end(self._step, self._last_line or None)
-
-
 def check_student(checkpoint: Checkpoint, step: TrainStep) -> None:
     """Refuse a base whose answers cannot be masked or whose layers cannot be trained; its weights are not read."""
     try:
@@ -192,134 +161,103 @@ def _check_files(checkpoint: Checkpoint, states: FileStates, chat_format: str | 
     check_architecture(architecture_of(checkpoint))
 
 
+_TRACKED: Final = ("answers", "replay", "validation", "norm", "rate", "tokens_per_second")
+"""The numbers of a row of training.jsonl that trackers show."""
+
+
 def run_training(job: Job, lessons: Lessons, progress: RunProgress) -> None:
     """Train from the start or from the last checkpoint, and write the trained model."""
-    step = job.step
-    device = training_device()
-    weights = weights_format(step.precision)
+    step, name, is_first = job.step, job.step.name, is_first_rank()
     tokenizer, ends = base_tokenizer(job.base, lessons.train)
     encoder = Encoder(tokenizer, end_ids=ends, chat_format=step.format)
     data, recipe = _data_and_recipe(job, encoder, lessons)
-    validation = _validation(encoder, lessons, step)
-    model = _base_model(job, tokenizer, device=device, is_fp32=weights == "float32")
-    if step.lora is not None:
-        model = with_adapter(model, step.lora, seed=job.seed)
-    _check_disk(model, recipe, job)
-    names = job.experiment.track if is_first_rank() else []
-    part = TrackedPart(job.folder.parent.name, step.name, job.folder.parent / FOLDER)
-    with tracking(names, part, _facts(job)) as tracked:
-        shown = TrainingProgress(step.name, recipe.steps, progress, tracked)
-        result = train(
-            model,
-            data,
-            recipe,
-            job.folder,
-            validation=validation or None,
-            on_progress=shown.report,
-            resume=True,
-        )
-    shown.close()
-    if is_first_rank():
-        _write(job, result.model, tokenizer, steps=result.steps)
-        remove_checkpoints(job.folder / "checkpoints")
-    joined_ranks().wait()  # the next step may train on from this model
-
-
-def _base_model(job: Job, tokenizer: Any, *, device: str, is_fp32: bool) -> Any:
-    """The weights to begin with: those of the base, or random ones."""
-    shape = shape_of(job.base)
-    if shape is not None:
-        return new_model(shape, tokenizer, seed=job.seed).to(device)
-    assert job.checkpoint is not None
-    return load_for_training(job.checkpoint, device=device, is_fp32=is_fp32)
-
-
-def _facts(job: Job) -> dict[str, str]:
-    """What trackers say about a training; addresses, keys and texts are not among it."""
-    data = {"base": job.base, "data": ", ".join(source.name for source in job.sources), "seed": str(job.seed)}
-    return data | {name: str(value) for name, value in job.step.decisive().items()}
-
-
-def _data_and_recipe(job: Job, encoder: Encoder, lessons: Lessons) -> tuple[TrainingOrder, TrainingRecipe]:
-    step = job.step
-    prepared = encoder.examples(lessons.train, limit=step.max_tokens, too_long=step.too_long)
-    count = len(prepared.examples)
-    tokens = sum(len(example.tokens) for example in prepared.examples)
-    if is_first_rank():
-        cut = f", {len(prepared.cut)} cut at {step.max_tokens} tokens" if step.too_long == "cut" else ""
-        size = f"{plural(count, 'conversation')}, {plural(tokens, 'token')}"
-        say(f"{step.name}: {size}; {len(prepared.dropped)} left out as too long{cut}")
-    steps, total = step.steps or DEFAULT_STEPS, None
-    if step.epochs is not None:
-        steps, total = steps_of(step.epochs, conversations=count, batch=step.batch)
-    data = TrainingOrder(
-        prepared.examples,
-        batch=step.batch,
-        seed=job.seed,
-        total=total,
-        replay=_replay(job, encoder),
-        replay_ratio=step.replay.ratio if step.replay else 0.0,
-    )
-    return data, TrainingRecipe.of(step, steps=steps, seed=job.seed)
-
-
-def _replay(job: Job, encoder: Encoder) -> Replay | None:
-    settings = job.step.replay
-    if settings is None:
-        return None
-    replay = Replay(
-        [Path(source).expanduser() for source in settings.sources],
-        tokenise=encoder.sealed.plain,
-        limit=settings.max_tokens or job.step.max_tokens,
-        field=settings.field,
-        seed=job.seed,
-    )
-    replay.check()
-    return replay
-
-
-def _validation(encoder: Encoder, lessons: Lessons, step: TrainStep) -> list[Example]:
-    prepared = encoder.fitting(lessons.validation, limit=step.max_tokens, too_long=step.too_long)
-    if step.patience is not None and not prepared.examples:
+    validation = encoder.fitting(lessons.validation, limit=step.max_tokens, too_long=step.too_long).examples
+    if step.patience is not None and not validation:
         raise UserError(
-            f"{step.name} sets patience, but it has no conversations to validate with.",
+            f"{name} sets patience, but it has no conversations to validate with.",
             hint="Set validation_share, or leave patience out.",
         )
-    return list(prepared.examples)
-
-
-def _check_disk(model: Any, recipe: TrainingRecipe, job: Job) -> None:
-    is_adapter = job.step.lora is not None and not job.step.lora.merge
+    device, shape = training_device(), shape_of(job.base)
+    if shape is not None:
+        model = new_model(shape, tokenizer, seed=job.seed).to(device)
+    else:
+        assert job.checkpoint is not None
+        is_fp32 = weights_format(step.precision) == "float32"
+        model = load_for_training(job.checkpoint, device=device, is_fp32=is_fp32)
+    if step.lora is not None:
+        model = with_adapter(model, step.lora, seed=job.seed)
     device = next(model.parameters()).device
     require_space(
         model,
         job.folder,
         precision=choose_precision(model, recipe, device, ranks=joined_ranks().count),
-        result_bytes=weights_bytes(model, only_trained=is_adapter),
+        is_adapter=step.lora is not None and not step.lora.merge,
         checkpoints=2 if recipe.patience is None else 3,  # the last, the one being written, and perhaps the best
     )
+    # Trackers get no addresses, keys or texts.
+    facts = {"base": job.base, "data": ", ".join(source.name for source in job.sources), "seed": str(job.seed)}
+    facts |= {setting: str(value) for setting, value in step.decisive().items()}
+    part = TrackedPart(job.folder.parent.name, name, job.folder.parent / FOLDER)
+    rows, last_line = 0, ""
+
+    def report(row: Mapping[str, Any]) -> None:
+        nonlocal rows, last_line
+        if is_first:
+            rows += 1
+            detail = _detail(row)
+            last_line = f"{name}: step {row['step'] + 1} of {recipe.steps}, {detail}"
+            progress.update(name, done=row["step"] + 1, made=rows, detail=detail)
+            tracked.log({number: row.get(number) for number in _TRACKED}, step=row["step"] + 1)
+
+    if is_first:
+        progress.expect(name, recipe.steps)
+        progress.begin(name)
+    with tracking(job.experiment.track if is_first else [], part, facts) as tracked:
+        result = train(model, data, recipe, job.folder, validation=validation, on_progress=report, resume=True)
+    if is_first:
+        progress.end(name, last_line or None)
+        # A folder with the final name is complete.
+        with replacing(job.model_folder, MODEL) as new:
+            trained = result.model.merge_and_unload() if step.lora is not None and step.lora.merge else result.model
+            write_model(trained, tokenizer, new)
+            write_lineage(new, job.lineage(steps=result.steps))
+        draw_losses(job.folder)
+        say(f"{name}: {result.steps} steps; the model is in {job.model_folder}")
+        remove_checkpoints(job.folder / "checkpoints")
+    joined_ranks().wait()  # the next step may train on from this model
 
 
-def _write(job: Job, model: Any, tokenizer: Any, *, steps: int) -> None:
-    """Write the model into a temporary folder and rename it, so that a folder with the final name is complete."""
-    with replacing(job.model_folder, MODEL) as new:
-        if job.step.lora is not None and job.step.lora.merge:
-            model = merged(model)
-        write_model(model, tokenizer, new)
-        write_lineage(new, job.lineage(steps=steps))
-    draw_losses(job.folder)
-    say(f"{job.step.name}: {steps} steps; the model is in {job.model_folder}")
+def _data_and_recipe(job: Job, encoder: Encoder, lessons: Lessons) -> tuple[TrainingOrder, TrainingRecipe]:
+    step, replay = job.step, None
+    prepared = encoder.examples(lessons.train, limit=step.max_tokens, too_long=step.too_long)
+    count = len(prepared.examples)
+    if is_first_rank():
+        cut = f", {len(prepared.cut)} cut at {step.max_tokens} tokens" if step.too_long == "cut" else ""
+        tokens = sum(len(example.tokens) for example in prepared.examples)
+        size = f"{plural(count, 'conversation')}, {plural(tokens, 'token')}"
+        say(f"{step.name}: {size}; {len(prepared.dropped)} left out as too long{cut}")
+    steps, total = step.steps or DEFAULT_STEPS, None
+    if step.epochs is not None:
+        steps, total = steps_of(step.epochs, conversations=count, batch=step.batch)
+    if step.replay is not None:
+        replay = Replay(
+            [Path(source).expanduser() for source in step.replay.sources],
+            tokenize=encoder.sealed.plain,
+            limit=step.replay.max_tokens or step.max_tokens,
+            field=step.replay.field,
+            seed=job.seed,
+        )
+    ratio = step.replay.ratio if step.replay else 0.0
+    data = TrainingOrder(prepared.examples, step.batch, job.seed, total=total, replay=replay, replay_ratio=ratio)
+    return data, TrainingRecipe.of(step, steps=steps, seed=job.seed)
 
 
 def _detail(row: Mapping[str, Any]) -> str:
+    """The losses and the speed in a row of training.jsonl, for people."""
     parts = [f"loss {row['answers']:.4f}"]
-    if row.get("replay") is not None:
-        parts.append(f"replay {row['replay']:.4f}")
-    if row.get("validation") is not None:
-        parts.append(f"validation {row['validation']:.4f}")
+    parts += [f"{name} {row[name]:.4f}" for name in ("replay", "validation") if row.get(name) is not None]
     parts.append(f"{row['tokens_per_second']:,.0f} tokens/s")
-    if row.get("utilisation") is not None:
-        parts.append(f"{100 * row['utilisation']:.0f} % utilisation")
+    parts += [f"{100 * row['utilisation']:.0f}% utilization"] if row.get("utilisation") is not None else []
     return ", ".join(parts)
 
 
@@ -350,9 +288,7 @@ def shown_masks(
     for step in chosen_steps(experiment, only):
         base = base_spec(experiment, step, run)
         require_packages(parse_spec(base))
-        from skillmix.training.data.examples import Encoder
-
-        lessons = lessons_of(step, run)
+        lessons = read_lessons(sources_of(step, run.path), validation_share=step.validation_share)
         tokenizer, ends = base_tokenizer(base, lessons.train)
         encoder = Encoder(tokenizer, end_ids=ends, chat_format=step.format)
         prepared = encoder.examples(lessons.train[:count], limit=step.max_tokens, too_long=step.too_long)

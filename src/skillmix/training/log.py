@@ -1,4 +1,4 @@
-"""The log of a training run, `training.jsonl`: one row for each optimiser step.
+"""The log of a training run, `training.jsonl`: one row for each optimizer step.
 
 `training.svg` and the report show the same points of it.
 """
@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from math import ceil, floor, isfinite, log10
+from math import ceil, floor, log10
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,11 +16,12 @@ from skillmix.runs.run import Run
 
 TRAINING_LOG: Final = "training.jsonl"
 MOST_POINTS: Final = 600
+_LARGEST: Final = 1e300
 LOSSES: Final = ("answers", "validation", "replay")
 """The losses in a log: on answers, on data held back, on replayed text."""
 Row = Mapping[str, Any]
 Point = tuple[int, float]
-"""An optimiser step, counted from 1, and a loss."""
+"""An optimizer step, counted from 1, and a loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +45,24 @@ def draw_losses(folder: Path) -> None:
 
 
 def logged_losses(file: Path) -> dict[str, list[Point]]:
-    """Each loss in a log, by step from 1; a long series becomes means of neighbouring steps.
+    """Each loss in a log, by step from 1; a series of more than `MOST_POINTS` becomes means of neighboring steps.
 
     A resumed training logs some steps again, and the later row counts.
     """
     losses: dict[str, dict[int, float]] = {}
     for _, row in _lines_and_rows(file):
         for name in LOSSES:
-            loss = _number(row.get(name))
-            if loss is not None:
-                losses.setdefault(name, {})[row["step"] + 1] = loss
-    return {name: mean_points(sorted(losses[name].items())) for name in LOSSES if name in losses}
-
-
-def mean_points(points: Sequence[Point]) -> list[Point]:
-    """At most `MOST_POINTS` points: each is the mean of neighbouring ones, at the last of their steps."""
-    size = max(1, ceil(len(points) / MOST_POINTS))
-    groups = [points[start : start + size] for start in range(0, len(points), size)]
-    return [(group[-1][0], sum(loss for _, loss in group) / len(group)) for group in groups]
+            loss = row.get(name)
+            # A training that diverged logs some that cannot be drawn.
+            if isinstance(loss, int | float) and not isinstance(loss, bool) and abs(loss) < _LARGEST:
+                losses.setdefault(name, {})[row["step"] + 1] = float(loss)
+    means: dict[str, list[Point]] = {}
+    for name in (name for name in LOSSES if name in losses):
+        points = sorted(losses[name].items())
+        size = max(1, ceil(len(points) / MOST_POINTS))
+        groups = [points[start : start + size] for start in range(0, len(points), size)]
+        means[name] = [(group[-1][0], sum(loss for _, loss in group) / len(group)) for group in groups]
+    return means
 
 
 def append_row(file: Path, row: Row) -> None:
@@ -90,70 +91,49 @@ def _lines_and_rows(file: Path) -> Iterator[tuple[str, Row]]:
             yield line, row
 
 
-def _number(value: object) -> float | None:
-    """A loss that can be drawn; a training that diverged logs some that cannot."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
-    try:
-        return float(value) if isfinite(value) else None
-    except OverflowError:
-        return None
-
-
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 720, 360, 64, 44, 16, 120
-_COLOURS: Final = {"answers": "#0b62a4", "replay": "#b35c00", "validation": "#1a7f37"}
+_COLORS: Final = {"answers": "#0b62a4", "replay": "#b35c00", "validation": "#1a7f37"}
 
 
 def loss_curve(curves: Mapping[str, Sequence[Point]]) -> str:
     """Draw loss by step, with a line for each name."""
     points = [point for curve in curves.values() for point in curve]
     last = max((step for step, _ in points), default=1)
-    ticks = _ticks(max((loss for _, loss in points), default=1.0))
-    parts = [_axes(last, ticks)]
+    highest = max((loss for _, loss in points), default=1.0)
+    highest = highest if highest > 0 else 1.0
+    unit = 10.0 ** floor(log10(highest / 4))
+    distance = next(factor * unit for factor in (1, 2, 2.5, 5, 10) if factor * unit * 5 >= highest)
+    ticks = [round(distance * number, 10) for number in range(ceil(highest / distance) + 1)]
+    right, base = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+
+    def x(step: int) -> float:
+        return _LEFT + (right - _LEFT) * (step - 1) / max(1, last - 1)
+
+    def y(loss: float) -> float:
+        return base - (base - _TOP) * loss / ticks[-1]
+
+    parts = []
+    for tick in ticks:
+        parts.append(f'<line x1="{_LEFT}" x2="{right}" y1="{y(tick):.1f}" y2="{y(tick):.1f}" stroke="#ddd"/>')
+        parts.append(f'<text x="{_LEFT - 8}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:g}</text>')
+    parts += [
+        f'<text x="{x(step):.1f}" y="{base + 18}" text-anchor="middle">{step}</text>'
+        for step in sorted({1, (1 + last) // 2, last})
+    ]
+    parts += [
+        f'<text x="{(_LEFT + right) / 2}" y="{_HEIGHT - 8}" text-anchor="middle">optimizer step</text>',
+        f'<text transform="translate(16 {base / 2}) rotate(-90)" text-anchor="middle">loss (nats a token)</text>',
+    ]
     for number, (name, curve) in enumerate(curves.items()):
-        colour = _COLOURS.get(name, "#555")
-        corners = " ".join(f"{_x(step, last):.1f},{_y(loss, ticks[-1]):.1f}" for step, loss in curve)
+        color = _COLORS.get(name, "#555")
+        corners = " ".join(f"{x(step):.1f},{y(loss):.1f}" for step, loss in curve)
         dashes = ' stroke-dasharray="5 3"' if name == "validation" else ""
-        parts.append(f'<polyline points="{corners}" fill="none" stroke="{colour}" stroke-width="1.6"{dashes}/>')
-        y = _TOP + 16 + 20 * number
-        parts.append(f'<text x="{_WIDTH - _RIGHT + 12}" y="{y}" fill="{colour}">{escape(name)}</text>')
+        parts.append(f'<polyline points="{corners}" fill="none" stroke="{color}" stroke-width="1.6"{dashes}/>')
+        place = f'x="{right + 12}" y="{_TOP + 16 + 20 * number}"'
+        parts.append(f'<text {place} fill="{color}">{escape(name)}</text>')
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
         f'font-family="sans-serif" font-size="13">\n<rect width="100%" height="100%" fill="white"/>\n'
         + "\n".join(parts)
         + "\n</svg>\n"
     )
-
-
-def _axes(last: int, ticks: Sequence[float]) -> str:
-    lines = []
-    for tick in ticks:
-        y = _y(tick, ticks[-1])
-        lines.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
-        lines.append(f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
-    base = _HEIGHT - _BOTTOM
-    lines += [
-        f'<text x="{_x(step, last):.1f}" y="{base + 18}" text-anchor="middle">{step}</text>'
-        for step in sorted({1, (1 + last) // 2, last})
-    ]
-    middle = (_LEFT + _WIDTH - _RIGHT) / 2
-    lines.append(f'<text x="{middle}" y="{_HEIGHT - 8}" text-anchor="middle">optimiser step</text>')
-    lines.append(
-        f'<text transform="translate(16 {base / 2}) rotate(-90)" text-anchor="middle">loss (nats a token)</text>'
-    )
-    return "\n".join(lines)
-
-
-def _ticks(highest: float) -> list[float]:
-    highest = highest if highest > 0 else 1.0
-    unit = 10.0 ** floor(log10(highest / 4))
-    step = next(factor * unit for factor in (1, 2, 2.5, 5, 10) if factor * unit * 5 >= highest)
-    return [round(step * number, 10) for number in range(ceil(highest / step) + 1)]
-
-
-def _x(step: int, last: int) -> float:
-    return _LEFT + (_WIDTH - _RIGHT - _LEFT) * (step - 1) / max(1, last - 1)
-
-
-def _y(loss: float, highest: float) -> float:
-    return _HEIGHT - _BOTTOM - (_HEIGHT - _BOTTOM - _TOP) * loss / highest

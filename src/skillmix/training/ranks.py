@@ -76,23 +76,14 @@ def shard(packed: Any, ranks: Ranks, *, reshard: bool) -> None:
         module.set_force_sum_reduction_for_comms(True)
 
 
-def reshard(packed: Any) -> None:
-    """Let modules have their shards again.
-
-    After a validation some modules have whole weights. FSDP2 would put shards back when the state of the model is read,
-    also in the place of weights that were gathered, and the first rank would wait for the others while it saves.
-    """
-    for module in (*packed.layers, packed):
-        module.reshard()
-
-
 def gather(model: Any, ranks: Ranks) -> None:
     """Collect all weights in the CPU memory of the first rank; the other ranks keep empty ones."""
     gathered: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             if id(parameter) not in gathered:
-                full = _full(parameter.data)
+                data = parameter.data
+                full = data.full_tensor() if hasattr(data, "full_tensor") else data
                 kept = full.cpu() if ranks.is_first else full.new_empty(0, device="cpu")
                 gathered[id(parameter)] = nn.Parameter(kept, requires_grad=parameter.requires_grad)
             module._parameters[name] = gathered[id(parameter)]
@@ -112,8 +103,3 @@ def start_of(parameter: Any) -> int:
 
     _, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
     return int(min(offset[0] * (parameter.numel() // parameter.shape[0]), parameter.numel()))
-
-
-def _full(tensor: Any) -> torch.Tensor:
-    full: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return full

@@ -42,11 +42,6 @@ def with_adapter(model: Any, lora: LoraSettings, *, seed: int) -> Any:
             ) from None
 
 
-def merged(model: Any) -> Any:
-    """The model with its adapter merged into its weights."""
-    return model.merge_and_unload()
-
-
 def write_model(model: Any, tokenizer: Any, folder: Path) -> None:
     """Write weights, tokenizer and chat template; for a model with an adapter, only the adapter's weights."""
     logging.disable_progress_bar()
@@ -58,21 +53,17 @@ def write_model(model: Any, tokenizer: Any, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def require_space(model: Any, folder: Path, *, precision: Precision, checkpoints: int, result_bytes: int) -> None:
+def require_space(model: Any, folder: Path, *, precision: Precision, checkpoints: int, is_adapter: bool) -> None:
     """Refuse to start if the disk cannot hold the result and a number of checkpoints at the same time."""
-    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    needed = checkpoints * trained * precision.checkpoint_bytes + result_bytes
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    result = sum(p.numel() * p.element_size() for p in (trained if is_adapter else model.parameters()))
+    needed = checkpoints * sum(p.numel() for p in trained) * precision.checkpoint_bytes + result
     free = shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists())).free
     if free < needed:
         raise UserError(
             f"The disk of {folder} has {free / 1e9:.1f} GB free, and training writes up to {needed / 1e9:.1f} GB.",
             hint="Make room, or put the run on another disk.",
         )
-
-
-def weights_bytes(model: Any, *, only_trained: bool) -> int:
-    """Size of a model's weights, or of its trained weights."""
-    return sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad or not only_trained)
 
 
 def merge_adapters(spec: str, output: Path) -> Path:

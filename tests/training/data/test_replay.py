@@ -11,7 +11,7 @@ import pytest
 
 from skillmix.errors import UserError
 from skillmix.training.data.batches import TrainingOrder
-from skillmix.training.data.replay import Replay
+from skillmix.training.data.replay import Replay, _Cursor
 from tests.training.data.test_order import examples
 
 
@@ -20,7 +20,7 @@ def letters(text: str) -> list[int]:
 
 
 def replay(*sources: Path, limit: int = 50, seed: int = 0, field: str = "text") -> Replay:
-    return Replay(sources, tokenise=letters, limit=limit, seed=seed, field=field)
+    return Replay(sources, tokenize=letters, limit=limit, seed=seed, field=field)
 
 
 def said(found: Replay, number: int) -> str:
@@ -59,13 +59,13 @@ def test_rows_come_in_order_and_begin_again(name: str, write: Callable[[Path], N
 def test_a_plain_text_is_cut_at_lines_and_long_lines_anywhere(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one line\n" * 30 + "x" * 500, encoding="utf-8")
 
-    found = replay(tmp_path / "a.txt", limit=20)
+    cursor = _Cursor(tmp_path / "a.txt", field="text", size=80)
 
-    pieces = [found._cursor(0).piece(n) for n in range(11)]
+    pieces = [cursor.piece(n) for n in range(11)]
     assert all(len(piece) <= 80 for piece in pieces)
     assert pieces[0] == "\n".join(["one line"] * 8)
     assert sum(piece.count("x") for piece in pieces[:11]) == 500
-    assert len(found.text(0).tokens) == 20
+    assert len(replay(tmp_path / "a.txt", limit=20).text(0).tokens) == 20
 
 
 def test_larger_files_are_drawn_more_often_and_folders_are_walked(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_what_does_not_fit_alone_is_said() -> None:
 
 def test_replaced_tokens_of_one_example_leave_the_others_alone() -> None:
     from skillmix.training.data.batches import pack
-    from skillmix.training.step.packed_model import PackedModel, exact_shape, inputs_of
+    from skillmix.training.step.packed_model import PackedModel, inputs_of
 
     packed = PackedModel(tiny_model())
     examples = [example(length, seed=length) for length in (30, 41, 17)]
@@ -116,7 +116,7 @@ def test_replaced_tokens_of_one_example_leave_the_others_alone() -> None:
     def hidden(chosen: list[Example]) -> torch.Tensor:
         batch = pack(chosen)
         with torch.no_grad():
-            return packed.hidden_states(inputs_of(batch, exact_shape(batch), shares=np.ones(len(batch.rows))))
+            return packed.hidden_states(inputs_of(batch, shares=np.ones(len(batch.rows))))
 
     before, after = hidden(examples), hidden(changed)
 

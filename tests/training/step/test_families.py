@@ -10,7 +10,7 @@ import transformers
 from skillmix.errors import UserError
 from skillmix.training.data.batches import pack
 from skillmix.training.data.examples import Example
-from skillmix.training.step.packed_model import PackedModel, exact_shape, inputs_of
+from skillmix.training.step.packed_model import PackedModel, inputs_of
 
 COMMON = {
     "vocab_size": 97,
@@ -71,7 +71,7 @@ def test_packed_conversations_have_the_losses_that_each_has_alone(family: str) -
         expected.append(torch.nn.functional.cross_entropy(logits[2:-1], tokens[3:], reduction="none"))
 
     batch = pack(examples)
-    _, losses = PackedModel(model)(inputs_of(batch, exact_shape(batch), shares=np.ones(len(batch.rows))))
+    _, losses = PackedModel(model)(inputs_of(batch, shares=np.ones(len(batch.rows))))
 
     assert torch.allclose(losses, torch.cat(expected), atol=1e-5)
 

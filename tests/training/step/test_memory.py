@@ -6,7 +6,7 @@ from transformers import GPT2Config, MixtralConfig
 
 from skillmix.training.data.batches import pack
 from skillmix.training.step.engine import activation_bytes
-from skillmix.training.step.packed_model import PackedModel, exact_shape, inputs_of
+from skillmix.training.step.packed_model import PackedModel, inputs_of
 from tests.training.tiny import VOCABULARY, example, tiny_model
 
 
@@ -20,7 +20,7 @@ def test_the_bound_is_above_what_the_forward_pass_keeps() -> None:
         return tensor
 
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    inputs = inputs_of(batch, exact_shape(batch), shares=batch.rows * 0.0)
+    inputs = inputs_of(batch, shares=batch.rows * 0.0)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         model(inputs)
 

@@ -1,8 +1,8 @@
-"""Which examples each optimiser step trains, and the micro-batches that hold them."""
+"""Which examples each optimizer step trains, and the micro-batches that hold them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heapify, heapreplace
+from heapq import heapreplace
 from math import ceil, floor
 
 import numpy as np
@@ -37,17 +37,15 @@ class TrainingOrder:
         """All examples of a step, counted from 0."""
         start = number * self.batch
         end = start + self.batch if self.total is None else min(start + self.batch, self.total)
-        examples = [self._conversation(number) for number in range(start, end)]
+        examples = []
+        for place in range(start, end):
+            epoch, index = divmod(place, len(self.conversations))
+            key = digest("training order", self.seed, epoch, size=16)
+            examples.append(self.conversations[permuted(index, len(self.conversations), key)])
         if self.replay is not None:
             first, last = (floor(number * self.replay_ratio + 1e-9) for number in (start, end))
             examples += [self.replay.text(number) for number in range(first, last)]
         return examples
-
-    def _conversation(self, number: int) -> Example:
-        """The conversation of a number, counted from the start of the training."""
-        epoch, index = divmod(number, len(self.conversations))
-        key = digest("training order", self.seed, epoch, size=16)
-        return self.conversations[permuted(index, len(self.conversations), key)]
 
 
 def steps_of(epochs: float, *, conversations: int, batch: int) -> tuple[int, int]:
@@ -64,7 +62,6 @@ def steps_of(epochs: float, *, conversations: int, batch: int) -> tuple[int, int
 class MicroBatch:
     """Several examples as one row of tokens."""
 
-    keys: tuple[str, ...]
     tokens: np.ndarray
     positions: np.ndarray
     """Index of each token in its own example."""
@@ -77,8 +74,6 @@ class MicroBatch:
     """The target of each row."""
     is_replay: np.ndarray
     """Whether the target belongs to replayed text."""
-    useful: int
-    """Tokens without the filling at the end."""
 
 
 def split(lengths: Sequence[int], *, budget: int, ranks: int = 1) -> list[list[list[int]]]:
@@ -95,7 +90,13 @@ def split(lengths: Sequence[int], *, budget: int, ranks: int = 1) -> list[list[l
     by_tokens, by_examples = -(-sum(lengths) // (ranks * budget)), -(-len(lengths) // ranks)
     count = ranks * max(1, min(by_tokens, by_examples))
     while True:
-        groups = _spread(lengths, count)
+        heap = [(0, number) for number in range(count)]
+        groups: list[list[int]] = [[] for _ in range(count)]
+        for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+            filled, number = heap[0]  # the group with the smallest sum so far
+            groups[number].append(index)
+            heapreplace(heap, (filled + lengths[index], number))
+        groups = [sorted(group) for group in groups]
         if all(len(group) <= 1 or sum(lengths[i] for i in group) <= budget for group in groups):
             return [groups[rank::ranks] for rank in range(ranks)]
         count += ranks
@@ -115,7 +116,6 @@ def pack(examples: Sequence[Example], *, multiple: int = 1) -> MicroBatch:
     target_indexes = np.flatnonzero(trained)
     replay = np.repeat([*(example.is_replay for example in examples), *([False] if filling else [])], lengths)
     return MicroBatch(
-        keys=tuple(example.key for example in examples),
         tokens=tokens,
         positions=np.arange(len(tokens)) - np.repeat(bounds[:-1], lengths),
         bounds=bounds,
@@ -123,17 +123,4 @@ def pack(examples: Sequence[Example], *, multiple: int = 1) -> MicroBatch:
         rows=target_indexes - 1,
         targets=tokens[target_indexes],
         is_replay=replay[target_indexes].astype(bool),
-        useful=useful,
     )
-
-
-def _spread(lengths: Sequence[int], count: int) -> list[list[int]]:
-    """Put each example, longest first, into the group with the smallest sum so far."""
-    heap = [(0, number) for number in range(count)]
-    heapify(heap)
-    groups: list[list[int]] = [[] for _ in range(count)]
-    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        filled, number = heap[0]
-        groups[number].append(index)
-        heapreplace(heap, (filled + lengths[index], number))
-    return [sorted(group) for group in groups]

@@ -64,16 +64,6 @@ class ChatFormat:
         """
         return self.to_earlier == self.after_user + self.lead and self.between.startswith(self.end)
 
-    def samples(self, turns: Sequence[Turn]) -> list[Sequence[Turn]]:
-        """The whole conversation if all answers can be trained at once, or else one conversation up to each answer.
-
-        A template that is not stable may remove line breaks around the last answer alone, so there are none.
-        """
-        if self.is_stable:
-            return [turns]
-        stripped = [Turn(turn.user, turn.answer.strip()) for turn in turns]
-        return [stripped[: number + 1] for number in range(len(turns))]
-
     def pieces(self, turns: Sequence[Turn]) -> Iterator[Piece]:
         """A conversation as the template renders it: one piece, and then `PIECES_A_TURN` for each turn."""
         yield Piece(self.first, is_mark=True, is_trained=False)
@@ -134,12 +124,17 @@ class Template:
                 )
 
     def samples(self, turns: Sequence[Turn]) -> list[list[Piece]]:
-        """The renderings of a conversation that train each of its answers once.
+        """The renderings that train each answer once: of the whole conversation, or of the part up to each answer.
 
         An error if the template renders any of them differently, as a whole or up to where the model begins to write.
         """
         samples = []
-        for sample in self.format.samples(turns):
+        parts = [turns]
+        if not self.format.is_stable:
+            # Such a template may remove line breaks around the last answer alone, so there are none.
+            stripped = [Turn(turn.user, turn.answer.strip()) for turn in turns]
+            parts = [stripped[: number + 1] for number in range(len(turns))]
+        for sample in parts:
             pieces = list(self.format.pieces(sample))
             messages = _messages([text for turn in sample for text in turn])
             if self.render(messages) != "".join(piece.text for piece in pieces):
@@ -236,7 +231,10 @@ class Encoded(NamedTuple):
 
 
 class SealedTokenizer:
-    """A tokenizer whose special tokens cannot be spelled out in a message."""
+    """A tokenizer whose special tokens cannot be spelled out in a message.
+
+    The template's special tokens are renamed to private characters, which no text contains.
+    """
 
     def __init__(self, tokenizer: Any, *, marks: Iterable[str] = ()) -> None:
         backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -251,44 +249,61 @@ class SealedTokenizer:
             if token["special"] or (token["content"].strip() and token["content"] in written)
         ]
         self._spelling = re.compile("|".join(map(re.escape, sorted(self._sealed, key=len, reverse=True))) or r"(?!)")
-        self._splitter = _Splitter(self._document)
-        empty = tokenizer("").input_ids
-        self._begin: list[int] = [token for token in empty[:1] if token == tokenizer.bos_token_id]
+        vocabulary = self._document["model"]["vocab"]
+        is_by_name = isinstance(vocabulary, dict)
+        self._ids = vocabulary if is_by_name else {token: n for n, (token, _) in enumerate(vocabulary)}
+        self._is_bytes = '"ByteLevel"' in json.dumps([self._document["pre_tokenizer"], self._document["decoder"]])
+        self._begin: list[int] = [token for token in tokenizer("").input_ids[:1] if token == tokenizer.bos_token_id]
         self._block = -1
-        self._use_block(0)
+        self._use_free_block([])
 
     def encode(self, conversations: Sequence[Sequence[Piece]]) -> list[Encoded]:
-        """Tokenise whole conversations; a token is trained if it lies in a piece that the model writes."""
-        self._avoid(piece.text for pieces in conversations for piece in pieces if not piece.is_mark)
-        sealed = [[self._written(piece) for piece in pieces] for pieces in conversations]
-        texts = ["".join(parts) for parts in sealed]
+        """Tokenize whole conversations; a token is trained if it lies in a piece that the model writes."""
+        self._use_free_block(piece.text for pieces in conversations for piece in pieces if not piece.is_mark)
+        texts: list[str] = []
+        spans: list[list[list[int]]] = []
+        """Start and end of the trained parts of each text; adjacent parts are joined."""
+        for pieces in conversations:
+            text, own = "", list[list[int]]()
+            for piece in pieces:
+                start = len(text)
+                text += (
+                    self._spelling.sub(lambda found: self._names[found[0]], piece.text) if piece.is_mark else piece.text
+                )
+                if piece.is_trained and len(text) > start:
+                    if own and own[-1][1] == start:
+                        own[-1][1] = len(text)
+                    else:
+                        own.append([start, len(text)])
+            texts.append(text)
+            spans.append(own)
         encodings = self._backend.encode_batch(texts, add_special_tokens=False)
-        return [
-            self._masked(encoding, text, _spans(pieces, parts))
-            for encoding, text, pieces, parts in zip(encodings, texts, conversations, sealed, strict=True)
-        ]
+        return [self._masked(*encoded) for encoded in zip(encodings, texts, spans, strict=True)]
 
     def plain(self, text: str) -> list[int]:
-        """Tokenise a text by itself, with a begin token if the tokenizer adds one."""
-        self._avoid([text])
+        """Tokenize a text by itself, with a begin token if the tokenizer adds one."""
+        self._use_free_block([text])
         tokens: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         return [*self._begin, *tokens]
 
-    def _written(self, piece: Piece) -> str:
-        return (
-            self._spelling.sub(lambda match: self._by_spelling[match[0]], piece.text) if piece.is_mark else piece.text
-        )
-
-    def _masked(self, encoding: Any, text: str, spans: Sequence[tuple[int, int]]) -> Encoded:
+    def _masked(self, encoding: Any, text: str, spans: Sequence[Sequence[int]]) -> Encoded:
+        """The tokens of a text, none of them across the beginning of a trained part."""
         ids: list[int] = encoding.ids
         offsets: list[tuple[int, int]] = encoding.offsets
-        for start, _ in spans:
-            ids, offsets = self._splitter.split_at(start, text, ids, offsets)
-        borders = np.asarray(offsets, dtype=np.int64).reshape(-1, 2)
+        for position, _ in spans:
+            # No model would generate a token across the end of its prompt.
+            index = next((n for n, (start, end) in enumerate(offsets) if start < position < end), None)
+            if index is not None:
+                start, end = offsets[index]
+                left, right = self._split(text[start:position]), self._split(text[position:end])
+                ids = [*ids[:index], *left, *right, *ids[index + 1 :]]
+                borders = [(start, position)] * len(left) + [(position, end)] * len(right)
+                offsets = [*offsets[:index], *borders, *offsets[index + 1 :]]
+        places = np.asarray(offsets, dtype=np.int64).reshape(-1, 2)
         is_trained = np.zeros(len(ids), dtype=bool)
         for start, end in spans:
-            inside = (borders[:, 0] >= start) & (borders[:, 0] < end)
-            if not inside.any() or borders[inside, 0].min() != start or borders[inside, 1].max() != end:
+            inside = (places[:, 0] >= start) & (places[:, 0] < end)
+            if not inside.any() or places[inside, 0].min() != start or places[inside, 1].max() != end:
                 raise UserError(
                     "the tokenizer merges the first or last characters of the answer with the text around it",
                     hint="Training cannot mark the answer; choose a model with another tokenizer or chat template.",
@@ -297,79 +312,9 @@ class SealedTokenizer:
         is_trained[:1] = False
         return Encoded(np.asarray(ids, dtype=np.int32), is_trained)
 
-    def _avoid(self, texts: Iterable[str]) -> None:
-        """Switch to private characters that none of the texts contains."""
-        used = {
-            (ord(match) - _PLANE) // _BLOCK for text in texts if not text.isascii() for match in _PRIVATE.findall(text)
-        }
-        if self._block in used:
-            free = [block for block in range(_BLOCKS) if block not in used]
-            if not free:
-                raise UserError("The texts use every private character.", hint="Remove characters above U+100000.")
-            self._use_block(free[0])
-
-    def _use_block(self, block: int) -> None:
-        from tokenizers import Tokenizer
-
-        self._block = block
-        first = _PLANE + block * _BLOCK
-        self._by_spelling = {spelling: chr(first + number) for number, spelling in enumerate(self._sealed)}
-        self._backend = Tokenizer.from_str(json.dumps(_renamed(self._document, self._by_spelling)))
-
-
-def _spans(pieces: Sequence[Piece], written: Sequence[str]) -> list[tuple[int, int]]:
-    """Start and end of the trained parts; adjacent parts are joined."""
-    spans: list[tuple[int, int]] = []
-    start = 0
-    for piece, text in zip(pieces, written, strict=True):
-        end = start + len(text)
-        if piece.is_trained and text:
-            joined = spans and spans[-1][1] == start
-            spans[-1:] = [(spans[-1][0], end)] if joined else [*spans[-1:], (start, end)]
-        start = end
-    return spans
-
-
-def _renamed(document: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
-    """The tokenizer with new names for some tokens, which keep their numbers."""
-    added = [{**token, "content": names.get(token["content"], token["content"])} for token in document["added_tokens"]]
-    model = dict(document["model"])
-    vocabulary = model["vocab"]
-    if isinstance(vocabulary, dict):
-        model["vocab"] = {names.get(token, token): number for token, number in vocabulary.items()}
-    else:
-        model["vocab"] = [[names.get(token, token), score] for token, score in vocabulary]
-    if model.get("unk_token") in names:
-        model["unk_token"] = names[model["unk_token"]]
-    # The post-processor would add tokens that the template writes already, and would trim blanks from the offsets.
-    return {**document, "added_tokens": added, "model": model, "post_processor": None}
-
-
-class _Splitter:
-    """Splits a token across the end of a prompt and the beginning of an answer, which no model would generate."""
-
-    def __init__(self, document: dict[str, Any]) -> None:
-        vocabulary = document["model"]["vocab"]
-        self._ids: dict[str, int] = (
-            vocabulary if isinstance(vocabulary, dict) else {token: n for n, (token, _) in enumerate(vocabulary)}
-        )
-        self._is_bytes = '"ByteLevel"' in json.dumps([document["pre_tokenizer"], document["decoder"]])
-
-    def split_at(
-        self, position: int, text: str, ids: list[int], offsets: list[tuple[int, int]]
-    ) -> tuple[list[int], list[tuple[int, int]]]:
-        """The tokens and their offsets, split so that none crosses a position of the text."""
-        index = next((n for n, (start, end) in enumerate(offsets) if start < position < end), None)
-        if index is None:
-            return ids, offsets
-        start, end = offsets[index]
-        left, right = self._tokens(text[start:position]), self._tokens(text[position:end])
-        borders = [(start, position)] * len(left) + [(position, end)] * len(right)
-        return [*ids[:index], *left, *right, *ids[index + 1 :]], [*offsets[:index], *borders, *offsets[index + 1 :]]
-
-    def _tokens(self, text: str) -> list[int]:
+    def _split(self, text: str) -> list[int]:
         """Tokens of a short text, the longest possible one first."""
-        spelled = "".join(_BYTE_LETTERS[byte] for byte in text.encode()) if self._is_bytes else text.replace(" ", "▁")
+        spelled = "".join(BYTE_LETTERS[byte] for byte in text.encode()) if self._is_bytes else text.replace(" ", "▁")
         tokens = []
         while spelled:
             length = next((n for n in range(len(spelled), 0, -1) if spelled[:n] in self._ids), None)
@@ -382,12 +327,34 @@ class _Splitter:
             spelled = spelled[length:]
         return tokens
 
+    def _use_free_block(self, texts: Iterable[str]) -> None:
+        """Rename the special tokens to private characters that none of the texts contains; they keep their numbers."""
+        used = {
+            (ord(match) - _PLANE) // _BLOCK for text in texts if not text.isascii() for match in _PRIVATE.findall(text)
+        }
+        if self._block >= 0 and self._block not in used:
+            return
+        free = [block for block in range(_BLOCKS) if block not in used]
+        if not free:
+            raise UserError("The texts use every private character.", hint="Remove characters above U+100000.")
+        from tokenizers import Tokenizer
 
-def _byte_letters() -> list[str]:
-    """The letter for each byte in byte-level vocabularies: the byte itself if it prints, else a letter from 256 on."""
-    prints = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(256, 512))
-    return [chr(byte) if byte in prints else chr(next(others)) for byte in range(256)]
+        self._block = free[0]
+        first = _PLANE + self._block * _BLOCK
+        names = self._names = {spelling: chr(first + number) for number, spelling in enumerate(self._sealed)}
+        document, model = self._document, dict(self._document["model"])
+        if isinstance(model["vocab"], dict):
+            model["vocab"] = {names.get(token, token): number for token, number in model["vocab"].items()}
+        else:
+            model["vocab"] = [[names.get(token, token), score] for token, score in model["vocab"]]
+        if model.get("unk_token") in names:
+            model["unk_token"] = names[model["unk_token"]]
+        added = [{**t, "content": names.get(t["content"], t["content"])} for t in document["added_tokens"]]
+        # The post-processor would add tokens that the template writes already, and would trim blanks from the offsets.
+        renamed = {**document, "added_tokens": added, "model": model, "post_processor": None}
+        self._backend = Tokenizer.from_str(json.dumps(renamed))
 
 
-_BYTE_LETTERS: Final = _byte_letters()
+_PRINTED: Final = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+BYTE_LETTERS: Final = [chr(byte if byte in _PRINTED else 256 + len({*range(byte)} - _PRINTED)) for byte in range(256)]
+"""The letter for each byte in byte-level vocabularies: the byte itself if it prints, else a letter from 256 on."""

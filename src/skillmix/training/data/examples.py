@@ -1,6 +1,6 @@
-"""Turns conversations into examples: each is rendered once and tokenised once, and refused if its mask is in doubt."""
+"""Turns conversations into examples: each is rendered once and tokenized once, and refused if its mask is in doubt."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -15,7 +15,7 @@ from skillmix.training.data.chat_formats import SealedTokenizer, Template, Turn
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One tokenised conversation, or one piece of replayed text."""
+    """One tokenized conversation, or one piece of replayed text."""
 
     key: str
     tokens: np.ndarray
@@ -34,7 +34,7 @@ class Data(Protocol):
         ...
 
     def step(self, number: int) -> Sequence[Example]:
-        """All examples of one optimiser step, counted from 0; the same on every rank."""
+        """All examples of one optimizer step, counted from 0; the same on every rank."""
         ...
 
 
@@ -62,7 +62,7 @@ class Prepared:
 
 
 class Encoder:
-    """Tokenises conversations and marks the tokens that the model writes."""
+    """Tokenizes conversations and marks the tokens that the model writes."""
 
     def __init__(self, tokenizer: Any, *, end_ids: Iterable[int] = (), chat_format: str | None = None) -> None:
         self.tokenizer = tokenizer
@@ -122,20 +122,16 @@ class Encoder:
                 ]
             for key, pieces, encoded in zip(keys, samples, self.sealed.encode(samples), strict=True):
                 example = Example(key, encoded.tokens, encoded.is_trained, is_replay=False)
-                self._check_ends(example, answers=sum(piece.is_trained and not piece.is_mark for piece in pieces))
+                # The last trained token of each answer must be one at which generation stops.
+                answers = sum(piece.is_trained and not piece.is_mark for piece in pieces)
+                is_last = example.is_trained & ~np.append(example.is_trained[1:], False)
+                last = [int(token) for token in example.tokens[is_last]]
+                if len(last) != answers or not {*self._ends.values()}.issuperset(last):
+                    raise UserError(
+                        f"{key}: an end token is outside the trained part.",
+                        hint="The model would never learn to stop; check the chat template and the tokenizer.",
+                    )
                 yield example
-
-    def _check_ends(self, example: Example, *, answers: int) -> None:
-        """Check that the last trained token of each answer is one at which generation stops."""
-        is_last = example.is_trained.copy()
-        is_last[:-1] &= ~example.is_trained[1:]
-        ends = set(self._ends.values())
-        last = [int(token) for token in example.tokens[is_last]]
-        if len(last) != answers or not ends.issuperset(last):
-            raise UserError(
-                f"{example.key}: an end token is outside the trained part.",
-                hint="The model would never learn to stop; check the chat template and the tokenizer.",
-            )
 
 
 def read_conversations(file: Path, *, name: str | None = None) -> list[Conversation]:
@@ -162,22 +158,17 @@ def _conversation(line: str, *, key: str) -> Conversation:
     messages = row.get("messages") if isinstance(row, dict) else None
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise UserError(f"{key} has no messages.", hint='A row is {"messages": [{"role": …, "content": …}, …]}.')
-    return Conversation(key, _turns(messages, key=key))
-
-
-def _turns(messages: Sequence[Mapping[str, object]], *, key: str) -> tuple[Turn, ...]:
     roles = [message.get("role") for message in messages]
     if not roles or roles != ["user", "assistant"] * (len(roles) // 2):
         raise UserError(
             f"{key}: the roles are {', '.join(map(str, roles)) or 'missing'}.",
             hint="The roles of a conversation must be user, assistant, user, assistant, and so on.",
         )
-    contents = [message.get("content") for message in messages]
-    if not all(isinstance(content, str) and content.strip() for content in contents):
-        raise UserError(f"{key}: a message is empty or not a text.", hint="Leave the row out, or mend it.")
-    texts = [str(content) for content in contents]
+    texts = [message.get("content") for message in messages]
+    if not all(isinstance(text, str) and text.strip() for text in texts):
+        raise UserError(f"{key}: a message is empty or not a text.", hint="Leave the row out, or correct it.")
     if any(clean_text(text) != text for text in texts):
         raise UserError(
-            f"{key}: a message has half a character (a lone surrogate).", hint="Mend it, or leave the row out."
+            f"{key}: a message has half a character (a lone surrogate).", hint="Correct it, or leave the row out."
         )
-    return tuple(Turn(user, answer) for user, answer in zip(texts[::2], texts[1::2], strict=True))
+    return Conversation(key, tuple(Turn(*pair) for pair in zip(texts[::2], texts[1::2], strict=True)))

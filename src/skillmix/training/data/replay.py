@@ -2,14 +2,14 @@
 
 A hash draws the file of the n-th text, larger files more often. Within a file, texts are used in order, and a file that
 ends starts again. To resume at a later text, the draws before it are counted, and each file is read from its start
-without tokenising.
+without tokenizing.
 """
 
 import gzip
 import json
 from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import IO, Final
@@ -22,8 +22,8 @@ from skillmix.training.data.examples import Example
 
 _CHARACTERS_PER_TOKEN: Final = 4
 _MOST_OPEN: Final = 64
-_RECENT: Final = 512
 _JSON_LINES: Final = (".jsonl", ".jsonl.gz", ".ndjson")
+_OPENERS: Final[dict[str, Callable[..., IO[str]]]] = {".gz": gzip.open}
 _SKIPPED: Final = (".", "_")
 """First characters of the names of files that are no texts."""
 
@@ -35,69 +35,42 @@ class Replay:
         self,
         sources: Sequence[Path],
         *,
-        tokenise: Callable[[str], list[int]],
+        tokenize: Callable[[str], list[int]],
         limit: int,
         field: str = "text",
         seed: int = 0,
     ) -> None:
-        self._files = files_of(sources)
-        self._bounds = list(accumulate(file.stat().st_size for file in self._files))
-        self._tokenise = tokenise
-        self._limit = limit
-        self._field = field
-        self._seed = seed
+        self.files = files_of(sources)
+        """The files of the sources, in the order that draws depend on."""
+        self._bounds = list(accumulate(file.stat().st_size for file in self.files))
+        self._tokenize, self._limit, self._field, self._seed = tokenize, limit, field, seed
         self._open: OrderedDict[int, _Cursor] = OrderedDict()
-        self._counts: dict[int, int] = {}
+        self._counts: Counter[int] = Counter()
         """Texts drawn from each file, by the file's index, among the first `_counted` texts."""
         self._counted = 0
-        self._recent: OrderedDict[int, Example] = OrderedDict()
-
-    @property
-    def files(self) -> list[Path]:
-        """The files of the sources, in the order that draws depend on."""
-        return self._files
 
     def text(self, number: int) -> Example:
         """The text of a number, counted from 0; quick for increasing numbers."""
-        if number in self._recent:  # a step that is repeated
-            return self._recent[number]
         if number < self._counted:
-            self._counts, self._counted = {}, 0
+            self._counts, self._counted = Counter(), 0
         while self._counted < number:
-            drawn = self._drawn_file(self._counted)
-            self._counts[drawn] = self._counts.get(drawn, 0) + 1
+            self._counts[self._drawn_file(self._counted)] += 1
             self._counted += 1
         file = self._drawn_file(number)
-        index = self._counts.get(file, 0)
-        example = self._example(self._files[file], index, self._cursor(file).piece(index))
-        self._recent[number] = example
-        if len(self._recent) > _RECENT:
-            self._recent.popitem(last=False)
-        return example
-
-    def check(self) -> None:
-        """Read the first text of each file, so that an unreadable file is an error before training starts."""
-        for file in range(min(len(self._files), _MOST_OPEN)):
-            self._cursor(file).piece(0)
+        if file not in self._open:
+            self._open[file] = _Cursor(self.files[file], field=self._field, size=self._limit * _CHARACTERS_PER_TOKEN)
+        self._open.move_to_end(file)
+        if len(self._open) > _MOST_OPEN:
+            self._open.popitem(last=False)[1].pieces.close()
+        index = self._counts[file]
+        tokens = np.asarray(self._tokenize(self._open[file].piece(index))[: self._limit], dtype=np.int32)
+        is_trained = np.arange(len(tokens)) > 0
+        return Example(f"replay/{self.files[file].name}/{index}", tokens, is_trained, is_replay=True)
 
     def _drawn_file(self, number: int) -> int:
         """Index of the file of a text."""
         share = int.from_bytes(digest("replay", self._seed, number, size=8)) / 2**64
-        return min(bisect_right(self._bounds, share * self._bounds[-1]), len(self._files) - 1)
-
-    def _cursor(self, file: int) -> "_Cursor":
-        if file not in self._open:
-            self._open[file] = _Cursor(self._files[file], field=self._field, size=self._limit * _CHARACTERS_PER_TOKEN)
-        self._open.move_to_end(file)
-        while len(self._open) > _MOST_OPEN:
-            self._open.popitem(last=False)[1].close()
-        return self._open[file]
-
-    def _example(self, file: Path, index: int, piece: str) -> Example:
-        tokens = np.asarray(self._tokenise(piece)[: self._limit], dtype=np.int32)
-        is_trained = np.ones(len(tokens), dtype=bool)
-        is_trained[:1] = False
-        return Example(f"replay/{file.name}/{index}", tokens, is_trained, is_replay=True)
+        return min(bisect_right(self._bounds, share * self._bounds[-1]), len(self.files) - 1)
 
 
 class _Cursor:
@@ -105,44 +78,29 @@ class _Cursor:
 
     def __init__(self, file: Path, *, field: str, size: int) -> None:
         self._file, self._field, self._size = file, field, size
-        self._pieces: Iterator[str] = iter(())
+        self.pieces = _pieces_of(file, field=field, size=size)
         self._next = 0
-        self._last = ""
         self._total: int | None = None
         """Texts of the file, once its end was reached."""
-        self._rewind()
 
     def piece(self, index: int) -> str:
         """The text at an index; an index beyond the end counts on from the start."""
         if self._total is not None:
             index %= self._total
-        if index == self._next - 1:
-            return self._last
-        if index < self._next - 1:
-            self._rewind()
-        while self._next <= index:
-            piece = next(self._pieces, None)
-            if piece is None:
-                if self._next == 0:
-                    raise UserError(f"{self._file} has no text to replay.", hint="Leave it out of replay.sources.")
-                self._total = self._next
-                return self.piece(index)
-            self._last, self._next = piece, self._next + 1
-        return self._last
-
-    def close(self) -> None:
-        """Close the file."""
-        close = getattr(self._pieces, "close", None)
-        if close is not None:
-            close()
-
-    def _rewind(self) -> None:
-        self.close()
-        self._pieces = _pieces_of(self._file, field=self._field, size=self._size)
-        self._next = 0
+        if index < self._next:
+            self.pieces.close()
+            self.pieces, self._next = _pieces_of(self._file, field=self._field, size=self._size), 0
+        for piece in self.pieces:
+            self._next += 1
+            if self._next > index:
+                return piece
+        if not self._next:
+            raise UserError(f"{self._file} has no text to replay.", hint="Leave it out of replay.sources.")
+        self._total = self._next
+        return self.piece(index)
 
 
-def _pieces_of(file: Path, *, field: str, size: int) -> Iterator[str]:
+def _pieces_of(file: Path, *, field: str, size: int) -> Generator[str, None, None]:
     """The texts of a file, cut into parts of at most `size` characters, without blank parts."""
     if file.name.endswith(_JSON_LINES):
         texts = _json_texts(file, field)
@@ -158,7 +116,7 @@ def _pieces_of(file: Path, *, field: str, size: int) -> Iterator[str]:
 
 
 def _json_texts(file: Path, field: str) -> Iterator[str]:
-    with _opened(file) as lines:
+    with _OPENERS.get(file.suffix, open)(file, "rt", encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
@@ -196,7 +154,7 @@ def _blocks(file: Path, size: int) -> Iterator[str]:
     """Blocks of a plain text; only lines that are longer than a block are cut."""
     block: list[str] = []
     length = 0
-    with _opened(file) as lines:
+    with _OPENERS.get(file.suffix, open)(file, "rt", encoding="utf-8", errors="replace") as lines:
         while line := lines.readline(size):
             if block and length + len(line) > size:
                 yield "".join(block)
@@ -206,18 +164,12 @@ def _blocks(file: Path, size: int) -> Iterator[str]:
     yield "".join(block)
 
 
-def _opened(file: Path) -> IO[str]:
-    if file.suffix == ".gz":
-        return gzip.open(file, "rt", encoding="utf-8", errors="replace")
-    return file.open(encoding="utf-8", errors="replace")
-
-
 def check_texts(sources: Sequence[Path], *, field: str) -> None:
     """Read the first text of each file, without a tokenizer; a missing or unreadable file is an error."""
     for file in files_of(sources)[:_MOST_OPEN]:
         cursor = _Cursor(file, field=field, size=_CHARACTERS_PER_TOKEN)
         cursor.piece(0)
-        cursor.close()
+        cursor.pieces.close()
 
 
 def state_of(sources: Sequence[Path]) -> list[list[object]]:

@@ -16,18 +16,17 @@ from skillmix.experiment.train_step import AUTO, PRECISIONS, Precision
 from skillmix.hashing import digest
 from skillmix.training.data.batches import MicroBatch, pack, split
 from skillmix.training.data.examples import Example
-from skillmix.training.ranks import Ranks, reshard, shard
+from skillmix.training.ranks import Ranks, shard
 from skillmix.training.step.optimizer import DTYPES, Optimizer, TrainingRecipe, split_weights
 from skillmix.training.step.packed_model import (
     LOGITS,
     Inputs,
     PackedModel,
     compile_layers,
-    exact_shape,
     inputs_of,
     set_recompute,
 )
-from skillmix.training.step.recordings import Recordings, padded_shape, tokens_multiple
+from skillmix.training.step.recordings import Recordings, ladder_step, padded_shape
 
 _FILL: Final = 128
 """On a GPU, the length of a micro-batch is a multiple of this."""
@@ -72,7 +71,13 @@ class Engine:
         self.device: torch.device = next(model.parameters()).device
         self.packed = PackedModel(model)
         self.precision = choose_precision(model, recipe, self.device, ranks=ranks.count)
-        low_halves = _convert_weights(model, self.precision)
+        low_halves = {}
+        if self.precision.weights != "float32":  # otherwise they are loaded like this; tests train in float64 as well
+            is_split = self.precision.storage == "halves"
+            for parameter in model.parameters():
+                if not (is_split and parameter.requires_grad):
+                    parameter.data = parameter.data.to(DTYPES[self.precision.weights])
+            low_halves = split_weights(trained_parameters(model)) if is_split else {}
         self.packed.train()
         if ranks.count > 1:
             if recipe.optimizer == "muon":
@@ -101,7 +106,9 @@ class Engine:
     def step(self, number: int, examples: Sequence[Example]) -> OptimizerStep:
         """Take one step; if memory runs out, compute its gradients again from smaller micro-batches."""
         self._begin(examples)
-        answers, replay = (sum(_targets(e) for e in examples if e.is_replay == kind) for kind in (False, True))
+        answers, replay = (
+            sum(int(e.is_trained.sum()) for e in examples if e.is_replay == kind) for kind in (False, True)
+        )
         while True:
             try:
                 with self._running():
@@ -131,7 +138,7 @@ class Engine:
     def validate(self, examples: Sequence[Example]) -> float:
         """Mean loss over the answers' tokens, without dropout."""
         self._begin(examples)
-        trained = sum(_targets(e) for e in examples)
+        trained = sum(int(e.is_trained.sum()) for e in examples)
         total = torch.zeros((), device=self.device)
         self.packed.eval()
         for batch in self._batches(examples):
@@ -144,7 +151,10 @@ class Engine:
         self._free()
         self.optimizer.close()
         if self.ranks.count > 1:
-            reshard(self.packed)
+            # After a validation some modules have whole weights. FSDP2 would put shards back when the state of the
+            # model is read, also in the place of gathered weights, and the first rank would wait while it saves.
+            for module in (*self.packed.layers, self.packed):
+                module.reshard()
         self.packed.release()
 
     def _begin(self, examples: Sequence[Example]) -> None:
@@ -184,7 +194,7 @@ class Engine:
                 if self.recordings is None:
                     self._backward(self._inputs(batch, shares))
                 else:
-                    host = inputs_of(batch, padded_shape(batch), shares=shares)
+                    host = inputs_of(batch, shares=shares, shape=padded_shape(batch))
                     inputs = self.recordings.inputs(host, longest=self._bound(batch.longest))
                     key = host.shape, inputs.longest, index == 0
                     self.recordings.run(key, partial(self._backward, inputs), self.optimizer)
@@ -205,13 +215,13 @@ class Engine:
             chosen = [examples[index] for index in group]
             multiple = _FILL if self.device.type == "cuda" else 1
             if self.recordings is not None:
-                multiple = tokens_multiple(sum(len(e.tokens) for e in chosen))
+                multiple = ladder_step(sum(len(e.tokens) for e in chosen))
             batches.append(pack(chosen, multiple=multiple))
         return batches
 
     def _inputs(self, batch: MicroBatch, shares: np.ndarray) -> Inputs:
         """A micro-batch on the device."""
-        return inputs_of(batch, exact_shape(batch), shares=shares).sent(self.device, longest=self._bound(batch.longest))
+        return inputs_of(batch, shares=shares).sent(self.device, longest=self._bound(batch.longest))
 
     def _backward(self, inputs: Inputs) -> None:
         """Run a micro-batch forward and backward; add up the losses of answers and of replay."""
@@ -341,23 +351,7 @@ def choose_precision(model: Any, recipe: TrainingRecipe, device: torch.device, *
     return last
 
 
-def _convert_weights(model: Any, precision: Precision) -> dict[str, torch.Tensor]:
-    """Bring the weights into the format of the precision; the lower halves by name, if it stores them apart."""
-    if precision.weights == "float32":  # loaded like this; tests train in float64 as well
-        return {}
-    is_split = precision.storage == "halves"
-    for parameter in model.parameters():
-        if not (is_split and parameter.requires_grad):
-            parameter.data = parameter.data.to(DTYPES[precision.weights])
-    return split_weights(trained_parameters(model)) if is_split else {}
-
-
 def _free_memory() -> int:
     """Bytes of the GPU that this process could allocate."""
     free: int = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     return free
-
-
-def _targets(example: Example) -> int:
-    """The tokens of an example that are trained."""
-    return int(example.is_trained.sum())

@@ -1,4 +1,4 @@
-"""The optimiser: it sums up gradients during the backward pass, and updates every parameter in a single pass.
+"""The optimizer: it sums up gradients during the backward pass, and updates every parameter in a single pass.
 
 The precision decides how weights, moments and sums are stored; see `experiment/train_step.py`.
 """
@@ -40,11 +40,6 @@ class TrainingRecipe(RecipeSettings):
         fields = {name: getattr(settings, name) for name in RecipeSettings.model_fields}
         gamma = settings.replay.gamma if settings.replay else 0.0
         return cls(**{**fields, "steps": steps, "gamma": gamma, "seed": seed})
-
-    @property
-    def adam_share(self) -> float:
-        """Learning rate of parameters that Adam updates beside Muon, as a multiple of Muon's."""
-        return (self.adam_learning_rate or MUON_ADAM_RATE) / self.learning_rate if self.optimizer == "muon" else 1.0
 
     def rate_at(self, step: int) -> float:
         """Learning rate of a step, counted from 0: a linear warm-up that starts above zero, then the schedule.
@@ -91,27 +86,17 @@ def _mixed(bits: torch.Tensor) -> torch.Tensor:
     return bits ^ ((bits >> 16) & 0xFFFF)
 
 
-def high_part(values: torch.Tensor) -> torch.Tensor:
-    """The nearest bfloat16 of each float32; ties go away from zero."""
-    return ((values.view(torch.int32) + 0x8000) & _HIGH).view(torch.float32).to(torch.bfloat16)
-
-
-def low_part(values: torch.Tensor) -> torch.Tensor:
-    """The 16 bits of each float32 that `high_part` drops."""
-    return values.view(torch.int32).to(torch.int16)
-
-
-def joined(high: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
-    """The float32 that `high_part` and `low_part` were taken from."""
-    return (high.float().view(torch.int32) + low.to(torch.int32)).view(torch.float32)
+def _halves(exact: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The nearest bfloat16 of each float32, where ties go away from zero, and the 16 bits that it drops."""
+    bits = exact.view(torch.int32)
+    return ((bits + 0x8000) & _HIGH).view(torch.float32).to(torch.bfloat16), bits.to(torch.int16)
 
 
 def split_weights(named: Iterable[tuple[str, Any]]) -> dict[str, torch.Tensor]:
     """Replace each parameter by its upper half, a bfloat16, and return the lower halves by name."""
     low_halves = {}
     for name, parameter in named:
-        exact = parameter.data.float()
-        low_halves[name], parameter.data = low_part(exact), high_part(exact)
+        parameter.data, low_halves[name] = _halves(parameter.data.float())
     return low_halves
 
 
@@ -129,11 +114,12 @@ def _update_halves(
     rule: Rule, weight: Any, low: Any, first: Any, second: Any, total: Any, numbers: Any, *_: Any
 ) -> None:
     is_finite = numbers[0] > 0
-    whole = joined(weight, low)
+    whole = (weight.float().view(torch.int32) + low.to(torch.int32)).view(torch.float32)
     new, *moments = rule(whole, first, second, total, numbers)
     new = torch.where(is_finite, new, whole)
-    weight.copy_(high_part(new))
-    low.copy_(low_part(new))
+    high, new_low = _halves(new)
+    weight.copy_(high)
+    low.copy_(new_low)
     for old, value in zip((first, second), moments, strict=True):
         if value is not None:
             old.copy_(torch.where(is_finite, value, old))
@@ -268,10 +254,13 @@ class Optimizer:
         rate, (beta1, beta2) = recipe.rate_at(step), recipe.betas
         is_sgd = recipe.optimizer == "sgd"
         first, second = (1.0, 1.0) if is_sgd else (1 - beta1 ** (step + 1), 1 - beta2 ** (step + 1))
-        other = rate * recipe.adam_share
+        # Parameters that Adam updates beside Muon have a learning rate of their own.
+        is_muon, adam_rate = recipe.optimizer == "muon", recipe.adam_learning_rate or MUON_ADAM_RATE
+        other = rate * (adam_rate / recipe.learning_rate if is_muon else 1.0)
         rows = [[other / first, second**-0.5, decay] for decay in (1.0, 1 - other * recipe.weight_decay)]
         rows.append([rate, 1.0, 1 - rate * recipe.weight_decay])
-        self._rates.copy_(pinned(torch.tensor(rows), self._rates.device), non_blocking=True)
+        numbers = torch.tensor(rows)  # pinned, so that the copy need not wait for the device's pending work
+        self._rates.copy_(numbers.pin_memory() if self._rates.is_cuda else numbers, non_blocking=True)
         self._tick.fill_((step + 1) * _TICKS - 1)
 
     def update(self, norm: torch.Tensor, *, is_finite: torch.Tensor) -> None:
@@ -301,6 +290,11 @@ class Optimizer:
             low = low[start : start + len(local)].clone()
         state = DTYPES[self.precision.state]
         is_hidden, is_sgd = name in self._hidden, self.recipe.optimizer == "sgd"
+        update = self._functions.update
+        if is_hidden:  # never compiled, because Muon consists of matrix products
+            update = torch.no_grad()(partial(UPDATES[self.precision.storage], partial(_muon, shape=parameter.shape)))
+        # Streams of noise are added to the key, which is a multiple of 8.
+        key = hashlib.blake2b(f"{self.recipe.seed}/{name}".encode(), digest_size=4).digest()
         return TrainedParameter(
             name=name,
             parameter=parameter,
@@ -309,10 +303,10 @@ class Optimizer:
             first=torch.zeros_like(local, dtype=state) if not is_sgd else None,
             second=torch.zeros_like(local, dtype=state) if not is_sgd and not is_hidden else None,
             total=torch.zeros_like(local, dtype=state),
-            key=torch.tensor(_key(self.recipe.seed, name), dtype=torch.int32, device=local.device),
+            key=torch.tensor(int.from_bytes(key, "big", signed=True) >> 3 << 3, dtype=torch.int32, device=local.device),
             start=torch.tensor(start, dtype=torch.int32, device=local.device),
             numbers=2 if is_hidden else int(parameter.ndim > 1),
-            update=self._functions.update if not is_hidden else _muon_update(parameter.shape, self.precision),
+            update=update,
         )
 
 
@@ -364,12 +358,6 @@ def _sgd(weight: torch.Tensor, first: None, second: None, gradient: torch.Tensor
     return weight * numbers[4] - numbers[2] * numbers[1] * gradient, None, None
 
 
-def _muon_update(shape: Sequence[int], precision: Precision) -> Callable[..., None]:
-    """The update of a matrix by Muon; it is never compiled, because it consists of matrix products."""
-    update: Callable[..., None] = torch.no_grad()(partial(UPDATES[precision.storage], partial(_muon, shape=shape)))
-    return update
-
-
 def _muon(
     weight: torch.Tensor,
     first: torch.Tensor,
@@ -401,13 +389,3 @@ def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
             wide, torch.addmm(square, square, square, beta=_NEWTON[1], alpha=_NEWTON[2]), wide, beta=_NEWTON[0]
         )
     return (wide.T if is_tall else wide).to(matrix.dtype)
-
-
-def _key(seed: int, name: str) -> int:
-    digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "big", signed=True) >> 3 << 3
-
-
-def pinned(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A small tensor in memory from which a copy to the device need not wait for the device's pending work."""
-    return tensor.pin_memory() if device.type == "cuda" else tensor

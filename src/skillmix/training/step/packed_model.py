@@ -63,14 +63,13 @@ class Inputs(NamedTuple):
         return Inputs._make([*copies, longest])
 
 
-def exact_shape(batch: MicroBatch) -> Shape:
-    """The shape of a micro-batch without padding; a batch without targets has one row of weight 0."""
-    return Shape(len(batch.tokens), len(batch.bounds) - 1, max(1, len(batch.rows)))
+def inputs_of(batch: MicroBatch, *, shares: np.ndarray, shape: Shape | None = None) -> Inputs:
+    """A micro-batch in host memory; empty segments and rows of weight 0 fill it up to a shape.
 
-
-def inputs_of(batch: MicroBatch, shape: Shape, *, shares: np.ndarray) -> Inputs:
-    """A micro-batch in host memory; empty segments and rows of weight 0 fill it up to the shape."""
+    A batch without targets has one row of weight 0.
+    """
     count = len(batch.rows)
+    shape = shape or Shape(len(batch.tokens), len(batch.bounds) - 1, max(1, count))
     # Padding rows are spread: many additions to the gradient of one and the same token would wait for each other.
     spread = np.arange(shape.rows - count) % shape.tokens
     zeros = np.zeros(shape.rows - count, dtype=np.int64)

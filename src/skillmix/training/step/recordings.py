@@ -15,14 +15,14 @@ from skillmix.models.local.gpu.graph_pool import GraphPool, NotCaptured
 from skillmix.runs.progress import say
 from skillmix.training.data.batches import MicroBatch
 from skillmix.training.step.optimizer import Optimizer
-from skillmix.training.step.packed_model import Inputs, Shape, exact_shape
+from skillmix.training.step.packed_model import Inputs, Shape
 
 _LEAST_STEP: Final = 512
 Work = Callable[[], None]
 """Launches device work that reads and writes the same memory each time."""
 
 
-def ladder_step(number: int, *, per_octave: int) -> int:
+def ladder_step(number: int, *, per_octave: int = 8) -> int:
     """The distance of rungs on a ladder with some rungs between powers of two; multiples of it are few numbers.
 
     >>> [ladder_step(number, per_octave=8) for number in (100, 4096, 9000, 17000)]
@@ -32,20 +32,14 @@ def ladder_step(number: int, *, per_octave: int) -> int:
     return max(_LEAST_STEP, octave // per_octave)
 
 
-def tokens_multiple(tokens: int) -> int:
-    """The multiple to which the tokens of a recorded micro-batch are filled."""
-    return ladder_step(tokens, per_octave=8)
-
-
 def padded_shape(batch: MicroBatch) -> Shape:
     """One of few shapes that hold a micro-batch, so that similar micro-batches have the same shape.
 
     Target rows are rounded up more coarsely than tokens, because a row costs far less than a token.
     """
-    exact = exact_shape(batch)
-    step = ladder_step(exact.rows, per_octave=2)
-    rows = min(exact.tokens, -(-exact.rows // step) * step)
-    return Shape(exact.tokens, 1 << exact.segments.bit_length(), max(exact.rows, rows))
+    tokens, segments, rows = len(batch.tokens), len(batch.bounds) - 1, max(1, len(batch.rows))
+    step = ladder_step(rows, per_octave=2)
+    return Shape(tokens, 1 << segments.bit_length(), max(rows, min(tokens, -(-rows // step) * step)))
 
 
 class _Recording(NamedTuple):
