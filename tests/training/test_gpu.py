@@ -12,8 +12,8 @@ from skillmix.training.data.batches import pack
 from skillmix.training.data.examples import Example
 from skillmix.training.step.engine import Engine
 from skillmix.training.step.optimizer import TrainingRecipe, _functions
-from skillmix.training.step.packed_model import inputs_of, packed_attention
-from skillmix.training.step.recordings import Recordings
+from skillmix.training.step.packed_model import packed_attention
+from skillmix.training.step.recordings import Recordings, inputs_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 GPU = torch.device("cuda")

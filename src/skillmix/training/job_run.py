@@ -204,7 +204,11 @@ def run_training(job: Job, lessons: Lessons, progress: RunProgress) -> None:
         nonlocal rows, last_line
         if is_first:
             rows += 1
-            detail = _detail(row)
+            parts = [f"loss {row['answers']:.4f}"]
+            parts += [f"{loss} {row[loss]:.4f}" for loss in ("replay", "validation") if row.get(loss) is not None]
+            parts.append(f"{row['tokens_per_second']:,.0f} tokens/s")
+            parts += [f"{100 * row['utilisation']:.0f}% utilization"] if row.get("utilisation") is not None else []
+            detail = ", ".join(parts)
             last_line = f"{name}: step {row['step'] + 1} of {recipe.steps}, {detail}"
             progress.update(name, done=row["step"] + 1, made=rows, detail=detail)
             tracked.log({number: row.get(number) for number in _TRACKED}, step=row["step"] + 1)
@@ -250,15 +254,6 @@ def _data_and_recipe(job: Job, encoder: Encoder, lessons: Lessons) -> tuple[Trai
     ratio = step.replay.ratio if step.replay else 0.0
     data = TrainingOrder(prepared.examples, step.batch, job.seed, total=total, replay=replay, replay_ratio=ratio)
     return data, TrainingRecipe.of(step, steps=steps, seed=job.seed)
-
-
-def _detail(row: Mapping[str, Any]) -> str:
-    """The losses and the speed in a row of training.jsonl, for people."""
-    parts = [f"loss {row['answers']:.4f}"]
-    parts += [f"{name} {row[name]:.4f}" for name in ("replay", "validation") if row.get(name) is not None]
-    parts.append(f"{row['tokens_per_second']:,.0f} tokens/s")
-    parts += [f"{100 * row['utilisation']:.0f}% utilization"] if row.get("utilisation") is not None else []
-    return ", ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)

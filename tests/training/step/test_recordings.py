@@ -16,8 +16,7 @@ from skillmix.training.saving import with_adapter
 from skillmix.training.step import engine as engine_module
 from skillmix.training.step.engine import Engine
 from skillmix.training.step.optimizer import TrainingRecipe
-from skillmix.training.step.packed_model import inputs_of
-from skillmix.training.step.recordings import Recordings, ladder_step, padded_shape
+from skillmix.training.step.recordings import Recordings, inputs_of, ladder_step, padded_shape
 from tests.training.tiny import distance, example, gradients_of, random_step, tiny_model, weights_of
 
 pytestmark = pytest.mark.machine

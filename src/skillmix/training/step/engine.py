@@ -18,15 +18,8 @@ from skillmix.training.data.batches import MicroBatch, pack, split
 from skillmix.training.data.examples import Example
 from skillmix.training.ranks import Ranks, shard
 from skillmix.training.step.optimizer import DTYPES, Optimizer, TrainingRecipe, split_weights
-from skillmix.training.step.packed_model import (
-    LOGITS,
-    Inputs,
-    PackedModel,
-    compile_layers,
-    inputs_of,
-    set_recompute,
-)
-from skillmix.training.step.recordings import Recordings, ladder_step, padded_shape
+from skillmix.training.step.packed_model import LOGITS, PackedModel, compile_layers, set_recompute
+from skillmix.training.step.recordings import Inputs, Recordings, inputs_of, ladder_step, padded_shape
 
 _FILL: Final = 128
 """On a GPU, the length of a micro-batch is a multiple of this."""

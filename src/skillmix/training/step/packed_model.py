@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any, Final, NamedTuple
 
-import numpy as np
 import torch
 import torch._functorch.config as functorch_config
 from torch import nn
@@ -12,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
 
 from skillmix.errors import UserError
-from skillmix.training.data.batches import MicroBatch
+from skillmix.training.step.recordings import Inputs
 
 ATTENTION: Final = "skillmix_packed"
 """The name by which transformers finds `attend`."""
@@ -20,71 +19,6 @@ _WHOLE: Final = -1
 """Window size of attention to all earlier tokens."""
 _SHORT: Final = 128
 """Tokens of an example that a CPU may pad; longer ones keep it busy by themselves."""
-
-
-class Shape(NamedTuple):
-    """The sizes of a micro-batch on the device, padding included."""
-
-    tokens: int
-    segments: int
-    """Examples, among them the filling and empty ones."""
-    rows: int
-    """Targets, among them some of weight 0."""
-
-
-class Inputs(NamedTuple):
-    """A micro-batch as tensors, in host memory or on the device."""
-
-    tokens: torch.Tensor
-    positions: torch.Tensor
-    bounds: torch.Tensor
-    rows: torch.Tensor
-    targets: torch.Tensor
-    shares: torch.Tensor
-    is_replay: torch.Tensor
-    is_target: torch.Tensor
-    """Whether a row counts; rows that only pad do not."""
-    longest: int
-
-    @property
-    def shape(self) -> Shape:
-        """The sizes of the tensors."""
-        return Shape(len(self.tokens), len(self.bounds) - 1, len(self.rows))
-
-    def sent(self, device: torch.device, *, longest: int, memory: "Inputs | None" = None) -> "Inputs":
-        """A copy on the device, in the memory of an earlier copy of the same shape if that is given."""
-        *tensors, _ = self
-        if device.type == "cuda":  # from pinned memory, a copy need not wait for the device's pending work
-            tensors = [tensor.pin_memory() for tensor in tensors]
-        if memory is None:
-            copies = [tensor.to(device, non_blocking=True) for tensor in tensors]
-        else:
-            copies = [own.copy_(new, non_blocking=True) for own, new in zip(memory, tensors, strict=False)]
-        return Inputs._make([*copies, longest])
-
-
-def inputs_of(batch: MicroBatch, *, shares: np.ndarray, shape: Shape | None = None) -> Inputs:
-    """A micro-batch in host memory; empty segments and rows of weight 0 fill it up to a shape.
-
-    A batch without targets has one row of weight 0.
-    """
-    count = len(batch.rows)
-    shape = shape or Shape(len(batch.tokens), len(batch.bounds) - 1, max(1, count))
-    # Padding rows are spread: many additions to the gradient of one and the same token would wait for each other.
-    spread = np.arange(shape.rows - count) % shape.tokens
-    zeros = np.zeros(shape.rows - count, dtype=np.int64)
-    empty = np.full(shape.segments + 1 - len(batch.bounds), batch.bounds[-1])
-    return Inputs(
-        tokens=torch.tensor(batch.tokens),
-        positions=torch.tensor(batch.positions),
-        bounds=torch.tensor(np.concatenate((batch.bounds, empty)), dtype=torch.int32),
-        rows=torch.tensor(np.concatenate((batch.rows, spread))),
-        targets=torch.tensor(np.concatenate((batch.targets, zeros))),
-        shares=torch.tensor(np.concatenate((shares, zeros)), dtype=torch.float32),
-        is_replay=torch.tensor(np.concatenate((batch.is_replay, zeros)), dtype=torch.bool),
-        is_target=torch.arange(shape.rows) < count,
-        longest=batch.longest,
-    )
 
 
 @torch.library.custom_op("skillmix::packed_attention", mutates_args=())  # type: ignore[untyped-decorator]
