@@ -305,11 +305,17 @@ def count_skills(wanted: FrequencyWanted) -> Counted:
             journal.add_combinations(questions.all_chunks())
             with RunProgress([Work(STEP, f"calls: {plan.settings.asked}", questions.count)]) as progress:
                 context = StepContext(plan.experiment, plan.catalog, run, journal, budget, progress)
+
+                async def ask() -> None:
+                    async with watched(progress, STEP, counts):
+                        models = {f"grader:{GRADER}": plan.settings}
+                        await serve(models, questions.tasks(), questions.follow, context, counts)
+
                 try:
-                    asyncio.run(_serve(questions, context, counts))
+                    asyncio.run(ask())
                 except asyncio.CancelledError:
                     raise Interrupted(signal_of(counts.stopped) or SIGINT) from None
-                context.progress.end(STEP, counts_line(STEP, counts))
+                progress.end(STEP, counts_line(STEP, counts))
         run.note_invocation({"command": "frequency"})
     answers: dict[str, dict[str, bool | None]] = {}
     if plan.asked:
@@ -424,8 +430,3 @@ def _plan(wanted: FrequencyWanted) -> _Plan:
     if plan.settings.votes != 1:
         raise UserError(f"rounds = {plan.settings.votes} is not possible here.", hint="Each question is asked once.")
     return plan
-
-
-async def _serve(questions: PassageQuestions, context: StepContext, counts: CallCounts) -> None:
-    async with watched(context.progress, STEP, counts):
-        await serve({f"grader:{GRADER}": questions.grader}, questions.tasks(), questions.follow, context, counts)

@@ -429,20 +429,19 @@ def undecided_line(calibration: Calibration) -> str:
 
 def card_lines(calibration: Calibration) -> str:
     """The card for a terminal: rates by criterion, the skills with the lowest agreement, and what it is based on."""
-    parts = [wrapped(headline(calibration)), *_table("", CRITERION_HEADER, criterion_rows(calibration.card))]
+    tables: list[tuple[str, Sequence[str], list[list[str]]]] = [
+        ("", CRITERION_HEADER, criterion_rows(calibration.card))
+    ]
     if calibration.without_disputed:
         title = f"Without {plural(calibration.disputed, 'disputed text')}:\n\n"
-        parts += _table(title, CRITERION_HEADER, criterion_rows(calibration.without_disputed))
+        tables.append((title, CRITERION_HEADER, criterion_rows(calibration.without_disputed)))
     skills = [[middle_cut(row[0]), *row[1:]] for row in skill_rows(calibration.card)]
     title = "Skills with the lowest agreement:\n\n" if len(skills) > _WORST else "By skill:\n\n"
-    parts += _table(title, SKILL_HEADER, skills[:_WORST])
+    tables.append((title, SKILL_HEADER, skills[:_WORST]))
+    parts = [wrapped(headline(calibration))]
+    parts += [f"{title}{markdown_table(head, rows, right=frozenset({1}))}" for title, head, rows in tables if rows]
     parts.append("\n".join(f"{name}: {value}" for name, value in fact_rows(calibration)))
     return "\n\n".join(filter(None, [*parts, wrapped(undecided_line(calibration))]))
-
-
-def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table under its title; nothing if it has no rows."""
-    return [f"{title}{markdown_table(header, rows, right=frozenset({1}))}"] if rows else []
 
 
 _SIMULATED = "The grader is scripted: it simulates a model, and its errors are drawn at rates that its spec names."

@@ -339,30 +339,15 @@ def annotate_step_of(run: Run, name: str) -> AnnotateStep:
 
 def step_task(step: AnnotateStep, run: Run) -> AnnotationTask:
     """The task of a step, with the answers so far."""
-    settings = TaskSettings(
-        raters=tuple(step.raters),
-        n=step.n,
-        width=step.width,
-        agreement=step.agreement,
-        overlap=step.overlap,
-        seed=step.seed,
-        students=step.read_students or (),
-        ks=tuple(step.k or ()),
-    )
-    return make_task(run, settings)
+    students, ks = tuple(step.read_students or ()), tuple(step.k or ())
+    sizes = (step.n, step.width, step.agreement, step.overlap, step.seed)
+    return make_task(run, TaskSettings(tuple(step.raters), *sizes, students, ks))
 
 
 def step_progress(step: AnnotateStep, task: AnnotationTask) -> list[RaterProgress]:
     """How far each rater of a step is."""
-    return [
-        RaterProgress(
-            rater=rater,
-            texts=len(task.texts(rater)),
-            answered=len(task.texts(rater)) - len(task.open_texts(rater)),
-            is_simulated=rater in step.simulated,
-        )
-        for rater in task.raters
-    ]
+    counts = {rater: (len(task.texts(rater)), len(task.open_texts(rater))) for rater in task.raters}
+    return [RaterProgress(rater, n, n - left, rater in step.simulated) for rater, (n, left) in counts.items()]
 
 
 def run_progress(run: Run) -> dict[str, list[RaterProgress]]:
