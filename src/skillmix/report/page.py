@@ -24,11 +24,16 @@ from skillmix.report.records import Report, RunFacts, by_key
 from skillmix.report.registry import LONG, SECTIONS, Count, Entry, Estimate, ReportTable, ScoreEntry
 from skillmix.report.tables.data import PAPER
 from skillmix.report.tables.scores import SCORE_NOTE
-from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.comparisons import format_effect
-from skillmix.scores.findings import Claim, Finding
+from skillmix.scores.findings import Finding
 from skillmix.scores.outcomes import OutcomeCell
-from skillmix.scores.sentences import CLAIM_TITLES, MainResult, ResultNumber, finding_sentence, graded_texts
+from skillmix.scores.sentences import (
+    CLAIM_NEEDS,
+    CLAIM_TITLES,
+    MainResult,
+    ResultNumber,
+    claim_sentence,
+    graded_texts,
+)
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS
 
 
@@ -546,33 +551,11 @@ def _title(report: Report) -> str:
     return " and ".join(run.name for run in report.runs)
 
 
-_NEEDS: Final[dict[Claim, str]] = {
-    "composition": "two students tuned on one base, one with k of 2 or more and one with k = 1 alone, both evaluated "
-    "at k of 2 or more",
-    "trained k": "a base and a student tuned on it, both evaluated on train skills at a k that it was trained on",
-    "held-out": "a base and a student tuned on it with k of 2 or more, both evaluated on held-out skills",
-    "larger k": "a base and a student tuned on it, both evaluated at a larger k than it was trained on",
-    "efficiency": "two students tuned on one base, the one with the larger k on no more conversations than the other",
-    "control": "a base and a student tuned on it with k = 1 alone, both evaluated at k of 2 or more",
-}
-
-
-def claim_sentence(finding: Finding, cells: Mapping[CellKey, Cell]) -> str:
-    """The sentence about a finding, and where format explains a difference or hides skill."""
-    students = finding.first, finding.second
-    notes = []
-    for c in finding.compared:
-        effect = format_effect(students, finding.runs, (finding.grader, finding.setting, c.k), cells, c.found)
-        words = effect.words(*students)
-        notes += [f" At k = {c.k}, {words}."] if words else []
-    return finding_sentence(finding) + "".join(notes)
-
-
 def missing_claims(report: Report) -> list[tuple[str, str]]:
     """Claims that the runs have no data for, and what data they would need."""
     judged = {finding.claim for finding in report.claims}
     return [
-        (title, f"The runs do not have {_NEEDS[claim]}.")
+        (title, f"The runs do not have {CLAIM_NEEDS[claim]}.")
         for claim, title in CLAIM_TITLES.items()
         if claim not in judged
     ]

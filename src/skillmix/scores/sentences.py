@@ -25,8 +25,8 @@ from skillmix.render import (
     whole,
 )
 from skillmix.runs.run import Run, opened
-from skillmix.scores.cells import WRITTEN, Cell, CellKey, CellScore, largest_cells
-from skillmix.scores.comparisons import SMALLEST_GAIN, Change, Judged, before_and_after, explanations
+from skillmix.scores.cells import WRITTEN, Cell, CellKey, Cells, CellScore, largest_cells
+from skillmix.scores.comparisons import SMALLEST_GAIN, Change, Judged, before_and_after, explanations, format_effect
 from skillmix.scores.findings import Claim, Finding, JudgedContrast, findings, judged_contrasts
 from skillmix.scores.scoring import comparable_in, lineages_in, partition_notes, score_run, unnamed_notes
 
@@ -176,6 +176,29 @@ CLAIM_TITLES: Final[dict[Claim, str]] = {
     "efficiency": "Texts with more skills teach more, with no more conversations",
     "control": "Training on single skills alone does not teach how to combine them",
 }
+
+
+CLAIM_NEEDS: Final[dict[Claim, str]] = {
+    "composition": "two students tuned on one base, one with k of 2 or more and one with k = 1 alone, both evaluated "
+    "at k of 2 or more",
+    "trained k": "a base and a student tuned on it, both evaluated on train skills at a k that it was trained on",
+    "held-out": "a base and a student tuned on it with k of 2 or more, both evaluated on held-out skills",
+    "larger k": "a base and a student tuned on it, both evaluated at a larger k than it was trained on",
+    "efficiency": "two students tuned on one base, the one with the larger k on no more conversations than the other",
+    "control": "a base and a student tuned on it with k = 1 alone, both evaluated at k of 2 or more",
+}
+"""What data a claim needs."""
+
+
+def claim_sentence(finding: Finding, cells: Cells) -> str:
+    """The sentence about a finding, and where format explains a difference or hides skill."""
+    students = finding.first, finding.second
+    notes = []
+    for c in finding.compared:
+        effect = format_effect(students, finding.runs, (finding.grader, finding.setting, c.k), cells, c.found)
+        words = effect.words(*students)
+        notes += [f" At k = {c.k}, {words}."] if words else []
+    return finding_sentence(finding) + "".join(notes)
 
 
 @dataclass(frozen=True, slots=True)
