@@ -170,7 +170,7 @@ class RunView:
     ) -> AnnotationTask:
         """A task for people: the texts of each person, their questions, and where their answers go.
 
-        Each person reads n texts (50 if nothing is said), or as many as make the 95 % interval of agreement no wider
+        Each person reads n texts (50 by default), or as many as make the 95% interval of agreement no wider
         than `width` at this `agreement`. Everybody reads the share `overlap` of them.
         """
         students = () if student is None else (student,)
@@ -346,7 +346,7 @@ def calibrate(
     """Ask a grader about texts with known labels and return its card; the same call again makes only missing calls.
 
     The grader is a spec, or a mapping with the keys of an experiment file. `set` is a shipped set, a YAML file, a
-    folder of them, or `bigbench:TASK`; `size` takes only so many of its texts, chosen by hash. The card is also written
+    folder of them, or `bigbench:TASK`; `size` limits the number of its texts, chosen by hash. The card is also written
     to the run, as a page and as JSON, in the folder that the result names.
     """
     plan = planned(
@@ -474,7 +474,7 @@ def _require_own_run(experiment: Experiment) -> None:
     others = [name for name in known if name not in own]
     if others and not own.issubset(known):  # a run of one's own may have got further models since
         raise UserError(
-            f"The run {stored.path} exists and is that of another experiment: it has {', '.join(others)}.",
+            f"The run {stored.path} exists and belongs to another experiment: it has {', '.join(others)}.",
             hint="Choose another name. To add a model to that run, add it to its experiment file and use skillmix.run.",
         )
 

@@ -62,7 +62,7 @@ class Decoding:
             "max_tokens": self.max_tokens,
             "top_p": None if self.top_p is None else float(self.top_p),
         }
-        # Without further fields the form is that of older journals, so their calls keep their hashes.
+        # Without further fields the form equals that of older journals, so their calls keep their hashes.
         return settings if self.extra is None else {**settings, "extra": self.extra_fields()}
 
     def extra_fields(self) -> dict[str, object]:
@@ -301,7 +301,7 @@ class Model(Protocol):
     async def probe(self) -> CallProblem | None:
         """Check address, name and key without a paid call; None if there is no problem.
 
-        It may also raise a `UserError` with a hint of its own. Not every command calls it: `grade-text` does not.
+        It may also raise a `UserError` with a hint. Not every command calls it: `grade-text` does not.
         """
         ...
 

@@ -27,7 +27,7 @@ LOG.propagate = False
 
 
 class UserError(Exception):
-    """A mistake that the user can mend; commands show its message and its hint."""
+    """A mistake that the user can correct; commands show its message and its hint."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ def visible(text: str) -> str:
 
 
 def faults_error(subject: str, faults: Sequence[str], *, hint: str) -> UserError:
-    """One error for all faults of a file or folder, so that the user can mend them in one round of edits."""
+    """One error for all faults of a file or folder, so that the user can correct them in one round of edits."""
     if len(faults) == 1:
         return UserError(f"{subject}: {faults[0]}", hint=hint)
     more = len(faults) - _MOST_FAULTS

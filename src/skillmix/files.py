@@ -143,7 +143,7 @@ def shipped_experiments() -> dict[str, Path]:
 
 
 def experiment_file(name: Path) -> Path:
-    """The file that a user means: one of their own, or else one that ships: `smoke` or `experiments/smoke.yaml`."""
+    """The file that a user means: their own, or else one that ships: `smoke` or `experiments/smoke.yaml`."""
     try:
         is_own = bool(name.suffix) or len(name.parts) != 1 or name.is_file()
     except OSError:  # the name is too long
@@ -197,7 +197,7 @@ def yaml_of(text: str, *, source: str) -> object:
 def _refuse_bombs(text: str) -> None:
     """Refuse YAML that would exhaust memory when loaded, by walking the parser's events first.
 
-    The C loader recurses, and crashes where Python would raise. An alias stands for a whole value, so a few lines of
+    The C loader recurses, and crashes where Python would raise. An alias repeats a whole value, so a few lines of
     aliases to aliases can expand to more values than fit in memory.
     """
     size = 0
@@ -290,7 +290,7 @@ def refused_if(find: Callable[[Any], Iterable[str]]) -> Any:
 
 
 def accepted_if(is_good: Callable[[Any], object], words: str) -> Any:
-    """Return a validator for pydantic that refuses values of which `is_good` is false."""
+    """Return a validator for pydantic that refuses values for which `is_good` is false."""
     return refused_if(lambda value: () if is_good(value) else (words,))
 
 
@@ -395,7 +395,7 @@ _SENTENCES: Final = {
 
 
 def _value(fault: Fault) -> str:
-    """The faulty value; that of a key that may hold a secret is not repeated."""
+    """The faulty value, unless its key may hold a secret."""
     return "the value" if _SECRET.intersection(fault["loc"]) else _shown(fault["input"])
 
 

@@ -113,7 +113,7 @@ TOO_FEW = "[too few]"
 
 
 def share_with_interval(value: float | None, low: float | None, high: float | None) -> str:
-    """A score and its 95 % interval, or that there are too few combinations for one.
+    """A score and its 95% interval, or that there are too few combinations for one.
 
     >>> share_with_interval(0.37, 0.28, 0.47), share_with_interval(0.37, None, None)
     ('.37 [.28, .47]', '.37 [too few]')
@@ -136,7 +136,7 @@ def signed(value: float | None) -> str:
 
 
 def signed_with_interval(value: float | None, low: float | None, high: float | None) -> str:
-    """A difference and its 95 % interval, or that there are too few combinations for one.
+    """A difference and its 95% interval, or that there are too few combinations for one.
 
     >>> signed_with_interval(0.05, -0.1, 0.2), signed_with_interval(0.05, None, None)
     ('+.05 [−.10, +.20]', '+.05 [too few]')

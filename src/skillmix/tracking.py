@@ -157,7 +157,7 @@ TRACKERS: Final[dict[str, TrackerKind]] = {
     "wandb": TrackerKind("wandb", WandbRun),
     "mlflow": TrackerKind("mlflow", MlflowRun),
 }
-"""The trackers by the names that `track:` takes; each name is also that of an extra of this package."""
+"""The trackers by the names that `track:` takes; this package has an extra of each name."""
 
 
 def require_trackers(names: Sequence[str]) -> None:

@@ -50,7 +50,7 @@ def before_parenthesis(name: str) -> str:
 
 PIECE: Final = re.compile(r"(?:\{word\}|\{a word\}|\*|\.\.\.|[,?!:;\"]|[a-z']+(?:\|[a-z']+)*)")
 PATTERN: Final = rf"^{PIECE.pattern}(?: {PIECE.pattern})*$"
-"""What a pattern of a figure may be: words, marks and slots with one blank between them, nothing of which is slow."""
+"""The form of a figure's pattern: words, marks and slots with one blank between them, all fast to search."""
 _SLOT: Final = re.compile(r"\{([^{}]*)\}")
 SLOTS: Final = frozenset(
     ["who", "thing", "a thing", "things", "others", "tool", "place", "at", "base", "past", "Clause", "word", "a word"]
@@ -251,7 +251,7 @@ class Side:
     may_be_plain: bool = False
     """Whether a combination may have no skills: a topic of a catalog of probes is a request by itself."""
     one: frozenset[str] | None = None
-    """Skills of which every combination has exactly one; None if there is no such rule."""
+    """Every combination has exactly one of these skills; None if there is no such rule."""
     one_of_each: Mapping[str, str] = field(default_factory=dict, hash=False)
     """By skill, its figure: no two skills of a combination share one."""
 
@@ -315,7 +315,7 @@ class Partition:
 
     @property
     def held_out_topics(self) -> frozenset[str]:
-        """Topics that are not those of the train side."""
+        """Topics that the train side does not have."""
         return frozenset(self.side("all").topics).difference(self.train.topics)
 
 

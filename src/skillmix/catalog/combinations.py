@@ -21,7 +21,7 @@ class Subsets:
     """The sets of k skills of a side, numbered from 0.
 
     A set has at most one skill of each figure and, if the side says so, exactly one of the skills in `one`; a skill
-    without a figure counts as one of its own. Without such rules this is the combinatorial number system.
+    without a figure counts as its own figure. Without such rules this is the combinatorial number system.
     """
 
     def __init__(self, side: Side, k: int) -> None:
@@ -76,7 +76,7 @@ class Subsets:
         return None if ones else rank
 
     def _with(self, skill: str, ones: int, size: int) -> int:
-        """The number of sets whose last figure is that of a skill, with this skill of it."""
+        """The number of sets whose last figure contributes this skill."""
         left = ones - (skill in self._special)
         return self._before[left][size - 1][self._places[skill]] if left >= 0 else 0
 

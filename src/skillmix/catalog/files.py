@@ -157,7 +157,7 @@ class SideEntry(SkillsEntry):
     """One side of a partition."""
 
     topics: list[str] | None = None
-    """Default: the topics of the same side under `topics:`; those of a further group are held-out topics."""
+    """Default: the topics of the same side under `topics:`; a further group has held-out topics."""
 
 
 class GroupEntry(SideEntry):
@@ -167,7 +167,7 @@ class GroupEntry(SideEntry):
 
 
 class TopicSides(_Strict):
-    """The topics of both sides, for partitions without topics of their own."""
+    """The topics of both sides, for partitions without their own topics."""
 
     train: list[str]
     held_out: list[str] = Field(alias="held-out")
@@ -277,7 +277,7 @@ def _joined(first: Catalog, others: Mapping[str, Catalog]) -> Catalog:
             faults.append(f"{name}: its checkers.py, or its rule for woven texts, is not that of {first.name}")
         words |= other.vocabulary
     if faults:
-        raise faults_error(f"A run with {first.name}", faults, hint="Use a run of its own for such a catalog.")
+        raise faults_error(f"A run with {first.name}", faults, hint="Use another run for such a catalog.")
     both = (first, *others.values())
     return replace(
         first,

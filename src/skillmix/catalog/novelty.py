@@ -163,7 +163,7 @@ def measured_novelty(
 
 
 def share_of_sentences(share: float, sentences: float) -> float:
-    """The share of sentences that show a skill, if that share of passages of so many independent sentences does.
+    """The share of sentences that show a skill, given the share of passages with this number of independent sentences.
 
     >>> round(share_of_sentences(0.19, 2), 6)
     0.1

@@ -85,7 +85,7 @@ def own_code_of(folder: Path, skills: tuple[str, ...]) -> OwnCode | None:
 
 
 def remember_trusted(code: OwnCode | None) -> None:
-    """Add trusted code to that of this process; a worker process gets it with its catalog."""
+    """Add trusted code to this process; a worker process gets it with its catalog."""
     if code is not None and code.is_trusted:
         _trusted.codes[code.path] = code
 
@@ -99,6 +99,6 @@ def require_trust(code: OwnCode | None) -> None:
     """Refuse to grade with a catalog whose code is not trusted: other checkers would decide otherwise."""
     if code is not None and not code.is_trusted:
         raise UserError(
-            f"The catalog has code of its own, {code.path}, and nothing says that you trust it.",
+            f"The catalog has its own code, {code.path}, and nothing says that you trust it.",
             hint="Read the file. If you trust it, give --trust-code: skillmix then runs it as you.",
         )

@@ -80,7 +80,7 @@ def prompts(options: argparse.Namespace) -> int:
         if options.json:
             return print_json({"folder": str(options.copy), "files": files})
         print("\n".join(str(options.copy / file) for file in files))
-        # An experiment file takes a bare name for that of a shipped set.
+        # In an experiment file a bare name means a shipped set.
         is_path = options.copy.is_absolute() or len(options.copy.parts) > 1
         LOG.info(f"Change the files, then name the folder: prompts: {options.copy if is_path else f'./{options.copy}'}")
         return 0

@@ -1,6 +1,6 @@
 """`skillmix import-inspect`: logs of the Inspect task become a run, with the scores of a run that skillmix made itself.
 
-The run is that of an experiment: the settings in a log say which combinations the task drew, so whatever a log lacks is
+The run has an experiment: the settings in a log say which combinations the task drew, so whatever a log lacks is
 missing in the run too, and counts as unknown. Points are computed again from the texts and the graders' replies.
 """
 
@@ -78,7 +78,7 @@ class ImportedLogs:
 
 @dataclass(frozen=True, slots=True)
 class _ReadLog:
-    """A log with the experiment that it stands for and the calls that it holds."""
+    """A log with its experiment and its calls."""
 
     path: Path
     experiment: Experiment
@@ -362,7 +362,7 @@ def _joined_experiment(run: Run, logs: Sequence[_ReadLog]) -> Experiment:
         if differing:
             raise UserError(
                 f"{path} has another {', '.join(differing)} than the run, or than another log.",
-                hint="Import it into a run of its own.",
+                hint="Import it into another run.",
             )
         for section, hint in (
             ("students", "Name its student with --student NAME."),

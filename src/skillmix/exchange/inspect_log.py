@@ -106,7 +106,7 @@ _LOCAL_HEADER: Final = struct.Struct("<4s22xHH")
 _ZSTD: Final = 93
 _PLAIN_METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _HEADERS: Final = ("header.json", "_journal/start.json")
-"""The header of a finished log, and that of a log whose evaluation was cut short."""
+"""The headers of a finished log and of a log whose evaluation was cut short."""
 
 
 class _Archive:
@@ -132,7 +132,7 @@ class _Archive:
 
     @property
     def sample_names(self) -> list[str]:
-        """The files with samples, in order; a name that comes twice stands for its last file."""
+        """The files with samples, in order; of two files with one name, the last."""
         return sorted(name for name in self._zip.NameToInfo if name.startswith("samples/") and name.endswith(".json"))
 
     def header(self) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class _Archive:
 
 
 def _zstd_content(raw: bytes, most: int) -> bytes:
-    """Decompress at most so many bytes, with the package that Inspect needs itself, or else with pyarrow."""
+    """Decompress at most `most` bytes, with the package that Inspect itself needs, or else with pyarrow."""
     content: bytes
     try:
         import zstandard

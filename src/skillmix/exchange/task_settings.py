@@ -109,7 +109,7 @@ class AskedBy(NamedTuple):
 def task_experiment(
     settings: InspectTaskSettings, student: AskedBy, grader: AskedBy | None, *, name: str, source: str
 ) -> Experiment:
-    """The experiment that an evaluation by the task stands for; one error reports every fault of the settings."""
+    """The experiment behind an evaluation by the task; one error reports every fault of the settings."""
     if grader is None:
         grader_name, entry = "rules", {"model": "rules:", "rounds": settings.rounds}
     else:

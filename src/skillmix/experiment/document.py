@@ -37,7 +37,7 @@ Variable = Annotated[
     str,
     accepted_if(
         lambda name: name not in ("seed", "partition") and _VARIABLE.fullmatch(name),
-        "lower-case letters, digits and '_' make a name; seed and partition have lists of their own",
+        "lower-case letters, digits and '_' make a name; seed and partition have their own lists",
     ),
 ]
 Matrix = dict[Variable, Annotated[list[JsonValue], refused_if(_repeated)]]
@@ -283,7 +283,7 @@ def _with(document: object, path: Sequence[str], value: object, change: str) -> 
 _S = TypeVar("_S", bound=Section)
 DocumentPath = tuple[str | int, ...]
 _MOST_SECTIONS: Final = 3
-"""A hint lists the keys of at most so many sections."""
+"""The largest number of sections whose keys a hint lists."""
 _ROUNDS: Final = 20
 """More rounds than a file has levels of sections."""
 _PLACEHOLDERS: Final[Mapping[str | int, object]] = {"name": "unnamed", "steps": []}
@@ -386,7 +386,7 @@ def _path_in(document: object, location: Iterable[str | int]) -> DocumentPath:
 
 
 def _without(document: object, path: DocumentPath) -> object:
-    """Remove the value at a path; an empty step stands for a step, so that others keep their numbers."""
+    """Remove the value at a path; an empty step takes the place of a step, so that others keep their numbers."""
     first, *rest = path
     if isinstance(document, Mapping):
         if rest and first in document:

@@ -150,7 +150,7 @@ class StudentSettings(AskedModel):
     """Simultaneous calls; the default is 64 for an endpoint, and as many as fit into memory for a local model."""
     timeout: Seconds = 600
     tuned_from: Name | None = None
-    """The student that this one was tuned from; for a model without a `skillmix.json` of its own."""
+    """The student that this one was tuned from; for a model without its own `skillmix.json`."""
     trained_on: Annotated[
         list[str],
         BeforeValidator(
@@ -161,7 +161,7 @@ class StudentSettings(AskedModel):
     lineage: str | None = None
     """Folder with the `skillmix.json` of the student's model, or that file."""
     joined: bool = False
-    """Whether the model is asked for each skill alone, and code joins the texts into one."""
+    """Whether the model writes about each skill alone, and code joins the texts into one."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "StudentSettings":
@@ -259,7 +259,7 @@ class WorkerSettings(Section):
     gpus: OfNode | None = None
     """GPUs of a worker; a share such as 0.5 lets workers share a GPU. None leaves it to the models of a step."""
     cpus: OfNode | None = None
-    """CPUs of a worker; a node has as many workers as fit. None stands for one worker on each node."""
+    """CPUs of a worker; a node has as many workers as fit. None means one worker on each node."""
     leases: Annotated[int, Field(ge=1, le=_MOST_LEASES)] = 2
     """Without effect, and accepted in older files."""
     writers: Annotated[int, Field(ge=1)] = 1
@@ -328,7 +328,7 @@ class Experiment(Section):
 
     @property
     def other_catalogs(self) -> tuple[str, ...]:
-        """The catalogs that steps draw from, besides that of the experiment."""
+        """The catalogs that steps draw from, besides the experiment's."""
         return tuple(dict.fromkeys(s.catalog for s in self.steps if isinstance(s, DrawingStep) and s.catalog))
 
     @property

@@ -77,7 +77,7 @@ class Place:
 def place_of(
     drawing: DrawingStep | UndrawnCell | DrawnPool | LabelParts, experiment: Experiment, catalog: Catalog
 ) -> Place:
-    """The catalog and the partition of a step or a cell: its own, or else those of the experiment."""
+    """The catalog and the partition of a step or a cell: its own, or else the experiment's."""
     own = catalog.member(drawing.catalog)
     is_elsewhere = drawing.catalog is not None
     partition = drawing.partition or (None if is_elsewhere else experiment.partition)
@@ -100,7 +100,7 @@ def cells_of(experiment: Experiment, catalog: Catalog, around: Around = _NOTHING
                 cells.append(_drawn_cell(step, cell, experiment, catalog, around))
             except UserError as error:
                 errors.append(error)
-    refuse(experiment.name, errors, hint="Ask for at most so many; `combinations: all` takes all that there are.")
+    refuse(experiment.name, errors, hint="Ask for fewer; `combinations: all` takes every combination.")
     return cells
 
 

@@ -46,7 +46,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[._-]*[a-z0-9][a-z0-9._-]*$",
 ModelRef = Annotated[str, StringConstraints(min_length=1)]
 """A student of the experiment, `step:NAME` for the model of an earlier train step, or `joined:step:NAME`."""
 JOINED: Final = "joined:step:"
-"""Before the name of a train step: its model is asked for each skill alone, and code joins the texts."""
+"""Before the name of a train step: its model writes about each skill alone, and code joins the texts."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1, le=10**9)]
 SkillCount = Annotated[int, Field(ge=0, le=10**9)]
@@ -89,7 +89,7 @@ def count_for(counts: object, setting: str, k: int) -> object:
 
 
 def keys_in(counts: object) -> list[str]:
-    """All keys of counts, those of inner ones too."""
+    """All keys of counts, including inner ones."""
     return [key for name, own in counts.items() for key in (name, *keys_in(own))] if isinstance(counts, dict) else []
 
 
@@ -209,7 +209,7 @@ class UndrawnCell:
     purpose: Purpose = "evaluation"
     """Whether the combinations are drawn for an evaluation or for training data."""
     exclude: tuple[str, ...] = ()
-    """Skills and exclude lists that the step leaves out, besides those of the experiment."""
+    """Skills and exclude lists that the step leaves out, besides the experiment's."""
     catalog: str | None = None
     partition: str | None = None
 

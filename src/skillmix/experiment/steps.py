@@ -125,7 +125,7 @@ class GradersStep(Step):
     truth: str | None = None
     """What graders are compared with: `people`, `rules` (code), or a grader; the default is people, else code."""
     rules: Literal["default", "paper"] | None = None
-    """Scoring rules; the default is those of the experiment."""
+    """Scoring rules; the default is the experiment's."""
 
 
 def people_faults(
@@ -188,7 +188,7 @@ class _CellsStep(DrawingStep):
     generations: Positive = 3
     """Texts of each combination; the best of them counts."""
     exclude: SkillNames = []
-    """Skills and exclude lists that the step does not draw, besides those of the experiment; tables name them."""
+    """Skills and exclude lists that the step does not draw, besides the experiment's; tables name them."""
 
     @model_validator(mode="after")
     def _combinations_for_all(self) -> Self:
@@ -351,7 +351,7 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
     least: Annotated[int, Field(ge=0)] | None = None
     """Minimum number of texts for each k before later steps begin; the default is the target."""
     exclude: SkillNames = []
-    """Skills and exclude lists that the writer is not asked for, besides those of the experiment."""
+    """Skills and exclude lists that no request to the writer names, besides the experiment's."""
     generations: Positive = 1
     """Conversations per combination. When all combinations are used, another round of the same size begins."""
     per_skill: PerSkill = PerSkill()
@@ -365,9 +365,9 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
     requests: RequestChoice = "all"
     """With `one`, each request names one skill of its text and says "any skill" for each other; for controls."""
     rules: Literal["default", "paper"] | None = None
-    """Scoring rules that decide which texts have full marks; the default is those of the experiment."""
+    """Scoring rules that decide which texts have full marks; the default is the experiment's."""
     leakage: LeakageSettings | None = None
-    """What the data set must not contain; keys that the step does not state are those of the experiment."""
+    """What the data set must not contain; other keys come from the experiment."""
     only_requested: bool = False
     """Whether to leave out texts that show a further skill of the partition, where code can tell; for controls."""
 
@@ -481,9 +481,9 @@ class ReportStep(Step):
     stage: Literal["report"]
     reads_whole_run: ClassVar[bool] = True
     rules: Literal["default", "paper", "both"] | None = None
-    """Scoring rules; the default is those of the experiment. `both` shows both side by side."""
+    """Scoring rules; the default is the experiment's. `both` shows both side by side."""
     published: bool = False
-    """Whether to show the paper's own figures next to those of the run."""
+    """Whether to show the paper's figures next to the run's."""
     tokens: Annotated[float, Field(gt=0)] = 2e12
     """Size of the training corpus in tokens, for the novelty bound."""
     runs: tuple[str, ...] = ()

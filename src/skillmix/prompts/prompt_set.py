@@ -103,7 +103,7 @@ class PromptSet:
     templates: Mapping[str, str]
     phrases: Phrases
     examples: tuple[WorkedExample, ...] = ()
-    """Conversations that the student sees as earlier turns of its own."""
+    """Conversations that the student sees as its own earlier turns."""
 
     def content_hash(self) -> str:
         """A hash that changes whenever a wording changes."""

@@ -151,7 +151,7 @@ class Rubric:
 
     @property
     def has_outcomes(self) -> bool:
-        """Whether the criteria are the outcomes of a text, of which one is true."""
+        """Whether the criteria are the outcomes of a text; exactly one is true."""
         return self.criteria[0].kind == "outcome"
 
     @cached_property
