@@ -136,10 +136,8 @@ class RunView:
     @property
     def is_complete(self) -> bool:
         """Whether every combination of every cell has all its texts and grades."""
-        counts = [(s.complete, s.combinations) for s in self.scores] + [
-            (s.complete, s.combinations) for s in self.outcomes
-        ]
-        return all(complete == combinations for complete, combinations in counts)
+        scores: list[CellScore | OutcomeScore] = [*self.scores, *self.outcomes]
+        return all(score.complete == score.combinations for score in scores)
 
     def texts(self, *, student: str | None = None, k: int | None = None, grader: str | None = None) -> TextRows:
         """The graded texts with their points, the best first; a text has one record for each grader."""
@@ -184,19 +182,15 @@ class RunView:
 
     def to_pandas(self, what: Literal["scores", "outcomes", "texts", "votes"] = "scores") -> "pandas.DataFrame":
         """A data frame with one row for each score, outcome, graded text or vote."""
-        rows: Iterable[Mapping[str, Any]]
-        match what:
-            case "scores":
-                rows = (score.json_row() for score in self.scores)
-            case "outcomes":
-                rows = (score.json_row() for score in self.outcomes)
-            case "texts":
-                rows = map(asdict, self.texts())
-            case "votes":
-                rows = self.votes()
-            case _:
-                raise UserError(f"There is no table {what!r}.", hint="Choose scores, outcomes, texts or votes.")
-        return _frame(rows)
+        tables: dict[str, Callable[[], Iterable[Mapping[str, Any]]]] = {
+            "scores": lambda: (score.json_row() for score in self.scores),
+            "outcomes": lambda: (score.json_row() for score in self.outcomes),
+            "texts": lambda: map(asdict, self.texts()),
+            "votes": self.votes,
+        }
+        if what not in tables:
+            raise UserError(f"There is no table {what!r}.", hint="Choose scores, outcomes, texts or votes.")
+        return _frame(tables[what]())
 
     def report(self, *, output: str | Path | None = None, figures: bool = True) -> Path:
         """Write the report and return the page to open."""

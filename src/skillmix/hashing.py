@@ -53,16 +53,7 @@ def permuted(index: int, total: int, key: bytes) -> int:
     >>> sorted(permuted(i, 10, b"key") for i in range(10)) == list(range(10))
     True
     """
-    half = _half_bits(total)
-    mask = (1 << half) - 1
-    rounds = _rounds(half, key)
-    while True:
-        left, right = index >> half, index & mask
-        for mixed in rounds:
-            left, right = right, left ^ mixed[right]
-        index = left << half | right
-        if index < total:
-            return index
+    return _image(index, total, key, is_inverse=False)
 
 
 def unpermuted(image: int, total: int, key: bytes) -> int:
@@ -71,21 +62,24 @@ def unpermuted(image: int, total: int, key: bytes) -> int:
     >>> [unpermuted(permuted(i, 10, b"key"), 10, b"key") for i in range(4)]
     [0, 1, 2, 3]
     """
-    half = _half_bits(total)
+    return _image(image, total, key, is_inverse=True)
+
+
+def _image(place: int, total: int, key: bytes, *, is_inverse: bool) -> int:
+    half = max(1, ((total - 1).bit_length() + 1) // 2)  # bits in each half of the network
     mask = (1 << half) - 1
     rounds = _rounds(half, key)
     while True:
-        left, right = image >> half, image & mask
-        for mixed in reversed(rounds):
-            left, right = right ^ mixed[left], left
-        image = left << half | right
-        if image < total:
-            return image
-
-
-def _half_bits(total: int) -> int:
-    """The number of bits in each half of the Feistel network."""
-    return max(1, ((total - 1).bit_length() + 1) // 2)
+        left, right = place >> half, place & mask
+        if is_inverse:
+            for mixed in reversed(rounds):
+                left, right = right ^ mixed[left], left
+        else:
+            for mixed in rounds:
+                left, right = right, left ^ mixed[right]
+        place = left << half | right
+        if place < total:
+            return place
 
 
 class _Round(dict[int, int]):
