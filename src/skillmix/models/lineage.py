@@ -16,7 +16,6 @@ from skillmix.hashing import short_id
 from skillmix.models.checkpoints import named_folders
 from skillmix.models.lineage_files import (
     LINEAGE_FILE,
-    CountsEntry,
     DatasetFile,
     ModelFile,
     extended_chain,
@@ -28,8 +27,7 @@ from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 SkillSets = frozenset[frozenset[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class DatasetYield:
+class DatasetYield(NamedTuple):
     """How many conversations were written for one k, and how many of them had full marks."""
 
     written: int
@@ -95,8 +93,7 @@ class Lineage:
     """`one` if each request of the training texts names one skill, however many skills the texts show."""
 
 
-@dataclass(frozen=True, slots=True)
-class _TunedModel:
+class _TunedModel(NamedTuple):
     """The file of one folder, and the tuned models that its base consists of."""
 
     folder: Path
@@ -106,7 +103,8 @@ class _TunedModel:
 
 def dataset_facts(name: str, file: DatasetFile) -> DatasetFacts:
     """The facts of a data set that is shown under a name."""
-    sets = file.skill_sets
+    sets, counts = file.skill_sets, file.counts
+    both = sorted(map(int, counts.generated.keys() & counts.full_marks.keys()))
     return DatasetFacts(
         name=name,
         hash=file.hash,
@@ -115,8 +113,8 @@ def dataset_facts(name: str, file: DatasetFile) -> DatasetFacts:
         writers=tuple(dict.fromkeys(file.writers or ())),
         combinations=frozenset(file.combinations),
         skill_sets=None if sets is None else frozenset(frozenset(skills) for skills in sets),
-        rows=file.counts.train,
-        yields=_yields(file.counts),
+        rows=counts.train,
+        yields={k: DatasetYield(counts.generated[str(k)], counts.full_marks[str(k)]) for k in both},
         catalog=file.catalog,
         requests=file.requests,
     )
@@ -279,35 +277,29 @@ def _in_hash_order(models: Iterable[_TunedModel]) -> Iterator[_TunedModel]:
 
 
 def _datasets_of(files: Iterable[ModelFile], known: Mapping[str, DatasetFacts]) -> list[DatasetFacts] | None:
-    """The data sets that models were trained on; None unless every model names its data sets and all are found."""
+    """The data sets that models were trained on; None unless every model names its data sets and all are found.
+
+    A data set that still lies where a model's file says, with the hash that it names, counts before a known one.
+    """
     used: list[DatasetFacts] = []
     for file in files:
-        available = {**known, **_datasets_on_disk(file)}
-        hashes = [entry.hash for entry in file.dataset]
-        if not hashes or any(hash_ not in available for hash_ in hashes):
+        if not file.dataset:
             return None
-        used += [available[hash_] for hash_ in hashes]
+        for entry in file.dataset:
+            folder = Path(entry.path) if entry.path else None
+            data = read_dataset_file(folder) if folder else None
+            if folder and data and data.hash == entry.hash:
+                used.append(dataset_facts(folder.name, data))
+            elif entry.hash in known:
+                used.append(known[entry.hash])
+            else:
+                return None
     return used
 
 
-def _datasets_on_disk(file: ModelFile) -> dict[str, DatasetFacts]:
-    """The data sets that still lie where a model's file says, with the hashes that it names."""
-    datasets = {}
-    for entry in file.dataset:
-        folder = Path(entry.path) if entry.path else None
-        data = read_dataset_file(folder) if folder else None
-        if folder and data and data.hash == entry.hash:
-            datasets[data.hash] = dataset_facts(folder.name, data)
-    return datasets
-
-
-def _united_sets(datasets: Iterable[DatasetFacts]) -> SkillSets | None:
-    united: SkillSets = frozenset()
-    for facts in datasets:
-        if facts.skill_sets is None:
-            return None
-        united |= facts.skill_sets
-    return united
+def _united_sets(datasets: Sequence[DatasetFacts]) -> SkillSets | None:
+    sets = [facts.skill_sets for facts in datasets if facts.skill_sets is not None]
+    return SkillSets().union(*sets) if len(sets) == len(datasets) else None
 
 
 def _common_requests(sources: Iterable[DatasetFacts | ModelFile | Lineage]) -> str | None:
@@ -316,12 +308,6 @@ def _common_requests(sources: Iterable[DatasetFacts | ModelFile | Lineage]) -> s
     return kinds.pop() if len(kinds) == 1 else None
 
 
-def _total_rows(datasets: Iterable[DatasetFacts]) -> int | None:
-    rows = [facts.rows for facts in datasets]
-    known = [count for count in rows if count is not None]
-    return sum(known) if len(known) == len(rows) else None
-
-
-def _yields(counts: CountsEntry) -> dict[int, DatasetYield]:
-    both = counts.generated.keys() & counts.full_marks.keys()
-    return {k: DatasetYield(counts.generated[str(k)], counts.full_marks[str(k)]) for k in sorted(map(int, both))}
+def _total_rows(datasets: Sequence[DatasetFacts]) -> int | None:
+    rows = [facts.rows for facts in datasets if facts.rows is not None]
+    return sum(rows) if len(rows) == len(datasets) else None
