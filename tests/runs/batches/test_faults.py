@@ -19,6 +19,7 @@ from skillmix.hashing import ranked
 from skillmix.models.batches import dialects
 from skillmix.runs import scheduler
 from skillmix.runs.batches import batched
+from skillmix.runs.batches.batched import BatchPace
 from skillmix.runs.run import open_run
 from skillmix.scores.sentences import scored_run
 from skillmix.scores.status import run_status
@@ -134,6 +135,18 @@ def test_whatever_a_provider_does_scores_are_those_of_a_direct_run_and_each_call
             assert stub.searches > 1  # pages of two
         if fault == "wrong id":
             assert stub.creations == 4 and stub.searches
+
+
+@pytest.mark.skipif(not os.environ.get("SKILLMIX_LONG"), reason="takes a minute; set SKILLMIX_LONG=1")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_lost_creation_is_paid_once_at_the_pace_of_users(
+    in_folder: Path, direct: dict[str, DirectRun], shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batched, "PACE", BatchPace())
+    with serving(provider(shape, "500 after creation")) as stub:
+        assert command(["run", str(written(in_folder, stub.address, shape=shape)), "--json"]) == 1
+
+        check(direct[shape], stub)
 
 
 @pytest.mark.parametrize("number", range(60 if os.environ.get("SKILLMIX_LONG") else 1))
