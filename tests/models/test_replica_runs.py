@@ -63,7 +63,7 @@ def write(folder: Path, name: str, addresses: list[str]) -> Path:
     return path
 
 
-def rows(folder: Path, name: str, columns: str, table: str = "calls") -> list[tuple[Any, ...]]:
+def rows(folder: Path, name: str, columns: str, table: str = "call") -> list[tuple[Any, ...]]:
     connection = sqlite3.connect(folder / "runs" / name / "run.sqlite")
     try:
         return sorted(connection.execute(f"SELECT {columns} FROM {table}").fetchall(), key=repr)
@@ -118,7 +118,7 @@ def test_a_server_killed_in_the_middle_changes_no_result_and_only_its_calls_in_f
     assert "gets no calls for now" in said
     assert rows(in_folder, "three", OUTCOME) == rows(in_folder, "one", OUTCOME)
     assert scores("three", capsys) == scores("one", capsys)
-    outcomes = Counter(outcome for (outcome,) in rows(in_folder, "three", "outcome", "tries"))
+    outcomes = Counter(outcome for (outcome,) in rows(in_folder, "three", "outcome", "attempt"))
     assert outcomes["reply"] == CALLS
     assert set(outcomes) <= {"reply", "passing"}  # each move is a row, too
 

@@ -35,11 +35,11 @@ def batch(tag: str, requests: int) -> StoredBatch:
 
 
 def test_a_call_in_a_batch_is_a_state_of_its_own_until_its_outcome_takes_the_place(tmp_path: Path) -> None:
-    with JournalWriter(tmp_path) as journal:
+    with JournalWriter(tmp_path / "run.sqlite") as journal:
         journal.record(request(1), CallProblem("failed", "HTTP 400"))
         journal.submissions.submit(batch("t", 2), [(request(0), 0.5), (request(1), None)])
 
-    with JournalWriter(tmp_path) as journal:
+    with JournalWriter(tmp_path / "run.sqlite") as journal:
         calls = journal.submissions.calls("t")
         assert [(str(call.key), call.worst) for call in calls] == [
             (str(request(n).key), w) for n, w in ((0, 0.5), (1, None))
@@ -53,12 +53,12 @@ def test_a_call_in_a_batch_is_a_state_of_its_own_until_its_outcome_takes_the_pla
         journal.submissions.forget("t")
         assert (journal.submissions.batches(), journal.submissions.calls()) == ([], [])
         assert journal.spent() == (0, 0.25)
-    with JournalReader(tmp_path) as reader:
+    with JournalReader(tmp_path / "run.sqlite") as reader:
         assert len(list(reader.calls("generate"))) == 1
 
 
 def test_a_reply_is_never_replaced_by_a_batch(tmp_path: Path) -> None:
-    with JournalWriter(tmp_path) as journal:
+    with JournalWriter(tmp_path / "run.sqlite") as journal:
         journal.record(request(), Reply("x"))
         with pytest.raises(ValueError, match="has its outcome"):
             journal.submissions.submit(batch("t", 1), [(request(), None)])
