@@ -1,8 +1,10 @@
-"""Kill a run over HTTP again and again: `python bench/kills.py [--kills 50] [--texts 2800]`.
+"""Kill a run again and again: `python bench/kills.py [--kills 50] [--texts 400]`.
 
-A server on loopback relays to the scripted models and counts every question. One run is killed (SIGKILL) at random
-moments and run again each time, another is left alone. Scores must be equal to the byte, and what was asked twice can
-only be what was in flight at a kill.
+A server on loopback relays to the scripted models and counts every question. The run writes a data set, trains a small
+model from random weights, evaluates it beside its writer, and writes a report. It is killed (SIGKILL) at random moments
+and run again each time; if it ends before, one of its steps is forgotten and looked at again. A second run is left
+alone. Scores, texts, data set, weights and tables must be equal to the byte, and what was asked twice can only be what
+was in flight at a kill.
 """
 
 import argparse
@@ -10,12 +12,16 @@ import asyncio
 import json
 import os
 import random
+import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
+from contextlib import closing
+from hashlib import sha256
 from pathlib import Path
 
 from aiohttp import web
@@ -25,6 +31,9 @@ from skillmix.calls import Decoding, GenerateKey, Message, Reply, Request
 from skillmix.models.specs import parse_spec
 
 AT_ONCE = 32
+SHORTEST, LONGEST = 1.0, 25.0
+"""Seconds after which a process is killed."""
+TIMES = re.compile(rb'"(at|began|seconds)": ?("[^"]*"|[0-9.]+)')
 
 
 def serve(port_file: str) -> None:
@@ -60,45 +69,72 @@ def serve(port_file: str) -> None:
     asyncio.run(main())
 
 
-def scores_after(kills: int, texts: int) -> tuple[str, dict[str, int], int]:
-    """Scores as printed, the server's count, and how many kills hit."""
+STEPS = """
+name: k
+catalog: verifiable
+students:
+  s: {{model: "openai:student@{address}/v1", concurrency: {at_once}}}
+  new: {{model: "new:96x2x4", max_tokens: 16, temperature: 0}}
+graders:
+  g: {{model: "openai:grader@{address}/v1", concurrency: {at_once}, rounds: 1}}
+steps:
+  - {{name: d, stage: dataset, writer: s, graders: [g], k: [1], target: 20}}
+  - {{name: m, stage: train, base: new, data: [d], steps: 30, batch: 4, checkpoint_every: 5}}
+  - {{name: e, stage: evaluate, students: [s, "step:m"], graders: [g], settings: [all], k: [1, 3],
+     combinations: {combinations}, generations: 2}}
+  - {{name: report, stage: report}}
+"""
+RESULTS = ("d/dataset/*.jsonl", "m/model/*.safetensors", "report/tables/*.csv", "report/data/*.js")
+"""Files of a run that must be equal to the byte; the table of seconds is left out."""
+
+
+def results_after(folder: Path, address: str, kills: int, texts: int) -> tuple[dict[str, str], int, int]:
+    """Hashes of what a run made and of its scores, how many kills hit, and in how many processes."""
     environment = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"}
     rng = random.Random(3)
-    longest = texts / 2500  # so that all kills fall into the run
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        port_file = folder / "port"
-        server = subprocess.Popen([sys.executable, __file__, "--serve", str(port_file)])
+    folder.mkdir()
+    file = STEPS.format(address=address, at_once=AT_ONCE, combinations=texts // 4)
+    (folder / "e.yaml").write_text(file, encoding="utf-8")
+    command = [sys.executable, "-m", "skillmix", "run", "e.yaml", "--json"]
+    hit = started = 0
+    # First as long as a start takes, then longer and longer: every kill falls into another part of the run.
+    while hit < kills:
+        started += 1
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         try:
-            while not port_file.exists() or not port_file.read_text(encoding="utf-8"):
-                time.sleep(0.05)
-            address = f"http://127.0.0.1:{port_file.read_text(encoding='utf-8')}"
-            student, grader = (
-                f"{{model: 'openai:{name}@{address}/v1', concurrency: {AT_ONCE}}}" for name in ("student", "grader")
-            )
-            (folder / "e.yaml").write_text(
-                f"name: k\nstudents: {{s: {student}}}\ngraders: {{g: {grader}}}\n"
-                "steps: [{name: e, stage: evaluate, students: [s], graders: [g], settings: [all], k: [1, 3], "
-                ""
-                f"combinations: {texts // 4}, generations: 2}}]\n",
-                encoding="utf-8",
-            )
-            command = [sys.executable, "-m", "skillmix", "run", "e.yaml", "--json"]
-            hit = 0
-            for _ in range(kills):
-                process = subprocess.Popen(
-                    command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-                )
-                time.sleep(1.0 + longest * rng.random())
-                if process.poll() is None:
-                    process.send_signal(signal.SIGKILL)
-                    hit += 1
-                process.wait()
-            done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
-            with urllib.request.urlopen(f"{address}/count") as response:
-                return done.stdout, json.load(response), hit
-        finally:
-            server.terminate()
+            process.wait(SHORTEST + (LONGEST - SHORTEST) * rng.random())
+            (folder / "runs/k/run.sqlite").touch()
+            with closing(sqlite3.connect(folder / "runs/k/run.sqlite")) as database, database:
+                # It has ended: the steps whose files are kept are looked at again, and the report is written again.
+                database.execute("DELETE FROM step WHERE name = ?", (rng.choice(["d", "m", "e", "report"]),))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            hit += 1
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1):
+        sys.exit(done.stderr)
+    run = folder / "runs/k"
+    found = {"scores": sha256(_printed(folder, "scores", "k", "--json")).hexdigest()}
+    found["texts"] = sha256(_texts(folder)).hexdigest()
+    for pattern in RESULTS:
+        for path in sorted(run.glob(pattern)):
+            if not path.name.startswith("where-the-time-went"):
+                content = TIMES.sub(b"", path.read_bytes())
+                found[str(path.relative_to(run))] = sha256(content).hexdigest()
+    return found, hit, started
+
+
+def _printed(folder: Path, *words: str) -> bytes:
+    command = [sys.executable, "-m", "skillmix", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, check=True).stdout
+
+
+def _texts(folder: Path) -> bytes:
+    _printed(folder, "export", "k", "--what", "texts")
+    return (folder / "runs/k/texts.jsonl").read_bytes()
 
 
 def main() -> None:
@@ -107,14 +143,29 @@ def main() -> None:
         return serve(sys.argv[2])
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--texts", type=int, default=2800)
+    parser.add_argument("--texts", type=int, default=400)
     options = parser.parse_args()
-    killed, asked, hit = scores_after(options.kills, options.texts)
-    alone, plain, _ = scores_after(0, options.texts)
-    print(f"kills: {hit}; scores equal to the byte: {killed == alone}")
-    print(f"questions: {asked['different']} different, {asked['asked']} asked; without a kill {plain['asked']}")
-    again = (asked["asked"] - asked["different"]) / max(1, hit)
-    print(f"asked again for each kill: {again:.1f} of at most {2 * AT_ONCE} in flight")
+    with tempfile.TemporaryDirectory() as place:
+        port_file = Path(place) / "port"
+        server = subprocess.Popen([sys.executable, __file__, "--serve", str(port_file)])
+        try:
+            while not port_file.exists() or not port_file.read_text(encoding="utf-8"):
+                time.sleep(0.05)
+            address = f"http://127.0.0.1:{port_file.read_text(encoding='utf-8')}"
+            counts = []
+            found = []
+            for name, kills in (("killed", options.kills), ("alone", 0)):
+                found.append(results_after(Path(place) / name, address, kills, options.texts))
+                with urllib.request.urlopen(f"{address}/count") as response:
+                    counts.append(json.load(response))
+        finally:
+            server.terminate()
+    (killed, hit, started), (alone, _, _) = found
+    different = sorted(name for name in killed.keys() | alone.keys() if killed.get(name) != alone.get(name))
+    print(f"kills: {hit} of {started} processes; {len(alone)} results, different: {', '.join(different) or 'none'}")
+    asked = counts[0]["asked"] - counts[0]["different"]
+    print(f"asked again for each kill: {asked / max(1, hit):.1f} of at most {2 * AT_ONCE} in flight")
+    print(f"questions that only the run without a kill asked: {counts[1]['different'] - counts[0]['different']}")
 
 
 if __name__ == "__main__":

@@ -15,8 +15,7 @@ from dataclasses import astuple, dataclass
 from datetime import datetime
 from heapq import merge
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple
 
 from skillmix.calls import Call, CallKey, CallProblem, Message, Origin, Outcome, Reply, Request, human_grader
 from skillmix.catalog.combinations import Combination
@@ -101,12 +100,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         self._known_messages: set[str] = set()
         """Hashes of messages that are stored for certain: worked examples are part of every request."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -331,12 +325,7 @@ class JournalReader(AbstractContextManager["JournalReader"]):
             self.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self, TypeGuard
+from typing import Final, TypeGuard
 
 from skillmix.calls import UNKNOWN_DECODING, GradeKey, Message, Reply, Request, human_grader
 from skillmix.errors import UserError
@@ -184,12 +183,7 @@ class RaterJournal(AbstractContextManager["RaterJournal"]):
             self._writer.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -40,7 +40,6 @@ from skillmix.runs.journal import JournalReader
 from skillmix.runs.people import read_human_answer
 from skillmix.runs.run import Run
 from skillmix.runs.verdicts import (
-    CodeVerdict,
     JudgedText,
     RulesGrader,
     TextToJudge,
@@ -297,7 +296,7 @@ class BallotMaker:
         return TextWithBallots(conversation, judged, (models, code, earlier, unasked))
 
     def _by_earlier_graders(
-        self, text: StudentText, votes: Mapping[str, Votes], verdict: CodeVerdict | None
+        self, text: StudentText, votes: Mapping[str, Votes], verdict: JudgedText | None
     ) -> Iterator[Ballot]:
         """Ballots of graders that the experiment does not name: those who voted, and those planned by earlier ones."""
         planned = self._earlier.get((text.student, text.combination.id), ())

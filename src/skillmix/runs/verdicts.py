@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, suppress
@@ -21,7 +21,7 @@ from importlib.metadata import entry_points
 from itertools import chain, islice
 from multiprocessing import current_process, get_context, parent_process
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from skillmix.calls import ONLY_TURN, is_human
 from skillmix.catalog.catalog import Catalog, remember_figures
@@ -81,36 +81,31 @@ def code_version() -> str:
     return digest(READER_VERSION, checkers).hex()
 
 
-class CodeVerdict(Protocol):
-    """The decisions of code on one text, as far as points depend on them."""
+@dataclass(frozen=True, slots=True)
+class JudgedText:
+    """What code decided on a text, without the text's words, so that it can cross process borders."""
 
-    @property
-    def evidence(self) -> Container[str]:
-        """The requested skills that have a checker."""
-        ...
-
-    @property
-    def topic(self) -> object:
-        """The words about the topic; None if there are none."""
-        ...
-
-    @property
-    def nonsense(self) -> str | None:
-        """Why the text does not make sense; None if it does."""
-        ...
-
-    @property
-    def reasons(self) -> Mapping[str, str]:
-        """The reason for each point that code denies, by criterion."""
-        ...
+    evidence: Mapping[str, bool]
+    """Whether each requested skill with a checker earns its point."""
+    topic: Span | None
+    nonsense: str | None
+    reasons: Mapping[str, str]
+    all_woven: bool | None
+    words: tuple[str | None, ...] = ()
+    """The words that show each requested skill."""
+    masked: tuple[str | None, ...] = ()
+    """The same words with the topic's words masked."""
+    woven: tuple[bool | None, ...] = ()
+    """Whether the text shows each requested skill about the topic; None if it does not show the skill."""
+    unrequested: tuple[str, ...] = ()
 
     def earns(self, skill: str) -> bool | None:
         """Whether code gives the point for a skill; None for a skill without a checker."""
-        ...
+        return self.evidence.get(skill)
 
     def is_woven(self, skills: Sequence[str]) -> bool | None:
         """Whether the text shows all its skills about the topic; None if a skill without a checker leaves it open."""
-        ...
+        return self.all_woven
 
 
 def judge_of(catalog: Catalog) -> Judge:
@@ -134,7 +129,7 @@ class RulesGrader:
         return self.judge.judge(text, skills=skills, topic=topic)
 
 
-def reading_of(verdict: CodeVerdict, skills: Iterable[str]) -> Reading:
+def reading_of(verdict: Verdict | JudgedText, skills: Iterable[str]) -> Reading:
     """A verdict in the form of a grader's reading; the length point is counted elsewhere, for every grader."""
     shown = [_point(verdict, skill) for skill in skills]
     if None in shown:
@@ -143,7 +138,7 @@ def reading_of(verdict: CodeVerdict, skills: Iterable[str]) -> Reading:
     return Reading(points, None, (verdict.nonsense,) if verdict.nonsense else ())
 
 
-def applicable_reasons(verdict: CodeVerdict, *, is_alone: bool) -> Mapping[str, str]:
+def applicable_reasons(verdict: Verdict | JudgedText, *, is_alone: bool) -> Mapping[str, str]:
     """Why code denied points: all of them if it decides alone, else those of skills with a checker."""
     return {name: why for name, why in verdict.reasons.items() if is_alone or name in verdict.evidence}
 
@@ -170,7 +165,7 @@ def _counted(skills: Sequence[str]) -> str:
     return f"the skill {skills[0]!r}" if len(skills) == 1 else f"{len(skills)} skills ({skills[0]!r} is one)"
 
 
-def with_verdict(reading: Reading, skills: Sequence[str], verdict: CodeVerdict) -> Reading:
+def with_verdict(reading: Reading, skills: Sequence[str], verdict: Verdict | JudgedText) -> Reading:
     """A model's reading, with the points of code for skills that have a checker."""
     if reading.points is None:
         return reading
@@ -179,7 +174,7 @@ def with_verdict(reading: Reading, skills: Sequence[str], verdict: CodeVerdict) 
     return replace(reading, points=(*decided, *reading.points[len(decided) :]))
 
 
-def _point(verdict: CodeVerdict, skill: str) -> float | None:
+def _point(verdict: Verdict | JudgedText, skill: str) -> float | None:
     """1 or 0; None for a skill without a checker."""
     earned = verdict.earns(skill)
     return None if earned is None else float(earned)
@@ -238,7 +233,7 @@ def latest_votes_of(attempts: Iterable[tuple[int, Reading | None]]) -> dict[int,
     return votes
 
 
-def ballot_of(text: StudentText, grader: RunGrader, votes: Votes, verdict: CodeVerdict | None) -> Ballot:
+def ballot_of(text: StudentText, grader: RunGrader, votes: Votes, verdict: Verdict | JudgedText | None) -> Ballot:
     """A grader's ballot on a text: the votes of a model, the verdict of code, or both.
 
     Where a grader has code, code decides the skills that have a checker, and the model's votes decide the rest.
@@ -351,33 +346,6 @@ def _end_with_parent() -> None:
 
 def _results_there(function: Callable[[RulesGrader, _Item], _Result], batch: Sequence[_Item]) -> list[_Result]:
     return [function(_code[0], item) for item in batch]
-
-
-@dataclass(frozen=True, slots=True)
-class JudgedText:
-    """What code decided on a text, without the text's words, so that it can cross process borders."""
-
-    evidence: Mapping[str, bool]
-    """Whether each requested skill with a checker earns its point."""
-    topic: Span | None
-    nonsense: str | None
-    reasons: Mapping[str, str]
-    all_woven: bool | None
-    words: tuple[str | None, ...] = ()
-    """The words that show each requested skill."""
-    masked: tuple[str | None, ...] = ()
-    """The same words with the topic's words masked."""
-    woven: tuple[bool | None, ...] = ()
-    """Whether the text shows each requested skill about the topic; None if it does not show the skill."""
-    unrequested: tuple[str, ...] = ()
-
-    def earns(self, skill: str) -> bool | None:
-        """Whether code gives the point for a skill; None for a skill without a checker."""
-        return self.evidence.get(skill)
-
-    def is_woven(self, skills: Sequence[str]) -> bool | None:
-        """Whether the text shows all its skills about the topic; None if a skill without a checker leaves it open."""
-        return self.all_woven
 
 
 class TextToJudge(NamedTuple):

@@ -34,7 +34,8 @@ from skillmix.runs.run import Run
 from skillmix.runs.scheduler import StopReason, reacting_to_signals, signal_of
 from skillmix.validation.task import AnnotationTask, AnswerStore, fault_of
 
-_FILE: Final = "annotate.json"
+_FILE: Final = "links.json"
+"""In the folder of people's answers; only its owner can read it."""
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{32,100}")
 
 
@@ -48,7 +49,7 @@ class Link:
 
 def links_of(run: Run, raters: Sequence[str], *, new: bool = False) -> dict[str, Link]:
     """The links of people: those that were used before, or new ones with the port of before."""
-    known = _read(run.path / _FILE)
+    known = _read(run.people / _FILE)
     if new:
         known = {rater: Link(link.port, token_urlsafe(32)) for rater, link in known.items()}
     return {rater: known.get(rater) or Link(0, token_urlsafe(32)) for rater in raters}
@@ -56,7 +57,8 @@ def links_of(run: Run, raters: Sequence[str], *, new: bool = False) -> dict[str,
 
 def keep_links(run: Run, links: Mapping[str, Link]) -> None:
     """Store links beside those of other people of the run."""
-    file = run.path / _FILE
+    file = run.people / _FILE
+    file.parent.mkdir(exist_ok=True)
     content = {rater: asdict(link) for rater, link in {**_read(file), **links}.items()}
     partial = file.with_name(f"{file.name}.partial")
     partial.unlink(missing_ok=True)
