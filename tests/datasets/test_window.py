@@ -90,9 +90,12 @@ class Made:
         }
         experiment, catalog = experiment_of(document, source="test"), load_catalog("paper")
         run = Run(self._folder / "runs/data")
-        run.continue_with(experiment, catalog)
+        with run.write():
+            run.continue_with(experiment, catalog)
         nothing: Any = lambda _: None  # noqa: E731
-        journal: Any = SimpleNamespace(calls_by_conversation=lambda _: {}, note_combinations=nothing, find=nothing)
+        journal: Any = SimpleNamespace(
+            calls_by_conversation=lambda _: {}, add_combinations=nothing, count_conversations=nothing, find=nothing
+        )
         return StepContext(experiment, catalog, run, journal, nothing)
 
     def writing(self, **changes: Any) -> DatasetWriting:

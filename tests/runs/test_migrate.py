@@ -31,9 +31,10 @@ def opened_until(change: int) -> bool:
 
         def kill_at_a_change(event: str, arguments: object) -> None:
             nonlocal seen
-            seen += event in CHANGES
-            if seen == change:
-                os.kill(os.getpid(), signal.SIGKILL)
+            if event in CHANGES:
+                seen += 1
+                if seen == change:
+                    os.kill(os.getpid(), signal.SIGKILL)
 
         sys.addaudithook(kill_at_a_change)
         try:

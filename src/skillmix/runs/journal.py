@@ -97,6 +97,10 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
             self._lock.release()
             raise
         self._sent: set[CallKey] = set()
+        self._begun: dict[str, set[tuple[str, int]]] = {}
+        """By student, the conversations that had a row when a step began; a key of another one is found by its hash."""
+        self._written: set[int] = set()
+        """Hashes of the keys that this process has written: most calls of a new run cost no look into the file."""
         self._known_messages: set[str] = set()
         """Hashes of messages that are stored for certain: worked examples are part of every request."""
 
@@ -226,6 +230,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
                 contents.append((str(row[place]), "assistant", outcome.text))
         self.connection.executemany(_PUT_MESSAGE, contents)
         self.connection.executemany(_PUT_CALL, rows)
+        self._written.update([hash(request.key) for request, _ in calls])
         if len(known) > _MOST_KNOWN_MESSAGES:
             known.clear()
         known.update(messages)
@@ -241,6 +246,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
                 messages = [(m.content_hash, m.role, m.content) for m in request.messages]
                 self.connection.executemany(_PUT_MESSAGE, messages)
                 self.connection.execute(_PUT_CALL, row_of_submitted(request, worst, tag))
+                self._written.add(hash(request.key))
 
     @property
     def submissions(self) -> "Submissions":
@@ -253,7 +259,11 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         `submissions` knows the calls that are part of a batch; they must not be made again. Another request under the
         key is an error.
         """
-        where, values = where_key(request.key)
+        key = request.key
+        begun = self._begun.get(key.student)
+        if begun is not None and (key.combination, key.generation) not in begun and hash(key) not in self._written:
+            return None
+        where, values = where_key(key)
         with telling_what_broke(self.path):
             row = self.connection.execute(f"{_CALLS} WHERE {where}", values).fetchone()
         if row is None:
@@ -282,12 +292,13 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         """
         query = (
             "SELECT combination, generation, sum(coalesce(attempt, 0) = 0 "
-            "AND (status = 'done' OR coalesce(problem_kind, '') = 'final')) AS calls "
-            "FROM call WHERE student = ? GROUP BY combination, generation HAVING calls"
+            "AND (status = 'done' OR coalesce(problem_kind, '') = 'final')) "
+            "FROM call WHERE student = ? GROUP BY combination, generation"
         )
         with telling_what_broke(self.path):
             rows = self.connection.execute(query, (student,)).fetchall()
-        return {(combination, generation): count for combination, generation, count in rows}
+        self._begun[student] = {(combination, generation) for combination, generation, _ in rows}
+        return {(combination, generation): count for combination, generation, count in rows if count}
 
     def spent(self) -> tuple[int, float]:
         """How many calls were ever sent, and their cost; an attempt without a reply counts with its worst case."""

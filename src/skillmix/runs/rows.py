@@ -95,10 +95,10 @@ _WHERE_GRADE: Final = (
 
 def where_key(key: CallKey) -> tuple[str, tuple[object, ...]]:
     """The condition that finds a key, and its values."""
-    _, student, combination, generation, turn, *votes = _key_values(key)
     if isinstance(key, GenerateKey):
-        return _WHERE_GENERATE, (student, combination, generation, turn)
-    return _WHERE_GRADE, (student, combination, generation, *votes)
+        return _WHERE_GENERATE, (key.student, key.combination, key.generation, key.turn)
+    place = (key.student, key.combination, key.generation)
+    return _WHERE_GRADE, (*place, key.text, key.grader, key.round, key.attempt)
 
 
 def key_order(key: CallKey) -> tuple[Any, ...]:
