@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from sys import intern
-from typing import Any
+from typing import Any, Final
 
 from skillmix.calls import ONLY_TURN, Reply
 from skillmix.datasets.card import dataset_card, dataset_info
@@ -99,6 +99,16 @@ class WrittenPreferences:
     pairs: int
 
 
+_YIELD_FIELDS: Final = {
+    **{name: name for name in ("k", "target", "taken")},
+    "conversations": "written",
+    "full_marks": "full_marks",
+    "yield": "rate",
+    "below_floor": "below_floor",
+}
+"""The keys of a yield in `dataset --json`, each with the attribute that it shows."""
+
+
 @dataclass(frozen=True, slots=True)
 class WrittenDataset:
     """A data set on disk, with its counts."""
@@ -134,27 +144,8 @@ class WrittenDataset:
             "train": self.written.train,
             "validation": self.written.validation,
             "k": {str(k): count for k, count in self.by_k.items()},
-            "yields": [
-                {
-                    "k": y.k,
-                    "target": y.target,
-                    "taken": y.taken,
-                    "conversations": y.written,
-                    "full_marks": y.full_marks,
-                    "yield": y.rate,
-                    "below_floor": y.below_floor,
-                }
-                for y in self.yields
-            ],
-            "left_out": {
-                "less": self.left.less,
-                "undecided": self.left.undecided,
-                "unfinished": self.left.unfinished,
-                "not_conversations": self.left.not_conversations,
-                "outside": self.left.outside,
-                "removed": self.left.removed,
-                "shown": self.left.shown,
-            },
+            "yields": [{key: getattr(y, field) for key, field in _YIELD_FIELDS.items()} for y in self.yields],
+            "left_out": {name: count for name, count in asdict(self.left).items() if name != "examples"},
             **({} if pairs is None else {"preferences": {"file": str(pairs.file), "pairs": pairs.pairs}}),
         }
 

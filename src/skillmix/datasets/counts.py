@@ -50,14 +50,14 @@ class SamplingYield:
 class LeftOut:
     """Texts left out of a data set, counted by reason."""
 
+    less: int = 0
+    """Texts with less than full marks."""
     undecided: int = 0
     """Texts on which the graders reached no decision."""
     unfinished: int = 0
     """Unfinished conversations."""
     not_conversations: int = 0
     """Texts without two turns, such as imported ones."""
-    less: int = 0
-    """Texts with less than full marks."""
     outside: dict[str, int] = field(default_factory=dict)
     """Texts with full marks outside the recipe, by the rule that excludes them."""
     removed: dict[str, int] = field(default_factory=dict)
@@ -121,13 +121,19 @@ def figures_of(
         writers[f"{kept.writer} in {kept.run}: {kept.model}"] += 1
         first_answers[kept.first_status] += 1
         sets[tuple(sorted(combination.skills))] += 1
+    pairs: Counter[tuple[str, str]] = Counter()
+    holding_reserved = 0
+    for own, count in sets.items():
+        pairs.update(dict.fromkeys(combinations(own, 2), count))
+        parts = (part for size in (2, 3) if size < len(own) for part in combinations(own, size))
+        holding_reserved += count if any(is_reserved(part, reserved) for part in parts) else 0
     frames, framed = repeated_frames(corpus, FRAME, most=10)
     return DatasetCounts(
         texts=len(texts),
         by_k={k: len(by_k[k]) for k in sorted(by_k)},
         by_skill=_by_count(skills),
         by_topic=_by_count(topics),
-        by_pair=_pairs(sets),
+        by_pair=dict(sorted(pairs.items(), key=lambda item: (-item[1], item[0]))),
         by_writer=_by_count(writers),
         written_with=tuple(sorted({kept.written_with for kept in texts})),
         graders=tuple(sorted({grader for kept in texts for grader in kept.graders})),
@@ -137,7 +143,7 @@ def figures_of(
         distinct_4=distinct_share(corpus, 4),
         frames=frames,
         framed=framed,
-        holding_reserved=sum(count for own, count in sets.items() if _holds_reserved(own, reserved)),
+        holding_reserved=holding_reserved,
         named=named,
         near_examples=int((example_shares(corpus, examples) >= NEAR_EXAMPLE).sum()),
     )
@@ -145,16 +151,3 @@ def figures_of(
 
 def _by_count(counts: "Counter[str]") -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-
-
-def _pairs(sets: "Counter[tuple[str, ...]]") -> dict[tuple[str, str], int]:
-    pairs: Counter[tuple[str, str]] = Counter()
-    for skills, count in sets.items():
-        for one, other in combinations(skills, 2):
-            pairs[one, other] += count
-    return dict(sorted(pairs.items(), key=lambda item: (-item[1], item[0])))
-
-
-def _holds_reserved(skills: Sequence[str], share: float) -> bool:
-    """Whether a pair or triple within a larger skill set is reserved."""
-    return any(is_reserved(part, share) for size in (2, 3) if size < len(skills) for part in combinations(skills, size))
