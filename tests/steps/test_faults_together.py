@@ -77,6 +77,20 @@ def test_all_impossible_numbers_are_named_at_once(
     assert "combinations: all" in said
 
 
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_impossible_numbers_and_faults_of_form_come_together(
+    in_folder: Path, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    graders = {"judge": {"model": "scripted:grader", "rounds": 2}}
+    step = {**EVALUATE, "settings": ["all"], "k": [1, 200], "combinations": 99_999_999}
+
+    said = refused(capsys, written(in_folder, graders=graders, steps=[step]), *more)
+
+    assert "has 3 faults" in said and "rounds must be odd, not 2" in said
+    assert "steps.eval: 99999999 combinations of k = 1 were requested" in said
+    assert "steps.eval: k = 200 is not possible" in said
+
+
 def test_all_combinations_or_a_number_for_each_k_and_setting(in_folder: Path) -> None:
     catalog(in_folder / "own")
     steps = [

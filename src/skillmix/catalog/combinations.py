@@ -179,7 +179,7 @@ def draw_combinations(draw: Draw, count: int) -> list[Combination]:
 
 
 def _first(draw: Draw, count: int, found: Iterable[Combination], what: str, other: str) -> list[Combination]:
-    _check_size(draw, count)
+    check_size(draw, count)
     drawn = list(islice(found, count))
     if len(drawn) < count:
         besides = " besides those that a student was trained on" if draw.without else ""
@@ -192,7 +192,7 @@ def _first(draw: Draw, count: int, found: Iterable[Combination], what: str, othe
 
 def all_combinations(draw: Draw) -> Iterator[Combination]:
     """Every combination of a draw that a text can show, in draw order, without those that the draw must skip."""
-    _check_size(draw, 0)
+    check_size(draw, 0)
     key = draw.key
     evaluations = list(map(_begins_with, draw.evaluations))
     subsets, topics = subsets_of(draw.side, draw.k), sorted(draw.side.topics)
@@ -269,7 +269,7 @@ def draw_ladder(draw: Draw, count: int) -> list[Combination]:
 
     The rungs of a ladder share topics and skills, so scores along k differ by the added skill only.
     """
-    _check_size(draw, count)
+    check_size(draw, count)
     first = replace(draw, k=1, evaluations=tuple(replace(evaluation, k=1) for evaluation in draw.evaluations))
     chains = first.total
     if count > chains:
@@ -300,7 +300,8 @@ def _extended(base: Combination, draw: Draw, *, taken: set[str], index: int) -> 
     )
 
 
-def _check_size(draw: Draw, count: int) -> None:
+def check_size(draw: Draw, count: int) -> None:
+    """Refuse a draw of more combinations than there are, or of an impossible k."""
     available = draw.side.most_skills
     least = 0 if draw.side.may_be_plain else 1
     if not least <= draw.k <= available:

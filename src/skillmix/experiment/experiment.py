@@ -5,6 +5,7 @@ All faults of a file are reported in one error. The kinds of step are in steps.p
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal, TypeVar
@@ -12,6 +13,7 @@ from typing import Annotated, ClassVar, Final, Literal, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
 from skillmix.calls import extra_json
+from skillmix.catalog.combinations import Draw, check_size
 from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError, faults_error
 from skillmix.experiment.document import Matrix, Partitions, Seeds, Variant, checked, expanded, with_changes
@@ -356,6 +358,7 @@ def experiment_of(document: object, *, source: str, checks_outside: bool = False
         if experiment is not None:
             faults += _reference_faults(experiment, one)
             faults += _outside_faults(experiment) if checks_outside else []
+            faults += _impossible_draws(experiment) if checks_outside and faults else []
         if faults:
             own_names = "A file names its own students and graders, and a step earlier steps."
             raise faults_error(source, faults, hint=hint or own_names)
@@ -363,6 +366,24 @@ def experiment_of(document: object, *, source: str, checks_outside: bool = False
             break
     assert experiment is not None  # without faults the whole document is valid
     return experiment
+
+
+def _impossible_draws(experiment: Experiment) -> Iterator[str]:
+    """Find draws that are impossible in a file with other faults; without any, the plan of the file finds them."""
+    for step in experiment.steps:
+        if not isinstance(step, DrawingStep):
+            continue
+        with suppress(UserError):  # names that lead nowhere are faults already
+            catalog = load_catalog(step.catalog or experiment.catalog)
+            partition = catalog.partition(step.partition or (None if step.catalog else experiment.partition)).name
+            shared = () if step.catalog else tuple(experiment.exclude)
+            cells = [cell for cell in step.undrawn_cells(experiment.steps) if cell.purpose == "evaluation" and cell.k]
+            for cell in {(cell.setting, cell.k): cell for cell in cells}.values():
+                side = catalog.pool(cell.setting, partition=partition, exclude=(*shared, *cell.exclude))
+                try:
+                    check_size(Draw(side, cell.setting, cell.k, experiment.seed), cell.count or 0)
+                except UserError as error:
+                    yield f"steps.{step.name}: {error.faults[0]}"
 
 
 def _outside_faults(experiment: Experiment) -> list[str]:
