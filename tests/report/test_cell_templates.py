@@ -6,15 +6,15 @@ from skillmix.datasets.corpus import corpus_of, distinct_share
 from skillmix.grading.answers import plain_answer
 from skillmix.grading.points import Ballot, Points, StudentText
 from skillmix.report.archive import CodeEvidence
-from skillmix.report.read import cell_templates, template_baselines
-from skillmix.report.records import CellTemplates
+from skillmix.report.read import cell_texts, template_baselines
+from skillmix.report.records import CellTexts
 from skillmix.scores.cells import Cell, CellKey
 
 FULL: Points = (True,) * 4
 KEY = CellKey("r", "s", "g", "all", 1)
 
 
-def templates(*texts: tuple[str, str, str | None], points: Points = FULL) -> CellTemplates:
+def templates(*texts: tuple[str, str, str | None], points: Points = FULL) -> CellTexts:
     """The counts of a cell of texts, each with its combination and its masked evidence."""
     ids = list(dict.fromkeys(combination for combination, _, _ in texts))
     combinations = {name: Combination(name, ("simile",), name) for name in ids}
@@ -29,7 +29,7 @@ def templates(*texts: tuple[str, str, str | None], points: Points = FULL) -> Cel
     decided = [(Ballot(text, "g", 1, ()), points) for text in written]
     planned = tuple((points,) * len(texts) for _ in ids)
     cell = Cell(KEY, tuple(combinations.values()), planned, ((None,) * len(texts),) * len(ids))
-    (counted,) = cell_templates([cell], decided, evidence, all_generations=False)
+    (counted,) = cell_texts([cell], decided, evidence, None, all_generations=False)
     return counted
 
 

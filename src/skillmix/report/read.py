@@ -26,9 +26,8 @@ from skillmix.report.archive import Archive, CodeEvidence, RunArchive
 from skillmix.report.records import (
     CORPUS_TOKENS,
     MOST_TEXTS,
-    CellTemplates,
+    CellTexts,
     ExampleText,
-    FollowedExamples,
     Report,
     ReportOptions,
     RunFacts,
@@ -93,29 +92,37 @@ MOST_BASELINE: Final = 200
 RUN: Final = 4
 
 
-def cell_templates(
+def cell_texts(
     cells: Iterable[Cell],
     decided: Sequence[tuple[Ballot, Points]],
     evidence: Mapping[ConversationKey, CodeEvidence],
+    following: Container[ConversationKey] | None,
     *,
     all_generations: bool,
-) -> Iterator[CellTemplates]:
+) -> Iterator[CellTexts]:
     """The counts of every cell; `all_generations` also takes texts beyond those that the experiment plans."""
-    full: dict[tuple[str, str, str], list[StudentText]] = defaultdict(list)
+    by_combination: dict[tuple[str, str, str], list[tuple[StudentText, bool]]] = defaultdict(list)
     for ballot, points in decided:
-        if text_score(points, FULL_MARKS) == 1.0:
-            text = ballot.text
-            full[text.student, text.combination.id, ballot.grader].append(text)
+        text, is_full = ballot.text, text_score(points, FULL_MARKS) == 1.0
+        by_combination[text.student, text.combination.id, ballot.grader].append((text, is_full))
     for cell in cells:
-        _, student, grader, _, _ = cell.key
         texts = [
-            text
+            (text, is_full)
             for combination, planned in zip(cell.combinations, cell.points, strict=True)
-            for text in full.get((student, combination.id, grader), ())
+            for text, is_full in by_combination.get((cell.key.student, combination.id, cell.key.grader), ())
+            # The journal may hold more generations than the experiment now asks for.
             if all_generations or text.generation < len(planned)
         ]
-        distinct = distinct_share(corpus_of(text.answer.text for text in texts), RUN)
-        yield CellTemplates(cell.key, len(texts), _repeated(texts, evidence), distinct)
+        full = [text for text, is_full in texts if is_full]
+        yield CellTexts(
+            key=cell.key,
+            texts=len(texts),
+            full_marks=len(full),
+            repeated=_repeated(full, evidence),
+            distinct_4=distinct_share(corpus_of(text.answer.text for text in full), RUN),
+            following=None if following is None else sum(text.conversation in following for text, _ in texts),
+            full_marks_following=None if following is None else sum(text.conversation in following for text in full),
+        )
 
 
 def _repeated(texts: Sequence[StudentText], evidence: Mapping[ConversationKey, CodeEvidence]) -> int | None:
@@ -176,38 +183,6 @@ def texts_following_examples(run: Run, decided: Sequence[tuple[Ballot, Points]])
     texts = list({id(ballot.text): ballot.text for ballot, _ in decided}.values())
     shares = example_shares(corpus_of(text.answer.text for text in texts), examples)
     return frozenset(text.conversation for text, share in zip(texts, shares.tolist(), strict=True) if share >= FOLLOWS)
-
-
-def followed_examples(
-    run: Run,
-    cells: Iterable[Cell],
-    decided: Sequence[tuple[Ballot, Points]],
-    following: Container[ConversationKey] | None,
-) -> Iterator[FollowedExamples]:
-    """The counts of every cell; none if it is unknown which texts follow an example."""
-    if following is None:
-        return
-    by_combination: dict[tuple[str, str, str], list[tuple[int, bool, bool]]] = defaultdict(list)
-    for ballot, points in decided:
-        text = ballot.text
-        outcome = (text.generation, text.conversation in following, text_score(points, FULL_MARKS) == 1.0)
-        by_combination[text.student, text.combination.id, ballot.grader].append(outcome)
-    for cell in cells:
-        _, student, grader, _, _ = cell.key
-        texts = [
-            (follows, is_full)
-            for combination, planned in zip(cell.combinations, cell.points, strict=True)
-            for generation, follows, is_full in by_combination.get((student, combination.id, grader), ())
-            # The journal may hold more generations than the experiment now asks for.
-            if run.is_imported or generation < len(planned)
-        ]
-        yield FollowedExamples(
-            key=cell.key,
-            texts=len(texts),
-            following=sum(follows for follows, _ in texts),
-            full_marks=sum(is_full for _, is_full in texts),
-            full_marks_following=sum(follows and is_full for follows, is_full in texts),
-        )
 
 
 def _examples(run: Run) -> list[str]:
@@ -407,8 +382,7 @@ def read_run(run: Run, *, rules: str | None, archive: Archive, most_texts: int =
         curves=tuple((name, curve) for curve in run_curves(run)),
         step_seconds=tuple((name, step, s) for step, s in run.step_seconds.items()),
         shown=tuple(_shown(name, records, archived.evidence)),
-        followed=tuple(followed_examples(run, cells, decided, following)),
-        templates=tuple(cell_templates(cells, decided, archived.evidence, all_generations=run.is_imported)),
+        cell_texts=tuple(cell_texts(cells, decided, archived.evidence, following, all_generations=run.is_imported)),
         # The template student writes prose, so a run with an output format has no such baseline.
         baselines=() if experiment.format else tuple(template_baselines(name, catalog, cells)),
         categories={skill.name: skill.category for skill in catalog.skills} if catalog else {},

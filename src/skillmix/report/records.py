@@ -108,22 +108,11 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class FollowedExamples:
-    """The texts of one cell that follow an example of the prompts."""
+class CellTexts:
+    """How far the texts of one cell are templates, or follow an example of the prompts."""
 
     key: CellKey
     texts: int
-    following: int
-    full_marks: int
-    full_marks_following: int
-    """Texts with full marks that follow an example."""
-
-
-@dataclass(frozen=True, slots=True)
-class CellTemplates:
-    """How far the texts of one cell that have full marks are templates."""
-
-    key: CellKey
     full_marks: int
     """Texts with full marks."""
     repeated: int | None
@@ -132,7 +121,10 @@ class CellTemplates:
     None if no code checked the texts.
     """
     distinct_4: float | None
-    """Distinct four-word runs by all four-word runs of these texts; None if there is no such run."""
+    """Distinct four-word runs by all four-word runs of texts with full marks; None if there is no such run."""
+    following: int | None
+    """Texts that follow an example; None if the catalogue of the run is unknown."""
+    full_marks_following: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +213,7 @@ class Report:
     step_seconds: tuple[tuple[str, str, float], ...] = ()
     """Run, step and wall seconds of each step whose time is known; reports are left out."""
     shown: tuple[Shown, ...] = ()
-    followed: tuple[FollowedExamples, ...] = ()
-    """By cell, for runs whose catalogue is known."""
-    templates: tuple[CellTemplates, ...] = ()
+    cell_texts: tuple[CellTexts, ...] = ()
     baselines: tuple[TemplateBaseline, ...] = ()
     """For runs on a catalogue that has clauses for the template student."""
     categories: Mapping[str, str] = field(default_factory=dict)

@@ -128,7 +128,8 @@ def _pair_heat_map(report: Report, key: StudentKey) -> Figure | None:
     axes.set_yticks(centres, labels, fontsize=8 if is_small else 5)
     axes.grid(visible=False)
     axes.set_title(f"{students_label(report, key)}" + (", skills by category" if by_category else ""))
-    figure.colorbar(mesh, ax=axes, shrink=0.7, label="both shown, of texts that were to show both")
+    if not is_small:  # else the fields have their numbers
+        figure.colorbar(mesh, ax=axes, shrink=0.7, label="both shown, of texts that were to show both")
     return figure
 
 

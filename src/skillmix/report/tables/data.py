@@ -99,7 +99,6 @@ def baseline_table(report: Report) -> ReportTable | None:
 @table(section="graders", order=26)
 def template_table(report: Report) -> ReportTable | None:
     """How far the texts with full marks of each cell are templates."""
-    following = {f.key: f.full_marks_following for f in report.followed}
     return table_of(
         "templates",
         "How far texts with full marks are templates",
@@ -113,9 +112,9 @@ def template_table(report: Report) -> ReportTable | None:
                 "full marks": Count(t.full_marks),
                 "same words": Estimate(_share(t.repeated, t.full_marks)),
                 "distinct-4": Estimate(t.distinct_4),
-                "follow an example": Estimate(_share(following.get(t.key), t.full_marks)),
+                "follow an example": Estimate(_share(t.full_marks_following, t.full_marks)),
             }
-            for t in report.templates
+            for t in report.cell_texts
         ),
         folds="long",
     )

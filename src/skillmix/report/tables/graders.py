@@ -135,7 +135,8 @@ def followed_example_table(report: Report) -> ReportTable | None:
                 "full marks": Count(f.full_marks),
                 "full marks, follow": Count(f.full_marks_following),
             }
-            for f in report.followed
+            for f in report.cell_texts
+            if f.following is not None
         ),
         folds="long",
     )

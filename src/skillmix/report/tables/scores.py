@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from statistics import fmean, stdev
 from typing import Any, Final
@@ -56,7 +56,7 @@ _FULL: Final = METRICS[FULL_MARKS].label
 @table(section="scores", order=20)
 def setting_tables(report: Report) -> Iterator[ReportTable]:
     """Students × k for each setting, with the main metrics and with all (tables 1, 3, 10 and 11 of the paper)."""
-    following = {followed.key: followed.following for followed in report.followed}
+    following = {of.key: of.following for of in report.cell_texts}
     shows = {"grader": len(report.graders) > 1, "trained on": any(key in report.lineages for key in report.students)}
     for setting in report.settings:
         cells = {c.key: c for c in report.cells if c.key.setting == setting}
@@ -405,37 +405,25 @@ def _signed(value: float) -> Estimate:
 
 MOST_PAIRS: Final = 10
 """Pairs of one run that the table shows."""
-_NAMED_PAIRS: Final = 20
 _COMPARED_NOTE: Final = (
     "A row B − A has full marks of B minus those of A, best of the generations, on the combinations that both have "
     "complete, with the 95% interval. p comes from a permutation test within combinations. "
-    f"{CORRECTION} Wins, ties and losses of B count combinations. Still needed: further combinations for 80 % power at "
+    f"{CORRECTION} Wins, ties and losses of B count combinations. Still needed: further combinations for 80% power at "
     "the observed difference. `skillmix compare RUN A B` shows any pair with the texts that differ."
 )
 _StudentPair = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenPairs:
-    """The pairs of students of a run that a report compares, and those that it leaves out."""
-
-    shown: tuple[_StudentPair, ...]
-    left_out: tuple[_StudentPair, ...]
-
-
-def chosen_pairs(report: Report, run: RunFacts) -> ChosenPairs:
+def chosen_pairs(report: Report, run: RunFacts) -> list[_StudentPair]:
     """All pairs of a run, or 10 of them: pairs with one base, if there are any, and else the first pairs.
 
     The base of a student without a lineage is its own model.
     """
     students = [student for of, student in report.students if of == run.name]
     every = list(combinations(students, 2))
-    if len(every) <= MOST_PAIRS:
-        return ChosenPairs(tuple(every), ())
     bases = {student: _base(report, run, student) for student in students}
     related = [(first, second) for first, second in every if bases[first] == bases[second]]
-    shown = (related or every)[:MOST_PAIRS]
-    return ChosenPairs(tuple(shown), tuple(pair for pair in every if pair not in shown))
+    return every if len(every) <= MOST_PAIRS else (related or every)[:MOST_PAIRS]
 
 
 def _base(report: Report, run: RunFacts, student: str) -> str:
@@ -446,7 +434,7 @@ def _base(report: Report, run: RunFacts, student: str) -> str:
 def compared_pairs(report: Report) -> Iterator[ComparedPair]:
     """The chosen pairs of students of each run, by grader, setting and k."""
     for run in report.runs:
-        for first, second in chosen_pairs(report, run).shown:
+        for first, second in chosen_pairs(report, run):
             for row in report.compared(run.name, first, second):
                 yield ComparedPair(run.name, first, second, row)
 
@@ -454,14 +442,18 @@ def compared_pairs(report: Report) -> Iterator[ComparedPair]:
 @table(section="compare", order=10)
 def pair_table(report: Report) -> ReportTable | None:
     """The chosen pairs of students of each run, by grader, setting and k."""
-    notes = [_COMPARED_NOTE, *(note for run in report.runs for note in _left_out(run, chosen_pairs(report, run)))]
+    notes = [_COMPARED_NOTE]
+    for run in report.runs:
+        shown, students = len(chosen_pairs(report, run)), sum(of == run.name for of, _ in report.students)
+        if shown < students * (students - 1) // 2:
+            notes.append(f"{run.name}: the table has {shown} of {students * (students - 1) // 2} pairs.")
     return table_of(
         "students-compared",
         "Pairs of students",
         " ".join(notes),
         (
             {
-                "students": report.label(c.run, _name((c.first, c.second))),
+                "students": report.label(c.run, f"{c.second} − {c.first}"),
                 "grader": c.row.grader,
                 "setting": c.row.setting,
                 "k": str(c.row.k),
@@ -478,22 +470,6 @@ def pair_table(report: Report) -> ReportTable | None:
             for c in report.comparisons
         ),
     )
-
-
-def _name(pair: _StudentPair) -> str:
-    first, second = pair
-    return f"{second} − {first}"
-
-
-def _left_out(run: RunFacts, pairs: ChosenPairs) -> list[str]:
-    """A sentence that names the pairs that the table leaves out."""
-    if not pairs.left_out:
-        return []
-    named = [_name(pair) for pair in pairs.left_out[:_NAMED_PAIRS]]
-    more = len(pairs.left_out) - len(named)
-    listed = ", ".join(named) + (f" and {more} more" if more else "")
-    shown = len(pairs.shown)
-    return [f"{run.name}: the table has {shown} of {shown + len(pairs.left_out)} pairs. Left out: {listed}."]
 
 
 _HARDEST: Final = 5
