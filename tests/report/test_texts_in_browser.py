@@ -70,7 +70,7 @@ def test_any_two_students_are_compared_with_the_numbers_of_the_command(
     for cells, row in zip(rows, expected, strict=True):
         assert cells[0] == f"k = {row.k}" and cells[1] == row.grader
         assert cells[2] == signed_with_interval(row.difference, row.low, row.high)
-        assert cells[7] == row.words
+        assert cells[7] == row.verdict
         assert cells[8:12] == [str(row.wins), str(row.ties), str(row.losses), str(row.combinations)]
     assert shown(browser, "#verdict")[0].startswith("m123 has more full marks than m1 in zero of")
     open_comparison(browser, folder, "a=world/base&b=world/m123")
