@@ -97,7 +97,7 @@ def test_two_students_can_be_swapped_and_the_same_student_is_refused(browser: An
 
     backward = table_rows(browser)
     assert [row[4:6] for row in backward] == [row[5:3:-1] for row in forward]
-    assert [row[7:10] for row in backward] == [row[9:6:-1] for row in forward]
+    assert [row[8:11] for row in backward] == [row[10:7:-1] for row in forward]
     assert "a=world%2Fm123&b=world%2Fbase" in browser.current_url
     open_comparison(browser, folder, "a=world/base&b=world/base")
     assert shown(browser, "#verdict") == ["Pick two different students."]

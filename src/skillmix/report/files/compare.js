@@ -25,10 +25,11 @@ function chart(row, isSwapped) {
   return made;
 }
 
-/* The verdict is about B minus A of the report; the other way round a gain is a loss. */
+/* The verdict is about B minus A of the report; the other way round a gain is a loss. Its p has a column. */
 function verdictOf(row, isSwapped) {
-  if (!isSwapped || !row.clear) return row.verdict;
-  return row.verdict.replace(/^a (gain|loss)/, (_, word) => (word === "gain" ? "a loss" : "a gain"));
+  const [verdict] = row.verdict.split(",");
+  if (!isSwapped || !row.clear) return verdict;
+  return verdict === "a gain" ? "a loss" : "a gain";
 }
 
 function textLink(fields, count, what) {
