@@ -194,15 +194,15 @@ def test_under_faults_the_scores_are_those_without(in_folder: Path, monkeypatch:
     from aiohttp import web
 
     from skillmix.calls import Decoding, GenerateKey, Message, Request
-    from skillmix.models.scripted import ScriptedModel
     from skillmix.models.specs import parse_spec
     from skillmix.runs import scheduler
+    from tests.models.reading_model import ReadingModel
     from tests.models.stub import DROP, HALF, SILENCE, chat, error, serving
 
     monkeypatch.setattr(scheduler, "FIRST_WAIT", 0.001)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     student, grader = (
-        ScriptedModel(parse_spec(s)) for s in ("scripted:student?skill=0.7", "scripted:grader?noise=0.1")
+        ReadingModel(parse_spec(s)) for s in ("scripted:student?skill=0.7", "scripted:grader?noise=0.1")
     )
     rng = random.Random(1)
 
