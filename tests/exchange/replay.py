@@ -1,14 +1,14 @@
 """Small direct runs, and a model for Inspect that gives the replies of such a run again.
 
-`python -m tests.exchange.replay` writes the logs in tests/exchange/logs/ anew; it needs inspect_ai. Each log is the
+`python -m tests.exchange.replay` writes the logs in tests/exchange/logs/ again; it needs inspect_ai. Each log is the
 log of an evaluation by Inspect's own runner with the model mockllm, which gave the replies of a direct run. Inspect
 0.3.285 wrote the present ones.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import chdir
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,11 +16,8 @@ from unittest.mock import patch
 
 from skillmix.api import run as run_experiment
 from skillmix.calls import GradeKey, Outcome, Reply, Subject
-from skillmix.catalog.files import load_catalog
-from skillmix.checkers.template_student import TemplateStudent
 from skillmix.models.scripted import Chance, code
 from skillmix.runs.run import Run
-from skillmix.runs.verdicts import judge_of
 from tests.models.reading_model import ReadingModel
 
 LOGS = Path(__file__).parent / "logs"
@@ -46,19 +43,17 @@ _GRADERS = {
 }
 
 
-@cache
-def _template_student() -> TemplateStudent:
-    catalog = load_catalog("verifiable")
-    return TemplateStudent(catalog.templates, judge_of(catalog))
+_TEMPLATES: dict[str, str] = json.loads((LOGS / "templates.json").read_text(encoding="utf-8"))
+"""What the template student wrote for each combination when the logs were made, so that a better one changes no log."""
 
 
 class Writer(ReadingModel):
     """A scripted model whose texts about checkable skills often show them, and differ from each other."""
 
     def _write(self, task: Subject, chance: Chance) -> str:
-        written = _template_student().write(task.combination.skills, task.combination.topic)
+        written = _TEMPLATES.get("; ".join([*task.combination.skills, task.combination.topic]))
         if written is not None and chance.falls("template", 0.6):
-            return f"Answer: {written.text}\n\nExplanation: it is a template."
+            return f"Answer: {written}\n\nExplanation: it is a template."
         return super()._write(task, chance).replace("Scripted words", f"Scripted words w{chance._number('word')}")
 
 
@@ -158,7 +153,7 @@ def evaluated(case: str, run: Run, folder: Path) -> tuple[Any, Replay]:
 
 
 def main() -> None:
-    """Write the logs anew."""
+    """Write the logs again."""
     from inspect_ai.log import write_eval_log
 
     for case in CASES:

