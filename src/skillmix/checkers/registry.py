@@ -192,11 +192,7 @@ def _checkers(figures: tuple[Figure, ...]) -> Mapping[str, Checker]:
                     f"Two catalogues have different patterns for the skill {skill!r}.",
                     hint="Give the figure another name in figures.yaml, or use one of the catalogues at a time.",
                 )
-    return {fold_name(skill): partial(_shown, find, skill) for skill in patterns}
-
-
-def _shown(find: Callable[[Passage], Shown], skill: str, passage: Passage) -> Span | None:
-    return find(passage).get(skill)
+    return {fold_name(skill): partial(lambda skill, passage: find(passage).get(skill), skill) for skill in patterns}
 
 
 def looked_for(skill: str) -> str | None:

@@ -10,7 +10,7 @@ series of equal members ("a picnic, a picnic, and a picnic"), so that is refused
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from itertools import accumulate, pairwise
@@ -76,14 +76,12 @@ class PromptTexts:
             name for run in set(_runs(passage.words, _SHORT_RUN)) for name in self._examples_with.get(run, ())
         )
         # Few texts have most runs of an example, so the slow comparison is rare.
-        near = [name for name, count in common.items() if count >= self._fewest_common(name)]
-        return next(
-            (n for n in near if _in_order(self._examples[n], passage.words) >= len(self._examples[n]) - 1), None
-        )
-
-    def _fewest_common(self, example: str) -> int:
-        runs = len(set(_runs(self._examples[example], _SHORT_RUN)))
-        return max(_FEWEST_COMMON, runs - _BROKEN_BY_A_WORD)
+        for name, count in common.items():
+            words = self._examples[name]
+            fewest = max(_FEWEST_COMMON, len(set(_runs(words, _SHORT_RUN))) - _BROKEN_BY_A_WORD)
+            if count >= fewest and _in_order(words, passage.words) >= len(words) - 1:
+                return name
+        return None
 
     def _longest(self, runs: list[str]) -> Copy:
         longest = Copy(0, "")
@@ -171,13 +169,10 @@ def word_order() -> WordOrder:
     """The table of the package."""
     stored = json.loads((files("skillmix.checkers") / "english" / "word_order.json").read_text(encoding="utf-8"))
     classes = {word: number for number, words in enumerate(stored["classes"]) for word in words.split()}
-    values = {digit: _weighed(LOWEST + STEP * index) for index, digit in enumerate(DIGITS)}
+    # Nearly impossible pairs ("the of") get more weight than unusual ones.
+    odds = {digit: LOWEST + STEP * index for index, digit in enumerate(DIGITS)}
+    values = {digit: value + min(value - _HARDLY, 0) for digit, value in odds.items()}
     return WordOrder(classes, tuple(tuple(values[digit] for digit in row) for row in stored["log_odds"]))
-
-
-def _weighed(log_odds: float) -> float:
-    """Give nearly impossible pairs ("the of") more weight than unusual ones."""
-    return log_odds + min(log_odds - _HARDLY, 0)
 
 
 def order_score(sentence: Sentence) -> float:
@@ -268,9 +263,13 @@ def repetition_problem(passage: Passage, evidence: Sequence[Span]) -> str | None
     returning = content = 0
     for sentence in passage.sentences:
         counts = _counts(sentence, evidence)
-        problem = _same_pieces(sentence) or _fills_a_clause(sentence) or _too_often(counts)
+        problem = _same_pieces(sentence) or _fills_a_clause(sentence)
         if problem:
             return problem
+        for words in counts.values():
+            if len(words) > MOST_IN_SENTENCE:
+                word = shortened(words[0].lower)
+                return f'the word "{word}" occurs {len(words)} times in a sentence, and no requested skill asks for it'
         content += sum(map(len, counts.values()))
         returning += sum(map(len, counts.values())) - len(counts)
     if returning >= FEWEST_RETURNING and returning >= MOST_RETURNING * content:
@@ -301,18 +300,11 @@ def _fills_a_clause(sentence: Sentence) -> str | None:
         if last not in sentence.repeated or not _content(last):
             continue
         times = sum(word.lower == last for word in sentence.words)
-        if times > MOST_IN_SENTENCE and _is_same_clause([word.lower for word in piece]):
+        earlier = [index for index, word in enumerate(piece[:-1]) if word.lower == last]
+        between = [word.lower for word in piece[earlier[-1] + 1 : -1]] if earlier else []
+        if times > MOST_IN_SENTENCE and len(between) > 1 and CONJUNCTIONS.isdisjoint(between):
             return f'the word "{shortened(last)}" occurs {times} times in a sentence, twice in one clause'
     return None
-
-
-def _is_same_clause(piece: list[str]) -> bool:
-    """Whether the last word of a piece occurs earlier in it, with no conjunction between."""
-    last = piece.pop()
-    if last not in piece:
-        return False
-    between = piece[len(piece) - piece[::-1].index(last) :]
-    return len(between) > 1 and CONJUNCTIONS.isdisjoint(between)
 
 
 def _counts(sentence: Sentence, evidence: Sequence[Span]) -> dict[str, list[Word]]:
@@ -329,14 +321,6 @@ def _counts(sentence: Sentence, evidence: Sequence[Span]) -> dict[str, list[Word
             inside.add(stem)
         counts[stem].append(word)
     return counts
-
-
-def _too_often(counts: dict[str, list[Word]]) -> str | None:
-    for words in counts.values():
-        if len(words) > MOST_IN_SENTENCE:
-            word = shortened(words[0].lower)
-            return f'the word "{word}" occurs {len(words)} times in a sentence, and no requested skill asks for it'
-    return None
 
 
 def _content(lower: str) -> str:
@@ -396,13 +380,14 @@ def talk_of_task(passage: Passage) -> str | None:
 
     >>> from skillmix.checkers.passage import passage_of
     >>> talk_of_task(passage_of("It is warm. Answer: bread"))
-    'Answer'
+    'it talks about the task: "Answer"'
     """
     # Most texts have none of these words, and the regular expression is slow.
     if _CUES.isdisjoint([word.lower for word in passage.words]):
         return None
     match = _TALK_OF_TASK.search(passage.lower)
-    return passage.text[match.start() : match.end()].strip(_AROUND_TALK) if match else None
+    talk = passage.text[match.start() : match.end()].strip(_AROUND_TALK) if match else None
+    return None if talk is None else f'it talks about the task: "{shortened(talk)}"'
 
 
 _AROUND_TALK: Final = " \t\r\n.,:;!?…\"'“”‘’«»()[]*_#>-–—"
@@ -439,15 +424,20 @@ def sense_problem(
     >>> sense_problem(passage_of("Bread the of is baker to warm the and a."))
     'its words are in no usual order'
     """
-    for problem in _PROBLEMS:
+    for problem in (_length, _markup, _end, talk_of_task, _loop, _verbs):
         reason = problem(passage)
         if reason:
             return reason
     reason = _order(passage, evidence or ())
-    if reason:
+    if reason is None and evidence is not None:
+        reason = repetition_problem(passage, evidence)
+    if reason is not None or shown is None:
         return reason
-    repeats = repetition_problem(passage, evidence) if evidence is not None else None
-    return repeats or (_copy(passage, shown) if shown else None)
+    copy = shown.copied_by(passage)
+    if copy:
+        return f"{copy.words} words in a row are copied from {copy.source}"
+    example = shown.example_in(passage)
+    return f"it is {example} with one word changed" if example else None
 
 
 def form_problem(passage: Passage) -> str | None:
@@ -460,14 +450,6 @@ def form_problem(passage: Passage) -> str | None:
         if reason:
             return reason
     return None
-
-
-def _copy(passage: Passage, shown: PromptTexts) -> str | None:
-    copy = shown.copied_by(passage)
-    if copy:
-        return f"{copy.words} words in a row are copied from {copy.source}"
-    example = shown.example_in(passage)
-    return f"it is {example} with one word changed" if example else None
 
 
 def _length(passage: Passage) -> str | None:
@@ -496,11 +478,6 @@ def _markup(passage: Passage) -> str | None:
     marked = _MARKUP.search(text) if _SIGN.search(text) else _MARKUP.match(text)
     numbered = _SECOND_ITEM.search(text) and _FIRST_ITEM.search(text)
     return "it is a list, a table or code, not prose" if numbered or marked else None
-
-
-def _task_talk(passage: Passage) -> str | None:
-    talk = talk_of_task(passage)
-    return f'it talks about the task: "{shortened(talk)}"' if talk is not None else None
 
 
 _END = re.compile(r"(?:[.!?…]|--|[—–])[\"'”’»)\]]*$")
@@ -569,13 +546,3 @@ def _order(passage: Passage, evidence: Sequence[Span]) -> str | None:
     if mean < least or any(score < LEAST_ORDER_OF_SENTENCE and size >= FEW_WORDS for score, size in scores):
         return "its words are in no usual order"
     return None
-
-
-_PROBLEMS: Final[tuple[Callable[[Passage], str | None], ...]] = (
-    _length,
-    _markup,
-    _end,
-    _task_talk,
-    _loop,
-    _verbs,
-)

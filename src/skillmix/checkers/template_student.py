@@ -46,7 +46,11 @@ class TemplateStudent:
         first: TemplateText | None = None
         for text in self._texts(skills, topic, form):
             verdict = self._judge.judge(text, skills=skills, topic=topic)
-            written = TemplateText(text, verdict, _has_full_marks(text, verdict, skills))
+            shown = all(verdict.evidence.get(skill) is not None for skill in skills)
+            named = any(names_skill(text, skill) for skill in skills)
+            # The student never writes too many sentences.
+            is_full = shown and not named and verdict.topic is not None and verdict.nonsense is None
+            written = TemplateText(text, verdict, is_full)
             if written.has_full_marks:
                 return written
             first = first or written
@@ -85,10 +89,3 @@ def _sentence(words: str) -> str:
     if words.endswith(_ENDS):
         return words
     return f'{words[:-1]}."' if words.endswith('"') else f"{words}."
-
-
-def _has_full_marks(text: str, verdict: Verdict, skills: Sequence[str]) -> bool:
-    """Whether code gives every point; the student never writes too many sentences."""
-    shown = all(verdict.evidence.get(skill) is not None for skill in skills)
-    named = any(names_skill(text, skill) for skill in skills)
-    return shown and not named and verdict.topic is not None and verdict.nonsense is None

@@ -61,20 +61,7 @@ _MOODS: Final[dict[str, frozenset[str]]] = {
     "!": word_set("what how"),
 }
 """First words of questions and exclamations that need no verb: "Any news?", "What a day!"."""
-_VERBLESS: Final = frozenset(
-    (first, second)
-    for first, seconds in {
-        "no": "wonder doubt need use matter sooner point time sign",
-        "so": "much long",
-        "off": "with",
-        "away": "with",
-        "down": "with",
-        "long": "live",
-        "never": "mind fear",
-        "all": "aboard",
-    }.items()
-    for second in seconds.split()
-)
+_VERBLESS: Final = frozenset(tuple(pair.split(":")) for pair in listed("verbs: verbless"))
 """First two words of sentences that are complete without a verb of their own."""
 
 
@@ -121,20 +108,16 @@ def has_main_clause(pieces: tuple[Words, ...], question: bool) -> bool:
 def _resumes(subject: Words, aside: Words, piece: Words) -> bool:
     """Whether a piece continues a subject after an aside: "Roses, wild roses, bloom", "Waves, passing by it, bend"."""
     opening = aside[0].lower
-    if aside[-1].lower != subject[-1].lower and opening not in _ARTICLE and not _interrupts(aside):
-        return False
+    if aside[-1].lower != subject[-1].lower and opening not in _ARTICLE:
+        is_name = len(aside) < 3 and aside[0].text[0].isupper()
+        if opening not in _RELATIVE and not opening.endswith("ing") and not is_name:
+            return False
     first, after = piece[0].lower, piece[1].lower if len(piece) > 1 else ""
     if first.endswith("ed") and after in ("by", "with", "in", "as"):
         return False  # "a jar, an old one, filled with buttons"
     if first.endswith("s") and _stem(first) not in _COMMON and after in PREPOSITIONS:
         return False  # "a chair, a lamp, books without covers"
     return is_finite(subject + piece, len(subject))
-
-
-def _interrupts(aside: Words) -> bool:
-    """Whether an aside is a relative clause, a participle or a name."""
-    opening = aside[0].lower
-    return opening in _RELATIVE or opening.endswith("ing") or (len(aside) < 3 and aside[0].text[0].isupper())
 
 
 def _is_short_order(pieces: tuple[Words, ...]) -> bool:
@@ -218,7 +201,10 @@ def _is_verb_here(piece: Words, index: int, before: str, often: bool) -> bool:
     if before in _SUBJECT and (word == "like" or (word not in _NOT_BEFORE_VERB and word not in _NO_VERB)):
         return True
     if word.endswith("ed") and len(word) > 3:
-        return _is_past(piece, index, before) if index else _takes_object(piece, after)
+        is_past = before not in _NOT_BEFORE_VERB or before == "them"
+        if index:
+            return is_past or _is_pointer(before, index) or _follows_relative(piece, index)
+        return _takes_object(piece, after)
     if word.endswith("s") and word not in _SURE:
         if often and _stem(word) in _SURE:
             return True
@@ -233,12 +219,6 @@ def _is_verb_here(piece: Words, index: int, before: str, often: bool) -> bool:
 def _is_pointer(before: str, index: int) -> bool:
     """Whether the first word of a piece is a pronoun such as "this", the subject of the word after it."""
     return index == 1 and before in _POINTERS
-
-
-def _is_past(piece: Words, index: int, before: str) -> bool:
-    if before not in _NOT_BEFORE_VERB or before == "them":
-        return True
-    return _is_pointer(before, index) or _follows_relative(piece, index)
 
 
 def _follows_relative(piece: Words, index: int) -> bool:

@@ -50,26 +50,9 @@ _MINOR: Final = DETERMINERS | SUBJECT_PRONOUNS | listed("words: minor")
 _DENIALS: Final = listed("words: denials")
 _FORMS: Final = {
     form: verb
-    for verb, forms in {
-        "begin": "began begun", "bite": "bit bitten", "break": "broke broken", "bring": "brought", "build": "built",
-        "burn": "burnt", "buy": "bought", "catch": "caught", "choose": "chose chosen", "come": "came", "dig": "dug",
-        "draw": "drew drawn", "drink": "drank drunk", "drive": "drove driven", "eat": "ate eaten",
-        "fall": "fell fallen",
-        "feed": "fed", "feel": "felt", "fight": "fought", "find": "found", "fly": "flew flown flies",
-        "forget": "forgot forgotten", "freeze": "froze frozen", "give": "gave given", "go": "went gone goes",
-        "grow": "grew grown", "hear": "heard", "hide": "hid hidden", "hold": "held", "keep": "kept",
-        "know": "knew known",
-        "leave": "left", "lose": "lost", "make": "made", "meet": "met", "pay": "paid", "ride": "rode ridden",
-        "ring": "rang rung", "rise": "rose risen", "run": "ran", "say": "said", "see": "saw seen", "sell": "sold",
-        "send": "sent", "shake": "shook shaken", "shine": "shone", "sing": "sang sung", "sink": "sank sunk",
-        "sit": "sat",
-        "sleep": "slept", "speak": "spoke spoken", "spend": "spent", "stand": "stood", "steal": "stole stolen",
-        "swim": "swam swum", "take": "took taken", "teach": "taught", "tell": "told", "think": "thought",
-        "throw": "threw thrown", "understand": "understood", "wake": "woke woken", "wear": "wore worn", "win": "won",
-        "write": "wrote written", "child": "children", "man": "men", "woman": "women", "foot": "feet",
-    }.items()
-    for form in forms.split()
-}  # fmt: skip
+    for verb, forms in (entry.split(":") for entry in listed("words: irregular forms"))
+    for form in forms.split(",")
+}
 _VOWELS: Final = frozenset("aeiouy")
 
 

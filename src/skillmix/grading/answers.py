@@ -152,7 +152,9 @@ _BLANK_LINE = re.compile(r"\n[ \t\r]*\n")
 def _spans_in_line(line: str, offset: int) -> list[tuple[int, int]]:
     spans = []
     last = 0
-    end_of_words = _end_of_words(line)
+    end_of_words = len(line)
+    while end_of_words and not (line[end_of_words - 1].isalnum() or line[end_of_words - 1] == "_"):
+        end_of_words -= 1
     first_word = _next_word(line, 0)
     # Positions instead of slices: a line may have thousands of marks, and copying the rest of it for each is slow.
     for terminator in _TERMINATOR.finditer(line):
@@ -169,13 +171,6 @@ def _spans_in_line(line: str, offset: int) -> list[tuple[int, int]]:
             last = following
             first_word = _next_word(line, last)
     return [*spans, (offset + last, offset + len(line))]
-
-
-def _end_of_words(line: str) -> int:
-    end = len(line)
-    while end and not (line[end - 1].isalnum() or line[end - 1] == "_"):
-        end -= 1
-    return end
 
 
 def _next_word(line: str, position: int) -> int:

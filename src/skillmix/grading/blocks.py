@@ -81,7 +81,10 @@ def pair_label(label: str) -> str:
 @lru_cache(maxsize=1024)  # the rounds of one text come one after the other
 def quotable(text: str | None, rubric: Rubric) -> Quotable:
     """Collect what a grader's reply could repeat from a student's text; nearly always nothing."""
-    if not text or not _may_hold_a_grade(text):
+    if not text:
+        return NOTHING_TO_QUOTE
+    has_sign = has_value_sign(text) or "|" in text or (not text.isascii() and _BORDER.search(text))
+    if not has_sign and not (_ANY_DELIMITER.search(text) and _VALUE_WORD.search(text)):
         return NOTHING_TO_QUOTE
     text = with_json_as_tables(text)
     text = INVISIBLE.sub("", unicodedata.normalize("NFKC", text.replace("½", "0.5")))
@@ -100,13 +103,6 @@ def _lines_together(text: str) -> frozenset[str]:
         for start in range(len(lines))
         for count in range(1, _LINES_TOGETHER + 1)
     )
-
-
-def _may_hold_a_grade(text: str) -> bool:
-    """Whether a text has a number, a tick or a table border, or both a word such as "yes" and a delimiter."""
-    if has_value_sign(text) or "|" in text or (not text.isascii() and _BORDER.search(text)):
-        return True
-    return _ANY_DELIMITER.search(text) is not None and _VALUE_WORD.search(text) is not None
 
 
 def _pairs(text: str, rubric: Rubric) -> list[Pair]:
@@ -433,14 +429,12 @@ def _table_block(rubric: Rubric, table: Table, parsed: Parsed, loosely: FindCrit
     others = [row for number, row in enumerate(table.rows) if number not in {n for n, _, _ in labelled}]
     block.total = _total_of(others, column, parsed.notes)
     if loosely is not None and isinstance(column, int):
-        parsed.unknown_rows += _unknown_labels(others, labelled[0][1], column)
+        labels = labelled[0][1]
+        cells = [(row[labels], row[column]) for row in others if max(labels, column) < len(row)]
+        parsed.unknown_rows += [
+            label for label, cell in cells if fold_name(label) and (fold_name(cell) or read_value(cell) is not None)
+        ]
     return block if block.marks else None
-
-
-def _unknown_labels(rows: list[list[str]], labels: int, values: int) -> list[str]:
-    """The labels of rows that have something in the column of points."""
-    cells = [(row[labels], row[values]) for row in rows if max(labels, values) < len(row)]
-    return [label for label, cell in cells if fold_name(label) and (fold_name(cell) or read_value(cell) is not None)]
 
 
 def _with_loose_rows(
@@ -449,7 +443,10 @@ def _with_loose_rows(
     """The rows about a criterion, with those whose label stands for one only loosely."""
     column = label_column(table)
     if column is None:
-        column = labelled[0][1] if labelled else _first_column_of_words(table)
+        of_words = [
+            c for row in table.rows for c, cell in enumerate(row[:_MOST_LABEL_COLUMNS]) if len(fold_name(cell)) > 2
+        ]
+        column = labelled[0][1] if labelled else min(of_words, default=0)
     taken = {number for number, _, _ in labelled}
     found = list(labelled)
     for number, row in enumerate(table.rows):
@@ -458,13 +455,6 @@ def _with_loose_rows(
         if index is not None:
             found.append((number, column, index))
     return sorted(found)
-
-
-def _first_column_of_words(table: Table) -> int:
-    for column in range(_MOST_LABEL_COLUMNS):
-        if any(len(fold_name(row[column])) > 2 for row in table.rows if column < len(row)):
-            return column
-    return 0
 
 
 def _labelled_rows(rubric: Rubric, table: Table) -> Iterator[tuple[int, int, int]]:

@@ -148,8 +148,12 @@ def decorated_criterion(rubric: Rubric, label: str) -> int | None:
         if index is not None:
             is_fit = index != rubric.k or _is_about_the_topic(rubric, part, label)
             return index if is_fit and not _is_about_another(rubric, label, index) else None
-    for part in _after_categories(label):
-        index = _criterion_of_part(rubric, part)
+    # The parts after a few words, as in "Literary device: metaphor" or "Skill 2 (metaphor)".
+    for cut in list(_CUT.finditer(label))[:_MOST_CUTS]:
+        lead = label_words(label[: cut.start()])
+        if len(lead) > _LONGEST_LEAD or not NEGATIONS.isdisjoint(lead):
+            continue
+        index = _criterion_of_part(rubric, label[cut.end() :].strip(" )]"))
         # "accident (fallacy)" is not the skill "fallacy" with a category before it.
         if index is not None and not KINDS.issuperset(criterion_words(rubric, index)):
             return None if _is_about_another(rubric, label, index) else index
@@ -262,14 +266,6 @@ def _with_shorter_parts(label: str) -> Iterator[str]:
             yield head
 
 
-def _after_categories(label: str) -> Iterator[str]:
-    """The parts of a label after a few words, as in "Literary device: metaphor" or "Skill 2 (metaphor)"."""
-    for cut in list(_CUT.finditer(label))[:_MOST_CUTS]:
-        lead = label_words(label[: cut.start()])
-        if len(lead) <= _LONGEST_LEAD and NEGATIONS.isdisjoint(lead):
-            yield label[cut.end() :].strip(" )]")
-
-
 def _criterion_of_words(rubric: Rubric, words: tuple[str, ...]) -> int | None:
     content = content_words(words)
     skills = [
@@ -316,14 +312,14 @@ def _topic_or_sense(rubric: Rubric, words: tuple[str, ...]) -> int | None:
 def _aliases(name: str) -> tuple[tuple[str, ...], ...]:
     """The content words of a name and of its parts: before and in the parenthesis, before and after "or"."""
     short = before_parenthesis(name)
-    inner = [part for part in _BRACKETED.findall(name) if not _is_a_kind(_name_words(part))]
+    # Words that only say what kind of skill it is, as "informal fallacy" does, name no skill; nor does one word.
+    inner = [
+        part
+        for part in _BRACKETED.findall(name)
+        if len(_name_words(part)) > 1 and not KINDS.issuperset(_name_words(part))
+    ]
     parts = short.split(" or ")
     return tuple(dict.fromkeys(_name_words(part) for part in (name, short, *inner, *parts)))
-
-
-def _is_a_kind(words: tuple[str, ...]) -> bool:
-    """Whether words only say what kind of skill it is, as "informal fallacy" does, or are too few to name one."""
-    return len(words) < 2 or KINDS.issuperset(words)
 
 
 def _is_unfit(words: tuple[str, ...], own: tuple[str, ...]) -> bool:

@@ -211,7 +211,12 @@ def words_about(rubric: Rubric, index: int, reply: str) -> str | None:
     >>> words_about(rubric, 0, "| metaphor | 0 |")
     """
     reply = with_json_as_tables(without_thought(reply) or "")
-    found = next(_beside_label(rubric, index, reply), None) or next(_naming(rubric, index, reply), None)
+    beside = (
+        longest
+        for first, longest in _labelled_lines(reply)
+        if 0 < len(first) <= rubric.longest_label and rubric.criterion_of(first) == index and _explains(longest)
+    )
+    found = next(beside, None) or next(_naming(rubric, index, reply), None)
     if found is None:
         return None
     words = _LEAD.sub("", one_line(found).strip(_MARKUP))
@@ -231,14 +236,6 @@ def _labelled_lines(reply: str) -> list[tuple[str, str]]:
     """
     split = [[part.strip(_MARKUP) for part in _BETWEEN.split(line.strip(_MARKUP))] for line in _lines(reply)]
     return [(first, max(others, key=len)) for first, *others in split if others]
-
-
-def _beside_label(rubric: Rubric, index: int, reply: str) -> Iterator[str]:
-    """The longest part of a line whose first part is a label of the criterion."""
-    for first, longest in _labelled_lines(reply):
-        is_label = 0 < len(first) <= rubric.longest_label and rubric.criterion_of(first) == index
-        if is_label and _explains(longest):
-            yield longest
 
 
 def _naming(rubric: Rubric, index: int, reply: str) -> Iterator[str]:

@@ -261,16 +261,15 @@ def two_way_condition(passage: Passage) -> Span | None:
         if not first.part or not second.part or denies(first.part) == denies(second.part):
             continue
         mains = main_words(second.part)
-        if (not mains or not mains.isdisjoint(main_words(first.part))) and _both_have_results(first, second):
+        # "you lose if you go and you lose if you don't": the results come before the ifs
+        have_results = (
+            len(first.result) >= 2
+            and first.result[-1].lower != "or"
+            and (len(second.result) >= 2 or len(first.before) >= 2)
+        )
+        if have_results and (not mains or not mains.isdisjoint(main_words(first.part))):
             return Span(first.part[0].start, (second.result or second.part)[-1].end)
     return None
-
-
-def _both_have_results(first: _Condition, second: _Condition) -> bool:
-    if len(first.result) < 2 or first.result[-1].lower == "or":
-        return False
-    # "you lose if you go and you lose if you don't": the results come before the ifs
-    return len(second.result) >= 2 or len(first.before) >= 2
 
 
 CHECKERS: Final[Mapping[str, Checker]] = {

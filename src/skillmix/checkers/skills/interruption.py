@@ -17,7 +17,10 @@ _SHORTEST_ASIDE: Final = 3
 def parenthetical_aside(passage: Passage) -> Span | None:
     """Find a remark of three or more words with a personal word, in parentheses or dashes inside a sentence."""
     for sentence in passage.sentences:
-        for start, end in _insertions(sentence.text):
+        brackets = [match.span() for match in _BRACKET.finditer(sentence.text)]
+        dashes = [match.span() for match in _DASH.finditer(sentence.text)]
+        between = [(first[0], second[1]) for first, second in pairwise(dashes)]
+        for start, end in (*brackets[:_FEW], *between[:_FEW]):
             span = Span(sentence.start + start, sentence.start + end)
             inside = [word.lower for word in sentence.words if span.start <= word.start < span.end]
             if (
@@ -33,13 +36,6 @@ def parenthetical_aside(passage: Passage) -> Span | None:
 
 _REFERS: Final = word_set("see cf compare call tel page")
 """First words of a reference, which is no remark: "(see my memo)"."""
-
-
-def _insertions(text: str) -> list[tuple[int, int]]:
-    """The spans inside brackets or between two consecutive dashes, marks included; the first few of each kind."""
-    brackets = [match.span() for match in _BRACKET.finditer(text)] if "(" in text else []
-    dashes = [match.span() for match in _DASH.finditer(text)]
-    return brackets[:_FEW] + [(first[0], second[1]) for first, second in pairwise(dashes)][:_FEW]
 
 
 _FEW: Final = 8
@@ -115,7 +111,9 @@ def tag_question(passage: Passage) -> Span | None:
     for match in _TAG.finditer(passage.lower):
         before = _SENTENCE_END.split(passage.lower[max(0, match.start() - _REACH) : match.start()])[-1]
         clause = _CLAUSE_END.split(before)[-1]
-        if len(before.split()) >= 2 and _opposed(match, before, clause) and _agrees(before, match["tag"]):
+        # Exactly one of tag and statement is negative; a statement's negation may come early in it.
+        is_negative = _NEGATION.search(clause if match["negative"] else before) is not None
+        if len(before.split()) >= 2 and is_negative != bool(match["negative"]) and _agrees(before, match["tag"]):
             return Span(match.start("tag"), match.end("tag"))
     return None
 
@@ -134,13 +132,6 @@ _SENTENCE_END = re.compile(r"[.?!]\s")
 _CLAUSE_END = re.compile(r"[,;:]")
 
 
-def _opposed(tag: re.Match[str], sentence: str, clause: str) -> bool:
-    """Whether exactly one of tag and statement is negative; a statement's negation may come early in it."""
-    if tag["negative"]:
-        return not _NEGATION.search(clause)
-    return _NEGATION.search(sentence) is not None
-
-
 _TAKEN_BACK = re.compile(
     r"(?:[,;…—–]|--|\.\.\.| -)\s?(?:(?:oh|well|er|um|uh|but|and|or),? )?"
     r"(?P<cue>no(?=,| ?[—–]| -)|no,? wait\b|wait\b(?=,| ?[—–]| -|,? no\b| \w+ \w*n't)|or,? rather\b"
@@ -156,7 +147,9 @@ def self_correction(passage: Passage) -> Span | None:
     for match in _TAKEN_BACK.finditer(passage.lower):
         before = passage.lower[max(0, match.start() - _REACH) : match.start()].rsplit("\n", 1)[-1]
         words = _SENTENCE_END.split(before)[-1].split()
-        if len(words) > 1 and _corrects(words[-1], match["cue"], match["rest"]):
+        if len(words) < 2 or words[-1] in _NOTHING_SAID_YET or (match["cue"] == "no" and words[-1] in _SAYING):
+            continue
+        if _WORD.search(match["rest"]) and not _GOES_ON.match(match["rest"]):
             return Span(match.start("cue"), match.end("cue"))
     return None
 
@@ -164,12 +157,6 @@ def self_correction(passage: Passage) -> Span | None:
 _NOTHING_SAID_YET: Final = LITTLE - PERSONS - word_set("all some many most few more once never there here then")
 _GOES_ON = re.compile(r",? (?:and|then|no|thank|thanks)\b")
 """Words after a cue that corrects nothing: "stop, wait, and listen"; "no, thank you"."""
-
-
-def _corrects(before: str, cue: str, rest: str) -> bool:
-    if before in _NOTHING_SAID_YET or (cue == "no" and before in _SAYING):
-        return False
-    return _WORD.search(rest) is not None and not _GOES_ON.match(rest)
 
 
 _SPEECH = re.compile(

@@ -1,6 +1,7 @@
 """Checkers of places: routes, positions, directions."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Final
 
 from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words
@@ -146,7 +147,8 @@ def _distance_before(words: Words, index: int) -> int | None:
     unit = index - 1
     while unit > max(index - 5, 0) and words[unit].lower not in _DISTANCES and words[unit].lower in _BEFORE_DIRECTION:
         unit -= 1
-    if unit >= 0 and _is_joined_distance(words[unit].lower):
+    number, _, joined = words[max(unit, 0)].lower.rpartition("-")
+    if unit >= 0 and joined in _DISTANCES and number and is_number(number):  # "two-hour"
         return unit
     if unit < 1 or words[unit].lower not in _DISTANCES:
         return None
@@ -155,12 +157,6 @@ def _distance_before(words: Words, index: int) -> int | None:
     before = max(unit - 6, 0)
     numbers = numbers_in(words[before:unit])
     return next((before + number.first for number in numbers if unit - before - number.after <= 1), None)
-
-
-def _is_joined_distance(lower: str) -> bool:
-    """Whether a number and a unit are one word: "two-hour"."""
-    number, _, unit = lower.rpartition("-")
-    return unit in _DISTANCES and bool(number) and is_number(number)
 
 
 _TURNING: Final = word_set("turn go take bear keep head make swing veer walk stay")
@@ -177,7 +173,10 @@ def turn_by_turn_directions(passage: Passage) -> Span | None:
         return None
     for sentence in passage.sentences:
         turns = _turns(sentence)
-        if len(turns) >= 2 and _has_landmark(sentence, turns[0]):
+        if len(turns) < 2:
+            continue
+        near = [(one.lower, after.lower) for one, after in pairwise(sentence.words[max(turns[0] - 5, 0) :])]
+        if any(one in _LANDMARKS and after not in ("left", "right") for one, after in near):
             return Span(sentence.words[turns[0]].start, sentence.words[turns[-1]].end)
     return None
 
@@ -197,14 +196,6 @@ def _turns(sentence: Sentence) -> list[int]:
         if again or not _TURNING.isdisjoint(before):
             turns.append(index)
     return turns
-
-
-def _has_landmark(sentence: Sentence, first: int) -> bool:
-    words = sentence.words
-    return any(
-        word.lower in _LANDMARKS and index > first - 6 and words[index + 1].lower not in ("left", "right")
-        for index, word in enumerate(words[:-1])
-    )
 
 
 CHECKERS: Final[Mapping[str, Checker]] = {

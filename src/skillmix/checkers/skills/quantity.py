@@ -225,8 +225,10 @@ def steady_count(passage: Passage) -> Span | None:
     words = passage.words
     row: list[Number] = []
     for number in numbers_in(words):
-        if row and not _is_next(words, row[-1], number, passage.text):
-            row = []
+        if row and row[-1].after <= number.first:  # else both numbers are in one word: "three-two-one"
+            start, end = words[row[-1].after - 1].end, words[number.first].start
+            if end - start > _LONGEST_GAP or not _BETWEEN_COUNTS.fullmatch(passage.text, start, end):
+                row = []
         if len(row) >= 2 and number.value - row[-1].value != row[-1].value - row[-2].value:
             row = row[-1:]
         if row and number.value == row[-1].value:
@@ -236,13 +238,6 @@ def steady_count(passage: Passage) -> Span | None:
         if len(row) == 3 and not (before in _NUMBERED and words[row[0].first].text.isdigit()):
             return Span(words[row[0].first].start, words[number.after - 1].end)
     return None
-
-
-def _is_next(words: Words, last: Number, number: Number, text: str) -> bool:
-    if last.after > number.first:  # both numbers in one word: "three-two-one"
-        return True
-    start, end = words[last.after - 1].end, words[number.first].start
-    return end - start <= _LONGEST_GAP and _BETWEEN_COUNTS.fullmatch(text, start, end) is not None
 
 
 CHECKERS: Final[Mapping[str, Checker]] = {

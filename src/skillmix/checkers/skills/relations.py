@@ -44,18 +44,13 @@ def _goes_against(piece: Words) -> bool:
             if before in ("", "and", "but"):
                 return True
         elif word.lower in _AGAINST:
-            if word.lower != "still" or not _is_motionless(piece, index, before):
+            # "Stood still" and "the lake was still" mean "without motion".
+            is_last = index == len(piece) - 1 and before in _BE | {"remained", "remains", "seemed", "be", "very"}
+            if word.lower != "still" or not (before in _MOTIONLESS or before in DETERMINERS or is_last):
                 return True
         elif (before, word.lower) in _AGAINST_PAIRS:
             return before == "even" or (index > 1 and piece[index - 2].lower in ("all", "just"))
     return False
-
-
-def _is_motionless(piece: Words, index: int, before: str) -> bool:
-    """Whether "still" means "without motion": "stood still", "the lake was still"."""
-    if before in _MOTIONLESS or before in DETERMINERS:
-        return True
-    return index == len(piece) - 1 and before in _BE | {"remained", "remains", "seemed", "were", "be", "very"}
 
 
 _WHOLE: Final = listed("relations: whole")
@@ -125,7 +120,11 @@ def proportional_analogy(passage: Passage) -> Span | None:
         indices = [index for index in range(1, len(words)) if words[index].lower == "to"]
         for first, second in pairwise(indices):
             terms = _terms(words, first, second, starts) if words[first - 1].lower in _BE else None
-            if terms and _four_things(terms):
+            if not terms or any(not 0 < len(term) <= _LONGEST_TERM for term in terms):
+                continue
+            mains = {main_words(term) for term in terms}
+            has_deed = _is_deed(terms[1]) or _is_deed(terms[3])
+            if not has_deed and len(mains) == 4 and frozenset() not in mains:
                 return Span(terms[0][0].start, terms[3][-1].end)
     return None
 
@@ -147,13 +146,6 @@ def _terms(words: Words, first: int, second: int, starts: set[int]) -> list[Word
             left, right = words[opening + front : first - 1], words[second + 1 : last]
             return [left, middle[:index], middle[index + skip :], right]
     return None
-
-
-def _four_things(terms: list[Words]) -> bool:
-    if any(not 0 < len(term) <= _LONGEST_TERM for term in terms) or _is_deed(terms[1]) or _is_deed(terms[3]):
-        return False
-    mains = {main_words(term) for term in terms}
-    return len(mains) == 4 and frozenset() not in mains
 
 
 def _is_deed(term: Words) -> bool:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, takewhile
 from typing import Final
 
 from skillmix.checkers.passage import Checker, Passage, Span, Word, Words, span_between, span_of
@@ -216,7 +216,9 @@ def _kin(family: dict[str, Word]) -> Span | None:
     forms = sorted(family)
     triples = combinations(forms[:_FEW], 3)
     for triple in triples:
-        root = _common_start(triple[0], triple[-1])
+        # The common start of the first and last word in alphabetical order is that of all words between.
+        pairs = zip(triple[0], triple[-1], strict=False)
+        root = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         rests = [form[len(root) :] for form in triple]
         # "care" is no form of "car": a final e is an ending only if the root alone is no word.
         if all(_is_ending(root, rest) for rest in rests) and not ("" in rests and "e" in rests):
@@ -226,14 +228,6 @@ def _kin(family: dict[str, Word]) -> Span | None:
 
 
 _FEW: Final = 8
-
-
-def _common_start(first: str, last: str) -> str:
-    """The common start of the first and last word in alphabetical order, and so of all words between."""
-    length = 0
-    while length < min(len(first), len(last)) and first[length] == last[length]:
-        length += 1
-    return first[:length]
 
 
 def _is_ending(root: str, rest: str) -> bool:

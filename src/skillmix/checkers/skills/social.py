@@ -126,11 +126,8 @@ def offering_an_apology(passage: Passage) -> Span | None:
                 return Span(words[index].start, words[-1].end)
             following = passage.sentences[number + 1 : number + 2]
             # The sentence after an apology may say what the speaker did: "I broke it".
-            if (
-                len(words) - index <= 3
-                and following
-                and (len(following[0].words) > 2 and following[0].words[0].lower in _CONFESSING)
-            ):
+            after = following[0].words if following else ()
+            if len(words) - index <= 3 and len(after) > 2 and after[0].lower in _CONFESSING:
                 return Span(words[index].start, following[0].end)
     return None
 
@@ -231,14 +228,7 @@ def _own_future(words: Words, index: int) -> bool:
             break
         if lowers[to] == "to" and not is_minor(lowers[to + 1]) | (lowers[to + 1] in ("the", "a")):
             return True
-        if lowers[to : to + 2] in (
-            ["to", "be"],
-            ["to", "do"],
-            ["to", "have"],
-            ["to", "always"],
-            ["to", "get"],
-            ["to", "let"],
-        ):
+        if lowers[to] == "to" and lowers[to + 1] in ("be", "do", "have", "always", "get", "let"):
             return True
     return any(lower in _WILLS and _is_speakers(lowers, number) for number, lower in enumerate(lowers))
 
@@ -311,20 +301,14 @@ _INVERTED: Final = listed("social: inverted")
 
 def _harm_after(rest: Words, later: list[Words]) -> int | None:
     """The end of the clause with the harm: in a later piece, or in this one after a linking word."""
-    for piece in (_after_link(rest), *later):
+    link = next((index for index, word in enumerate(rest) if word.lower in _LINKS), len(rest))
+    for piece in (rest[link + 1 :], *later):
         if piece and piece[0].lower in ("and", "so"):  # "and you will be safe"
             continue
         for index, word in enumerate(piece[:-1]):
             if (index and word.lower in _HARMS) or word.lower.endswith("'ll"):
                 return piece[-1].end
     return None
-
-
-def _after_link(words: Words) -> Words:
-    for index, word in enumerate(words):
-        if word.lower in _LINKS:
-            return words[index + 1 :]
-    return ()
 
 
 _ASKING: Final = frozenset({"could", "would", "can", "will", "may", "might"})
@@ -340,8 +324,14 @@ def asking_politely(passage: Passage) -> Span | None:
             continue
         for piece in sentence.pieces[:40]:
             index = next((index for index in range(len(piece) - 1) if _asks(piece, index)), None)
-            if index is not None and _courteous_question(passage, sentence, piece[index].start):
-                return Span(piece[index].start, sentence.end)
+            if index is None:
+                continue
+            start = piece[index].start
+            mark = passage.text.find("?", start, sentence.end)
+            # The courteous word stands before the question mark, or right before the question.
+            courteous = [word for word in sentence.words if word.lower in _COURTESY]
+            if mark > 0 and any(start - 12 < word.start < mark for word in courteous):
+                return Span(start, sentence.end)
     return None
 
 
@@ -350,12 +340,6 @@ def _asks(piece: Words, index: int) -> bool:
     if lower not in _ASKING or not opens_clause(piece, index):
         return False
     return after == "you" or (lower in ("may", "could", "can", "might") and after in ("i", "we"))
-
-
-def _courteous_question(passage: Passage, sentence: Sentence, start: int) -> bool:
-    """Whether the question at an index has a courteous word before its question mark or right before the question."""
-    mark = passage.text.find("?", start, sentence.end)
-    return mark > 0 and any(word.lower in _COURTESY and (start - 12 < word.start < mark) for word in sentence.words)
 
 
 CHECKERS: Final[Mapping[str, Checker]] = {
