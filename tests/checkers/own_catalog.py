@@ -7,13 +7,13 @@ from skillmix.checkers.registry import own_checkers
 from skillmix.runs.verdicts import RulesGrader
 
 SKILLS = """
-- {name: colour pair, category: colours, definition: "Two colours joined by and.", example: "Red and blue flags flew."}
+- {name: color pair, category: colors, definition: "Two colors joined by and.", example: "Red and blue flags flew."}
 - {name: number word, category: numbers, definition: "A number from one to five.", example: "Two gulls sat there."}
 """
 PARTITIONS = """
 default: half
 partitions:
-  half: {train: {categories: [colours]}, held-out: {categories: [numbers]}}
+  half: {train: {categories: [colors]}, held-out: {categories: [numbers]}}
 topics: {train: [Ships], held-out: [Gulls]}
 """
 VOCABULARY = """
@@ -31,7 +31,7 @@ NUMBERS = {"one", "two", "three", "four", "five"}
 Path(__file__).with_name("was-run").touch()
 
 
-def colour_pair(passage: Passage) -> Span | None:
+def color_pair(passage: Passage) -> Span | None:
     found = COLOURS.search(passage.lower)
     return Span(found.start(), found.end()) if found else None
 
@@ -40,8 +40,8 @@ def number_word(passage: Passage) -> Span | None:
     return next((Span(word.start, word.end) for word in passage.words if word.lower in NUMBERS), None)
 
 
-CHECKERS = {"colour pair": colour_pair, "number word": number_word}
-LOOKS_FOR = {"colour pair": "two colours joined by \\"and\\""}
+CHECKERS = {"color pair": color_pair, "number word": number_word}
+LOOKS_FOR = {"color pair": "two colors joined by \\"and\\""}
 """
 
 
@@ -69,5 +69,5 @@ def was_run(folder: Path) -> bool:
 
 def earned_there(code: RulesGrader, text: str) -> list[bool | None]:
     """In a worker process: whether a text earns the point for the first skill."""
-    verdict = code.verdict(text, skills=["colour pair"], topic="Ships")
-    return [verdict.earns("colour pair")]
+    verdict = code.verdict(text, skills=["color pair"], topic="Ships")
+    return [verdict.earns("color pair")]

@@ -40,7 +40,7 @@ def ships(in_folder: Path) -> Path:
 
 def grade(monkeypatch: pytest.MonkeyPatch, *options: str, text: str = TEXT) -> int:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{text}\n".encode())))
-    return main(["grade-text", "ships", "--skills", "colour pair", "--topic", "Ships", *options])
+    return main(["grade-text", "ships", "--skills", "color pair", "--topic", "Ships", *options])
 
 
 def trusted(folder: Path) -> Catalog:
@@ -63,11 +63,11 @@ def test_with_trust_the_code_decides_and_gives_its_reason(
     ships: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert grade(monkeypatch, "--trust-code") == 0
-    assert "colour pair: 1  “red and blue”" in capsys.readouterr().out
+    assert "color pair: 1  “red and blue”" in capsys.readouterr().out
     assert was_run(ships)
 
     assert grade(monkeypatch, "--trust-code", text="The ship left the harbour at dawn.") == 0
-    assert 'the check looks for two colours joined by "and"' in " ".join(capsys.readouterr().out.split())
+    assert 'the check looks for two colors joined by "and"' in " ".join(capsys.readouterr().out.split())
 
 
 def test_trust_ends_with_the_command(ships: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_commands_that_need_no_verdict_never_run_the_code(ships: Path, capsys: p
     assert main(["catalog", "ships", "--json"]) == 0
     assert [skill["checkable"] for skill in json.loads(capsys.readouterr().out)["skills"]] == [False, False]
     assert main(["combinations", "ships", "--k", "1", "--n", "2"]) == 0
-    assert main(["prompts", "ships", "--skills", "colour pair", "--topic", "Ships"]) == 0
+    assert main(["prompts", "ships", "--skills", "color pair", "--topic", "Ships"]) == 0
     assert not was_run(ships)
 
     capsys.readouterr()
@@ -182,12 +182,12 @@ def test_a_worker_process_gets_trusted_code_with_its_catalogue(ships: Path, monk
 
 
 def test_every_fault_of_the_tables_is_reported_at_once(tmp_path: Path) -> None:
-    code = 'CHECKERS = {"color pair": print, "number word": 3}\nLOOKS_FOR = {"number word": 4}\n'
+    code = 'CHECKERS = {"colour pair": print, "number word": 3}\nLOOKS_FOR = {"number word": 4}\n'
 
     with pytest.raises(UserError) as error:
         judge_of(trusted(write_catalog(tmp_path, code=code))).judge("x", skills=["number word"], topic="Ships")
 
-    assert "'color pair'" in error.value.message and 'Did you mean "colour pair"?' in error.value.message
+    assert "'colour pair'" in error.value.message and 'Did you mean "color pair"?' in error.value.message
     assert "CHECKERS: the value of 'number word' is not a function" in error.value.message
     assert "LOOKS_FOR: the value of 'number word' is not a text" in error.value.message
 
@@ -245,9 +245,9 @@ def test_the_python_interface_checks_with_trusted_code(ships: Path) -> None:
 
     catalog = trusted(ships)
 
-    verdict = skillmix.check(TEXT, combination_of(["colour pair"], "Ships"), catalog)
+    verdict = skillmix.check(TEXT, combination_of(["color pair"], "Ships"), catalog)
 
-    assert verdict.quote(verdict.evidence["colour pair"]) == "red and blue"
+    assert verdict.quote(verdict.evidence["color pair"]) == "red and blue"
 
 
 def test_the_example_of_the_guide_is_what_the_command_prints(
