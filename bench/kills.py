@@ -1,4 +1,4 @@
-"""Kill a run again and again: `python bench/kills.py [--kills 50] [--texts 400]`.
+"""Kill a run again and again: `PYTHONPATH=. python bench/kills.py [--kills 50] [--texts 400]`.
 
 A server on loopback relays to the scripted models and counts every question. The run writes a data set, trains a small
 model from random weights, evaluates it beside its writer, and writes a report. It is killed (SIGKILL) at random moments
