@@ -29,8 +29,8 @@ def grade_call(
 
 def run_with(folder: Path, *calls: tuple[Request, Outcome]) -> str:
     run = Run(folder / "r")
-    run.begin_import({"name": "r", "seed": 3, "catalog": "paper"})
     with run.write() as journal:
+        run.begin_import({"name": "r", "seed": 3, "catalog": "paper"})
         journal.add_combinations([COMBINATION])
         journal.record_all(calls)
     return str(run.path)
