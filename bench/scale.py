@@ -158,7 +158,8 @@ def score_table(conversations: int) -> int:
     from skillmix.scores.scoring import table_rows
 
     experiment, run, chance = evaluation(conversations), Run(Path.cwd() / "table"), np.random.default_rng(0)
-    run.continue_with(experiment, load_catalog("paper"))
+    with run.write():
+        run.continue_with(experiment, load_catalog("paper"))
     grades: list[TextGrade] = []
     first = {}
     for k in KS:
