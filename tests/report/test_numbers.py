@@ -109,7 +109,7 @@ def test_every_table_that_the_code_can_write_is_claimed() -> None:
     assert len(told) == len(names) > 10
     # The tables of one metric print the scores of the others; test_paper.py compares them with the run's own. No run
     # here has several partitions: tests/steps/test_partitions_and_seeds.py has one.
-    assert told - {"scores", "paper-table-", "metric-", "by-partition"} == {*TABLES, *OUTCOME_TABLES}
+    assert told - {"scores-", "paper-table-", "metric-", "by-partition"} == {*TABLES, *OUTCOME_TABLES}
 
 
 def test_a_table_with_a_column_that_nobody_claims_is_found(scripted: Reported) -> None:
