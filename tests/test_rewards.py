@@ -18,7 +18,7 @@ from tests.checkers.own_catalog import write_catalog
 
 ROOT = Path(__file__).parents[1]
 WITNESSES: list[dict[str, Any]] = yaml.safe_load((ROOT / "tests/checkers/witnesses.yaml").read_text(encoding="utf-8"))
-GOOD = "I only waited three days, no, four days, for the beautiful autumn leaves on the mountain."
+GOOD = "We raked the autumn leaves for three days, no, four days, before the wind brought them back."
 ASKED: dict[str, Any] = {"skills": [["self-correction", "diacope"]], "topic": ["Autumn leaves"]}
 
 
@@ -108,7 +108,7 @@ def test_a_wrong_column_is_an_error_and_no_reward(columns: dict[str, Any], words
 
 def test_a_catalogue_with_code_of_its_own_needs_trust(tmp_path: Path) -> None:
     folder = str(write_catalog(tmp_path))
-    asked: dict[str, Any] = {"skills": [["colour pair"]], "topic": ["Ships"], "catalog": [folder]}
+    asked: dict[str, Any] = {"skills": [["color pair"]], "topic": ["Ships"], "catalog": [folder]}
 
     with pytest.raises(UserError, match="nothing says that you trust it"):
         full_marks(["Answer: The red and blue ship left the harbour at dawn."], **asked)

@@ -318,6 +318,8 @@ class _Piece:
         for following in range(index + 1, len(lower)):
             kinds = kinds_of(lower[following])
             is_verb = self.after(following) in DETERMINERS or is_finite(self.words, following)
+            if kinds and is_verb and "time" in kinds_of(lower[index]):
+                return None  # "the autumn leaves": the noun may go on
             if not kinds or "time" in kinds or is_verb:
                 break
             index = following

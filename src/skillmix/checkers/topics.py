@@ -117,7 +117,10 @@ def in_passing(passage: Passage, topic: TopicWords) -> str | None:
         is_phrase = governor not in _WHEN or not any(is_finite(piece, at) for at in range(index + 1, len(piece)))
         verb = lower[before - 1] if before else ""
         is_order = verb in VERBS and (before == 1 or lower[before - 2] in _BEFORE_ORDER)
-        is_needed = verb in _TAKES_PREPOSITION or is_order or (governor == "to" and lower[before + 1] in VERBS)
+        near = lower[max(before - 4, 0) : before] if governor == "for" else [verb]
+        is_needed = (
+            not _TAKES_PREPOSITION.isdisjoint(near) or is_order or (governor == "to" and lower[before + 1] in VERBS)
+        )
         is_scene = before == 0 and is_first and governor in _SCENES
         return None if is_phrase and (is_needed or is_scene) else _in_passing(governor)
     for at in range(before, -1, -1):
