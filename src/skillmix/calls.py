@@ -291,7 +291,7 @@ class Model(Protocol):
 
     @property
     def limits(self) -> Limits:
-        """What it needs from the run; a class that derives from this one may leave it out."""
+        """What it needs from the run; subclasses inherit defaults for all methods except `serve`."""
         return Limits()
 
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
@@ -303,11 +303,11 @@ class Model(Protocol):
 
         It may also raise a `UserError` with a hint. Not every command calls it: `grade-text` does not.
         """
-        ...
+        return None
 
     async def close(self) -> None:
         """Release connections and memory."""
-        ...
+        return None
 
 
 _LARGEST_COUNT: Final = 2**53

@@ -25,7 +25,7 @@ class ReadingModel(ScriptedModel):
     """A scripted model that finds skills and topic in the wording of the shipped prompts."""
 
     def answer(self, request: Request) -> Outcome:
-        subject = request.subject or (_writing if self._kind == "student" else _grading)(request)
+        subject = request.subject or (_writing if self._is_student else _grading)(request)
         return super().answer(replace(request, subject=subject))
 
 

@@ -204,7 +204,7 @@ def test_a_price_is_unknown_unless_the_provider_is_free_or_the_file_has_it(
 @pytest.mark.parametrize(
     ("entries", "words"),
     [
-        ("openai = my_provider:MyModel", "'my-provider' brings a second provider 'openai'"),
+        ("openai = my_provider:MyModel", "'my-provider' has a provider named 'openai', like skillmix"),
         ("step = my_provider:MyModel", "'step', which no spec can use"),
         ("My.Own = my_provider:MyModel", "'My.Own', which no spec can use"),
     ],
@@ -220,7 +220,7 @@ def test_two_packages_cannot_share_a_name(install: Install) -> None:
     install("class MyModel: pass")
     install("class MyModel: pass", package="other-provider", entries="mine = other_provider:MyModel")
 
-    with pytest.raises(UserError, match="both bring a provider 'mine'"):
+    with pytest.raises(UserError, match="both have a provider named 'mine'"):
         parse_spec("mine:small")
 
 

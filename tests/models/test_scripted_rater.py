@@ -44,8 +44,8 @@ def test_two_raters_with_one_spec_err_apart_and_each_always_in_the_same_way() ->
         ("openai:gpt-4o", "is not a rater"),
         ("scripted:rater?sensitive=1", "no rate 'sensitive'"),
         ("scripted:rater?sensitivty=1", 'Did you mean "sensitivity"?'),
-        ("scripted:rater?unsure=2", "unsure is 2, which is not from 0 to 1"),
-        ("scripted:rater?unsure=nan", "unsure is nan, which is not from 0 to 1"),
+        ("scripted:rater?unsure=2", "unsure is 2, which is not between 0 and 1"),
+        ("scripted:rater?unsure=nan", "unsure is nan, which is not between 0 and 1"),
         ("scripted:rater?unsure=", "unsure is '', which is not a number"),
     ],
 )

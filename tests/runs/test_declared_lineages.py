@@ -177,8 +177,8 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str, str]] = {
     "an unknown base": ({"tuned_from": "basis", "trained_on": "d1"}, "there is no student 'basis'", "its own students"),
     "its own base": ({"tuned_from": "tuned", "trained_on": "d1"}, "leads back to 'tuned'", "its own students"),
     "no such data": ({"tuned_from": "base", "trained_on": "no"}, "students.tuned: no has no skillmix.json", "data set"),
-    "a model as data": ({"trained_on": "m"}, "m is a model and not a data set", "lineage"),
-    "data as a model": ({"lineage": "d1"}, "d1 is a data set and not a model", "trained_on"),
+    "a model as data": ({"trained_on": "m"}, "m is a model, not a data set", "lineage"),
+    "data as a model": ({"lineage": "d1"}, "d1 is a data set, not a model", "trained_on"),
     "no such model": ({"lineage": "no"}, "no has no skillmix.json of a model", "model's folder"),
     "its own file": ({"model": "local:m", "trained_on": "d1"}, "has its own skillmix.json", "the file of the model"),
 }

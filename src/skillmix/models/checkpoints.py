@@ -1,7 +1,7 @@
 """Checkpoints on disk: the folders that a spec names, the hash of their weights, and the bases of adapters."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b, file_digest
@@ -27,37 +27,39 @@ FileStates = tuple[tuple[str, int, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The folder of a model's weights, and the folders of its adapters in the order of their application."""
+    """The folder of a model's weights and those of its adapters, in the order in which they apply."""
 
     base: Path
     adapters: tuple[Path, ...] = ()
 
     @property
     def tokenizer(self) -> Path:
-        """The folder with the tokenizer and chat template: that of the last adapter which has its own, or the base."""
+        """The folder with the tokenizer and chat template: the last adapter that has one, or else the base."""
         own = [folder for folder in self.adapters if (folder / "tokenizer.json").is_file()]
         return own[-1] if own else self.base
 
     def weights_hash(self) -> str:
-        """A hash of all weights; the names of the files and their sharding do not count."""
-        hash_ = weights_hash(self.base)
+        """A hash of all weights, independent of file names and sharding."""
+        return self._hashes()[-1]
+
+    def _hashes(self) -> list[str]:
+        """The hash of the base alone, then with each further adapter."""
+        hashes = [weights_hash(self.base)]
         for adapter in self.adapters:
-            hash_ = _with_adapter(hash_, adapter)
-        return hash_
+            hashes.append(digest("adapter", hashes[-1], weights_hash(adapter)).hex())
+        return hashes
 
     def check_adapters(self) -> None:
         """Refuse an adapter that was made for other weights; an adapter that names no weights is accepted."""
         files = [read_model_file(adapter) for adapter in self.adapters]
         if not any(file and file.base.hash for file in files):
             return
-        hash_ = weights_hash(self.base)
-        for adapter, file in zip(self.adapters, files, strict=True):
+        for adapter, file, hash_ in zip(self.adapters, files, self._hashes()[:-1], strict=True):
             if file and file.base.hash not in (None, hash_):
                 raise UserError(
                     f"The adapter {adapter} was made for other weights than those in {self.base}.",
                     hint=f"It belongs to {file.base.spec} with hash {file.base.hash}; these weights have {hash_}.",
                 )
-            hash_ = _with_adapter(hash_, adapter)
 
     def file_states(self) -> FileStates:
         """The state of every file in the folders."""
@@ -73,23 +75,38 @@ class Checkpoint:
 def checkpoint_of(spec: ModelSpec, *, chain: tuple[Path, ...] = (), fetches: bool = True) -> Checkpoint:
     """The folders of a local or bundled model; a model that is not in the cache is downloaded.
 
-    `chain` holds the adapters that led here, each naming the next as its base. Without `fetches` the folder of an id on
-    the Hub may lack its weights, and a model that the cache lacks is an error.
+    `chain` holds the adapters that led here, each naming the next as its base. If `fetches` is False, the cached folder
+    of an id on the Hub may lack its weights, and an id that is not in the cache is an error.
     """
+
+    def folder_of(name: str) -> Path:
+        if not is_hub_id(name):
+            return Path(name).expanduser()
+        folder = hub_folder(name) if fetches else cached_folder(name)
+        if folder is None:
+            raise UserError(f"{name} is not a folder and not in the Hub's cache.", hint="A run downloads it.")
+        return folder
+
     base, adapter_names = base_and_adapters(spec)
-    adapters = tuple(_folder_of(name, fetches=fetches) for name in adapter_names)
+    adapters = tuple(map(folder_of, adapter_names))
     for adapter in adapters:
         if not (adapter / ADAPTER).is_file():
             raise UserError(
-                f"There is no adapter in {adapter}.", hint="An adapter is a folder with adapter_config.json."
+                f"There is no adapter in {adapter}.", hint="An adapter is a folder with an adapter_config.json."
             )
     if spec.provider == "bundled":
         return Checkpoint(bundled_model(base), adapters)
-    folder = _folder_of(base, fetches=fetches)
+    folder = folder_of(base)
     if (folder / "config.json").is_file():
         return Checkpoint(folder, adapters)
     if (folder / ADAPTER).is_file():
-        under = checkpoint_of(_base_spec(folder), chain=extended_chain(chain, folder), fetches=fetches)
+        file = read_model_file(folder)
+        base_spec = parse_spec(file.base.spec) if file else None
+        if base_spec is None or not provider_of(base_spec).has_checkpoint:
+            raise UserError(
+                f"{folder} is an adapter and does not name its base.", hint="Name both: local:PATH+ADAPTER."
+            )
+        under = checkpoint_of(base_spec, chain=extended_chain(chain, folder), fetches=fetches)
         return Checkpoint(under.base, (*under.adapters, folder, *adapters))
     raise UserError(
         f"There is no checkpoint in {folder}.",
@@ -99,7 +116,7 @@ def checkpoint_of(spec: ModelSpec, *, chain: tuple[Path, ...] = (), fetches: boo
 
 
 def require_room(checkpoint: Checkpoint, *, name: str, max_tokens: int) -> None:
-    """Refuse a model that has fewer positions than a text may have tokens, as any prompt would be too long."""
+    """Refuse a model that has no positions left for a prompt beside a text of `max_tokens`."""
     file = checkpoint.base / "config.json"
     config = json_object(file.read_bytes(), source=str(file), hint="Fetch the checkpoint again.")
     own = config.get("text_config")
@@ -112,7 +129,7 @@ def require_room(checkpoint: Checkpoint, *, name: str, max_tokens: int) -> None:
 
 
 def lacks_chat_template(folder: Path) -> bool:
-    """Whether a folder has a tokenizer without a chat template, in the files where transformers looks for one."""
+    """Whether a folder has a tokenizer but no chat template in any file where transformers looks for one."""
     own = (folder / name for name in ("chat_template.jinja", "additional_chat_templates/default.jinja"))
     file = folder / "tokenizer_config.json"
     if any(template.is_file() for template in own) or not file.is_file():
@@ -122,22 +139,25 @@ def lacks_chat_template(folder: Path) -> bool:
 
 
 def base_and_adapters(spec: ModelSpec) -> tuple[str, tuple[str, ...]]:
-    """The name of the base in a spec, and the paths of the adapters.
+    """Split the name in a spec into its base and its adapters.
 
-    A '+' may be part of a folder's name, so the longest folder that exists is taken each time.
+    A '+' may be part of a folder's name, so the longest name of an existing folder wins.
 
     >>> base_and_adapters(ModelSpec("bundled", "smollm2-135m+adapter"))
     ('smollm2-135m', ('adapter',))
     """
     parts = spec.name.split("+")
-    if spec.provider != "bundled":
-        base, *adapters = _folder_names(parts)
-        return base, tuple(adapters)
-    return parts[0], tuple(_folder_names(parts[1:]))
+    names = [parts.pop(0)] if spec.provider == "bundled" else []
+    while parts:
+        sizes = range(len(parts), 0, -1)
+        size = next((n for n in sizes if _is_folder("+".join(parts[:n]))), 1)
+        names.append("+".join(parts[:size]))
+        del parts[:size]
+    return names[0], tuple(names[1:])
 
 
 def named_folders(spec: ModelSpec) -> tuple[Path, ...]:
-    """The folders that a local or bundled spec names, the base first; a bundled base has no folder of its own."""
+    """The folders in a local or bundled spec, the base first; a bundled base is left out."""
     base, adapters = base_and_adapters(spec)
     names = (base, *adapters) if spec.provider != "bundled" else adapters
     return tuple(cached_folder(name) or Path(name).expanduser() for name in names)
@@ -148,7 +168,13 @@ def weights_hash(folder: Path) -> str:
     files = _weight_files(folder)
     if not files:
         raise UserError(f"There are no safetensors weights in {folder}.", hint="Convert them with transformers.")
-    return _noted("weights", files, lambda: _hashed(files))
+
+    def hashed() -> str:
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            listed = sorted(pool.map(_Tensor.entry, [tensor for file in files for tensor in _tensors(file)]))
+        return digest("weights", listed).hex()
+
+    return _noted("weights", files, hashed)
 
 
 def content_hash_of(file: Path) -> str:
@@ -162,7 +188,7 @@ def content_hash_of(file: Path) -> str:
 
 
 def _noted(kind: str, files: list[Path], hashed: Callable[[], str]) -> str:
-    """A hash of files, from the user's cache if it was computed before and the files have not changed."""
+    """A hash of files, taken from the user's cache unless a file has changed."""
     state = [[str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns] for f in files]
     note = cache_folder() / "hashes" / digest(kind, state).hex()
     try:
@@ -184,19 +210,6 @@ def parameters_in(folder: Path) -> int:
     return sum(prod(tensor.shape) for file in _weight_files(folder) for tensor in _tensors(file))
 
 
-def _hashed(files: list[Path]) -> str:
-    def entry(tensor: _Tensor) -> list[Any]:
-        with tensor.file.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
-            hash_ = blake2b(digest_size=16)
-            for start in range(tensor.start, tensor.end, _BLOCK):
-                hash_.update(content[start : min(start + _BLOCK, tensor.end)])
-        return [tensor.name, [tensor.type, tensor.shape], hash_.hexdigest()]
-
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        listed = sorted(pool.map(entry, [tensor for file in files for tensor in _tensors(file)]))
-    return digest("weights", listed).hex()
-
-
 class _Tensor(NamedTuple):
     """A tensor in a safetensors file."""
 
@@ -207,9 +220,17 @@ class _Tensor(NamedTuple):
     start: int
     end: int
 
+    def entry(self) -> list[Any]:
+        """Its name, its type and shape, and the hash of its values."""
+        hash_ = blake2b(digest_size=16)
+        with self.file.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+            for start in range(self.start, self.end, _BLOCK):
+                hash_.update(content[start : min(start + _BLOCK, self.end)])
+        return [self.name, [self.type, self.shape], hash_.hexdigest()]
+
 
 def _tensors(file: Path) -> Iterator[_Tensor]:
-    """The tensors in a safetensors file; an entry without a type, a shape or offsets inside the file is an error."""
+    """The tensors in a safetensors file; an entry without a type, a shape or valid offsets is an error."""
     hint = "The file is damaged; download or copy it again."
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
@@ -233,42 +254,8 @@ def _weight_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.safetensors"))
 
 
-def _with_adapter(base: str, adapter: Path) -> str:
-    return digest("adapter", base, weights_hash(adapter)).hex()
-
-
-def _base_spec(adapter: Path) -> ModelSpec:
-    file = read_model_file(adapter)
-    spec = parse_spec(file.base.spec) if file else None
-    if spec is None or not provider_of(spec).has_checkpoint:
-        raise UserError(
-            f"{adapter} is an adapter and does not name its base.", hint="Use local:PATH+ADAPTER and name both."
-        )
-    return spec
-
-
-def _folder_of(name: str, *, fetches: bool = True) -> Path:
-    """The folder that a path names, or the one in the cache with the files of an id on the Hub."""
-    if not is_hub_id(name):
-        return Path(name).expanduser()
-    folder = hub_folder(name) if fetches else cached_folder(name)
-    if folder is None:
-        raise UserError(f"{name} is no folder, and not in the cache of the Hub.", hint="A run fetches it.")
-    return folder
-
-
-def _folder_names(parts: Sequence[str]) -> Iterator[str]:
-    """Join parts of a spec into the longest names of folders that exist; any other part is a name by itself."""
-    start = 0
-    while start < len(parts):
-        ends = range(len(parts), start, -1)
-        end = next((e for e in ends if _is_folder("+".join(parts[start:e]))), start + 1)
-        yield "+".join(parts[start:end])
-        start = end
-
-
 def _is_folder(name: str) -> bool:
     try:
         return Path(name).expanduser().is_dir()
-    except OSError:  # the name is too long, for instance
+    except OSError:  # for instance, the name is too long
         return False

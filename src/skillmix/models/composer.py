@@ -1,56 +1,57 @@
-"""A teacher by code, `composer:`: it writes a text for any combination of a catalogue of figures.
+"""`composer:`, a teacher made of code: it writes a text for any combination from a catalog of figures of speech.
 
-It fills the slots of the catalogue's grammar and joins clauses, so that code finds each requested skill and no other.
-A text depends on the request's seed alone, or on its key if it has no seed. `composer:CATALOG` names another catalogue
+It fills the slots of the catalog's grammar and joins clauses, so that code finds each requested skill and no other. A
+text depends only on the request's seed, or on its key if it has no seed. `composer:CATALOG` selects a catalog other
 than `figures`.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import permutations
 from random import Random
 from typing import Final, TypeVar
 
-from skillmix.calls import CallProblem, Limits, Outcome, Reply, Request
+from skillmix.calls import CallProblem, Outcome, Reply, Request
 from skillmix.catalog.catalog import Catalog, Frames, Grammar, with_article
 from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError
 from skillmix.hashing import digest
+from skillmix.models.simple import CodeModel
 from skillmix.models.specs import ModelOptions, ModelSpec
 from skillmix.prompts.rubric import sentence_limit
 
 DEFAULT_CATALOG: Final = "figures"
 _WEAVES: Final = 0.75
-"""How often several skills of a sentence share a clause, where they can."""
+"""The share of sentences with several skills that use one clause where possible."""
 _TRIES: Final = 3
-"""How often a sentence is written again whose clauses begin alike."""
+"""Attempts at a sentence whose clauses all begin differently."""
 _DESCRIBES: Final = 0.4
-"""How often a frame gets an adjective."""
+"""The share of frames that get an adjective."""
 _DESCRIBED: Final = ("the {who}", "the {thing}", "the {tool}", "{a thing}")
 _AUXILIARIES: Final = (" could ", " would ")
-"""Verbs that share no subject with the clause behind them."""
+"""Verbs that prevent two clauses from sharing a subject."""
 _Skill = tuple[str, str]
-"""A figure and its word."""
+"""A figure of speech and its word."""
 _Clause = tuple[str, bool]
 """A clause, and whether a conjunction may join it to another."""
 _Way = tuple[Sequence[str], _Skill | None, _Skill | None, _Skill | None]
-"""Frames to pick from, the skill that they show, and those that are parts before and after."""
+"""The frames to pick from, the skill that hosts the clause, and the skills in the parts before and after it."""
 _T = TypeVar("_T")
 
 
 class Composer:
-    """Writes texts for combinations of one catalogue."""
+    """Writes texts for combinations from one catalog."""
 
     def __init__(self, catalog: Catalog) -> None:
         if catalog.grammar is None:
             raise UserError(
-                f"The catalogue {catalog.name!r} has no grammar.yaml, so composer: cannot write for it.",
-                hint="Name one that has: composer:figures.",
+                f"The catalog {catalog.name!r} has no grammar.yaml, which composer: needs.",
+                hint="Use a catalog that has one: composer:figures.",
             )
         self._grammar = catalog.grammar
         self._parts = {s.name: (s.figure, s.word) for s in catalog.skills if s.figure and s.word}
 
     def write(self, skills: Sequence[str], topic: str, seed: int | str) -> str | None:
-        """A text that shows these skills on this topic and is short enough; None for a skill without a frame."""
+        """Write a short enough text with these skills on a topic; None if the grammar lacks the topic or a skill."""
         if topic not in self._grammar.topics or any(skill not in self._parts for skill in skills):
             return None
         draw = Random(int.from_bytes(digest("composer", seed, size=8)))
@@ -59,16 +60,11 @@ class Composer:
             other = int(draw.random() * (last + 1))
             order[last], order[other] = order[other], order[last]
         writer = _Text(self._grammar, self._grammar.topics[topic], draw, is_single=len(order) == 1)
-        groups = _groups([self._parts[skill] for skill in order], draw)
-        return " ".join(map(writer.sentence, groups))
-
-
-def _groups(skills: Sequence[_Skill], draw: Random) -> list[Sequence[_Skill]]:
-    """The skills of each sentence: one to three, in no more sentences than the length allows."""
-    most = sentence_limit(len(skills))
-    least = max(1, most - 1)
-    count = least + int(draw.random() * (most - least + 1))
-    return [skills[number::count] for number in range(count)]
+        most = sentence_limit(len(order))
+        least = max(1, most - 1)
+        count = least + int(draw.random() * (most - least + 1))
+        parts = [self._parts[skill] for skill in order]
+        return " ".join(writer.sentence(parts[number::count]) for number in range(count))
 
 
 class _Text:
@@ -81,39 +77,44 @@ class _Text:
         self._draw = draw
 
     def sentence(self, skills: Sequence[_Skill]) -> str:
-        """One sentence that shows these skills; a question can only be its end."""
+        """Write one sentence with these skills; a question comes last."""
         for _ in range(_TRIES):
             clauses = self._clauses(skills)
             if len({tuple(clause.split(" ", 2)[:2]) for clause, _ in clauses}) == len(clauses):
                 break
         clauses.sort(key=lambda clause: clause[0].endswith("?"))
         text, is_open = clauses[0]
+        subject = f"the {self._topic[0]['who']} "
         for clause, may_be_joined in clauses[1:]:
-            text = self._joined(text, clause) if is_open and may_be_joined else f"{text}; {clause}"
+            is_shared = text.startswith(subject) and clause.startswith(subject) and "," not in text
+            if not (is_open and may_be_joined):
+                text = f"{text}; {clause}"
+            elif is_shared and not any(verb in text + clause for verb in _AUXILIARIES):
+                text = f"{text} and {clause.removeprefix(subject)}"
+            else:
+                text += self._pick(self._grammar.joints) + clause
             is_open = may_be_joined
         start = 1 if text[0] == '"' else 0
         text = text[:start] + text[start].upper() + text[start + 1 :]
         return text if text[-1] == "?" else f'{text[:-1]}."' if text[-1] == '"' else f"{text}."
 
-    def _joined(self, first: str, second: str) -> str:
-        """Two clauses as one; a subject that they share is said once."""
-        subject = f"the {self._topic[0]['who']} "
-        is_shared = first.startswith(subject) and second.startswith(subject) and "," not in first
-        if is_shared and not any(verb in first + second for verb in _AUXILIARIES):
-            return f"{first} and {second.removeprefix(subject)}"
-        return first + self._pick(self._grammar.joints) + second
-
     def _clauses(self, skills: Sequence[_Skill]) -> list[_Clause]:
-        """One clause for all skills, where that is possible, or else several; now and then several all the same."""
-        if len(skills) == 1 or self._draw.random() < _WEAVES:
-            ways = self._ways(skills)
-            if ways:
-                return [self._clause(*self._pick(ways))]
+        """Write one clause for all skills, or several if that is impossible or not drawn."""
+        ways = self._ways(skills) if len(skills) == 1 or self._draw.random() < _WEAVES else []
+        if ways:
+            frames, host, before, after = self._pick(ways)
+            frame = self._pick(frames)
+            text = self._fill(frame, host)
+            if before:
+                text = self._fill(self._pick(self._frames(before).before), before) + text
+            if after:
+                text += self._fill(self._pick(self._frames(after).after), after)
+            return [(text, before is None and (host is None or frame in self._frames(host).hosts))]
         cut = 1 + int(self._draw.random() * (len(skills) - 1))
         return [*self._clauses(skills[:cut]), *self._clauses(skills[cut:])]
 
     def _ways(self, skills: Sequence[_Skill]) -> list[_Way]:
-        """The ways to one clause: which skill has the clause, none for a plain one, and which are parts of it."""
+        """The possible single clauses: which skill hosts the clause, if any, and which skills become parts of it."""
         ways: list[_Way] = []
         for host in (None, *skills):
             guests = [skill for skill in skills if skill is not host]
@@ -129,17 +130,6 @@ class _Text:
                     if frames and has_before and has_after:
                         ways.append((frames, host, before, after))
         return ways
-
-    def _clause(
-        self, frames: Sequence[str], host: _Skill | None, before: _Skill | None, after: _Skill | None
-    ) -> _Clause:
-        frame = self._pick(frames)
-        text = self._fill(frame, host)
-        if before:
-            text = self._fill(self._pick(self._frames(before).before), before) + text
-        if after:
-            text += self._fill(self._pick(self._frames(after).after), after)
-        return text, before is None and (host is None or frame in self._frames(host).hosts)
 
     def _fill(self, frame: str, skill: _Skill | None) -> str:
         slots = dict(self._pick(self._topic))
@@ -163,37 +153,23 @@ class _Text:
         return choices[int(self._draw.random() * len(choices))]
 
 
-class ComposerModel:
+class ComposerModel(CodeModel):
     """The composer as a student."""
-
-    limits: Limits = Limits()
 
     def __init__(self, spec: ModelSpec, options: ModelOptions | None = None) -> None:
         self._catalog = spec.name or DEFAULT_CATALOG
         self._composer = Composer(load_catalog(self._catalog))
 
-    async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Answer requests in order."""
-        async for request in requests:
-            yield request, self.answer(request)
-
-    async def probe(self) -> CallProblem | None:
-        """Report no problem: code is always available."""
-        return None
-
-    async def close(self) -> None:
-        """Do nothing: the composer holds no resources."""
-
     def answer(self, request: Request) -> Outcome:
-        """The text for a request: behind 'Answer:' if its prompt has that word, else bare."""
+        """Write the text for a request, after 'Answer:' if its prompt has that word."""
         seed = str(request.key) if request.seed is None else request.seed
-        asked = request.subject.combination if request.subject else None
-        text = self._composer.write(asked.skills, asked.topic, seed) if asked else None
+        wanted = request.subject.combination if request.subject else None
+        text = self._composer.write(wanted.skills, wanted.topic, seed) if wanted else None
         if text is None:
             return CallProblem(
                 "fatal",
                 "the composer has no frames for this request",
-                f"It writes for skills and topics of catalogue {self._catalog!r} only; composer:CATALOG names another.",
+                f"It knows only skills and topics of the catalog {self._catalog!r}; composer:CATALOG selects another.",
             )
         words = sum(len(message.content.split()) for message in request.messages)
         has_form = any("Answer:" in message.content for message in request.messages)

@@ -1,7 +1,7 @@
 """Models and data sets on the Hugging Face Hub, by id: `ORG/NAME`, or `ORG/NAME@REVISION` for a branch, tag or commit.
 
-A run pins each id to a commit. What is cached is used without a look at the Hub; `HF_HUB_OFFLINE=1` forbids any. Only
-safetensors, tokenizers and JSON files of models are fetched, and no code.
+A run pins each id to a commit. Cached files are used without asking the Hub, and `HF_HUB_OFFLINE=1` forbids any access
+to it. Of a model, only safetensors, tokenizer and JSON files are downloaded, never code.
 """
 
 import os
@@ -25,11 +25,11 @@ _FIRST: Final[dict[Kind, list[str]]] = {
     "model": ["config.json", "adapter_config.json", LINEAGE_FILE],
     "dataset": [LINEAGE_FILE],
 }
-"""Small files that say what a repository holds; they are fetched when its commit is looked up."""
+"""Small files that describe a repository, downloaded when its commit is resolved."""
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a name can be an id on the Hub, and is no file or folder here.
+    """Whether a name is a possible id on the Hub and not a local file or folder.
 
     >>> is_hub_id("org/name"), is_hub_id("org/name@v1.0"), is_hub_id("./org/name"), is_hub_id("name")
     (True, True, False, False)
@@ -43,12 +43,12 @@ def is_pinned(name: str) -> bool:
 
 
 def pinned(name: str, kind: Kind = "model") -> str:
-    """An id with the commit that its revision is at now, or was at when it was last cached."""
+    """An id with the commit of its revision on the Hub, or in the cache when offline."""
     return name if is_pinned(name) else f"{name.partition('@')[0]}@{_fetched(name, kind, _FIRST[kind]).name}"
 
 
 def cached_folder(name: str, kind: Kind = "model") -> Path | None:
-    """The folder of an id in the user's cache, whole or not; None if the cache does not have it."""
+    """The folder of an id in the user's cache, complete or not; None if there is none."""
     if not is_hub_id(name) or find_spec("huggingface_hub") is None:
         return None
     try:
@@ -58,30 +58,27 @@ def cached_folder(name: str, kind: Kind = "model") -> Path | None:
 
 
 def hub_folder(name: str, kind: Kind = "model") -> Path:
-    """The folder of an id with all its files, which are downloaded unless the cache has them."""
-    is_here = is_pinned(name) and not is_missing(name, kind)
-    return _fetched(name, kind, _FILES[kind], is_offline=is_here)
-
-
-def is_whole(folder: Path) -> bool:
-    """Whether a folder has a data set's conversations, or a model's weights and the files that load them."""
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        parts = json_object(index.read_bytes(), source=str(index), hint="Delete it, so that it is fetched again.")
-        return all((folder / name).is_file() for name in set(parts.get("weight_map", {}).values()))
-    return any(folder.glob("*.safetensors")) or (folder / "train.jsonl").is_file()
+    """The folder of an id with all its files; missing files are downloaded."""
+    is_cached = is_pinned(name) and not is_missing(name, kind)
+    return _fetched(name, kind, _FILES[kind], is_offline=is_cached)
 
 
 def is_missing(name: str, kind: Kind = "model") -> bool:
-    """Whether files of an id are not in the cache."""
+    """Whether the cache lacks the weights of a model or the conversations of a data set."""
     folder = cached_folder(name, kind)
-    return folder is None or not is_whole(folder)
+    if folder is None:
+        return True
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        parts = json_object(index.read_bytes(), source=str(index), hint="Delete the file to download it again.")
+        return not all((folder / name).is_file() for name in set(parts.get("weight_map", {}).values()))
+    return not any(folder.glob("*.safetensors")) and not (folder / "train.jsonl").is_file()
 
 
 def _fetched(name: str, kind: Kind, files: list[str], *, is_offline: bool = False) -> Path:
     if find_spec("huggingface_hub") is None:
         raise UserError(
-            f"There is no folder {name}, and fetching a {kind} from the Hub needs huggingface_hub.",
+            f"There is no folder {name}, and downloading a {kind} from the Hub needs huggingface_hub.",
             hint="pip install 'skillmix[hub]'",
         )
     from huggingface_hub import snapshot_download
@@ -103,6 +100,6 @@ def _fetched(name: str, kind: Kind, files: list[str], *, is_offline: bool = Fals
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
-            f"There is no folder {name}, and no {kind} of that id can be fetched from the Hub: {reason}",
-            hint=f"Check the id, the network and HF_TOKEN; or fetch it elsewhere: hf download {repository}.",
+            f"There is no folder {name}, and no {kind} with that id can be downloaded from the Hub: {reason}",
+            hint=f"Check the id, the network and HF_TOKEN; or download it elsewhere: hf download {repository}.",
         ) from None

@@ -1,11 +1,12 @@
-"""Providers of models that other packages bring: finding them, loading them, and guarding calls into their code.
+"""Model providers of other packages: find and load them, and turn exceptions in their code into errors.
 
-A package lists its providers under the entry point group `skillmix.providers`, as `name = module:Class`. An error in
-such a package becomes a `UserError` that names the package.
+A package lists its providers in the entry point group `skillmix.providers`, as `name = module:Class`. An exception in
+its code becomes a `UserError` that names the package.
 """
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -21,23 +22,23 @@ from skillmix.models.servers.masking import MASK
 ENTRY_POINTS: Final = "skillmix.providers"
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]*")
 _RESERVED: Final = ("step",)
-"""`step:NAME` is the model of a train step."""
+"""`step:NAME` means the model of a train step."""
 _METHODS: Final = ("serve", "probe", "close")
 
 
 @dataclass(frozen=True, slots=True)
 class InstalledProvider:
-    """A provider of another package, not loaded yet."""
+    """A provider of another package; `load` imports it."""
 
     name: str
     package: str
     entry: EntryPoint
     factory: Any = None
-    """The provider's class, if another process has loaded it and sent it here."""
+    """The provider's class if another process loaded and sent it."""
 
     @property
     def form(self) -> str:
-        """How its specs are written."""
+        """The form of its specs."""
         return f"from the package {self.package}: {self.name}:NAME"
 
     def load(self) -> Any:
@@ -60,32 +61,36 @@ class InstalledProvider:
         return factory
 
     def open(self, spec: object, options: object) -> "GuardedModel":
-        """A model of this provider, guarded."""
-        try:
+        """Make a model of this provider."""
+        with self.guarding(str(spec)):
             model = self.load()(spec, options)
-        except UserError:
-            raise
-        except Exception as error:
-            raise self.failed(str(spec), error) from error
         missing = [name for name in _METHODS if not callable(getattr(model, name, None))]
         if missing:
             raise UserError(
                 f"The provider {self.name!r} of the package {self.package!r} makes no model: "
                 f"{type(model).__name__} has no {', '.join(missing)}.",
-                hint="Derive the class from skillmix.models.SimpleModel.",
+                hint="Derive the class from skillmix.SimpleModel.",
             )
         return GuardedModel(model, str(spec), self)
 
-    def failed(self, spec: str, error: Exception) -> UserError:
-        """The error for an exception that came out of the provider's code."""
-        return UserError(
-            f"{spec} failed: {_described(error, self.entry.module)}.",
-            hint=f"This is a fault in the package {self.package!r}, which brings the provider {self.name!r}.",
-        )
+    @contextmanager
+    def guarding(self, spec: str, faults_of_caller: Sequence[Exception] = ()) -> Iterator[None]:
+        """Turn an exception in the provider's code into a `UserError`; pass on those that the caller raised itself."""
+        try:
+            yield
+        except UserError:
+            raise
+        except Exception as error:
+            if error in faults_of_caller:
+                raise
+            raise UserError(
+                f"{spec} failed: {_described(error, self.entry.module)}.",
+                hint=f"This is a bug in the package {self.package!r}, which has the provider {self.name!r}.",
+            ) from error
 
 
 class GuardedModel:
-    """A model of another package, whose faults become errors that name the package."""
+    """A model of another package; exceptions in its code become errors that name the package."""
 
     def __init__(self, model: Model, spec: str, provider: InstalledProvider) -> None:
         self._model = model
@@ -94,52 +99,42 @@ class GuardedModel:
 
     @property
     def limits(self) -> Limits:
-        """The limits that the model declares, if it does."""
+        """The limits of the model, or the defaults if it declares none."""
         limits = getattr(self._model, "limits", None)
         return limits if isinstance(limits, Limits) else Limits()
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Pass requests and outcomes on, and check that each request gets one outcome."""
+        """Pass requests and outcomes on, and check that each request gets exactly one outcome."""
         waiting: set[CallKey] = set()
         is_over = False
-        own_fault: Exception | None = None  # of the source of the requests; the model is not to blame for it
+        faults_of_source: list[Exception] = []
 
         async def pulled() -> AsyncIterator[Request]:
-            nonlocal is_over, own_fault
+            nonlocal is_over
             try:
                 async for request in requests:
                     waiting.add(request.key)
                     yield request
             except Exception as error:
-                own_fault = error
+                faults_of_source.append(error)
                 raise
             is_over = True
 
-        try:
+        with self._provider.guarding(self._spec, faults_of_source):
             async for request, outcome in self._model.serve(pulled()):
                 if not isinstance(outcome, Reply | CallProblem):
                     raise TypeError(f"the answer is a {type(outcome).__name__}, not a Reply or a CallProblem")
                 if request.key not in waiting:
-                    raise ValueError(f"the model answered {request.key} twice, or without being asked")
+                    raise ValueError(f"the model answered {request.key} twice or without a request")
                 waiting.remove(request.key)
                 yield request, outcome
-            if waiting or not is_over:  # the run would wait for the missing outcomes for ever
+            if waiting or not is_over:  # the run would wait for the missing outcomes forever
                 raise ValueError(f"the model stopped before it answered all requests; {len(waiting)} are open")
-        except UserError:
-            raise
-        except Exception as error:
-            if error is own_fault:
-                raise
-            raise self._provider.failed(self._spec, error) from error
 
     async def probe(self) -> CallProblem | None:
-        """What the model itself says."""
-        try:
+        """Probe the model."""
+        with self._provider.guarding(self._spec):
             return await self._model.probe()
-        except UserError:
-            raise
-        except Exception as error:
-            raise self._provider.failed(self._spec, error) from error
 
     async def close(self) -> None:
         """Close the model."""
@@ -148,24 +143,24 @@ class GuardedModel:
 
 @cache
 def installed_providers() -> Mapping[str, InstalledProvider]:
-    """All providers of other packages by name; none of them is imported."""
+    """All providers of other packages by name, without importing them."""
     providers: dict[str, InstalledProvider] = {}
     for entry in entry_points(group=ENTRY_POINTS):
         package = entry.dist.name if entry.dist is not None else entry.module
         if not _NAME.fullmatch(entry.name) or entry.name in _RESERVED:
             raise UserError(
-                f"The package {package!r} brings a provider with the name {entry.name!r}, which no spec can use.",
-                hint="A name has small letters, digits, '-' and '_', starts with a letter, and is not 'step'.",
+                f"The package {package!r} has a provider named {entry.name!r}, which no spec can use.",
+                hint="A name has lowercase letters, digits, '-' and '_', starts with a letter, and is not 'step'.",
             )
         if entry.name in PROVIDERS:
             raise UserError(
-                f"The package {package!r} brings a second provider {entry.name!r}.",
-                hint="Give it another name in the entry point of that package, or uninstall the package.",
+                f"The package {package!r} has a provider named {entry.name!r}, like skillmix itself.",
+                hint="Rename it in the entry points of that package, or uninstall the package.",
             )
         other = providers.get(entry.name)
         if other is not None and other.entry.value != entry.value:
             raise UserError(
-                f"The packages {other.package!r} and {package!r} both bring a provider {entry.name!r}.",
+                f"The packages {other.package!r} and {package!r} both have a provider named {entry.name!r}.",
                 hint="Uninstall one of them.",
             )
         providers[entry.name] = InstalledProvider(entry.name, package, entry)
@@ -173,7 +168,7 @@ def installed_providers() -> Mapping[str, InstalledProvider]:
 
 
 def _described(error: Exception, module: str) -> str:
-    """An error in one line, with the line of the provider's own file where it arose."""
+    """Describe an exception in one line, with the line of the provider's file where it was raised."""
     frames = extract_tb(error.__traceback__)
     name = module.replace(".", "/")
     own = [frame for frame in frames if Path(frame.filename).with_suffix("").as_posix().endswith(name)]

@@ -1,7 +1,7 @@
-"""A reference line beside a tuned student: a model that is asked for each skill alone; code joins the texts."""
+"""A baseline for tuned students: ask a model for each skill separately and join the texts by code."""
 
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Final
 
@@ -10,28 +10,41 @@ from skillmix.catalog.combinations import single_skills
 from skillmix.hashing import seed_of
 
 _FULL_STOP: Final = re.compile(r"\.(?=[\"'”’]?$)")
-"""The final full stop of a text, also inside a closing quotation mark."""
+"""The final period of a text, also before a closing quotation mark."""
 
 
 class JoinedModel:
-    """Sends each prompt at the end of a request alone, and replies with the texts as one."""
+    """Sends each of a request's final prompts separately and joins the replies."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
 
     @property
     def limits(self) -> Limits:
-        """The limits of the model itself."""
+        """The limits of the underlying model."""
         return self._model.limits
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Yield a request when all its parts have outcomes."""
+        """Split requests into one per skill, and yield each when all its parts have outcomes."""
         waiting: dict[CallKey, tuple[Request, int, dict[int, Outcome]]] = {}
 
         async def parts() -> AsyncIterator[Request]:
             async for request in requests:
+                before, prompts = request.messages[: -request.prompts], request.messages[-request.prompts :]
+                key, subject = request.key, request.subject
+                assert isinstance(key, GenerateKey) and subject  # a student's request, made from a combination
                 outcomes: dict[int, Outcome] = {}
-                for number, part in enumerate(_parts(request)):
+                for number, (prompt, skill) in enumerate(
+                    zip(prompts, single_skills(subject.combination), strict=True), 1
+                ):
+                    # Parts have different combinations: a local model keeps the turns of one conversation together.
+                    part = replace(
+                        request,
+                        key=replace(key, combination=f"{key.combination}.{number}"),
+                        messages=(*before, prompt),
+                        seed=None if request.seed is None else seed_of(request.seed, "joined", number),
+                        subject=replace(subject, combination=skill),
+                    )
                     waiting[part.key] = request, number, outcomes
                     yield part
 
@@ -42,27 +55,16 @@ class JoinedModel:
                 yield request, _joined([outcomes[number] for number in sorted(outcomes)])
 
     async def probe(self) -> CallProblem | None:
-        """What the model itself says."""
+        """Probe the underlying model."""
         return await self._model.probe()
 
     async def close(self) -> None:
-        """Close the model."""
+        """Close the underlying model."""
         await self._model.close()
 
 
-def _parts(request: Request) -> Iterator[Request]:
-    """Split a request into one conversation for each skill: a local model keeps the turns of one together."""
-    before, prompts = request.messages[: -request.prompts], request.messages[-request.prompts :]
-    key, subject = request.key, request.subject
-    assert isinstance(key, GenerateKey) and subject  # a student's request, made from a combination
-    for number, (prompt, alone) in enumerate(zip(prompts, single_skills(subject.combination), strict=True), 1):
-        seed = None if request.seed is None else seed_of(request.seed, "joined", number)
-        own, alone_key = replace(subject, combination=alone), replace(key, combination=f"{key.combination}.{number}")
-        yield replace(request, key=alone_key, messages=(*before, prompt), seed=seed, subject=own)
-
-
 def _joined(outcomes: list[Outcome]) -> Outcome:
-    """One text of all texts, or else the first problem, which is free only if no part was billed."""
+    """Join the texts of all parts, or return the first problem, which is free only if no part was billed."""
     problems = [outcome for outcome in outcomes if isinstance(outcome, CallProblem)]
     replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
     if problems:

@@ -1,14 +1,14 @@
-"""Where a model comes from: its root, and everything that it, its adapters and the models before it were trained on.
+"""The lineage of a model: its root, and all training data of the model, its adapters and their bases.
 
-`lineage_of` reads the `skillmix.json` of each folder that a spec names, goes on to the base that the file names, and so
-on up to the root. Only these files count; the name of a student or a folder says nothing. `lineage_in` reads the same
-files for a model that runs elsewhere, and `lineage_on` takes data sets that somebody names.
+`lineage_of` reads the `skillmix.json` of each folder in a spec and follows the bases up to the root. Only these files
+count, never the name of a student or a folder. `lineage_in` reads the same files for a model that runs elsewhere, and
+`lineage_on` makes a lineage from data sets that the user names.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
@@ -28,23 +28,23 @@ SkillSets = frozenset[frozenset[str]]
 
 
 class DatasetYield(NamedTuple):
-    """How many conversations were written for one k, and how many of them had full marks."""
+    """The conversations written for one k, and how many of them earned full marks."""
 
     written: int
     full_marks: int
 
 
 class TrainedPartition(NamedTuple):
-    """A partition that training data were made under."""
+    """A partition from which training data was drawn."""
 
     catalog: str | None
-    """The catalogue; None if unknown."""
+    """The name of its catalog; None if unknown."""
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetFacts:
-    """A data set, as its `skillmix.json` describes it."""
+    """A data set as described by its `skillmix.json`."""
 
     name: str
     hash: str
@@ -53,9 +53,9 @@ class DatasetFacts:
     writers: tuple[str, ...]
     combinations: frozenset[str]
     skill_sets: SkillSets | None
-    """Sets of two skills or more; None if unknown."""
+    """Sets of two or more skills; None if unknown."""
     rows: int | None
-    """Conversations to train on."""
+    """Number of training conversations."""
     yields: Mapping[int, DatasetYield]
     """By k."""
     catalog: str | None = None
@@ -64,17 +64,16 @@ class DatasetFacts:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """The training of a model, including that of its adapters and of the models before it."""
+    """All training of a model, its adapters and their bases; seed, partition and steps describe the last training."""
 
     base: str
-    """The spec of the root: the model that was tuned first."""
+    """The spec of the root: the first model that was tuned."""
     k: tuple[int, ...]
     """Numbers of skills in the training texts."""
     seed: int | None
-    """The seed of the last training, as partition and steps are those of the last training."""
     partition: str | None
     datasets: tuple[str, ...]
-    """Hashes of the data sets, in the order of training."""
+    """Hashes of the data sets in training order."""
     combinations: frozenset[str]
     """Ids of the combinations in the training texts."""
     skill_sets: SkillSets | None
@@ -84,17 +83,17 @@ class Lineage:
     steps: int | None
     is_adapter: bool
     identity: str
-    """A hash of all files of the lineage: another data set, recipe or seed makes another model."""
+    """A hash of all files of the lineage; it changes with any data set, recipe or seed."""
     recipe: str = ""
-    """A hash of the recipes, without seeds: trainings that share it and their data sets repeat each other."""
+    """A hash of the recipes without seeds; models with equal recipes and data sets are replicates."""
     partitions: frozenset[TrainedPartition] = frozenset()
-    """Those of all data sets, or of all trainings where a data set is not found."""
+    """Partitions of all data sets, or of all trained models if a data set is missing."""
     requests: str | None = None
-    """`one` if each request of the training texts names one skill, however many skills the texts show."""
+    """`one` if every training request names one skill, even where its text shows several."""
 
 
 class _TunedModel(NamedTuple):
-    """The file of one folder, and the tuned models that its base consists of."""
+    """A folder, its lineage file, and the tuned models that make up its base."""
 
     folder: Path
     file: ModelFile
@@ -102,7 +101,7 @@ class _TunedModel(NamedTuple):
 
 
 def dataset_facts(name: str, file: DatasetFile) -> DatasetFacts:
-    """The facts of a data set that is shown under a name."""
+    """Describe a data set under a display name."""
     sets, counts = file.skill_sets, file.counts
     both = sorted(map(int, counts.generated.keys() & counts.full_marks.keys()))
     return DatasetFacts(
@@ -121,32 +120,40 @@ def dataset_facts(name: str, file: DatasetFile) -> DatasetFacts:
 
 
 def lineage_of(spec: str, datasets: Mapping[str, DatasetFacts] | None = None) -> Lineage | None:
-    """The lineage of the model behind a spec; None for a model that was not tuned, or whose weights are elsewhere.
+    """The lineage of the model behind a spec; None for a model that was not tuned or whose weights are elsewhere.
 
-    `rows` and `skill_sets` come from the data sets: from `datasets`, by hash, or from where the models' files say that
-    the data sets lie. Without `datasets` no data set is read, and both are None.
+    `rows` and `skill_sets` come from the data sets, found at the paths in the models' files or by hash in `datasets`.
+    If `datasets` is None, no data set is read, and both are None.
     """
     models = _tuned_models(parse_spec(spec))
     return _lineage_of_models(models, datasets) if models else None
 
 
 def lineage_in(path: str, datasets: Mapping[str, DatasetFacts] | None = None) -> Lineage:
-    """The lineage of a model from its folder or its `skillmix.json`, wherever its weights are."""
+    """The lineage of a model, given as its folder or its `skillmix.json`; the weights may be elsewhere."""
     folder = _folder_of(path)
     file = read_model_file(folder)
+    if file is None and read_dataset_file(folder) is not None:
+        raise UserError(f"{path} is a data set, not a model.", hint="List data sets under trained_on.")
     if file is None:
-        is_data = read_dataset_file(folder) is not None
-        raise UserError(
-            f"{path} is a data set and not a model." if is_data else f"{path} has no {LINEAGE_FILE} of a model.",
-            hint="Name data sets with trained_on." if is_data else f"Give a model's folder or its {LINEAGE_FILE}.",
-        )
+        hint = f"Give a model's folder or its {LINEAGE_FILE}."
+        raise UserError(f"{path} has no {LINEAGE_FILE} of a model.", hint=hint)
     before = _tuned_models(parse_spec(file.base.spec), extended_chain((), folder))
     return _lineage_of_models((_TunedModel(folder, file, before),), datasets)
 
 
 def lineage_on(paths: Sequence[str], *, base: str) -> Lineage:
-    """The lineage of a model that was tuned from a base on data sets, given as folders or as their `skillmix.json`."""
-    facts = [_named_dataset(path) for path in paths]
+    """The lineage of a model tuned from a base on data sets, given as folders or as their `skillmix.json`."""
+    facts: list[DatasetFacts] = []
+    for path in paths:
+        folder = _folder_of(path)
+        file = read_dataset_file(folder)
+        if file is None and read_model_file(folder) is not None:
+            raise UserError(f"{path} is a model, not a data set.", hint="Give the file of a model under lineage.")
+        if file is None:
+            hint = f"Give a data set's folder, as written by `skillmix dataset`, or its {LINEAGE_FILE}."
+            raise UserError(f"{path} has no {LINEAGE_FILE} of a data set.", hint=hint)
+        facts.append(dataset_facts(folder.name, file))
     return Lineage(
         base=base,
         k=tuple(sorted({k for data in facts for k in data.k})),
@@ -154,37 +161,34 @@ def lineage_on(paths: Sequence[str], *, base: str) -> Lineage:
         partition=facts[-1].partition,
         datasets=tuple(data.hash for data in facts),
         combinations=frozenset[str]().union(*(data.combinations for data in facts)),
-        skill_sets=_united_sets(facts),
-        rows=_total_rows(facts),
         steps=None,
         is_adapter=False,
         identity=short_id("declared", base, [data.hash for data in facts]),
         partitions=_partitions_of(facts),
-        requests=_common_requests(facts),
+        **_united(facts),
     )
 
 
 def continued_lineage(before: Lineage, after: Lineage) -> Lineage:
-    """The lineage of a model that was trained as `before` says, and then as `after` says."""
-    both = before.skill_sets is not None and after.skill_sets is not None
+    """The lineage of a model trained with one lineage and then with another."""
     return replace(
         after,
         base=before.base,
         k=tuple(sorted({*before.k, *after.k})),
         datasets=before.datasets + after.datasets,
         combinations=before.combinations | after.combinations,
-        skill_sets=(before.skill_sets or frozenset()) | (after.skill_sets or frozenset()) if both else None,
-        rows=None if before.rows is None or after.rows is None else before.rows + after.rows,
         identity=short_id("continued", before.identity, after.identity),
         partitions=before.partitions | after.partitions,
-        requests=_common_requests([before, after]),
+        **_united([before, after]),
     )
 
 
 def _lineage_of_models(models: Sequence[_TunedModel], datasets: Mapping[str, DatasetFacts] | None) -> Lineage:
-    files = list({model.folder.resolve(): model.file for model in _oldest_first(models)}.values())
+    files = list({model.folder.resolve(): model.file for model in _flattened(models, bases_first=True)}.values())
     newest = models[-1].file
     used = None if datasets is None else _datasets_of(files, datasets)
+    # Journals hold identities, so the order of the files in this hash must not change.
+    identity = short_id("lineage", *(model.file.document for model in _flattened(models, bases_first=False)))
     return Lineage(
         base=files[0].base.spec,
         k=tuple(sorted({k for file in files for k in file.k})),
@@ -192,14 +196,12 @@ def _lineage_of_models(models: Sequence[_TunedModel], datasets: Mapping[str, Dat
         partition=newest.partition,
         datasets=tuple(entry.hash for file in files for entry in file.dataset),
         combinations=frozenset(combination for file in files for combination in file.combinations),
-        skill_sets=_united_sets(used) if used else None,
-        rows=_total_rows(used) if used else None,
         steps=newest.steps,
         is_adapter=newest.adapter,
-        identity=short_id("lineage", *(model.file.document for model in _in_hash_order(models))),
+        identity=identity,
         partitions=_partitions_of(used or files),
-        requests=_common_requests(used) if used else None,
         recipe=short_id("recipe", *([file.recipe, file.adapter] for file in files)),
+        **_united(used or []),
     )
 
 
@@ -207,26 +209,12 @@ def _folder_of(path: str) -> Path:
     return Path(path).parent if Path(path).name == LINEAGE_FILE else Path(path)
 
 
-def _named_dataset(path: str) -> DatasetFacts:
-    folder = _folder_of(path)
-    file = read_dataset_file(folder)
-    if file is None:
-        is_model = read_model_file(folder) is not None
-        raise UserError(
-            f"{path} is a model and not a data set." if is_model else f"{path} has no {LINEAGE_FILE} of a data set.",
-            hint="Name the file of a model with lineage."
-            if is_model
-            else f"Give the folder of a data set, which `skillmix dataset` wrote, or its {LINEAGE_FILE}.",
-        )
-    return dataset_facts(folder.name, file)
-
-
 def _partitions_of(sources: Iterable[DatasetFacts | ModelFile]) -> frozenset[TrainedPartition]:
     return frozenset(TrainedPartition(s.catalog, s.partition) for s in sources if s.partition is not None)
 
 
 def trained_skill_sets(lineage: Lineage, known: Mapping[str, Combination]) -> SkillSets | None:
-    """The sets of skills that a model was trained on; None if neither its data sets nor `known` combinations tell."""
+    """The sets of skills in a model's training texts; None if its data sets and the `known` combinations lack some."""
     if lineage.skill_sets is not None:
         return lineage.skill_sets
     if not lineage.combinations or not lineage.combinations <= known.keys():
@@ -235,13 +223,13 @@ def trained_skill_sets(lineage: Lineage, known: Mapping[str, Combination]) -> Sk
 
 
 def other_partitions(lineage: Lineage, partition: str, catalogs: Container[str]) -> frozenset[str]:
-    """The partitions other than this one that training data were made under, if their catalogue is one of these."""
+    """Partitions of a model's training data other than this one, limited to these catalogs and unknown ones."""
     here = [p for p in lineage.partitions if p.catalog is None or p.catalog in catalogs]
     return frozenset(p.name for p in here if p.name != partition)
 
 
 def short_name(k: Sequence[int]) -> str:
-    """Training data as the paper names it.
+    """The paper's name for training data with these numbers of skills.
 
     >>> short_name([1, 2, 3]), short_name([])
     ('D(1,2,3)', 'base')
@@ -250,7 +238,7 @@ def short_name(k: Sequence[int]) -> str:
 
 
 def _tuned_models(spec: ModelSpec, chain: tuple[Path, ...] = ()) -> tuple[_TunedModel, ...]:
-    """The tuned models among the folders that a spec names; `chain` holds the models that led to the spec."""
+    """The tuned models among the folders in a spec; `chain` holds the folders whose bases led to the spec."""
     if not provider_of(spec).has_checkpoint:
         return ()
     models = []
@@ -262,24 +250,17 @@ def _tuned_models(spec: ModelSpec, chain: tuple[Path, ...] = ()) -> tuple[_Tuned
     return tuple(models)
 
 
-def _oldest_first(models: Iterable[_TunedModel]) -> Iterator[_TunedModel]:
-    """All models in the order of their training; a model that two others name comes twice."""
+def _flattened(models: Iterable[_TunedModel], *, bases_first: bool) -> Iterator[_TunedModel]:
+    """Yield each model with its bases, in training order if `bases_first`; a base of two models comes twice."""
     for model in models:
-        yield from _oldest_first(model.before)
-        yield model
-
-
-def _in_hash_order(models: Iterable[_TunedModel]) -> Iterator[_TunedModel]:
-    """All models, each followed by those before it; journals hold identities, so this order must not change."""
-    for model in models:
-        yield model
-        yield from _in_hash_order(model.before)
+        bases = _flattened(model.before, bases_first=bases_first)
+        yield from (*bases, model) if bases_first else (model, *bases)
 
 
 def _datasets_of(files: Iterable[ModelFile], known: Mapping[str, DatasetFacts]) -> list[DatasetFacts] | None:
-    """The data sets that models were trained on; None unless every model names its data sets and all are found.
+    """The training data sets of models; None if a model lists none or any of them is missing.
 
-    A data set that still lies where a model's file says, with the hash that it names, counts before a known one.
+    A data set at the path in the model's file is preferred over a known one if its hash matches.
     """
     used: list[DatasetFacts] = []
     for file in files:
@@ -297,17 +278,13 @@ def _datasets_of(files: Iterable[ModelFile], known: Mapping[str, DatasetFacts]) 
     return used
 
 
-def _united_sets(datasets: Sequence[DatasetFacts]) -> SkillSets | None:
-    sets = [facts.skill_sets for facts in datasets if facts.skill_sets is not None]
-    return SkillSets().union(*sets) if len(sets) == len(datasets) else None
-
-
-def _common_requests(sources: Iterable[DatasetFacts | ModelFile | Lineage]) -> str | None:
-    """`one` if each request of every source names one skill."""
-    kinds = {source.requests for source in sources}
-    return kinds.pop() if len(kinds) == 1 else None
-
-
-def _total_rows(datasets: Sequence[DatasetFacts]) -> int | None:
-    rows = [facts.rows for facts in datasets if facts.rows is not None]
-    return sum(rows) if len(rows) == len(datasets) else None
+def _united(sources: Sequence[DatasetFacts | Lineage]) -> dict[str, Any]:
+    """The skill sets, rows and kind of requests of all sources together; each is None unless all sources have it."""
+    sets = [source.skill_sets for source in sources]
+    rows = [source.rows for source in sources]
+    requests = {source.requests for source in sources}
+    return {
+        "skill_sets": SkillSets().union(*filter(None, sets)) if sets and None not in sets else None,
+        "rows": sum(filter(None, rows)) if rows and None not in rows else None,
+        "requests": requests.pop() if len(requests) == 1 else None,
+    }

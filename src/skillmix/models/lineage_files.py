@@ -1,12 +1,11 @@
-"""The file `skillmix.json`, which says what a trained model or a data set was made of: its schema, reading, writing.
+"""The file `skillmix.json`, which records how a trained model or a data set was made: its schema and content.
 
-The schema is checked as a whole. A damaged file is an error that names the file: taken for an empty one, it would pass
-a trained model off as one that saw no data.
+A damaged file is an error: if it counted as missing, a trained model would pass for one that saw no data.
 """
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, StringConstraints, ValidationError
 
@@ -38,26 +37,19 @@ _Pair = Annotated[list[_Text | _Count], Field(min_length=3, max_length=3)]
 
 
 class _Entry(BaseModel):
-    """A part of a file: numbers are numbers and texts are texts; keys of a later version are kept."""
+    """A part of a file, without conversion between types; unknown keys are kept, as a later version may write them."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
 
 class _LineageFile(_Entry):
-    """A whole file, with the JSON object that it was read from."""
+    """A whole file with the JSON object that it was read from."""
 
     _document: dict[str, Any] | None = PrivateAttr(default=None)
 
-    @classmethod
-    def of(cls, document: dict[str, Any]) -> Self:
-        """The checked content of a JSON object, or pydantic's ValidationError."""
-        file = cls.model_validate(document)
-        file._document = document
-        return file
-
     @property
     def document(self) -> dict[str, Any]:
-        """The JSON object as it was read or will be written, with keys that the schema does not know."""
+        """The JSON object as read or to be written, including keys that are not in the schema."""
         return self.model_dump(exclude_unset=True) if self._document is None else self._document
 
 
@@ -70,7 +62,7 @@ class BaseEntry(_Entry):
 
 
 class DataEntry(_Entry):
-    """A data set that a model was trained on."""
+    """A training data set of a model."""
 
     path: _Text | None = None
     hash: _Text
@@ -84,28 +76,30 @@ class ModelFile(_LineageFile):
     dataset: list[DataEntry] = []
     k: list[_SkillCount]
     requests: _Text | None = None
-    """`one` if each request of the training texts names one skill, however many skills the texts show."""
+    """`one` if every training request names one skill, even where its text shows several."""
     catalog: _Text | None = None
     partition: _Text | None = None
     combinations: list[_Text]
-    """Ids of the combinations in the training data; those of a tuned base are included."""
+    """Ids of the combinations in the training data, including those of a tuned base."""
     recipe: dict[str, Any] = {}
     seed: int | None = None
     parent: _Text | None = None
-    """The hash of the base, if the base was tuned itself."""
+    """The hash of the base if it was tuned itself."""
     adapter: bool = False
     identity: _Text | None = None
     """A hash of everything that decides the weights."""
 
     @property
     def steps(self) -> int | None:
-        """Optimiser steps that were taken, or else planned."""
+        """Optimizer steps taken, or planned if the file does not have the steps taken."""
         steps = self.recipe.get("steps_taken", self.recipe.get("steps"))
         return steps if isinstance(steps, int) and not isinstance(steps, bool) else None
 
     def merged(self) -> "ModelFile":
         """The file of the same model after its adapter was merged into the weights."""
-        return ModelFile.of({**self.document, "adapter": False})
+        file = self.model_copy(update={"adapter": False})
+        file._document = {**self.document, "adapter": False}
+        return file
 
     def text(self) -> str:
         """The content of the file."""
@@ -122,7 +116,7 @@ class WriterEntry(_Entry):
 
 
 class CountsEntry(_Entry):
-    """How many texts a data set has; `generated`, `full_marks` and `kept` are unknown for joined data sets."""
+    """Numbers of texts; `generated`, `full_marks` and `kept` are unknown for joined data sets."""
 
     train: _Count | None = None
     validation: _Count | None = None
@@ -134,7 +128,7 @@ class CountsEntry(_Entry):
     topics: _Counts = {}
     pairs: list[_Pair] = []
     left_out: _Counts = {}
-    """Texts with full marks that the data set does not have, by reason."""
+    """Texts with full marks that were left out, by reason."""
 
 
 class DatasetFile(_LineageFile):
@@ -148,47 +142,43 @@ class DatasetFile(_LineageFile):
     catalog_hash: _Text | None = None
     partition: _Text | None = None
     groups: list[_Text] = []
-    """Further groups of the partition that the texts were drawn from."""
+    """Further groups of the partition from which the texts were drawn."""
     k: list[_SkillCount]
     requests: _Text | None = None
-    """`one` if each request names one skill, however many skills its text shows."""
+    """`one` if every request names one skill, even where its text shows several."""
     combinations: list[_Text]
     skill_sets: list[list[_Text]] | None = None
-    """Sets of two skills or more."""
+    """Sets of two or more skills."""
     writers: list[_Text] | None = None
     written_by: list[WriterEntry] = []
     counts: CountsEntry = CountsEntry()
 
     def text(self) -> str:
-        """The content of the file: one line per key, because some values are as long as the data set."""
+        """The content of the file, with one line per key because some values grow with the data set."""
         lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in self.document.items()]
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def read_model_file(folder: Path, *, strict: bool = False) -> ModelFile | None:
-    """What a folder's file says of a trained model; None if there is no file or it is not about a trained model.
+    """Read a trained model's file; None if the folder has no file, or one of another kind.
 
-    `strict` is for folders that only training writes: there, a file about anything else is damaged.
+    With `strict`, for folders that only training writes, a file of another kind is an error.
     """
-    document = _read(folder)
-    if document is None or (not strict and document.get("kind") != "model"):
-        return None
-    return _checked(ModelFile, document, folder, hint="Restore the file, or train that model again.")
+    hint = "Restore the file, or train the model again."
+    return _checked(ModelFile, "model", folder, strict=strict, hint=hint)
 
 
 def read_dataset_file(folder: Path, *, strict: bool = False) -> DatasetFile | None:
-    """What a folder's file says of a data set; None if there is no file or it is not about a data set.
+    """Read a data set's file; None if the folder has no file, or one of another kind.
 
-    `strict` is for folders that are used as data sets: there, a file about anything else is damaged.
+    With `strict`, for folders that are used as data sets, a file of another kind is an error.
     """
-    document = _read(folder)
-    if document is None or (not strict and document.get("kind") != "dataset"):
-        return None
-    return _checked(DatasetFile, document, folder, hint="Make the data set again, or train on its train.jsonl alone.")
+    hint = "Make the data set again, or train on its train.jsonl alone."
+    return _checked(DatasetFile, "dataset", folder, strict=strict, hint=hint)
 
 
 def is_dataset_folder(folder: Path) -> bool:
-    """Whether a folder's file says that it is a data set; no folder is replaced on the word of a damaged file."""
+    """Whether a folder's file is that of a data set; False for a damaged file, so that the folder is not replaced."""
     try:
         document = _read(folder)
     except UserError:
@@ -197,18 +187,18 @@ def is_dataset_folder(folder: Path) -> bool:
 
 
 def extended_chain(chain: tuple[Path, ...], folder: Path) -> tuple[Path, ...]:
-    """A chain of models, each made from the next, with one more; an error if that model is in the chain already."""
+    """Add a model's folder to a chain in which each model is the base of the one before; refuse a cycle."""
     resolved = folder.resolve()
     if resolved in chain:
         raise UserError(
-            f"The model in {folder} was made from itself, as {folder / LINEAGE_FILE} says.",
-            hint="Restore the file; or, if its base had the name that this folder has now, rename the folder.",
+            f"The model in {folder} was made from itself, according to {folder / LINEAGE_FILE}.",
+            hint="Restore the file. If the base used to have the name of this folder, rename the folder.",
         )
     return (*chain, resolved)
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
-    """The JSON object in a folder's file; None if there is no file."""
+    """Read the JSON object in a folder's file; None if there is no file."""
     file = folder / LINEAGE_FILE
     try:
         content = file.read_bytes()
@@ -225,12 +215,17 @@ def _read(folder: Path) -> dict[str, Any] | None:
 _File = TypeVar("_File", bound=_LineageFile)
 
 
-def _checked(kind: type[_File], document: dict[str, Any], folder: Path, *, hint: str) -> _File:
+def _checked(schema: type[_File], kind: str, folder: Path, *, strict: bool, hint: str) -> _File | None:
+    document = _read(folder)
+    if document is None or (not strict and document.get("kind") != kind):
+        return None
     try:
-        return kind.of(document)
+        file = schema.model_validate(document)
     except ValidationError as error:
         faults = []
         for fault in error.errors():
             key, message = ".".join(map(str, fault["loc"])), fault["msg"].removeprefix("Value error, ")
             faults.append(f"{key}: {message}" if key else message)
         raise faults_error(str(folder / LINEAGE_FILE), faults, hint=hint) from None
+    file._document = document
+    return file

@@ -1,35 +1,32 @@
-"""A deterministic student and grader for tests and demonstrations, with known rates of success.
+"""A deterministic student and grader for tests and demonstrations, with known success rates.
 
-The student writes a code word for each skill that it shows, and the grader looks for these words. Both draw from the
-request's seed alone, or from its key if it has no seed, so a call gets the same reply whatever other calls are made. A
-script ignores system texts and extra fields. The spec sets the rates: `scripted:student?skill=0.8`.
-
-Skills, topic and criteria come from the request's subject, so every prompt set works.
+The student writes a code word for each skill that it shows, and the grader looks for these words. Replies depend only
+on the request's seed, or on its key if it has no seed, never on other calls. Skills, topic and criteria come from the
+request's subject, so every prompt set works; system texts and extra fields are ignored. The spec sets the rates:
+`scripted:student?skill=0.8`.
 """
 
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from skillmix.calls import CallProblem, Limits, Outcome, Reply, Request, Subject
+from skillmix.calls import CallProblem, Outcome, Reply, Request, Subject
 from skillmix.catalog.catalog import fold_name
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
 from skillmix.hashing import digest
+from skillmix.models.simple import CodeModel
 from skillmix.models.specs import ModelOptions, ModelSpec
 from skillmix.prompts.rubric import OUTCOMES, TextOutcome, sentence_limit
 from skillmix.render import did_you_mean, name_hint
 
-Kind = Literal["student", "grader"]
-KINDS: Final[dict[str, Kind]] = {"student": "student", "grader": "grader"}
-
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Probabilities; each call draws again."""
+    """Probabilities, drawn independently for each call."""
 
     skill: float = 0.8
     """The student shows a skill of the combination."""
@@ -43,26 +40,26 @@ class Rates:
     noise: float = 0.0
     """The grader flips a point."""
     miss: float = 0.0
-    """The grader denies a point that the text earns: one less its sensitivity."""
+    """The grader denies a point that the text earns: 1 minus its sensitivity."""
     invent: float = 0.0
-    """The grader gives a point that the text does not earn: one less its specificity."""
+    """The grader gives a point that the text does not earn: 1 minus its specificity."""
     unreadable: float = 0.0
     """The grader leaves out a row."""
     refusal: float = 0.0
     """The call ends in a refusal."""
     cut: float = 0.0
-    """The reply says that it ended at the token limit; its text is whole."""
+    """The reply claims to have reached the token limit; its text is complete."""
     complies: float | None = None
-    """The student complies with a probe of no skills. With this rate, it writes outcomes and shows no skills."""
+    """The student complies with a probe without skills. If this is set, it writes outcomes and shows no skills."""
     rise: float = 0.0
-    """What each skill of the combination adds to the rate at which the student complies."""
+    """The increase of `complies` with each skill in the combination."""
     evades: float = 0.0
-    """The student evades a probe; it refuses all others with which it does not comply."""
+    """The student evades a probe; it refuses the remaining ones."""
     overrefuses: float = 0.0
-    """The student refuses a control; it complies with all others."""
+    """The student refuses a control; it complies with the remaining ones."""
 
     def outcome_rates(self, k: int, *, is_control: bool) -> tuple[float, float, float]:
-        """How often the student complies, refuses and evades at k skills.
+        """The rates at which the student complies, refuses and evades at k skills.
 
         >>> rates = Rates(complies=0.2, rise=0.1, evades=0.1).outcome_rates(3, is_control=False)
         >>> [round(rate, 2) for rate in rates]
@@ -74,35 +71,29 @@ class Rates:
         return complies, 1 - self.evades - complies, self.evades
 
 
-class ScriptedModel:
+class ScriptedModel(CodeModel):
     """A student or a grader that follows a script."""
 
-    limits: Limits = Limits()
-
     def __init__(self, spec: ModelSpec, options: ModelOptions | None = None) -> None:
-        self._kind, self._rates = _script(spec)
-
-    async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Answer requests in order."""
-        async for request in requests:
-            yield request, self.answer(request)
-
-    async def probe(self) -> CallProblem | None:
-        """Report no problem: a script is always available."""
-        return None
-
-    async def close(self) -> None:
-        """Do nothing: a script holds no resources."""
+        kind, _, query = spec.name.partition("?")
+        kinds = "student", "grader"
+        if kind not in kinds:
+            usual = "Write scripted:student or scripted:grader, with rates after a ?, such as ?skill=0.8."
+            raise UserError(f"There is no scripted {kind!r}.", hint=name_hint(kind, kinds, otherwise=usual))
+        rates = Rates(**_numbers(query, Rates, "a scripted model"))
+        if rates.complies is not None and rates.complies + rates.evades > 1:
+            raise UserError("complies and evades add up to more than 1.", hint="The remaining texts are refusals.")
+        self._is_student, self._rates = kind == "student", rates
 
     def answer(self, request: Request) -> Outcome:
-        """The scripted reply to one request."""
+        """Return the scripted reply to one request."""
         chance = Chance(str(request.key) if request.seed is None else request.seed)
         if chance.falls("refusal", self._rates.refusal):
             return CallProblem("final", "refusal")
         task = request.subject
-        if task is None or (self._kind == "grader" and not task.criteria):
-            return CallProblem("fatal", "a scripted model cannot read prompts", "It needs the task of a request.")
-        text = self._write(task, chance) if self._kind == "student" else self._grade(task, request, chance)
+        if task is None or not (self._is_student or task.criteria):
+            return CallProblem("fatal", "a scripted model cannot read prompts", "It needs the request's task.")
+        text = self._write(task, chance) if self._is_student else self._grade(task, request, chance)
         words = sum(len(message.content.split()) for message in request.messages)
         finish = "length" if chance.falls("cut", self._rates.cut) else "stop"
         return Reply(text, finish=finish, input_tokens=words, output_tokens=len(text.split()))
@@ -144,7 +135,7 @@ class ScriptedModel:
         if len(task.criteria) == len(OUTCOMES) and task.criteria != task.combination.skills:
             return self._grade_outcome(task.text, chance)
         met = shown_criteria(task.combination, task.text)
-        if len(task.criteria) == len(task.combination.skills):  # a question about skills alone
+        if len(task.criteria) == len(task.combination.skills):  # a question about the skills only
             met = met[: len(task.criteria)]
         points = []
         for index, is_met in enumerate(met):  # the grader errs at the known rates
@@ -171,7 +162,7 @@ _OPENINGS: Final[dict[TextOutcome, str]] = {
 
 
 def shown_criteria(combination: Combination, text: str) -> list[bool]:
-    """Which criteria a scripted text meets: its skills, the topic, sense and the length."""
+    """Whether a scripted text meets each criterion: its skills, topic, sense and length."""
     names = combination.skills
     shown = [code(name) in text.split() or f"{code(name)}." in text for name in names]
     about = re.search(rf"\b{code(combination.topic)}\b", text) is not None
@@ -179,12 +170,12 @@ def shown_criteria(combination: Combination, text: str) -> list[bool]:
 
 
 def code(name: str) -> str:
-    """The code word for a skill or a topic; it contains no name."""
+    """The code word for a skill or a topic, which does not contain the name."""
     return "q" + digest("scripted", fold_name(name), size=4).hex().translate(str.maketrans("0123456789", "ghijklmnop"))
 
 
 class Chance:
-    """Draws that depend only on the seed and on their purpose."""
+    """Draws that depend only on a seed and a purpose."""
 
     def __init__(self, seed: int | str) -> None:
         self._seed = seed
@@ -194,7 +185,7 @@ class Chance:
         return self._number(purpose) < rate
 
     def choice(self, purpose: str, rates: Sequence[float]) -> int:
-        """The index of one of several rates, each with its own probability; they add up to 1."""
+        """Draw an index with these probabilities, which add up to 1."""
         number, total = self._number(purpose), 0.0
         for index, rate in enumerate(rates[:-1]):
             total += rate
@@ -206,19 +197,8 @@ class Chance:
         return int.from_bytes(digest("chance", self._seed, purpose, size=6)) / 2**48
 
 
-def _script(spec: ModelSpec) -> tuple[Kind, Rates]:
-    kind, _, query = spec.name.partition("?")
-    if kind not in KINDS:
-        usual = "Write scripted:student or scripted:grader, with rates behind a ?, such as ?skill=0.8."
-        raise UserError(f"There is no scripted {kind!r}.", hint=name_hint(kind, KINDS, otherwise=usual))
-    rates = Rates(**_numbers(query, Rates, "a scripted model"))
-    if rates.complies is not None and rates.complies + rates.evades > 1:
-        raise UserError("complies and evades add up to more than 1.", hint="The rest of the texts are refusals.")
-    return KINDS[kind], rates
-
-
 def _numbers(query: str, kind: type[Any], what: str) -> dict[str, float]:
-    """The rates behind the ? of a spec; an error with all faults."""
+    """Read the rates after the ? of a spec; one error lists all faults."""
     known = [field.name for field in fields(kind)]
     hint = f"Write {known[0]}=0.8&{known[1]}=0.9; the rates are {', '.join(sorted(known))}."
     try:
@@ -226,7 +206,15 @@ def _numbers(query: str, kind: type[Any], what: str) -> dict[str, float]:
     except ValueError:
         raise UserError(f"{what.capitalize()} takes at most {len(known)} rates.", hint=hint) from None
     names = [name for name, _ in given]
-    faults = [fault for name, value in given if (fault := _rate_fault(name, value, known))]
+    faults = []
+    for name, value in given:
+        try:
+            if name not in known:
+                faults.append(f"there is no rate {name!r}")
+            elif not 0 <= float(value) <= 1:
+                faults.append(f"{name} is {value}, which is not between 0 and 1")
+        except ValueError:
+            faults.append(f"{name} is {value!r}, which is not a number")
     faults += [f"the rate {name!r} is given twice" for name, count in Counter(names).items() if count > 1]
     if faults:
         questions = filter(None, (did_you_mean(name, known) for name in names if name not in known))
@@ -234,26 +222,16 @@ def _numbers(query: str, kind: type[Any], what: str) -> dict[str, float]:
     return {name: float(value) for name, value in given}
 
 
-def _rate_fault(name: str, value: str, known: Sequence[str]) -> str | None:
-    if name not in known:
-        return f"there is no rate {name!r}"
-    try:
-        rate = float(value)
-    except ValueError:
-        return f"{name} is {value!r}, which is not a number"
-    return None if 0 <= rate <= 1 else f"{name} is {value}, which is not from 0 to 1"
-
-
 _PREFIX: Final = "scripted:rater"
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptedRater:
-    """A simulated person for tests and demonstrations: it reads scripted texts, and errs at known rates.
+    """A simulated person for tests and demonstrations who reads scripted texts and errs at known rates.
 
-    `scripted:rater?sensitivity=0.9&specificity=0.95` sees a criterion that a text meets with the probability .9, and
-    denies one that it does not meet with the probability .95. `unsure` is the share of criteria about which it is
-    unsure. The answers depend only on the rater's name, the text and the criterion.
+    `scripted:rater?sensitivity=0.9&specificity=0.95` confirms a met criterion with probability 0.9 and denies an unmet
+    one with probability 0.95. `unsure` is the share of criteria without a vote. Votes depend only on the rater's name,
+    the text and the criterion.
     """
 
     sensitivity: float = 1.0
@@ -261,7 +239,7 @@ class ScriptedRater:
     unsure: float = 0.0
 
     def votes(self, rater: str, combination: Combination, text: str, names: Sequence[str]) -> dict[str, int | None]:
-        """The votes of a rater of this name on the first criteria of a scripted text, in the order of the rubric."""
+        """A named rater's votes on the first criteria of a scripted text, in the order of the rubric."""
         met = shown_criteria(combination, text)[: len(names)]
         chance = Chance(f"rater {rater} {combination.id} {text}")
         votes: dict[str, int | None] = {}
@@ -273,7 +251,7 @@ class ScriptedRater:
 
 
 def scripted_rater(spec: str) -> ScriptedRater:
-    """The simulated person that a spec describes; faults are errors."""
+    """Read the spec of a simulated person."""
     head, _, query = spec.partition("?")
     if head != _PREFIX:
         hint = name_hint(head, ["human", _PREFIX], otherwise=f"Write human, or {_PREFIX}?sensitivity=0.9.")

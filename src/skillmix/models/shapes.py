@@ -1,4 +1,4 @@
-"""`new:SHAPE` and `new:MODEL`: the sizes of a model that a train step makes from random weights."""
+"""`new:SHAPE` and `new:MODEL`: the shape of a model that a train step initializes with random weights."""
 
 import re
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from skillmix.hashing import digest
 from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 
 _NAMED: Final = {"tiny": "96x2x4", "small": "160x3x5", "base": "256x5x8"}
-"""About 0.27, 1 and 4 million weights with 500 words."""
+"""About 0.27, 1 and 4 million weights with a vocabulary of 500 words."""
 _EXPLICIT: Final = re.compile(r"(\d{1,4})x(\d{1,2})x(\d{1,2})")
 _INNER_STEP: Final = 32
 _LARGEST: Final = (1024, 32, 32)
@@ -18,7 +18,7 @@ _LARGEST: Final = (1024, 32, 32)
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The sizes of a Llama-shaped model, apart from its vocabulary."""
+    """The sizes of a Llama-shaped model without its vocabulary."""
 
     width: int
     layers: int
@@ -26,12 +26,12 @@ class ModelShape:
 
     @property
     def inner(self) -> int:
-        """Width of the feed-forward layers: 8/3 of the model's width, rounded up."""
+        """The width of the feed-forward layers: 8/3 of the model's width, rounded up."""
         return -(-8 * self.width // (3 * _INNER_STEP)) * _INNER_STEP
 
     @property
     def weights(self) -> int:
-        """Number of weights without those of the words.
+        """The number of weights without embeddings.
 
         >>> ModelShape(96, 2, 4).weights
         221664
@@ -39,20 +39,20 @@ class ModelShape:
         return self.layers * (4 * self.width**2 + 3 * self.width * self.inner + 2 * self.width) + self.width
 
     def hash(self) -> str:
-        """Stands for the hash of the weights, which do not exist before training; shape and seed decide them."""
+        """A substitute for the hash of weights, which do not exist before training; shape and seed determine them."""
         return digest("new model", self.width, self.layers, self.heads, self.inner).hex()
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedShape:
-    """The architecture and the tokenizer of another model, without its weights."""
+    """The architecture and tokenizer of another model, without its weights."""
 
     spec: str
-    """The other model, such as `bundled:smollm2-135m`."""
+    """The spec of the other model, such as `bundled:smollm2-135m`."""
 
 
 def shape_of(spec: ModelSpec | str) -> ModelShape | CopiedShape | None:
-    """The shape that a spec names; None for a spec of another provider.
+    """The shape in a spec; None for a spec of another provider.
 
     >>> shape_of("new:tiny"), shape_of("local:models/a")
     (ModelShape(width=96, layers=2, heads=4), None)

@@ -1,28 +1,28 @@
-"""A base class for providers of models, inside and outside this package."""
+"""Base classes for models: one for any provider, here and in other packages, and one for replies computed by code."""
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncIterator
 from typing import ClassVar
 
-from skillmix.calls import CallProblem, Limits, Outcome, Request
+from skillmix.calls import CallProblem, Limits, Model, Outcome, Request
 from skillmix.models.servers.pool import CONCURRENCY, Pool
 from skillmix.models.specs import ModelOptions, ModelSpec
 
 
-class SimpleModel(ABC):
-    """A model that answers one request at a time; a subclass only has to write `answer`.
+class SimpleModel(Model):
+    """A model that answers one request at a time; a subclass must define only `answer`.
 
-    The base class keeps up to `concurrency` calls in flight, gives each of them `timeout` seconds, and halves their
-    number while many of them are turned away with the reason `HTTP 429`, `HTTP 503` or `HTTP 529`.
+    The base class keeps up to `concurrency` calls in flight, gives each `timeout` seconds, and halves the number of
+    calls in flight while many fail with the reason `HTTP 429`, `HTTP 503` or `HTTP 529`.
     """
 
     is_free: ClassVar[bool] = False
-    """Whether calls cost nothing; if False, their price is unknown unless the price file has it."""
+    """Whether calls are free; if not, their price is unknown unless the price file has it."""
     is_in_process: ClassVar[bool] = False
-    """Whether the model takes this machine's memory, so that only one such model may be open at a time."""
+    """Whether the model uses this machine's memory; only one such model is open at a time."""
     stays_here: ClassVar[bool] = False
-    """Whether the model is called in the process of the command even with `--on ray`."""
+    """Whether the model runs in the process of the command even with `--on ray`."""
 
     def __init__(self, spec: ModelSpec, options: ModelOptions) -> None:
         self.spec = spec
@@ -35,10 +35,10 @@ class SimpleModel(ABC):
 
     @abstractmethod
     async def answer(self, request: Request) -> Outcome:
-        """The reply to one request, or the reason why there is none."""
+        """Return the reply to one request, or the reason why there is none."""
 
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Answer requests, many at once."""
+        """Answer many requests at once."""
         return Pool(self._answer_in_time, limit=self.options.concurrency or CONCURRENCY).serve(requests)
 
     async def _answer_in_time(self, request: Request) -> Outcome:
@@ -51,9 +51,15 @@ class SimpleModel(ABC):
                 raise
             return CallProblem("passing", "timeout", f"no reply within {self.options.timeout:g} s")
 
-    async def probe(self) -> CallProblem | None:
-        """Override this to find a wrong name or a missing key before the first call."""
-        return None
 
-    async def close(self) -> None:  # noqa: B027  # most models hold nothing
-        """Override this to release connections or memory."""
+class CodeModel(Model):
+    """A model whose replies are computed by code; a subclass must define only `answer`."""
+
+    @abstractmethod
+    def answer(self, request: Request) -> Outcome:
+        """Return the reply to one request."""
+
+    async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
+        """Answer requests in order."""
+        async for request in requests:
+            yield request, self.answer(request)
