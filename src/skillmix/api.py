@@ -1,4 +1,7 @@
-"""skillmix from Python: everything here is also available as `skillmix.NAME`, and docs/python.md shows all of it."""
+"""The Python interface of skillmix.
+
+Every name here is also available as `skillmix.NAME`; docs/python.md shows them all.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -104,12 +107,12 @@ class RunView:
 
     @property
     def result(self) -> str:
-        """The main result, as a report states it; empty for a run of one student."""
+        """The main result in the words of the report; empty for a run with one student."""
         return " ".join(self._scored.result)
 
     @property
     def format_first(self) -> list[str]:
-        """A line for each student most of whose replies miss the format, so that its scores say little about skill."""
+        """A warning for each student that misses the format in most replies, which makes its scores unreliable."""
         return self._scored.format_first
 
     @cached_property
@@ -126,11 +129,11 @@ class RunView:
 
     @cached_property
     def outcome_changes(self) -> list[OutcomeChange]:
-        """Differences in outcomes: tuned students minus their bases, or else each student minus the first one."""
+        """Differences in outcomes between tuned students and their bases, or else between students and the first."""
         return run_outcome_changes(self._run) if self._run.has_outcomes else []
 
     def scored(self, *, rules: Literal["default", "paper"] | None = None, by_sets: bool = False) -> list[CellScore]:
-        """The scores under other rules, or with reserved skill sets apart from the others."""
+        """Compute the scores under other rules, or with reserved skill sets reported separately."""
         return run_scores(self._run, rules=rules, by_sets=by_sets)
 
     @property
@@ -140,18 +143,18 @@ class RunView:
         return all(score.complete == score.combinations for score in scores)
 
     def texts(self, *, student: str | None = None, k: int | None = None, grader: str | None = None) -> TextRows:
-        """The graded texts with their points, the best first; a text has one record for each grader."""
+        """The graded texts with their points, best first; a text has one record for each grader."""
         rows = run_texts(self._run, student=student, k=k)
         return TextRows(row for row in rows if grader in (None, row.grader))
 
     def compare(
         self, first: str, second: str, *, metric: str = FULL_MARKS, rules: Literal["default", "paper"] | None = None
     ) -> StudentComparison:
-        """Two students on the combinations that both have complete: differences, and the texts on which they differ."""
+        """Compare two students on the combinations that both have completed: differences, and the texts behind them."""
         return compare_students(self._run, first, second, metric=metric, rules=rules)
 
     def votes(self) -> Iterator[dict[str, Any]]:
-        """Every grading call with its raw reply and its reading, one at a time."""
+        """Yield every grading call with its raw reply and its parsed grade."""
         return vote_rows(self._run)
 
     def annotation(
@@ -166,10 +169,10 @@ class RunView:
         student: str | None = None,
         k: int | None = None,
     ) -> AnnotationTask:
-        """A task for people: the texts of each person, their questions, and where their answers go.
+        """Make an annotation task for human raters: the texts of each rater, the questions, and where the answers go.
 
-        Each person reads n texts (50 by default), or as many as make the 95% interval of agreement no wider
-        than `width` at this `agreement`. Everybody reads the share `overlap` of them.
+        Each rater reads n texts (50 by default), or as many as make the 95% interval of agreement no wider than `width`
+        at this `agreement`. The share `overlap` of them goes to every rater.
         """
         students = () if student is None else (student,)
         ks = () if k is None else (k,)
@@ -181,7 +184,7 @@ class RunView:
         return step_task(annotate_step_of(self._run, step), self._run)
 
     def to_pandas(self, what: Literal["scores", "outcomes", "texts", "votes"] = "scores") -> "pandas.DataFrame":
-        """A data frame with one row for each score, outcome, graded text or vote."""
+        """Return a data frame with one row for each score, outcome, graded text or vote."""
         tables: dict[str, Callable[[], Iterable[Mapping[str, Any]]]] = {
             "scores": lambda: (score.json_row() for score in self.scores),
             "outcomes": lambda: (score.json_row() for score in self.outcomes),
@@ -193,7 +196,7 @@ class RunView:
         return _frame(tables[what]())
 
     def report(self, *, output: str | Path | None = None, figures: bool = True) -> Path:
-        """Write the report and return the page to open."""
+        """Write the report and return the path of its first page."""
         folder = Path(output) if output is not None else self.path / "report"
         return write_report([self._run], output=folder, options=ReportOptions(figures=figures)).page
 
@@ -222,16 +225,16 @@ def draw(
 
 
 def read_reply(combination: Combination, reply: str, *, text: str | None = None, prompts: str = "standard") -> Reading:
-    """Read a grader's reply: points in the order skills, topic, sense, length, or the reason why it is unreadable.
+    """Parse a grader's reply into points in the order skills, topic, sense, length, or into a reason why this fails.
 
-    With the graded `text`, grades that the text itself contains are not taken for the grader's.
+    If the graded `text` is given, grades that the text itself contains are not attributed to the grader.
     """
     rubric = rubric_of(combination.skills, combination.topic, phrases=load_prompts(prompts).phrases)
     return read_grades(rubric, reply, text=text)
 
 
 def check(text: str, combination: Combination, catalog: Catalog) -> Verdict:
-    """Grade a text by code: the words that show each skill and the topic, and the reasons for points denied."""
+    """Grade a text by code: the words that show each skill and the topic, and the reasons for denied points."""
     require_checkers(catalog, combination.skills, "check")
     return RulesGrader(catalog).verdict(text, skills=combination.skills, topic=combination.topic)
 
@@ -243,7 +246,7 @@ def score(
     *,
     rules: Literal["default", "paper"] = "default",
 ) -> dict[str, float | None]:
-    """The metrics of a text from the readings or verdicts of its rounds; None if unreadable votes could change one."""
+    """Compute the metrics of a text from the grades of its rounds; None if unparseable votes could change one."""
     rubric = rubric_of(combination.skills, combination.topic)
     readings = [reading_of(grade, combination.skills) if isinstance(grade, Verdict) else grade for grade in grades]
     points = decide_points(rubric, plain_answer(text), readings, rounds=max(1, len(readings)), rules=rules_named(rules))
@@ -251,7 +254,7 @@ def score(
 
 
 def open_run(name: str | Path) -> RunView:
-    """Open a run by the name of its folder below `runs/`, or by its path."""
+    """Open a run by the name of its folder in `runs/`, or by its path."""
     return RunView(open_stored_run(str(name)))
 
 
@@ -271,10 +274,10 @@ def evaluate(
     prompts: str = "standard",
     max_usd: float | None = None,
 ) -> RunView:
-    """Evaluate one student with one grader and return the run; the same call again makes only the missing calls.
+    """Evaluate one student with one grader and return the run; repeating the call makes only missing calls.
 
-    Student and grader are specs, or mappings with the keys of an experiment file, such as `model` and `key`. A cell has
-    `combinations` combinations with `generations` texts each; `rounds` is the number of gradings of a text.
+    Student and grader are model strings, or mappings with the keys of an experiment file, such as `model` and `key`. A
+    cell has `combinations` combinations with `generations` texts each; `rounds` is the number of gradings of a text.
     """
     step = {
         "name": "evaluate",
@@ -309,7 +312,7 @@ def run(
     step: str | None = None,
     prices: str | Path | None = None,
 ) -> RunView:
-    """Run an experiment, given as a file or as a mapping, and return the run; finished calls are not made again.
+    """Run an experiment, given as a file or a mapping, and return the run; finished calls are not repeated.
 
     `set` changes values by their path, such as {"budget.max_usd": 5}; `step` names the only step to run.
     """
@@ -337,11 +340,11 @@ def calibrate(
     prices: str | Path | None = None,
     bigbench: str | Path | None = None,
 ) -> Calibration:
-    """Ask a grader about texts with known labels and return its card; the same call again makes only missing calls.
+    """Grade texts with known labels and return the grader's report; repeating the call makes only missing calls.
 
-    The grader is a spec, or a mapping with the keys of an experiment file. `set` is a shipped set, a YAML file, a
-    folder of them, or `bigbench:TASK`; `size` limits the number of its texts, chosen by hash. The card is also written
-    to the run, as a page and as JSON, in the folder that the result names.
+    The grader is a model string, or a mapping with the keys of an experiment file. `set` is a shipped set, a YAML file,
+    a folder of them, or `bigbench:TASK`; `size` limits the number of its texts, chosen by hash. The report is also
+    written to the run, as a page and as JSON, in the folder that the result names.
     """
     plan = planned(
         _model(grader) | ({} if rounds is None else {"rounds": rounds}),
@@ -366,9 +369,10 @@ def grader_cards(
     truth: str | None = None,
     rules: Literal["default", "paper"] | None = None,
 ) -> list[GraderCard]:
-    """A card for each grader of a run, or of several: agreement with the truth, bias, steadiness, corrected scores.
+    """Make a report for each grader of one or more runs: agreement with labels, bias, consistency, scores.
 
-    `truth` names a grader, "rules" (code) or "people"; without it, people are the truth, else code, else a grader.
+    `truth` names the source of the labels: a grader, "rules" (code) or "people". The default is people, else code, else
+    a grader.
     """
     several = [runs] if isinstance(runs, RunView | str | Path) else list(runs)
     stored = [run._run if isinstance(run, RunView) else open_stored_run(str(run)) for run in several]
@@ -389,11 +393,11 @@ def build_dataset(
     """Collect the conversations of runs with full marks as training data.
 
     A `recipe` such as "D(1,2)" names one of the paper's data sets; without a recipe, texts of any k, or of the given k.
-    `shown` decides what happens to texts that show a reserved pair or two held-out skills; by default the first run's
-    setting does. `only_requested` leaves out texts that show a skill that was not requested. Both need checkers.
+    `shown` decides the use of texts that show a reserved pair or two held-out skills; by default the first run's
+    setting does. `only_requested` excludes texts that show a skill that was not requested. Both need checkers.
     """
     if recipe is not None and k:
-        raise UserError(f"The recipe {recipe} already decides which k the data set has.", hint="Give one of them.")
+        raise UserError(f"The recipe {recipe} already determines k.", hint="Give only one of them.")
     chosen = recipe_named(recipe, size=size) if recipe is not None else plain_recipe(list(k), size=size)
     names = [str(source.path.resolve()) if isinstance(source, RunView) else source for source in sources]
     folder = Path(output) if output is not None else None
@@ -406,7 +410,7 @@ def build_dataset(
 def train(
     *, name: str, base: str, data: Sequence[WrittenDataset | str | Path], catalog: str = "paper", **recipe: object
 ) -> Trained:
-    """Fine-tune a local model and return its checkpoint, which lies in the run `name`; needs `skillmix[train]`.
+    """Fine-tune a local model and return its checkpoint, which is stored in the run `name`; needs `skillmix[train]`.
 
     `data` are data sets, their folders, or JSON Lines files of conversations. `recipe` takes the keys of a train step,
     such as `epochs`, `batch`, `learning_rate` and `lora`.
@@ -434,10 +438,11 @@ def frequency(
     exclude_list: str | Path | None = None,
     max_usd: float | None = None,
 ) -> FrequencyResult:
-    """Count how common each skill of a catalog is in a corpus; the same call again makes only the missing calls.
+    """Measure how common each skill of a catalog is in a corpus; repeating the call makes only missing calls.
 
-    `corpus` is a file or a folder of text, JSON Lines or Parquet, or a list of them. The grader is a spec, or a mapping
-    with the keys of an experiment file; `rules:` decides by code. The run `name` keeps the sample and the calls.
+    `corpus` is a file or a folder of text, JSON Lines or Parquet, or a list of them. The grader is a model string, or a
+    mapping with the keys of an experiment file; `rules:` grades by code. The run `name` stores the sample and the
+    calls.
     """
     sources = [corpus] if isinstance(corpus, str | Path) else list(corpus)
     wanted = FrequencyWanted(
@@ -458,18 +463,20 @@ def frequency(
 
 
 def _require_own_run(experiment: Experiment) -> None:
-    """Refuse to add to the run of an experiment with other students or graders, which is there by chance."""
+    """Refuse to add to an existing run that belongs to an experiment with other students or graders."""
     stored = new_run(experiment.name)
-    if not stored.exists or stored.is_imported:  # the run itself refuses to join an import
+    if not stored.exists or stored.is_imported:  # The run itself refuses additions to an import.
         return
     own = {*experiment.students, *experiment.graders}
     former = stored.known_experiment
     known = [*former.students, *former.graders]
     others = [name for name in known if name not in own]
-    if others and not own.issubset(known):  # a run of one's own may have got further models since
+    if others and not own.issubset(
+        known
+    ):  # The experiment of a user's own run may have been given further models in the meantime.
         raise UserError(
             f"The run {stored.path} exists and belongs to another experiment: it has {', '.join(others)}.",
-            hint="Choose another name. To add a model to that run, add it to its experiment file and use skillmix.run.",
+            hint="Choose another name. To add a model to that run, edit its experiment file and call skillmix.run.",
         )
 
 
@@ -478,7 +485,7 @@ def _model(model: str | Mapping[str, object]) -> dict[str, object]:
 
 
 def _outside_loops(work: Callable[[], _T]) -> _T:
-    """Run work that starts an event loop; a notebook already has one, so there the work gets its own thread."""
+    """Run code that starts an event loop; a notebook already has one, so there the code gets its own thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Requests to models and the outcomes of calls: the vocabulary that models, runs and steps share."""
+"""Requests to models and the outcomes of calls: the types that models, runs and steps share."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from skillmix.render import shortened
 
 Role = Literal["system", "user", "assistant"]
 LONGEST_NAME: Final = 100
-"""Letters of the name of a run, a step, a student or a grader; files have such names."""
+"""The longest name of a run, a step, a student or a grader; these names become file names."""
 _NAME = re.compile(r"[._-]*[a-z0-9][a-z0-9._-]*")
 
 
@@ -37,42 +37,39 @@ class Message:
 
 
 def content_address(role: Role, content: str) -> str:
-    """The hash of a message, without any normalisation."""
+    """Hash a message without any normalization."""
     # Not `digest`: reading a journal hashes every message again, and JSON encoding would take most of that time.
     return blake2b(f"{role}\0{content}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How a reply is sampled; only these parameters and the seed are sent with the messages.
-
-    None means that a parameter is not sent, or not known.
-    """
+    """The sampling parameters of a reply; no others are sent. None means that a parameter is not sent, or not known."""
 
     temperature: float | None = 0.7
     max_tokens: int | None = 512
     top_p: float | None = None
     extra: str | None = None
-    """Further fields of the request body, as one JSON object; `extra_json` writes it."""
+    """Additional fields of the request body, as one JSON object; `extra_json` writes it."""
 
     def settings(self) -> dict[str, object]:
-        """The form that is hashed and stored, in which a temperature of 1 equals 1.0."""
+        """Return the form that is hashed and stored, in which a temperature of 1 equals 1.0."""
         settings: dict[str, object] = {
             "temperature": None if self.temperature is None else float(self.temperature),
             "max_tokens": self.max_tokens,
             "top_p": None if self.top_p is None else float(self.top_p),
         }
-        # Without further fields the form equals that of older journals, so their calls keep their hashes.
+        # Without additional fields the form equals that of older journals, so their calls keep their hashes.
         return settings if self.extra is None else {**settings, "extra": self.extra_fields()}
 
     def extra_fields(self) -> dict[str, object]:
-        """The further fields of the request body, by name."""
+        """Return the additional fields of the request body by name."""
         fields: dict[str, object] = {} if self.extra is None else json.loads(self.extra)
         return fields
 
 
 def extra_json(fields: Mapping[str, object]) -> str | None:
-    """Further fields of a request body as `Decoding` holds them; None if there are none.
+    """Encode additional fields of a request body for `Decoding`; None if there are none.
 
     >>> extra_json({"b": 1, "a": {}}), extra_json({})
     ('{"a":{},"b":1}', None)
@@ -83,11 +80,11 @@ def extra_json(fields: Mapping[str, object]) -> str | None:
 
 
 UNKNOWN_DECODING: Final = Decoding(temperature=None, max_tokens=None)
-"""The decoding of replies that other programs made."""
+"""The sampling parameters of replies made by other programs: unknown."""
 
 
 ONLY_TURN: Final = 0
-"""The number of the turn in a conversation of one; others count from 1. Its reply needs no 'Answer:'."""
+"""The turn number of a conversation with one turn; other turns count from 1. Its reply needs no 'Answer:'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +124,13 @@ CallKey = GenerateKey | GradeKey
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The task behind a request, as records; it is not sent, hashed or stored."""
+    """The combination and text behind a request; they are not sent, hashed or stored."""
 
     combination: Combination
     criteria: tuple[str, ...] = ()
-    """The criteria that a grader gives points for, in the words of its prompt."""
+    """The criteria of a grader, in the words of its prompt."""
     text: str = ""
-    """The text that a grader grades."""
+    """The text to be graded."""
     is_control: bool = False
     """Whether the topic is the harmless twin of a probe."""
 
@@ -152,11 +149,11 @@ class Request:
 
     @property
     def prompts(self) -> int:
-        """Prompts at the end, each with its own reply: several if code joins the texts of single skills."""
+        """The final prompts, each with its own reply: more than one if code joins the texts of single skills."""
         return sum(1 for _ in takewhile(lambda message: message.role == "user", reversed(self.messages))) or 1
 
     def settings(self) -> dict[str, object]:
-        """The parts that the request hash covers; address, key, timeout, concurrency and prices are not among them."""
+        """Return the parts that the request hash covers; it excludes base URL, key, timeout, concurrency and prices."""
         return {
             "model": self.model,
             "messages": [message.content_hash for message in self.messages],
@@ -166,18 +163,18 @@ class Request:
 
     @cached_property
     def content_hash(self) -> str:
-        """A hash that changes when a request with the same key has other content."""
+        """Hash the content of a request, so that a changed request under the same key is detected."""
         return digest("request", self.settings()).hex()
 
     def without_subject(self) -> "Request":
-        """The request as a journal needs it, with its hash."""
+        """Return the request with its hash, in the form that a journal needs."""
         copy = object.__new__(Request)
         copy.__dict__.update(self.__dict__, subject=None, content_hash=self.content_hash)
         return copy
 
 
 def imported_request(key: CallKey, messages: tuple[Message, ...] = ()) -> Request:
-    """The request behind an imported reply, as far as it is known."""
+    """Reconstruct the request behind an imported reply from the known messages."""
     return Request(key=key, model="imported", messages=messages, decoding=UNKNOWN_DECODING, seed=None)
 
 
@@ -187,7 +184,7 @@ class Reply:
 
     text: str
     finish: str | None = None
-    """Why the model stopped, in the provider's words; None if unknown."""
+    """The provider's reason for the end of the reply; None if unknown."""
     input_tokens: int | None = None
     output_tokens: int | None = None
     cost_usd: float | None = None
@@ -203,16 +200,16 @@ class Reply:
                 object.__setattr__(self, name, None)
 
     def with_cost(self, cost_usd: float) -> "Reply":
-        """The same reply with its cost."""
+        """Return the same reply with its cost."""
         return replace(self, cost_usd=cost_usd)
 
 
 _CUT: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"})
-"""What providers call the end of a reply at a token limit, in small letters."""
+"""Providers' words for a reply that ended at a token limit, in lowercase."""
 
 
 def was_cut(finish: str | None) -> bool | None:
-    """Whether a reply ended at a token limit; None if the provider did not say why it ended.
+    """Whether a reply was truncated at a token limit; None if the provider gave no reason for its end.
 
     >>> was_cut("length"), was_cut("MAX_TOKENS"), was_cut("stop"), was_cut(None)
     (True, True, False, None)
@@ -221,31 +218,24 @@ def was_cut(finish: str | None) -> bool | None:
 
 
 ProblemKind = Literal["fatal", "final", "failed", "passing", "waiting"]
-"""What a problem means for its run.
-
-- fatal: the model cannot be used. The run stops.
-- final: the problem is the student's own outcome, such as a refusal. No run makes this call again.
-- failed: the model cannot answer this request now. This run does not try again, the next run does.
-- passing: the model may answer the same request soon. This run tries again.
-- waiting: the request is part of a batch, or was to be part of one. This run does not wait for it, the next run does.
-"""
+"""The consequence of a problem for its run."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallProblem:
-    """Why a call has no reply."""
+    """The reason why a call has no reply."""
 
     kind: ProblemKind
     reason: str
     detail: str = ""
     retry_after: float | None = None
-    """Seconds that the provider wants us to wait; not stored."""
+    """The wait that the provider requested, in seconds; not stored."""
     is_free: bool = False
-    """Whether the provider certainly does not bill this try; not stored."""
+    """Whether the provider certainly does not bill this attempt; not stored."""
     tokens: tuple[int | None, int | None] = (None, None)
     """Input and output tokens as the provider counted them; not stored."""
     may_move: bool = False
-    """Whether another address of the same model can take the call at once; not stored."""
+    """Whether another server of the same model can take the call at once; not stored."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", clean_text(self.reason))
@@ -254,7 +244,7 @@ class CallProblem:
 
 Outcome = Reply | CallProblem
 Origin = Literal["call", "imported", "imported-text"]
-"""A call that we made, an imported reply, or an imported text that is the answer itself."""
+"""A call made by skillmix, an imported reply, or an imported text that is itself the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +253,7 @@ class Call:
 
     key: CallKey
     outcome: Outcome | None
-    """None while the call is part of a provider's batch that is not finished."""
+    """None while the call is part of an unfinished provider batch."""
     model: str
     messages: tuple[str, ...]
     """Hashes of the request's messages."""
@@ -276,22 +266,22 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a model needs from the run that calls it."""
+    """A model's requirements for the run that calls it."""
 
     in_process: bool = False
-    """Whether it holds weights in this process; only one such model is open at a time."""
+    """Whether the model holds weights in this process; only one such model is open at a time."""
     in_flight: int | None = None
-    """The most calls that it works on at once; None if that is not known."""
+    """The most calls that the model handles at once; None if unknown."""
     may_rest: bool = False
-    """Whether its calls may wait in a provider's batch for hours."""
+    """Whether calls may wait in a provider's batch for hours."""
 
 
 class Model(Protocol):
-    """A model: it pulls requests when it has room, and yields each outcome when it is ready."""
+    """A model: it takes requests when it has capacity, and yields each outcome as soon as it is ready."""
 
     @property
     def limits(self) -> Limits:
-        """What it needs from the run; subclasses inherit defaults for all methods except `serve`."""
+        """Return the model's limits; subclasses inherit defaults for all methods except `serve`."""
         return Limits()
 
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
@@ -299,9 +289,9 @@ class Model(Protocol):
         ...
 
     async def probe(self) -> CallProblem | None:
-        """Check address, name and key without a paid call; None if there is no problem.
+        """Check base URL, name and key without a paid call; None if there is no problem.
 
-        It may also raise a `UserError` with a hint. Not every command calls it: `grade-text` does not.
+        It may also raise a `UserError` with a hint. Not every command calls it; `grade-text` does not.
         """
         return None
 
@@ -323,50 +313,50 @@ def is_count(value: object) -> bool:
 
 
 def clean_text(text: str) -> str:
-    """Replace lone surrogates, which no file can hold."""
+    """Replace lone surrogates, which cannot be written to a file."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def text_id(text: str) -> str:
-    """The short hash of a graded text."""
+    """Compute the short hash of a graded text."""
     return short_id("text", text)
 
 
 def seed_for(experiment_seed: int, key: CallKey) -> int:
-    """The seed of one call."""
+    """Derive the seed of one call."""
     return seed_of(experiment_seed, str(key))
 
 
 def checked_name(name: str, what: str) -> str:
-    """The name itself if it can be part of a key; otherwise an error."""
+    """Return the name if it can be part of a key; otherwise raise an error."""
     if len(name) > LONGEST_NAME or not _NAME.fullmatch(name):
         raise UserError(
-            f"{shortened(name)!r} is not a name for a {what}.",
-            hint=f"Use only small letters, digits, '.', '_' and '-', {LONGEST_NAME} at most.",
+            f"{shortened(name)!r} is not a valid name for a {what}.",
+            hint=f"Use at most {LONGEST_NAME} lowercase letters, digits, '.', '_' and '-'.",
         )
     return name
 
 
 HUMAN: Final = "human:"
-"""How the names of graders that are people begin; no experiment file and no import can name such a grader."""
+"""The prefix of graders who are people; no experiment file and no import can name such a grader."""
 PEOPLE: Final = "people"
-"""The name of the majority of all people who rated a text, as a grader."""
+"""The grader name for the majority of all people who rated a text."""
 _LONGEST_RATER: Final = 60
 
 
 def human_grader(rater: str) -> str:
-    """The name under which a journal keeps the votes of a person.
+    """Return the grader name under which a journal stores a person's votes.
 
     >>> human_grader("ann")
     'human:ann'
     """
     if len(rater) > _LONGEST_RATER:
         raise UserError(
-            f"The name {rater[:20]!r}… is too long for a rater.", hint=f"Use at most {_LONGEST_RATER} letters."
+            f"The name {rater[:20]!r}… is too long for a rater.", hint=f"Use at most {_LONGEST_RATER} characters."
         )
     name = checked_name(rater, "rater")
     if not (name[0].isalnum() and name[-1].isalnum()):
-        raise UserError(f"{name!r} is not a name for a rater.", hint="Let it begin and end with a letter or a digit.")
+        raise UserError(f"{name!r} is not a valid name for a rater.", hint="Begin and end it with a letter or a digit.")
     return HUMAN + name
 
 
@@ -380,7 +370,7 @@ def is_human(grader: str) -> bool:
 
 
 def as_name(label: str) -> str:
-    """The nearest valid name to a label of another program.
+    """Turn a label of another program into the nearest valid name.
 
     >>> as_name("meta-llama/Llama-2 7B")
     'meta-llama-llama-2-7b'

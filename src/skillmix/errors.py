@@ -1,4 +1,4 @@
-"""What users are told besides results: errors, which commands show without a traceback, and the log."""
+"""Messages to users besides results: the log, and errors, which commands show without a traceback."""
 
 import logging
 import sys
@@ -7,11 +7,11 @@ from contextlib import suppress
 from typing import Final
 
 _MOST_FAULTS: Final = 20
-"""Faults that one error lists; it counts the others."""
+"""The largest number of faults that one error lists; it counts the others."""
 
 
 class _StandardError(logging.Handler):
-    """Writes each message as a line to standard error; a closed stream stops no run."""
+    """Writes each message as a line to standard error; a closed stream does not stop a run."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(AttributeError, OSError, ValueError):
@@ -20,7 +20,7 @@ class _StandardError(logging.Handler):
 
 
 LOG: Final = logging.getLogger("skillmix")
-"""Progress and hints are of level INFO; notes on results and what is missing are of level WARNING."""
+"""Progress and hints have level INFO; remarks about results and missing data have level WARNING."""
 LOG.setLevel(logging.INFO)
 LOG.addHandler(_StandardError())
 LOG.propagate = False
@@ -36,7 +36,7 @@ class UserError(Exception):
         self.faults: Sequence[str] = (f"{message} {hint or ''}".rstrip(),)
         """One entry for each fault that the error reports."""
         if hint:
-            self.add_note(f"hint: {hint}")  # a traceback in Python shows it
+            self.add_note(f"hint: {hint}")  # Show the hint in a Python traceback too.
 
 
 class Interrupted(KeyboardInterrupt):
@@ -48,7 +48,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def visible(text: str) -> str:
-    r"""An untrusted text that is safe to print: control characters are spelled out.
+    r"""Escape the control characters of untrusted text, so that it is safe to print.
 
     >>> visible("a\x1b[2Jb")
     'a\\x1b[2Jb'
@@ -57,7 +57,7 @@ def visible(text: str) -> str:
 
 
 def faults_error(subject: str, faults: Sequence[str], *, hint: str) -> UserError:
-    """One error for all faults of a file or folder, so that the user can correct them in one round of edits."""
+    """Make one error for all faults of a file or folder, so that the user can correct them together."""
     if len(faults) == 1:
         return UserError(f"{subject}: {faults[0]}", hint=hint)
     more = len(faults) - _MOST_FAULTS
@@ -69,7 +69,7 @@ def faults_error(subject: str, faults: Sequence[str], *, hint: str) -> UserError
 
 
 def errors_of(checks: Iterable[Callable[[], object]]) -> list[UserError]:
-    """The errors of those checks that fail."""
+    """Return the errors of the checks that fail."""
     errors = []
     for check in checks:
         try:
@@ -79,8 +79,10 @@ def errors_of(checks: Iterable[Callable[[], object]]) -> list[UserError]:
     return errors
 
 
-def refuse(subject: str, errors: Sequence[UserError], *, hint: str = "Nothing was changed, and no call made.") -> None:
-    """Raise errors as one, if there are any."""
+def refuse(
+    subject: str, errors: Sequence[UserError], *, hint: str = "Nothing was changed, and no call was made."
+) -> None:
+    """Raise a list of errors as one; do nothing if the list is empty."""
     different = list({error.message: error for error in errors}.values())
     if len(different) == 1:
         raise different[0]

@@ -1,6 +1,7 @@
-"""Read files that people and other programs write: YAML and JSON as plain data, and their faults in plain words.
+"""Read YAML and JSON files of users and other programs as plain data, and report their faults in plain words.
 
-A name can also mean a file that ships: `SHIPPED` holds the data of the package, `experiment_file` finds an experiment.
+A name can also refer to a shipped file: `SHIPPED` holds the data of the package, and `experiment_file` finds an
+experiment.
 """
 
 import json
@@ -26,7 +27,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _StrictLoader(_Loader):  # type: ignore[misc]  # the C loader when libyaml is there, else the Python one
-    """A safe loader that refuses a repeated key; plain YAML would silently keep the last value."""
+    """A safe loader that rejects repeated keys; plain YAML would silently keep the last value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """Build a mapping after checking that its keys differ."""
@@ -45,13 +46,13 @@ class _StrictLoader(_Loader):  # type: ignore[misc]  # the C loader when libyaml
 
 SMALL: Final = 64 << 20
 LARGE: Final = 4 << 30
-"""The most bytes of files that people write, and of lists of texts or combinations."""
+"""The largest size in bytes of files written by users, and of lists of texts or combinations."""
 _MOST_NAMES: Final = 500
-"""Files of a folder that are looked at for a suggestion."""
+"""The most files of a folder that are considered for a suggestion."""
 
 
 def read_text(path: Path, *, most: int = SMALL) -> str:
-    """Read a UTF-8 text file; a device, and a file with more than `most` bytes, are errors."""
+    """Read a UTF-8 text file; a device, or a file of more than `most` bytes, is an error."""
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
             raise UserError(f"{path} is not a regular file.", hint="Write the text into a file.")
@@ -77,29 +78,29 @@ def read_text(path: Path, *, most: int = SMALL) -> str:
 
 
 def read_yaml(path: Path) -> object:
-    """Read the plain data of a YAML file; an empty file is an error."""
+    """Read a YAML file as plain data; an empty file is an error."""
     return _document_of(read_text(path), path)
 
 
 def _document_of(text: str, path: Path) -> object:
     document = yaml_of(text, source=str(path))
     if document is None:
-        raise UserError(f"{path} is empty.", hint="Write what belongs there; files that ship with skillmix show it.")
+        raise UserError(f"{path} is empty.", hint="Fill it in; the files that ship with skillmix are examples.")
     return document
 
 
 _shared_document = lru_cache(maxsize=32)(_document_of)
-"""A command loads its catalog and its prompts several times, and parsing takes nearly all of that time."""
+"""Cached, because a command loads its catalog and its prompts several times, and most of that time is parsing."""
 
 
 LIST: Final = "file:"
-"""Before the path of an exclude list, in the place of the name of a skill."""
+"""The prefix of the path of an exclude list, where a skill name is expected."""
 _LIST_KEYS: Final = ("catalog", "source", "threshold", "skills")
-_LIST_HINT: Final = "A list is `skills: [a, b]`, or `[a, b]` alone; `skillmix frequency` writes one."
+_LIST_HINT: Final = "Write a list as `skills: [a, b]` or `[a, b]`; `skillmix frequency` writes one."
 
 
 def with_listed_skills(names: Iterable[str]) -> list[str]:
-    """The names, with every `file:PATH` replaced by the skills of its list, so that the content decides draws.
+    """Replace every `file:PATH` by the skills in that list, so that draws depend on the content of the list.
 
     >>> with_listed_skills(["common", "metaphor"])
     ['common', 'metaphor']
@@ -111,7 +112,7 @@ def with_listed_skills(names: Iterable[str]) -> list[str]:
             continue
         path = Path(name.removeprefix(LIST)).expanduser()
         if path.is_dir() or not path.name:
-            raise UserError(f"{name!r} does not name a file.", hint=_LIST_HINT)
+            raise UserError(f"{name!r} has no path of a file.", hint=_LIST_HINT)
         listed = read_yaml(path)
         faults = []
         if isinstance(listed, dict):
@@ -133,17 +134,17 @@ def with_listed_skills(names: Iterable[str]) -> list[str]:
 
 
 def _experiments() -> Path:
-    """The folder of the experiments that ship: in the wheel, or else in the checkout."""
+    """Return the folder of shipped experiments: in the wheel, or else in the checkout."""
     return (SHIPPED / "shipped" if (SHIPPED / "shipped").is_dir() else SHIPPED.parents[2]) / "experiments"
 
 
 def shipped_experiments() -> dict[str, Path]:
-    """The files of the experiments that ship, by name."""
+    """Return the files of shipped experiments by name."""
     return {file.stem: file for file in sorted(_experiments().glob("*.yaml"))}
 
 
 def experiment_file(name: Path) -> Path:
-    """The file that a user means: their own, or else one that ships: `smoke` or `experiments/smoke.yaml`."""
+    """Find an experiment: the user's own file, or a shipped one by name (`smoke` or `experiments/smoke.yaml`)."""
     try:
         is_own = bool(name.suffix) or len(name.parts) != 1 or name.is_file()
     except OSError:  # the name is too long
@@ -161,7 +162,7 @@ def experiment_file(name: Path) -> Path:
 
 
 def own_or_shipped(name: str | Path) -> Path:
-    """The path that a name leads to; the user's own file or folder comes before an experiment that ships.
+    """Resolve a name to a path; the user's own file or folder takes precedence over a shipped experiment.
 
     >>> own_or_shipped("experiments/smoke.yaml").is_file(), own_or_shipped("experiments/unknown.yaml").is_file()
     (True, False)
@@ -169,7 +170,7 @@ def own_or_shipped(name: str | Path) -> Path:
     path = Path(name).expanduser()
     try:
         is_own = path.exists() or ".." in path.parts
-    except (OSError, ValueError):  # the name is too long, for instance
+    except (OSError, ValueError):  # for instance, the name is too long
         is_own = True
     packed = _experiments().parent / path
     is_packed = not is_own and len(path.parts) == 2 and path.parts[0] == "experiments" and packed.exists()
@@ -190,12 +191,12 @@ def yaml_of(text: str, *, source: str) -> object:
         ) from None
     except (ValueError, LookupError, AttributeError, TypeError) as error:
         # PyYAML's scalar constructors raise all of these, for `!!int ""` and `2024-13-45` among others.
-        raise UserError(f"{source} holds a value that cannot be read: {error}.", hint="Quote the value.") from None
+        raise UserError(f"{source} holds an invalid value: {error}.", hint="Quote the value.") from None
     return document
 
 
 def _refuse_bombs(text: str) -> None:
-    """Refuse YAML that would exhaust memory when loaded, by walking the parser's events first.
+    """Reject YAML that would exhaust memory when loaded, by walking the parser's events first.
 
     The C loader recurses, and crashes where Python would raise. An alias repeats a whole value, so a few lines of
     aliases to aliases can expand to more values than fit in memory.
@@ -232,7 +233,7 @@ def parsed_json(content: bytes | str, *, source: str, hint: str) -> object:
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content.removeprefix("\ufeff")
         value: object = json.loads(text, parse_constant=_finite, parse_float=_finite)
     except UnicodeDecodeError:
-        raise UserError(f"{source} is not UTF-8.", hint="Write it again in UTF-8.") from None
+        raise UserError(f"{source} is not UTF-8.", hint="Save it as UTF-8.") from None
     except RecursionError:
         raise UserError(f"{source} is nested too deeply.", hint=hint) from None
     except ValueError:
@@ -241,7 +242,7 @@ def parsed_json(content: bytes | str, *, source: str, hint: str) -> object:
 
 
 def _finite(written: str) -> float:
-    """Refuse what Python accepts although JSON does not, or what overflows: NaN, Infinity, 1e999."""
+    """Reject values that Python accepts although JSON does not, and those that overflow: NaN, Infinity, 1e999."""
     number = float(written)
     if not isfinite(number):
         raise ValueError(f"{written} is not a number")
@@ -261,14 +262,14 @@ def json_object(content: bytes | str, *, source: str, hint: str) -> dict[str, An
 
 
 def with_nearest(fault: str, name: str, known: Iterable[str]) -> str:
-    """A fault that is about an unknown name, and the nearest of the known names as a question."""
+    """Describe an unknown name as a fault, followed by the nearest known name as a question."""
     question = did_you_mean(name, known)
     return f"{fault}. {question}" if question else fault
 
 
 @contextmanager
 def refusing_values() -> Iterator[None]:
-    """Make a `UserError` in a check of pydantic's the fault of the value that it checks."""
+    """Turn a `UserError` raised in a pydantic validator into a fault of the checked value."""
     try:
         yield
     except UserError as error:
@@ -276,7 +277,7 @@ def refusing_values() -> Iterator[None]:
 
 
 def refused_if(find: Callable[[Any], Iterable[str]]) -> Any:
-    """Return a validator for pydantic that refuses values in which `find` finds faults."""
+    """Return a pydantic validator that rejects values in which `find` finds faults."""
     from pydantic import AfterValidator
 
     def checked(value: Any) -> Any:
@@ -290,19 +291,19 @@ def refused_if(find: Callable[[Any], Iterable[str]]) -> Any:
 
 
 def accepted_if(is_good: Callable[[Any], object], words: str) -> Any:
-    """Return a validator for pydantic that refuses values for which `is_good` is false."""
+    """Return a pydantic validator that rejects values for which `is_good` is false."""
     return refused_if(lambda value: () if is_good(value) else (words,))
 
 
 Fault = Mapping[str, Any]
-"""One entry of `ValidationError.errors()`: its type, its location, the value and what the type adds."""
+"""One entry of `ValidationError.errors()`: type, location, value, and details that depend on the type."""
 
 
 def fault_words(fault: Fault, *, keys: Sequence[str] = ()) -> str:
-    """A fault in plain words, without its location; an unknown key gets the nearest of the known `keys`.
+    """Describe a fault in plain words, without its location; an unknown key gets the nearest of the known `keys`.
 
     >>> fault_words({"type": "int_parsing", "loc": ("k",), "input": "many", "msg": "…", "ctx": {}})
-    "'many' is not a whole number"
+    "'many' is not an integer"
     >>> fault_words({"type": "extra_forbidden", "loc": ("sed",), "input": 1, "msg": "…"}, keys=["seed", "name"])
     'there is no such key. Did you mean "seed"?'
     """
@@ -334,7 +335,7 @@ def checked_yaml(path: Path, shape: type[_T], *, hint: str) -> _T:
 
 
 def located_fault(fault: Fault, shape: Any) -> str:
-    """Return a fault of a file of this shape in plain words, after its location; entries count from 1."""
+    """Describe a fault of a file of this shape in plain words, after its location; entries count from 1."""
     at = ", ".join(f"entry {part + 1}" if isinstance(part, int) else str(part) for part in fault["loc"])
     fields: Mapping[str, Any] = getattr(section_at(shape, fault["loc"])[1], "__pydantic_fields__", {})
     words = fault_words(fault, keys=[field.alias or name for name, field in fields.items()])
@@ -342,7 +343,7 @@ def located_fault(fault: Fault, shape: Any) -> str:
 
 
 def section_at(shape: Any, location: Sequence[int | str]) -> tuple[list[int | str], Any]:
-    """Return the innermost class with fields on the way to a location, after the last key and what follows it."""
+    """Return the innermost class with fields on the path of a location, preceded by the keys below it."""
     way: list[int | str] = []
     found: tuple[list[int | str], Any] = way, shape
     for part in (*location, ""):
@@ -366,21 +367,21 @@ def section_at(shape: Any, location: Sequence[int | str]) -> tuple[list[int | st
 
 
 _WITH_VALUE: Final = {
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "is not a whole number"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "is not an integer"),
     **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "is not a number"),
     **dict.fromkeys(("bool_type", "bool_parsing"), "is not true or false"),
     **dict.fromkeys(("string_type", "string_sub_type"), "is not text; quote it"),
     **dict.fromkeys(("list_type", "tuple_type"), "is not a list"),
     **dict.fromkeys(
-        ("dict_type", "model_type", "model_attributes_type", "dataclass_type", "mapping_type"), "has no keys and values"
+        ("dict_type", "model_type", "model_attributes_type", "dataclass_type", "mapping_type"), "is not a mapping"
     ),
-    "string_pattern_mismatch": "may have only small letters, digits, dots, dashes and underscores",
+    "string_pattern_mismatch": "may have only lowercase letters, digits, dots, dashes and underscores",
 }
 _LIMITS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "greater_than_equal": lambda ctx: f"is below {ctx['ge']}",
     "greater_than": lambda ctx: f"is not above {ctx['gt']}",
     "less_than_equal": lambda ctx: f"is above {_number(ctx['le'])}",
-    "string_too_long": lambda ctx: f"has more than {ctx['max_length']} letters",
+    "string_too_long": lambda ctx: f"has more than {ctx['max_length']} characters",
     "less_than": lambda ctx: f"is not below {_number(ctx['lt'])}",
 }
 _CHOICES: Final = frozenset({"literal_error", "enum", "union_tag_invalid"})
@@ -395,7 +396,7 @@ _SENTENCES: Final = {
 
 
 def _value(fault: Fault) -> str:
-    """The faulty value, unless its key may hold a secret."""
+    """Show the faulty value, unless its key may hold a secret."""
     return "the value" if _SECRET.intersection(fault["loc"]) else _shown(fault["input"])
 
 
@@ -403,7 +404,7 @@ _SECRET: Final = frozenset({"key", "extra", "system"})
 
 
 def _shown(value: object) -> str:
-    """A value as the user wrote it, on one short line."""
+    """Shorten a value to one line, as the user wrote it."""
     if value is None:
         return "nothing"
     return visible(shortened(str(value) if isinstance(value, bool | int | float) else repr(value)))

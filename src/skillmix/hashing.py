@@ -1,7 +1,4 @@
-"""Content hashes, and draws that depend on hashes alone.
-
-Nothing that a run contains depends on any other source of randomness.
-"""
+"""Content hashes, and draws that depend only on hashes; no other randomness enters a run."""
 
 import json
 from functools import lru_cache
@@ -9,7 +6,7 @@ from hashlib import blake2b
 from typing import Final
 
 HEX_ID: Final = 16
-"""Hex digits of a printed id; with 64 bits, two of a million ids are equal with a chance of 3e-8."""
+"""The number of hex digits in a printed id; with 64 bits, two of a million ids collide with a probability of 3e-8."""
 
 
 # One encoder for all calls: `json.dumps` with settings builds an encoder each time, which takes longer than encoding.
@@ -17,12 +14,12 @@ _canonical: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), 
 
 
 def digest(*parts: object, size: int = 16) -> bytes:
-    """Hash of JSON-serialisable parts; boundaries count, so ("ab", "c") and ("a", "bc") have different hashes."""
+    """Hash JSON-serializable parts; boundaries count, so ("ab", "c") and ("a", "bc") have different hashes."""
     return blake2b(_canonical(parts).encode("utf-8", "surrogatepass"), digest_size=size).digest()
 
 
 def short_id(*parts: object) -> str:
-    """Printable id of JSON-serialisable parts.
+    """Make a printable id from JSON-serializable parts.
 
     >>> len(short_id("a", 1))
     16
@@ -31,7 +28,7 @@ def short_id(*parts: object) -> str:
 
 
 def ranked(items: list[str], *purpose: object) -> list[str]:
-    """Sort items by a hash of the purpose and the item, so that adding an item leaves the order of the others.
+    """Sort items by a hash of the purpose and the item, so that an added item does not change the order of the others.
 
     >>> sorted(ranked(["a", "b", "c"], "demo")) == ["a", "b", "c"]
     True
@@ -40,15 +37,15 @@ def ranked(items: list[str], *purpose: object) -> list[str]:
 
 
 def seed_of(experiment_seed: int, *key: object) -> int:
-    """The 31-bit seed of one call, derived from the experiment's seed and the call's key."""
+    """Derive the 31-bit seed of one call from the experiment's seed and the call's key."""
     return int.from_bytes(digest(experiment_seed, *key, size=4)) >> 1
 
 
 def permuted(index: int, total: int, key: bytes) -> int:
     """Map an index to its image under a keyed permutation of range(total).
 
-    This draws without replacement: the n-th item needs none of the items before it, and `total` may be of any size.
-    The permutation is a Feistel network over an even number of bits, repeated until the result is below `total`.
+    This draws without replacement: the n-th item can be computed without the earlier ones, and `total` may be of any
+    size. The permutation is a Feistel network over an even number of bits, repeated until the result is below `total`.
 
     >>> sorted(permuted(i, 10, b"key") for i in range(10)) == list(range(10))
     True
@@ -57,7 +54,7 @@ def permuted(index: int, total: int, key: bytes) -> int:
 
 
 def unpermuted(image: int, total: int, key: bytes) -> int:
-    """The index that `permuted` maps to an image.
+    """Invert `permuted`: find the index of an image.
 
     >>> [unpermuted(permuted(i, 10, b"key"), 10, b"key") for i in range(4)]
     [0, 1, 2, 3]
@@ -66,7 +63,7 @@ def unpermuted(image: int, total: int, key: bytes) -> int:
 
 
 def _image(place: int, total: int, key: bytes, *, is_inverse: bool) -> int:
-    half = max(1, ((total - 1).bit_length() + 1) // 2)  # bits in each half of the network
+    half = max(1, ((total - 1).bit_length() + 1) // 2)  # the number of bits in each half of the network
     mask = (1 << half) - 1
     rounds = _rounds(half, key)
     while True:
@@ -83,7 +80,7 @@ def _image(place: int, total: int, key: bytes, *, is_inverse: bool) -> int:
 
 
 class _Round(dict[int, int]):
-    """One round of a Feistel network: the mixed value of each half, computed at the first use and then remembered."""
+    """One round of a Feistel network: the mixed value of each half, computed on first use and then cached."""
 
     def __init__(self, number: int, half: int, key: bytes) -> None:
         super().__init__()
@@ -101,7 +98,7 @@ class _Round(dict[int, int]):
 
 @lru_cache(maxsize=64)
 def _rounds(half: int, key: bytes) -> tuple[_Round, ...]:
-    """The rounds of a permutation; permutations of up to 2**24 items are soon all remembered."""
+    """Return the rounds of a permutation; those of up to 2**24 items are soon cached completely."""
     return tuple(_Round(number, half, key) for number in range(_ROUNDS))
 
 

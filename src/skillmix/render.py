@@ -15,12 +15,12 @@ _INVISIBLE: Final = re.compile(
     "\ud800-\udfff\U000e0000-\U000e0fff]"  # half characters, tags
 )
 _FILLERS: Final = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0]")
-"""Characters that show nothing alone, and change their neighbours."""
+"""Characters that are invisible alone and change their neighbors."""
 _SPACES: Final = re.compile(r"[\t-\r\x1c-\x1f\x85\u2028\u2029]")
 
 
 def printable(text: str) -> str:
-    r"""Text without control sequences and invisible characters.
+    r"""Remove control sequences and invisible characters.
 
     >>> printable("a\x1b[31mred\u202e b\nc")
     'a[31mred b c'
@@ -29,7 +29,7 @@ def printable(text: str) -> str:
 
 
 def without_invisible(text: str) -> str:
-    r"""Text without control sequences and characters that have no glyph; spaces and line ends stay.
+    r"""Remove control sequences and characters without a glyph; spaces and line ends are kept.
 
     >>> without_invisible("k\u200be\ufe0fy\n")
     'key\n'
@@ -38,7 +38,7 @@ def without_invisible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""Printable text on one line, with each run of spaces as one space.
+    r"""Make text printable on one line, with each sequence of spaces reduced to one.
 
     >>> one_line(" a \r\n\tb ")
     'a b'
@@ -47,7 +47,7 @@ def one_line(text: str) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """A number and its noun.
+    """Format a number with its noun.
 
     >>> plural(1, "word"), plural(2000, "word")
     ('1 word', '2,000 words')
@@ -56,7 +56,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def are(count: int, noun: str, *, verb: tuple[str, str] = ("is", "are")) -> str:
-    """A number, its noun and a verb.
+    """Format a number with its noun and a verb.
 
     >>> are(1, "text"), are(2, "text"), are(1, "text", verb=("has", "have"))
     ('1 text is', '2 texts are', '1 text has')
@@ -65,7 +65,7 @@ def are(count: int, noun: str, *, verb: tuple[str, str] = ("is", "are")) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names in a sentence.
+    """Join names as in a sentence.
 
     >>> listed(["a"]), listed(["a", "b", "c"])
     ('a', 'a, b and c')
@@ -74,7 +74,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def middle_cut(name: str, *, longest: int = 30) -> str:
-    """A long name without its middle, since names of models differ at their starts or at their ends.
+    """Shorten a long name in the middle, since model names differ at their starts or ends.
 
     >>> middle_cut("local:models/mistral-7b-instruct/step-400")
     'local:models/mi…truct/step-400'
@@ -87,7 +87,7 @@ _LONGEST_QUOTE: Final = 60
 
 
 def shortened(words: str) -> str:
-    r"""A quotation on one line, cut after sixty characters.
+    r"""Shorten a quotation to one line of sixty characters.
 
     >>> shortened("Sure,\nhere it is")
     'Sure, here it is'
@@ -97,7 +97,7 @@ def shortened(words: str) -> str:
 
 
 def share(value: float | None) -> str:
-    """A score as the paper prints it.
+    """Format a score as the paper prints it.
 
     >>> share(0.37), share(1.0), share(-0.37), share(-0.001), share(None)
     ('.37', '1.00', '−.37', '.00', '–')
@@ -109,11 +109,11 @@ def share(value: float | None) -> str:
 
 
 TOO_FEW = "[too few]"
-"""Stands for an interval that too few combinations, seeds or partitions would make unreliable."""
+"""Replaces an interval that would be unreliable because there are too few combinations, seeds or partitions."""
 
 
 def share_with_interval(value: float | None, low: float | None, high: float | None) -> str:
-    """A score and its 95% interval, or that there are too few combinations for one.
+    """Format a score with its 95% interval, or with a remark that there are too few combinations for one.
 
     >>> share_with_interval(0.37, 0.28, 0.47), share_with_interval(0.37, None, None)
     ('.37 [.28, .47]', '.37 [too few]')
@@ -124,7 +124,7 @@ def share_with_interval(value: float | None, low: float | None, high: float | No
 
 
 def signed(value: float | None) -> str:
-    """A difference.
+    """Format a difference with its sign.
 
     >>> signed(0.05), signed(-0.4), signed(0.0)
     ('+.05', '−.40', '.00')
@@ -136,7 +136,7 @@ def signed(value: float | None) -> str:
 
 
 def signed_with_interval(value: float | None, low: float | None, high: float | None) -> str:
-    """A difference and its 95% interval, or that there are too few combinations for one.
+    """Format a difference with its 95% interval, or with a remark that there are too few combinations for one.
 
     >>> signed_with_interval(0.05, -0.1, 0.2), signed_with_interval(0.05, None, None)
     ('+.05 [−.10, +.20]', '+.05 [too few]')
@@ -147,7 +147,7 @@ def signed_with_interval(value: float | None, low: float | None, high: float | N
 
 
 def in_percent(value: float) -> str:
-    """A share as a whole percentage, rounded as `share` rounds it.
+    """Format a share as a whole percentage, rounded as `share` rounds it.
 
     >>> in_percent(0.37), in_percent(-0.045), in_percent(1.0)
     ('37', '−4', '100')
@@ -157,7 +157,7 @@ def in_percent(value: float) -> str:
 
 
 def signed_points(value: float) -> str:
-    """A difference of shares in percentage points.
+    """Format a difference of shares in percentage points.
 
     >>> signed_points(0.667), signed_points(-0.05), signed_points(0.0)
     ('+67', '−5', '0')
@@ -167,7 +167,7 @@ def signed_points(value: float) -> str:
 
 
 def points_interval(low: float | None, high: float | None, *, is_signed: bool = False) -> str:
-    """The ends of an interval as whole percentages, or nothing if there is no interval.
+    """Format the ends of an interval as whole percentages; empty if there is no interval.
 
     >>> points_interval(0.5, 0.83), points_interval(-0.1, 0.2, is_signed=True), points_interval(None, None)
     ('50 to 83', '−10 to +20', '')
@@ -179,7 +179,7 @@ def points_interval(low: float | None, high: float | None, *, is_signed: bool = 
 
 
 def p_value(value: float) -> str:
-    """A p-value.
+    """Format a p-value.
 
     >>> p_value(0.0004), p_value(0.0312), p_value(1.0)
     ('<.001', '.031', '1.000')
@@ -188,7 +188,7 @@ def p_value(value: float) -> str:
 
 
 def expectation(value: float) -> str:
-    """An expected count, which may be tiny.
+    """Format an expected count, which may be tiny.
 
     >>> expectation(0.1135), expectation(0.068), expectation(0.00098), expectation(3e-9)
     ('0.11', '0.068', '0.001', '3e-09')
@@ -199,7 +199,7 @@ def expectation(value: float) -> str:
 
 
 def whole(value: int) -> str:
-    """A count.
+    """Format a count.
 
     >>> whole(1234567)
     '1,234,567'
@@ -211,7 +211,7 @@ _WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight"
 
 
 def in_words(value: int) -> str:
-    """A small number as a word, and a larger one in digits.
+    """Spell out a small number, and write a larger one in digits.
 
     >>> in_words(3), in_words(40)
     ('three', '40')
@@ -220,7 +220,7 @@ def in_words(value: int) -> str:
 
 
 def dollars(value: float | None) -> str:
-    """An amount in dollars; None is an unknown price.
+    """Format an amount in dollars; None is an unknown price.
 
     >>> dollars(12.3456), dollars(0.0), dollars(None)
     ('12.35', '0.00', 'unknown')
@@ -229,7 +229,7 @@ def dollars(value: float | None) -> str:
 
 
 def hours(value: float | None) -> str:
-    """A number of hours; None is unknown.
+    """Format a number of hours; None is unknown.
 
     >>> hours(15.13), hours(0.004), hours(0.0), hours(None)
     ('15.1', '< 0.1', '0', 'unknown')
@@ -242,7 +242,7 @@ def hours(value: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A duration in the unit that people would use.
+    """Format a duration in a suitable unit.
 
     >>> duration(0.4), duration(75), duration(200), duration(7800)
     ('1 s', '75 s', '3 min', '2 h 10 min')
@@ -254,7 +254,7 @@ def duration(seconds: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A whole percentage that is 100 only when everything is done.
+    """Format a whole percentage that is 100 only when everything is done.
 
     >>> percent(0.0), percent(0.427), percent(0.999), percent(1.0)
     ('0 %', '42 %', '99 %', '100 %')
@@ -265,11 +265,11 @@ def percent(share: float) -> str:
 _LEAST_ALIKE: Final = 0.65
 """The lowest similarity of a suggestion, from 0 to 1."""
 _CLEAR: Final = 0.85
-"""The similarity from which a suggestion is likely; a shared word counts as much."""
+"""The similarity above which a suggestion is likely; a shared word counts as much."""
 
 
 def nearest(name: str, known: Iterable[str], *, most: int = 3) -> list[str]:
-    """Known names that are close to a name or share a word with it, the closest first.
+    """Find known names that resemble a name or share a word with it, closest first.
 
     >>> nearest("hedgin", ["metaphor", "hedging", "red herring"])
     ['hedging']
@@ -286,14 +286,14 @@ def nearest(name: str, known: Iterable[str], *, most: int = 3) -> list[str]:
 
     alike = sorted(((likeness(other), other) for other in dict.fromkeys(known)), key=lambda pair: -pair[0])
     close = [other for likeness, other in alike if likeness >= _LEAST_ALIKE]
-    # One name that is much closer than the rest is the one that was meant.
+    # One name that is much closer than the rest is the intended one.
     if alike and alike[0][0] >= _CLEAR and (len(alike) == 1 or alike[1][0] < _CLEAR):
         return close[:1]
     return close[:most]
 
 
 def name_hint(name: str, known: Iterable[str], *, otherwise: str) -> str:
-    """A hint that asks whether a close name was meant, if there is one, before what else helps.
+    """Make a hint that first suggests a close name, if there is one, and then other help.
 
     >>> name_hint("quikstart", ["quickstart", "smoke"], otherwise="Runs here: quickstart, smoke.")
     'Did you mean "quickstart"? Runs here: quickstart, smoke.'
@@ -315,7 +315,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> str:
-    r"""Rows under a header; the columns in `right` are aligned to the right, scores with intervals by their points.
+    r"""Format rows under a header; columns in `right` are right-aligned, scores with intervals by their points.
 
     >>> rows = [["a|b", "1", ".50 [.10, .90]"], ["c", "12", "1.00 [.44, 1.00]"]]
     >>> print(markdown_table(["name", "n", "score"], rows, right=frozenset({1})))
@@ -330,7 +330,7 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, righ
     columns = []
     for index, (name, *column) in enumerate(zip(*shown, strict=True)):
         ends = [match.end() for match in map(_SCORE.match, column) if match]
-        if ends and len(ends) == len(column):  # only scores: pad the first number of each cell
+        if ends and len(ends) == len(column):  # scores only: pad the first number of each cell
             column = [" " * (max(ends) - end) + cell for end, cell in zip(ends, column, strict=True)]
         width = max(2, *map(len, (name, *column)))
         own = [cell.rjust(width) if index in right else cell.ljust(width) for cell in (name, *column)]
@@ -343,11 +343,11 @@ _SCORE: Final = re.compile(r"[+−]?\d?\.\d\d(?= \[|$)|–$")
 
 
 WIDTH: Final = 100
-"""Columns of a terminal that every output fits into."""
+"""The width in columns that every terminal output fits into."""
 
 
 def wrapped(text: str, *, indent: int = 0) -> str:
-    """A text in lines that fit the terminal; its own line breaks stay, and later lines are indented.
+    """Wrap a text to the width of the terminal; its own line breaks are kept, and later lines are indented.
 
     >>> print(wrapped("word " * 25 + "end", indent=2))
     word word word word word word word word word word word word word word word word word word word word
@@ -361,7 +361,7 @@ def wrapped(text: str, *, indent: int = 0) -> str:
 
 
 def side_by_side(left: Sequence[str], right: Sequence[str], *, marked: Sequence[bool] = ()) -> str:
-    """Paragraphs in two columns, each pair level; a star stands before a marked pair.
+    """Set paragraphs in two columns with the paragraphs of each pair level; a star marks chosen pairs.
 
     >>> print(side_by_side(["tuned", "+ topic"], ["base", "- topic: no word of it"], marked=[False, True]))
       tuned                                             base
@@ -380,9 +380,9 @@ _HALF: Final = (WIDTH - 4) // 2
 
 
 def panels(header: Sequence[str], rows: Sequence[Sequence[str]], *, names: int, right: frozenset[int]) -> str:
-    """A table that fits the terminal: if it is too wide, its columns go into several tables of similar width.
+    """Format a table for the terminal; one that is too wide is split into several of similar width.
 
-    The first columns, as many as `names` says, are in each of them.
+    The first columns, as many as `names` says, are repeated in each of them.
 
     >>> row = ["a", *["x" * 40] * 3]
     >>> print(panels(["name", "one", "two", "three"], [row], names=1, right=frozenset()))
@@ -411,7 +411,7 @@ def panels(header: Sequence[str], rows: Sequence[Sequence[str]], *, names: int, 
 
 
 def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> str:
-    """Rows under a header, every cell escaped; the columns in `right` are aligned to the right.
+    """Format rows under a header as HTML with every cell escaped; the columns in `right` are aligned to the right.
 
     >>> html_table(["name"], [["<b>"]])
     '<table><thead><tr><th>name</th></tr></thead><tbody><tr><td>&lt;b&gt;</td></tr></tbody></table>'
@@ -427,7 +427,7 @@ def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: f
 
 
 SIGNS: Final = {True: "+", False: "-", None: "?"}
-"""An earned point, a denied point and an undecided one."""
+"""The symbols of an earned, a denied and an undecided point."""
 CUT: Final = "the token limit cut the reply"
 
 

@@ -71,7 +71,7 @@ def test_names_have_a_maximum_length(tmp_path: Path) -> None:
     }
     with pytest.raises(UserError) as caught:
         experiment_of(document, source="test")
-    assert caught.value.message.count(f"has more than {LONGEST_NAME} letters") == 4
+    assert caught.value.message.count(f"has more than {LONGEST_NAME} characters") == 4
 
 
 @pytest.mark.parametrize("key", ["student", "grader"])
@@ -80,7 +80,7 @@ def test_imported_texts_have_short_names(in_folder: Path, key: str) -> None:
     line |= {"student": LONG} if key == "student" else {"gradings": {LONG: ["1"]}}
     Path("texts.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
 
-    with pytest.raises(UserError, match=f"is not a name for a {key}") as caught:
+    with pytest.raises(UserError, match=f"is not a valid name for a {key}") as caught:
         import_texts(Path("texts.jsonl"), "mine", catalog="paper")
     assert len(caught.value.message) < 300
 
@@ -95,4 +95,4 @@ def test_skills_and_topics_have_short_names(tmp_path: Path) -> None:
 
     with pytest.raises(UserError) as caught:
         load_catalog(str(tmp_path))
-    assert "has more than 500 letters" in caught.value.message
+    assert "has more than 500 characters" in caught.value.message

@@ -228,7 +228,7 @@ def test_faults_of_groups_are_reported_at_once(tmp_path: Path) -> None:
     assert "there is no topic 'topik 1'. Did you mean \"topic 1\"?" in shown
     assert "kinds, groups, one: no skill is on this side" in shown
     assert "kinds, groups, two, one: there is no skill 'nothing'" in shown
-    assert "kinds, groups, two: 'figure 0 with 0a' is in `one` and beside it" in shown
+    assert "kinds, groups, two: 'figure 0 with 0a' is in `one` and in another list" in shown
 
 
 @pytest.mark.parametrize("name", ["train", "all", "Two words", "a--b", "12"])

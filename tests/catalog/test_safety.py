@@ -111,4 +111,4 @@ def test_the_faults_of_controls_are_reported_together(tmp_path: Path) -> None:
         load_catalog(str(tmp_path))
 
     assert "there is no topic 'nowhere'" in str(caught.value)
-    assert f"the topic {second!r} is there 2 times" in str(caught.value)
+    assert f"the topic {second!r} occurs 2 times" in str(caught.value)

@@ -68,7 +68,7 @@ NOT_RUN: Final = {
     "skillmix calibrate openai:gpt-4o --set bigbench": "needs the archive above",
     "skillmix calibrate rules: --set blind.yaml": "needs the file that the benchmark above writes",
     "skillmix run quickstart": "trains for two minutes; tests/training/test_scratch.py trains small students",
-    "skillmix run examples/": "trains for minutes or needs a server; tests/test_examples.py runs each file, made smaller",
+    "skillmix run examples/": "trains for minutes or needs a server; tests/test_examples.py runs smaller versions",
     "skillmix graders own-grader": "the line above",
     "head -n 1 runs/data-for-trl": "the line above",
     "skillmix run composition": "takes hours; the line above",

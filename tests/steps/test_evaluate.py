@@ -201,9 +201,7 @@ def test_under_faults_the_scores_are_those_without(in_folder: Path, monkeypatch:
 
     monkeypatch.setattr(scheduler, "FIRST_WAIT", 0.001)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    student, grader = (
-        ReadingModel(parse_spec(s)) for s in ("scripted:student?skill=0.7", "scripted:grader?noise=0.1")
-    )
+    student, grader = (ReadingModel(parse_spec(s)) for s in ("scripted:student?skill=0.7", "scripted:grader?noise=0.1"))
     rng = random.Random(1)
 
     def good(body: dict[str, Any]) -> web.Response:

@@ -140,7 +140,7 @@ def test_all_combinations_or_a_number_for_each_k_and_setting(in_folder: Path) ->
         ({"combinations": {1: 5, 2: 5}}, "combinations names no number for setting train at k = 3"),
         ({"combinations": {"train": 5, "held-out": 5, "all": 5, "tain": 5}}, "combinations names tain"),
         ({"combinations": {1: 5, 2: 5, 3: 0}}, "0 is below 1"),
-        ({"combinations": "every"}, "combinations: 'every' is not a whole number"),
+        ({"combinations": "every"}, "combinations: 'every' is not an integer"),
         ({"combinations": "all", "ladder": True}, "a ladder needs a number"),
     ],
 )
@@ -153,7 +153,7 @@ def test_a_faulty_table_of_numbers_is_refused(
 def test_all_of_a_catalogue_with_too_many_is_refused(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, written(in_folder, steps=[{**EVALUATE, "combinations": "all"}]), "--dry-run")
 
-    assert "All combinations of k = 3 in setting 'all' are " in said and "Give their number" in said
+    assert "Setting 'all' has " in said and "combinations of k = 3, too many" in said and "Give their number" in said
 
 
 def train_and_ask(folder: Path) -> str:

@@ -137,7 +137,7 @@ def test_catalogues_of_one_run_agree_on_what_a_skill_is(in_folder: Path) -> None
     skills[0]["definition"] = "Another."
     (other / "skills.yaml").write_text(yaml.safe_dump(skills), encoding="utf-8")
 
-    with pytest.raises(UserError, match="other: the skill 'figure 0 with 0a' is another one in cells"):
+    with pytest.raises(UserError, match="other: the skill 'figure 0 with 0a' differs from that in cells"):
         load_experiment(written(EVAL | {"name": "one", "catalog": "other"}))
 
 

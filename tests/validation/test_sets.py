@@ -64,7 +64,7 @@ def test_all_faults_of_all_files_are_one_error(tmp_path: Path) -> None:
         "a.yaml, entry 1: skill: No skill named 'metaphr' in catalog 'paper'. Did you mean \"metaphor\"?",
         "a.yaml, entry 1: label: 'perhaps' is not one of shows, near",
         'a.yaml, entry 1: lable: there is no such key. Did you mean "label"?',
-        "a.yaml, entry 2: 'text' has no keys and values",
+        "a.yaml, entry 2: 'text' is not a mapping",
         "b.yaml, entry 1: topic: No topic named 'Sewin'",
         "b.yaml, entry 3: the same text stands before it",
         "b.yaml, entry 4: text: ",

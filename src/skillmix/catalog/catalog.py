@@ -50,7 +50,8 @@ def before_parenthesis(name: str) -> str:
 
 PIECE: Final = re.compile(r"(?:\{word\}|\{a word\}|\*|\.\.\.|[,?!:;\"]|[a-z']+(?:\|[a-z']+)*)")
 PATTERN: Final = rf"^{PIECE.pattern}(?: {PIECE.pattern})*$"
-"""The form of a figure's pattern: words, marks and slots with one blank between them, all fast to search."""
+"""A normalized pattern of a figure: words, marks and slots, separated by single blanks, so that it is fast to
+search."""
 _SLOT: Final = re.compile(r"\{([^{}]*)\}")
 SLOTS: Final = frozenset(
     ["who", "thing", "a thing", "things", "others", "tool", "place", "at", "base", "past", "Clause", "word", "a word"]
@@ -65,23 +66,23 @@ class Figure:
     name: str
     patterns: tuple[str, ...]
     skills: tuple[tuple[str, str], ...]
-    """Each word of the figure, and the name of the skill that it makes."""
+    """The skill that the figure makes with each word."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """How a teacher words one figure: whole clauses, and parts that go before or after a clause of another figure."""
+    """The phrasings of one figure for a teacher: clauses, and parts to put before or after another figure's clause."""
 
     own: tuple[str, ...]
     """All clauses."""
     hosts: tuple[str, ...]
-    """The clauses that take a part, if the part fits everywhere."""
+    """Clauses that accept a part, provided that the part fits everywhere."""
     events: tuple[str, ...]
-    """The clauses that take any part."""
+    """Clauses that accept every part."""
     before: tuple[str, ...]
     after: tuple[str, ...]
     fits_everywhere: bool
-    """Whether these parts fit clauses that are no events."""
+    """Whether these parts also fit clauses that do not describe an event."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class Grammar:
 
 
 def with_article(word: str) -> str:
-    """A word behind its indefinite article.
+    """Put the indefinite article in front of a word.
 
     >>> with_article("owl"), with_article("bear")
     ('an owl', 'a bear')
@@ -107,7 +108,7 @@ def with_article(word: str) -> str:
 
 
 def filled(template: str, word: str) -> str:
-    """A name, definition, example or frame with the word of a skill in its slots.
+    """Fill the slots of a name, definition, example or frame with the word of a skill.
 
     >>> filled("a simile with {a word}", "owl"), filled("{Word} days", "three")
     ('a simile with an owl', 'Three days')
@@ -118,7 +119,7 @@ def filled(template: str, word: str) -> str:
 
 
 def frame_faults(frame: str, *, has_word: bool) -> Iterator[str]:
-    """What is wrong with the slots of a frame; each frame of a figure has the word, and a plain clause has none."""
+    """List the faults in the slots of a frame; frames of a figure must contain the word, and plain clauses must not."""
     slots = _SLOT.findall(frame)
     unknown = sorted(set(slots) - SLOTS)
     if unknown or frame.count("{") != len(slots):
@@ -131,13 +132,13 @@ _remembered: Final[dict[str, tuple[Figure, ...]]] = {}
 
 
 def remember_figures(catalog: str, figures: tuple[Figure, ...]) -> None:
-    """Make the figures of a loaded catalog known to `checker_of`; a worker process gets them with its catalog."""
+    """Make the figures of a loaded catalog available to `checker_of`; workers receive them with their catalog."""
     if figures:
         _remembered[catalog] = figures
 
 
 def remembered_figures() -> tuple[Figure, ...]:
-    """The figures of the catalogs that this process has loaded."""
+    """Return the figures of the catalogs loaded in this process."""
     return tuple(figure for figures in _remembered.values() for figure in figures)
 
 
@@ -146,10 +147,10 @@ _Cell = tuple[str, str]
 
 
 def cells_by_group(parts: Mapping[str, _Cell], seed: int) -> dict[str, tuple[str, ...]]:
-    """Skills by group, from the figure and the word of each skill; a hash of the seed and the names decides.
+    """Divide skills into groups by figure and word; a hash of the seed and the names decides.
 
-    Figures that use the same words are of one kind. A third of the figures and a quarter of the words of each kind are
-    new; every other figure and word keeps train cells.
+    Figures that share the same words are of one kind. A third of the figures and a quarter of the words of each kind
+    are new; every other figure and word keeps train cells.
     """
     words_of: dict[str, set[str]] = {}
     for figure, word in parts.values():
@@ -181,13 +182,13 @@ def cells_by_group(parts: Mapping[str, _Cell], seed: int) -> dict[str, tuple[str
     if not all(groups.values()) or {f for f, _ in train} != figures_left or {w for _, w in train} != words_left:
         raise UserError(
             f"The figures and words of this catalog have no partition nested:{seed}.",
-            hint="At least three figures must share the same words, four or more, and no other figures less than two.",
+            hint="At least three figures must share the same words, four or more, and no other figure fewer than two.",
         )
     return {name: tuple(skills) for name, skills in groups.items()}
 
 
 def _half_of_cells(figures: list[str], words: list[str], seed: int) -> set[_Cell]:
-    """Half of the cells: a chessboard, after exchanges that keep the number of cells in every row and column."""
+    """Choose half of the cells as on a chessboard, then exchange cells within the counts of rows and columns."""
     chosen = {(f, w): (row + column) % 2 == 0 for row, f in enumerate(figures) for column, w in enumerate(words)}
     for one, other in combinations(figures, 2):
         for first, second in combinations(words, 2):
@@ -202,13 +203,13 @@ def _half_of_cells(figures: list[str], words: list[str], seed: int) -> set[_Cell
 
 
 RESERVED_NAMES: Final = ("topic", "sense", "length")
-"""Names of the three criteria besides the skills, as every output spells them."""
+"""The names of the three criteria besides the skills, in every output."""
 
 
 WovenRule = Literal["column", "required"]
-"""What `woven` decides: a column beside full marks, or the points of skills themselves."""
+"""Whether `woven` adds a column beside full marks or decides the points of the skills."""
 Setting = str
-"""The name of a group of a partition."""
+"""The name of a group in a partition."""
 SETTINGS: Final[tuple[Setting, ...]] = ("train", "held-out", "all")
 """The groups that every partition has."""
 
@@ -222,7 +223,7 @@ class Skill:
     definition: str
     example: str
     figure: str | None = None
-    """For a skill with two parts: the figure, and below the word."""
+    """For a skill with two parts, its figure; its word is the next field."""
     word: str | None = None
 
 
@@ -233,27 +234,27 @@ class EntailedPair:
     skill: str
     brings: str
     texts: int
-    """Texts that show the first skill, without the second having been requested."""
+    """Texts that show the first skill although only other skills were requested."""
     with_both: int
-    """Those of them that show the second skill too."""
+    """The texts among them that also show the second skill."""
     source: str
-    """The kind of texts: natural prose, or texts of models."""
+    """The kind of texts: natural prose, or model output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The skills and topics of one group of a partition, and how a combination is composed of them."""
+    """The skills and topics of one group of a partition, and the rules for combining them."""
 
     skills: tuple[str, ...]
     topics: tuple[str, ...]
     impossible: frozenset[frozenset[str]] = frozenset()
     """Groups of skills that a draw does not combine."""
     may_be_plain: bool = False
-    """Whether a combination may have no skills: a topic of a catalog of probes is a request by itself."""
+    """Whether a combination may have no skills, because the topic of a probe is a complete request."""
     one: frozenset[str] | None = None
-    """Every combination has exactly one of these skills; None if there is no such rule."""
+    """Skills of which every combination has exactly one; None if there is no such rule."""
     one_of_each: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """By skill, its figure: no two skills of a combination share one."""
+    """The figure of each skill; the skills of a combination have different figures."""
 
     @property
     def most_skills(self) -> int:
@@ -265,7 +266,7 @@ class Side:
         return len(rest) if ones else 0
 
     def holds(self, skills: Collection[str]) -> bool:
-        """Whether these skills obey the rules for a combination."""
+        """Whether a combination may have these skills."""
         figures = {self.one_of_each.get(skill, skill) for skill in skills}
         is_composed = self.one is None or sum(skill in self.one for skill in skills) == 1
         return is_composed and len(figures) == len(skills) and set(skills) <= set(self.skills)
@@ -273,7 +274,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A split into a train side, a held-out side and further groups; a skill may be in none or in several."""
+    """A split into a train side, a held-out side and further groups; a skill may be in several of them or in none."""
 
     name: str
     train: Side
@@ -293,7 +294,7 @@ class Partition:
         return (*self._sides, "all")
 
     def side(self, setting: Setting) -> Side:
-        """The group of this name; `all` joins all groups."""
+        """Return the group with this name; `all` joins every group."""
         sides = self._sides
         if setting in sides:
             return sides[setting]
@@ -301,7 +302,7 @@ class Partition:
             known = ", ".join(self.settings)
             raise UserError(
                 f"The partition {self.name} has no group {setting!r}; it has {known}.",
-                hint=name_hint(setting, self.settings, otherwise="Name one of these as a setting."),
+                hint=name_hint(setting, self.settings, otherwise="Choose one of these groups as the setting."),
             )
         skills, topics = (
             {n: None for side in sides.values() for n in getattr(side, of)} for of in ("skills", "topics")
@@ -310,12 +311,12 @@ class Partition:
 
     @property
     def never_composed(self) -> frozenset[str]:
-        """Skills that no training text combines with others, unless a data set draws from a group with them."""
+        """Skills that training texts never combine with others, unless a data set draws from a group with them."""
         return frozenset(self.side("all").skills).difference(self.train.skills)
 
     @property
     def held_out_topics(self) -> frozenset[str]:
-        """Topics that the train side does not have."""
+        """Topics that are missing from the train side."""
         return frozenset(self.side("all").topics).difference(self.train.topics)
 
 
@@ -330,37 +331,39 @@ class Catalog:
     default_partition: str
     exclude: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     vocabulary: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
-    """For the topic checker, by topic: words of which one is enough, words of which two are needed, and
-    perhaps words that count beside one of the others."""
+    """Words for each topic: those of which one is enough, those of which two are needed, and optionally those that
+    count beside one of the others."""
     impossible: frozenset[frozenset[str]] = frozenset()
     """Groups of skills that no text can show together; never drawn."""
     entailed: tuple[EntailedPair, ...] = ()
-    """Pairs of skills, never drawn together: texts that show the first mostly show the second too."""
+    """Pairs of skills that are never drawn together, because texts that show the first usually show the second too."""
     woven: WovenRule = "column"
     templates: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The clauses of the template student, by skill and form."""
     controls: Mapping[str, str] = field(default_factory=dict)
-    """For a catalog of probes, by topic that is a control: the probe whose harmless twin it is."""
+    """For each control topic in a catalog of probes, the probe that it is the harmless twin of."""
     figures: tuple[Figure, ...] = ()
-    """For skills with two parts: how code finds each figure. Full marks then mean exactly the requested skills."""
+    """Patterns of each figure, for skills with two parts. If present, full marks require exactly the requested
+    skills."""
     grammar: Grammar | None = None
-    """How the teacher `composer:` words the figures; None if it cannot."""
+    """The phrasings that the teacher `composer:` uses; None if the catalog has no grammar."""
     code: OwnCode | None = None
     """The `checkers.py` in the folder of the catalog; None if there is none."""
     members: Mapping[str | None, "Catalog"] = field(default_factory=dict)
-    """For the joined catalog of an experiment whose steps draw from several, each of them; None is the experiment's."""
+    """The members of a joined catalog, for an experiment whose steps draw from several; None stands for the
+    experiment's own."""
 
     def member(self, name: str | None) -> "Catalog":
-        """The catalog that a step draws from; None is the experiment's."""
+        """Return the catalog that a step draws from; None stands for the experiment's own."""
         if name in self.members or name is None:
             return self.members.get(name, self)
         known = [str(member) for member in self.members if member is not None]
-        hint = name_hint(name, known, otherwise=f"Known: {', '.join(known) or 'that of the experiment alone'}.")
+        hint = name_hint(name, known, otherwise=f"Known: {', '.join(known) or 'only the catalog of the experiment'}.")
         raise UserError(f"No catalog {name!r} beside {self.name!r}.", hint=hint)
 
     @cached_property
     def not_combined(self) -> frozenset[frozenset[str]]:
-        """Groups of skills that no draw combines: impossible ones, and pairs in which one skill entails the other."""
+        """Return the groups that are never combined: impossible ones, and pairs with an entailed skill."""
         return self.impossible | {frozenset((pair.skill, pair.brings)) for pair in self.entailed}
 
     def content_hash(self) -> str:
@@ -388,12 +391,12 @@ class Catalog:
 
     @cached_property
     def figure_of(self) -> Mapping[str, str]:
-        """The figures of skills that have one; a combination never uses a figure twice."""
+        """Return the figure of each skill that has one; a combination uses a figure at most once."""
         return {skill.name: skill.figure for skill in self.skills if skill.figure}
 
     @cached_property
     def _partitions(self) -> dict[str, Partition]:
-        """Partitions by name, also those that were computed."""
+        """All partitions by name, including the computed ones."""
         return {partition.name: partition for partition in self.partitions}
 
     @cached_property
@@ -401,7 +404,7 @@ class Catalog:
         return {fold_name(skill.name): skill for skill in self.skills}
 
     def skill(self, name: str) -> Skill:
-        """The skill with this name, or the only skill with this short form."""
+        """Find the skill with this name, or the only skill with this short form."""
         folded = fold_name(name)
         exact = self._by_name.get(folded)
         if exact is not None:
@@ -417,7 +420,7 @@ class Catalog:
         )
 
     def require_skills(self, names: Iterable[str]) -> list[Skill]:
-        """The skills with these names; one error reports all names that no skill has."""
+        """Find the skills with these names; one error reports all unknown names."""
         names = list(names)
         refuse(f"Catalog {self.name!r}", errors_of(partial(self.skill, name) for name in names), hint=self._lists_them)
         return [self.skill(name) for name in names]
@@ -427,7 +430,7 @@ class Catalog:
         return f"`skillmix catalog {self.name}` lists them."
 
     def topic(self, name: str) -> str:
-        """The topic with this name, in the catalog's spelling."""
+        """Find the topic with this name, in the catalog's spelling."""
         for topic in self.topics:
             if fold_name(topic) == fold_name(name):
                 return topic
@@ -437,7 +440,7 @@ class Catalog:
         )
 
     def partition(self, name: str | None = None) -> Partition:
-        """A partition by name; `random-skills:SEED`, `random-categories:SEED` and `nested:SEED` are computed."""
+        """Find a partition by name, or compute `random-skills:SEED`, `random-categories:SEED` or `nested:SEED`."""
         wanted = name or self.default_partition
         if wanted in self._partitions:
             return self._partitions[wanted]
@@ -459,7 +462,7 @@ class Catalog:
         return frozenset(skills)
 
     def pool(self, setting: Setting, *, partition: str | None = None, exclude: Iterable[str] = ()) -> Side:
-        """The skills and topics that a setting draws from, less the excluded skills."""
+        """Return the skills and topics that a setting draws from, without the excluded skills."""
         side = self.partition(partition).side(setting)
         excluded = self.excluded(exclude)
         return replace(
@@ -472,16 +475,16 @@ class Catalog:
         )
 
     def pools(self, *, partition: str | None = None, exclude: Sequence[str] = ()) -> list[tuple[Setting, Side]]:
-        """The pool of every setting."""
+        """Return the pool of every setting."""
         settings = self.partition(partition).settings
         return [(setting, self.pool(setting, partition=partition, exclude=exclude)) for setting in settings]
 
 
 def _random_split(catalog: Catalog, kind: str, seed: int) -> Partition:
-    """Shuffle skills, or whole categories, between two sides; topics stay where they are.
+    """Shuffle skills, or whole categories, between the two sides; topics keep their sides.
 
-    Skills make sides of the default partition's sizes. Categories go to the train side while they bring it closer to
-    half of the skills.
+    Random skills keep the sizes of the default partition. Random categories are added to the train side as long as they
+    bring it closer to half of the skills.
     """
     base = catalog.partition()
     names = [s.name for s in catalog.skills if s.name in {*base.train.skills, *base.held_out.skills}]
@@ -503,7 +506,7 @@ def _random_split(catalog: Catalog, kind: str, seed: int) -> Partition:
 
 
 def _nested(catalog: Catalog, seed: int) -> Partition:
-    """Groups of skills by what is new about them: the figure, the word, both, or only how the two go together."""
+    """Group skills by what is new about them: the figure, the word, both, or only their combination."""
     without = [skill.name for skill in catalog.skills if not (skill.figure and skill.word)]
     if without:
         raise UserError(
@@ -528,4 +531,4 @@ def _nested(catalog: Catalog, seed: int) -> Partition:
 
 
 _COMPUTED: Final = ("random-skills", "random-categories", "nested")
-"""Kinds of partitions that are computed from a seed."""
+"""The kinds of partitions that are computed from a seed."""

@@ -18,9 +18,9 @@ from skillmix.render import plural
 
 
 class Subsets:
-    """The sets of k skills of a side, numbered from 0.
+    """The sets of k skills from one side, numbered from 0.
 
-    A set has at most one skill of each figure and, if the side says so, exactly one of the skills in `one`; a skill
+    A set has at most one skill of each figure and, if the side requires it, exactly one of the skills in `one`; a skill
     without a figure counts as its own figure. Without such rules this is the combinatorial number system.
     """
 
@@ -32,7 +32,7 @@ class Subsets:
         self._places = {skill: place for place, skills in enumerate(self._figures) for skill in skills}
         self._k, self._special, self._ones = k, side.one or frozenset(), int(side.one is not None)
         special = [sum(skill in self._special for skill in skills) for skills in self._figures]
-        # By number of special skills, size and place: the sets of that kind from the figures before the place.
+        # The number of sets that the figures before a place allow, by number of special skills, size and place.
         self._before = [[[1 - ones] * (len(self._figures) + 1)] for ones in range(self._ones + 1)]
         for size in range(1, k + 1):
             for ones, tables in enumerate(self._before):
@@ -45,7 +45,7 @@ class Subsets:
         self.total = self._before[self._ones][k][-1]
 
     def at(self, rank: int) -> list[str]:
-        """The set of this number."""
+        """Return the set with this number."""
         chosen, ones = [], self._ones
         for size in range(self._k, 0, -1):
             counts = self._before[ones][size]
@@ -61,7 +61,7 @@ class Subsets:
         return chosen
 
     def rank_of(self, skills: Collection[str]) -> int | None:
-        """The number of a set; None if the side does not allow it."""
+        """Return the number of a set; None if the side does not allow the set."""
         if len(skills) != self._k or not self._places.keys() >= set(skills):
             return None
         rank, ones, last = 0, self._ones, len(self._figures)
@@ -76,20 +76,20 @@ class Subsets:
         return None if ones else rank
 
     def _with(self, skill: str, ones: int, size: int) -> int:
-        """The number of sets whose last figure contributes this skill."""
+        """Count the sets whose last figure contributes this skill."""
         left = ones - (skill in self._special)
         return self._before[left][size - 1][self._places[skill]] if left >= 0 else 0
 
 
 @lru_cache(maxsize=2048)
 def subsets_of(side: Side, k: int) -> Subsets:
-    """The sets of k skills of a side."""
+    """Return the sets of k skills of a side."""
     return Subsets(side, k)
 
 
 Purpose = Literal["training", "evaluation"]
 EVALUATION_SHARE: Final = 0.2
-"""The share of each evaluation draw, from its start, that no training draw contains."""
+"""The first part of each evaluation draw, as a share of it, that training draws avoid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +116,13 @@ class Draw:
     seed: int
     purpose: Purpose = "evaluation"
     evaluations: tuple["Draw", ...] = ()
-    """The evaluation draws that a training draw stays apart from."""
+    """The evaluation draws that a training draw avoids."""
     without: frozenset[str] = frozenset()
-    """Ids of combinations that the draw skips, because a student was trained on them."""
+    """Ids of combinations that the draw skips because a student was trained on them."""
 
     def __post_init__(self) -> None:
         if (self.purpose == "training") != bool(self.evaluations):
-            raise ValueError("a training draw, and no other, names the evaluation draws that it stays apart from")
+            raise ValueError("only a training draw lists evaluation draws to avoid")
 
     @property
     def key(self) -> bytes:
@@ -136,13 +136,13 @@ class Draw:
 
 
 def training_draw(draw: Draw, pools: Iterable[tuple[Setting, Side]]) -> Draw:
-    """The same draw for training data, apart from the evaluation draws of all pools."""
+    """Return the same draw for training data, which avoids the evaluation draws of all pools."""
     evaluations = tuple(Draw(side=side, setting=setting, k=draw.k, seed=draw.seed) for setting, side in pools)
     return replace(draw, purpose="training", evaluations=evaluations)
 
 
 def combination_of(skills: tuple[str, ...] | list[str], topic: str) -> Combination:
-    """Make a combination; its id and its order of skills do not depend on the order given.
+    """Make a combination; its id and the order of its skills are independent of the given order.
 
     >>> combination_of(["a", "b"], "t") == combination_of(["b", "a"], "t")
     True
@@ -155,23 +155,23 @@ def combination_of(skills: tuple[str, ...] | list[str], topic: str) -> Combinati
 
 
 def _combination(skills: Sequence[str], topic: str) -> Combination:
-    """A combination; without skills, a plain topic with k = 0."""
+    """Make a combination; without skills, it is a plain topic with k = 0."""
     identity = combination_id(skills, topic)
     return Combination(id=identity, skills=tuple(ranked(list(skills), "order", identity)), topic=topic)
 
 
 def single_skills(combination: Combination) -> list[Combination]:
-    """Each skill alone, on the same topic; the combination itself if it has no skills."""
+    """Return each skill as a combination on the same topic; a combination without skills stays as it is."""
     return [combination_of([skill], combination.topic) for skill in combination.skills] or [combination]
 
 
 def combination_id(skills: Sequence[str], topic: str) -> str:
-    """The id of a combination, whatever the order of its skills."""
+    """Compute the id of a combination, which is independent of the order of its skills."""
     return short_id("combination", sorted(skills), topic)
 
 
 def draw_combinations(draw: Draw, count: int) -> list[Combination]:
-    """The first `count` combinations of a draw; a longer draw begins with the shorter one.
+    """Return the first `count` combinations of a draw; a longer draw begins with the shorter one.
 
     Combinations that no text can show are skipped, so declaring one impossible changes only the draws after it.
     """
@@ -182,16 +182,16 @@ def _first(draw: Draw, count: int, found: Iterable[Combination], what: str, othe
     check_size(draw, count)
     drawn = list(islice(found, count))
     if len(drawn) < count:
-        besides = " besides those that a student was trained on" if draw.without else ""
+        besides = " apart from those that a student was trained on" if draw.without else ""
         raise UserError(
             f"Only {len(drawn)} combinations of k = {draw.k} {what}{besides}, but {count} were requested.",
-            hint=f"Ask for at most {len(drawn)}{other}.",
+            hint=f"Request at most {len(drawn)}{other}.",
         )
     return drawn
 
 
 def all_combinations(draw: Draw) -> Iterator[Combination]:
-    """Every combination of a draw that a text can show, in draw order, without those that the draw must skip."""
+    """Yield every combination of a draw that a text can show, in draw order, without those that the draw must skip."""
     check_size(draw, 0)
     key = draw.key
     evaluations = list(map(_begins_with, draw.evaluations))
@@ -211,7 +211,7 @@ def all_combinations(draw: Draw) -> Iterator[Combination]:
 
 
 def _begins_with(draw: Draw) -> Callable[[Collection[str], str], bool]:
-    """Whether a combination is among the first of an evaluation draw, which belong to evaluations."""
+    """Whether a combination is in the first part of an evaluation draw, which training draws avoid."""
     subsets, total, key = subsets_of(draw.side, draw.k), draw.total, draw.key
     topics = {topic: index for index, topic in enumerate(sorted(draw.side.topics))}
 
@@ -225,9 +225,9 @@ def _begins_with(draw: Draw) -> Callable[[Collection[str], str], bool]:
 
 
 def is_reserved(skills: Sequence[str], share: float) -> bool:
-    """Whether a set of two or more skills is reserved: kept out of every data set, for evaluations to report apart.
+    """Whether a set of two or more skills is reserved, that is, excluded from all data sets and reported separately.
 
-    The choice hashes the names alone: the sets are the same for every seed, and a larger share only adds sets.
+    The choice hashes only the names, so the sets are the same for every seed, and a larger share only adds sets.
 
     >>> is_reserved(["a", "b"], 1.0), is_reserved(["a"], 1.0), is_reserved(["a", "b"], 0.0)
     (True, False, False)
@@ -241,21 +241,21 @@ def _hash_of_set(skills: tuple[str, ...]) -> int:
 
 
 def draw_reserved(draw: Draw, count: int, share: float) -> list[Combination]:
-    """The first `count` combinations of a draw whose skill sets are reserved; a longer draw begins with the shorter."""
+    """Return the first `count` combinations with reserved skill sets; a longer draw begins with the shorter."""
     if draw.k < 2 or share <= 0:
         raise UserError(
             f"No skill set of k = {draw.k} is reserved at a share of {share:g}.",
-            hint="Ask for k of 2 or more, and for leakage.reserved above 0.",
+            hint="Set k to 2 or more and leakage.reserved above 0.",
         )
     found = (combination for combination in all_combinations(draw) if is_reserved(combination.skills, share))
     return _first(draw, count, found, "have a reserved skill set", ", or for a larger share in leakage.reserved")
 
 
 def draw_all(draw: Draw, reserved: float | None = None) -> list[Combination]:
-    """All combinations of a draw, or all whose skill sets are reserved at a share."""
+    """Return all combinations of a draw, or all whose skill sets are reserved at the given share."""
     if draw.total > 100_000:
         raise UserError(
-            f"All combinations of k = {draw.k} in setting {draw.setting!r} are {draw.total:,}, too many to ask for.",
+            f"Setting {draw.setting!r} has {draw.total:,} combinations of k = {draw.k}, too many to list.",
             hint="Give their number.",
         )
     drawn = [c for c in all_combinations(draw) if reserved is None or is_reserved(c.skills, reserved)]
@@ -267,7 +267,7 @@ def draw_all(draw: Draw, reserved: float | None = None) -> list[Combination]:
 def draw_ladder(draw: Draw, count: int) -> list[Combination]:
     """Draw `count` combinations of draw.k skills; the n-th adds one skill to the n-th combination of k - 1.
 
-    The rungs of a ladder share topics and skills, so scores along k differ by the added skill only.
+    All lengths share their topics and skills, so scores at different k differ only by the added skill.
     """
     check_size(draw, count)
     first = replace(draw, k=1, evaluations=tuple(replace(evaluation, k=1) for evaluation in draw.evaluations))
@@ -275,7 +275,7 @@ def draw_ladder(draw: Draw, count: int) -> list[Combination]:
     if count > chains:
         raise UserError(
             f"A ladder has at most one chain for each pair of a skill and a topic: {chains}, not {count}.",
-            hint=f"Ask for at most {chains}.",
+            hint=f"Request at most {chains}.",
         )
     rung = draw_combinations(first, count)
     for _ in range(1, draw.k):
@@ -295,26 +295,26 @@ def _extended(base: Combination, draw: Draw, *, taken: set[str], index: int) -> 
             taken.add(longer.id)
             return longer
     raise UserError(
-        f"Only {index} chains of the ladder stay different up to k = {draw.k}.",
-        hint=f"Ask for at most {index}, or for a smaller k.",
+        f"The ladder has only {index} different chains up to k = {draw.k}.",
+        hint=f"Request at most {index}, or a smaller k.",
     )
 
 
 def check_size(draw: Draw, count: int) -> None:
-    """Refuse a draw of more combinations than there are, or of an impossible k."""
+    """Reject a draw with an impossible k, or with more combinations than exist."""
     available = draw.side.most_skills
     least = 0 if draw.side.may_be_plain else 1
     if not least <= draw.k <= available:
         skills = plural(len(draw.side.skills), "skill")
         raise UserError(
             f"k = {draw.k} is not possible: setting {draw.setting!r} draws from {skills}.",
-            hint=f"Choose k from {least} to {available}. Excluded skills, and those on no side of the partition, are "
-            f"never drawn{', and no figure twice' if draw.side.one_of_each else ''}.",
+            hint=f"Choose k from {least} to {available}. Excluded skills, and those outside both sides of the "
+            f"partition, are never drawn{', and no figure twice' if draw.side.one_of_each else ''}.",
         )
     if count < 0:
         raise UserError(f"n = {count} is not a number of combinations.", hint="Choose n of 0 or more.")
     if count > draw.total:
         raise UserError(
             f"{count} combinations of k = {draw.k} were requested, but setting {draw.setting!r} has only {draw.total}.",
-            hint=f"Ask for at most {draw.total}.",
+            hint=f"Request at most {draw.total}.",
         )

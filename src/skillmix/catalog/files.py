@@ -1,4 +1,4 @@
-"""Load a catalog folder: three YAML files and optional ones, validated together; its code is read and not run."""
+"""Load a catalog folder: three required YAML files and optional ones, validated together; its code is not run."""
 
 import re
 from collections import Counter
@@ -39,9 +39,9 @@ _NAME: Final = re.compile(r"[^\s;|\x00-\x1f\x7f]([^;|\x00-\x1f\x7f]*[^\s;|\x00-\
 Name = Annotated[
     str,
     StringConstraints(max_length=500),
-    accepted_if(_NAME.fullmatch, "must be one line of text without outer blanks, ';' or '|', and not empty"),
+    accepted_if(_NAME.fullmatch, "must be one non-empty line without leading or trailing blanks, ';' or '|'"),
 ]
-"""A name is one line without outer blanks, without ';' (it separates names on the command line) and without '|'."""
+"""A name on one line without leading or trailing blanks, ';' (which separates names on the command line) or '|'."""
 FigureWord = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]+$")]
 Pair = Annotated[list[Name], Field(min_length=2, max_length=2)]
 Pattern = Annotated[str, StringConstraints(pattern=PATTERN)]
@@ -97,7 +97,7 @@ class FramesEntry(_Strict):
     fits: Literal["events", "any"] = "events"
 
     def frames(self) -> Frames:
-        """The frames as the teacher uses them."""
+        """Return the frames in the form that the teacher uses."""
         events, hosts = tuple(self.events), (*self.events, *self.clauses)
         parts = tuple(self.before), tuple(self.after)
         return Frames((*hosts, *self.closed), hosts, events, *parts, self.fits == "any")
@@ -108,15 +108,15 @@ class TopicSlotsEntry(_Strict):
 
     who: Name
     verb: Pair
-    """The base form and the past."""
+    """The base form and the past tense."""
     things: Annotated[list[Pair], Field(min_length=2)]
-    """Singular and plural of each."""
+    """The singular and the plural of each thing."""
     tool: Name
     place: Name
     at: Name
 
     def slots(self) -> Iterator[dict[str, str]]:
-        """The words by slot, once for each of the things."""
+        """Return the words by slot, once for each thing."""
         own = {"who": self.who, "base": self.verb[0], "past": self.verb[1], "tool": self.tool, "place": self.place}
         for number, (thing, things) in enumerate(self.things):
             _, others = self.things[number - 1]
@@ -140,7 +140,7 @@ class GrammarFile(_Strict):
     topics: dict[str, TopicSlotsEntry]
 
     def grammar(self) -> Grammar:
-        """The grammar as the teacher uses it."""
+        """Return the grammar in the form that the teacher uses."""
         figures = {name: entry.frames() for name, entry in self.figures.items()}
         topics = {name: tuple(entry.slots()) for name, entry in self.topics.items()}
         return Grammar(tuple(self.plain), tuple(self.joints), tuple(self.adjectives), figures, topics)
@@ -157,17 +157,17 @@ class SideEntry(SkillsEntry):
     """One side of a partition."""
 
     topics: list[str] | None = None
-    """Default: the topics of the same side under `topics:`; a further group has held-out topics."""
+    """The default is the topics of the same side under `topics:`; a further group uses the held-out topics."""
 
 
 class GroupEntry(SideEntry):
-    """A further group of a partition; with `one`, its other keys name the skills beside that one."""
+    """A further group of a partition; with `one`, the other keys list the skills that accompany that one."""
 
     one: SkillsEntry | None = None
 
 
 class TopicSides(_Strict):
-    """The topics of both sides, for partitions without their own topics."""
+    """The topics of both sides, for partitions that do not list topics themselves."""
 
     train: list[str]
     held_out: list[str] = Field(alias="held-out")
@@ -176,8 +176,8 @@ class TopicSides(_Strict):
 def _group_name(name: str) -> str:
     if name in SETTINGS or name.isdigit() or not _GROUP_NAME.fullmatch(name):
         raise ValueError(
-            f"{name!r} cannot be the name of a group: small letters, digits and single dashes, not digits alone, and "
-            f"not one of {', '.join(SETTINGS)}, which every partition has"
+            f"{name!r} cannot be the name of a group: use lowercase letters, digits and single dashes, not digits "
+            f"alone, and none of {', '.join(SETTINGS)}, which every partition has"
         )
     return name
 
@@ -191,7 +191,7 @@ class PartitionEntry(_Strict):
 
 
 class VocabularyEntry(_Strict):
-    """The words that put a text on one topic."""
+    """The words that show that a text is about a topic."""
 
     alone: list[str] = []
     together: list[str] = []
@@ -199,7 +199,7 @@ class VocabularyEntry(_Strict):
 
 
 class TemplateEntry(_Strict):
-    """The two clauses of the template student for one skill."""
+    """The template student's two clauses for one skill."""
 
     fixed: Prose
     slot: Prose
@@ -225,7 +225,7 @@ class PartitionsFile(_Strict):
     impossible: list[Annotated[list[str], Field(min_length=2)]] = []
     """Groups of skills that no text can show together."""
     entailed: list[EntailedEntry] = []
-    """Pairs of skills; texts that show the first mostly show the second too."""
+    """Pairs of skills in which texts that show the first usually show the second too."""
     woven: WovenRule = "column"
 
 
@@ -237,7 +237,7 @@ def shipped_catalogs() -> list[str]:
 def load_catalog(name: str, *others: str) -> Catalog:
     """Load a shipped catalog by name, or any folder by path.
 
-    With others, the skills and topics of all of them are in one catalog, which has its partitions from the first.
+    If other catalogs are given, the result joins the skills and topics of all, with the partitions of the first.
     """
     if others:
         return _joined(load_catalog(name), {other: load_catalog(other) for other in others})
@@ -258,13 +258,13 @@ def load_catalog(name: str, *others: str) -> Catalog:
 
 
 def _joined(first: Catalog, others: Mapping[str, Catalog]) -> Catalog:
-    """One catalog that prompts and graders of an experiment can use, whatever catalog a combination is from."""
+    """Join catalogs for an experiment, so that prompts and graders can handle a combination from any of them."""
     skills = {skill.name: skill for skill in first.skills}
     words = dict(first.vocabulary)
     faults = []
     for name, other in others.items():
         faults += [
-            f"{name}: the skill {skill.name!r} is another one in {first.name}"
+            f"{name}: the skill {skill.name!r} differs from that in {first.name}"
             for skill in other.skills
             if skills.setdefault(skill.name, skill) != skill
         ]
@@ -274,10 +274,10 @@ def _joined(first: Catalog, others: Mapping[str, Catalog]) -> Catalog:
             if other.vocabulary.get(topic) != first.vocabulary.get(topic)
         ]
         if other.code not in (None, first.code) or other.woven != first.woven:
-            faults.append(f"{name}: its checkers.py, or its rule for woven texts, is not that of {first.name}")
+            faults.append(f"{name}: its checkers.py or its rule for woven texts differs from {first.name}'s")
         words |= other.vocabulary
     if faults:
-        raise faults_error(f"A run with {first.name}", faults, hint="Use another run for such a catalog.")
+        raise faults_error(f"A run with {first.name}", faults, hint="Use a separate run for this catalog.")
     both = (first, *others.values())
     return replace(
         first,
@@ -329,14 +329,14 @@ def _build(name: str, folder: Path) -> Catalog:
     ]
     probes = Counter(topic for pair in controls.items() for topic in pair)
     faults += _unknown("controls.yaml", "topic", probes, topics or [])
-    faults += [f"controls.yaml: the topic {topic!r} is there {n} times" for topic, n in probes.items() if n > 1]
+    faults += [f"controls.yaml: the topic {topic!r} occurs {n} times" for topic, n in probes.items() if n > 1]
     faults += _unknown("vocabulary.yaml", "topic", words, topics or [])
     if skills == [] or topics == []:
         faults.append("skills.yaml and topics.yaml must each have an entry")
     elif skills and topics and partitions:
         faults += _partition_faults(partitions, skills, topics)
     if faults or not skills or not topics or not partitions:
-        raise faults_error(f"Catalog {folder}", faults, hint="Correct the files; nothing was loaded.")
+        raise faults_error(f"Catalog {folder}", faults, hint="Correct the files. Nothing was loaded.")
     made = tuple(
         Figure(figure, tuple(entry.patterns), tuple((s.word or "", s.name) for s in skills if s.figure == figure))
         for figure, entry in figures.figures.items()
@@ -387,7 +387,7 @@ def _name_faults(file: str, names: Sequence[str]) -> Iterator[str]:
         elif folded in RESERVED_NAMES and file != "topics.yaml":
             yield f"{file}, entry {number}: the name {name!r} is reserved for a criterion"
         elif folded in first:
-            yield f"{file}, entry {number}: the name {name!r} is that of entry {first[folded]}"
+            yield f"{file}, entry {number}: the name {name!r} is already used by entry {first[folded]}"
         first.setdefault(folded, number)
 
 
@@ -405,7 +405,7 @@ def _figure_faults(document: FiguresFile, grammar: GrammarFile | None, topics: S
     for name, entry in grammar.figures.items():
         frames = entry.frames()
         if not frames.own:
-            yield f"grammar.yaml, {name}: has no whole clause"
+            yield f"grammar.yaml, {name}: has no clause that takes a part"
         for frame in (*frames.own, *frames.before, *frames.after):
             yield from (f"grammar.yaml, {name}: {fault}" for fault in frame_faults(frame, has_word=True))
     for frame in grammar.plain:
@@ -422,9 +422,9 @@ def _partition_faults(document: PartitionsFile, skills: Sequence[Skill], topics:
     both_sides: list[tuple[str, Iterable[str], Iterable[str]]] = [("topics", shared.train, shared.held_out)]
     for pair in document.entailed:
         if pair.skill == pair.brings:
-            yield f"partitions.yaml: entailed: {pair.skill!r} is paired with itself, so no draw would have it"
+            yield f"partitions.yaml: entailed: {pair.skill!r} is paired with itself, so it would never be drawn"
         if pair.with_both > pair.texts:
-            yield f"partitions.yaml: entailed: {pair.skill!r} has more texts with both skills than texts"
+            yield f"partitions.yaml: entailed: {pair.skill!r} counts more texts with both skills than with the first"
     lists = {"impossible": [n for group in document.impossible for n in group]}
     lists["entailed"] = [n for entry in document.entailed for n in (entry.skill, entry.brings)]
     for at, listed in {**lists, **{f"exclude, {name}": own for name, own in document.exclude.items()}}.items():
@@ -445,9 +445,9 @@ def _partition_faults(document: PartitionsFile, skills: Sequence[Skill], topics:
             if not made.topics:
                 yield f"{at}: no topic is on this side"
             if made.one is not None and not made.one:
-                yield f"{at}, one: no skill is named"
+                yield f"{at}, one: no skill is listed"
             twice = sorted((made.one or frozenset()).intersection(named))
-            yield from (f"{at}: {skill!r} is in `one` and beside it" for skill in twice)
+            yield from (f"{at}: {skill!r} is in `one` and in another list" for skill in twice)
         train, held_out = _side(entry.train, shared.train, skills), _side(entry.held_out, shared.held_out, skills)
         both_sides += [(name, train.skills, held_out.skills), (name, train.topics, held_out.topics)]
     for at, one, other in both_sides:
@@ -455,12 +455,12 @@ def _partition_faults(document: PartitionsFile, skills: Sequence[Skill], topics:
 
 
 def _named(listed: SkillsEntry, skills: Sequence[Skill]) -> tuple[str, ...]:
-    """The skills that a list names, or whose categories it names."""
+    """Return the skills in a list, with each category replaced by its skills."""
     return tuple(s.name for s in skills if s.category in listed.categories or s.name in listed.skills)
 
 
 def _side(entry: SideEntry, topics: Sequence[str], skills: Sequence[Skill]) -> Side:
-    """A side with its own topics, or else the shared ones."""
+    """Make a side with its own topics, or with the shared ones."""
     own = entry.one if isinstance(entry, GroupEntry) else None
     ones = _named(own, skills) if own else ()
     topics = topics if entry.topics is None else entry.topics

@@ -12,7 +12,7 @@ from skillmix.render import plural
 
 @dataclass(frozen=True, slots=True)
 class NoveltyInputs:
-    """The quantities behind the bound; the defaults are the paper's upper bounds."""
+    """The quantities that determine the bound; the defaults are the paper's upper bounds."""
 
     skill_frequency: float = 0.0144
     """Largest share of sentences that show one given skill."""
@@ -41,7 +41,7 @@ class Novelty:
     tokens: float
     sentences: float
     expected_occurrences: float
-    """Upper bound on how often one combination occurs in the corpus."""
+    """An upper bound on how often one combination occurs in the corpus."""
     a_third_new_above: float
     """Full Marks ratio above which more than a third of the texts cannot come from the corpus."""
 
@@ -89,19 +89,19 @@ SENTENCE_ASSUMPTION: Final = "the sentences of a passage show a skill independen
 
 @dataclass(frozen=True, slots=True)
 class MeasuredNovelty:
-    """The bound with a frequency for each skill."""
+    """The bound, with a measured frequency for each skill."""
 
     k: int
     tokens: float
     unit: Unit
     units: float
-    """Sentences or passages of the corpus."""
+    """The number of sentences or passages in the corpus."""
     skills: int
-    """Skills that combinations are drawn from."""
+    """The skills that combinations are drawn from."""
     mean_occurrences: float
-    """Occurrences of a combination in the corpus, averaged over all combinations of k skills: a bound for the ratio."""
+    """The mean number of occurrences in the corpus over all combinations of k skills, as a bound for the ratio."""
     most_occurrences: float
-    """Occurrences of the combination of the k most common skills."""
+    """The number of occurrences of the combination of the k most common skills."""
     a_third_new_above: float
     """Full Marks ratio above which more than a third of the texts cannot come from the corpus."""
 
@@ -112,11 +112,11 @@ class MeasuredFrequencies:
 
     file: str
     shares: Mapping[str, float]
-    """The upper end of each skill's interval."""
+    """The upper end of the confidence interval of each skill."""
     sentences_per_passage: float
 
     def expected_occurrences(self, k: int, tokens: float, drawn: Collection[str]) -> float:
-        """The mean bound over combinations of k of the drawn skills; an unknown skill may be in every passage."""
+        """Compute the mean bound over combinations of k of the drawn skills; unknown skills count for every passage."""
         shares = [self.shares.get(skill, 1.0) for skill in sorted(drawn)]
         return measured_novelty(k, tokens, shares, sentences_per_passage=self.sentences_per_passage).mean_occurrences
 
@@ -130,7 +130,7 @@ def measured_novelty(
     unit: Unit = "sentence",
     inputs: NoveltyInputs | None = None,
 ) -> MeasuredNovelty:
-    """Bound the occurrences of combinations from the share of passages that show each skill.
+    """Bound the occurrences of combinations by the share of passages that show each skill.
 
     >>> plain = novelty(3, 2e12, NoveltyInputs(skill_frequency=0.01))
     >>> same = measured_novelty(3, 2e12, [0.01] * 9, sentences_per_passage=1)
@@ -163,7 +163,7 @@ def measured_novelty(
 
 
 def share_of_sentences(share: float, sentences: float) -> float:
-    """The share of sentences that show a skill, given the share of passages with this number of independent sentences.
+    """Estimate the share of sentences that show a skill from the share of passages, which have this many sentences.
 
     >>> round(share_of_sentences(0.19, 2), 6)
     0.1
@@ -172,7 +172,7 @@ def share_of_sentences(share: float, sentences: float) -> float:
 
 
 def mean_product(values: Sequence[float], k: int) -> float:
-    """The mean of the products of all sets of k values.
+    """Compute the mean product over all sets of k values.
 
     >>> round(mean_product([1.0, 2.0, 4.0], 2), 9)  # (2 + 4 + 8) / 3
     4.666666667

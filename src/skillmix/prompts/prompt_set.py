@@ -1,7 +1,7 @@
-"""Prompt sets, in folders of the package or the user's own: templates with named slots, and the values that fill them.
+"""Prompt sets: folders of templates with named slots, shipped or the user's own, and the values that fill them.
 
 A prompt set is a folder of text files. Two of them are the student's turns; every `grade-*.txt` is one variant of the
-grader's prompt. A file that lacks a slot, or has an unknown one, is an error before anything is sent.
+grader's prompt. A file with a missing or unknown slot is an error before any call is made.
 """
 
 import re
@@ -38,8 +38,10 @@ SLOTS: Final = {
     "answer": ("answer", "student_answer"),
     "criteria": ("criteria", "rubric_items"),
 }
-"""The slots that give each part of a prompt. Ours come first, then those of the original SKILL-MIX templates. The
-original slots use the original layout, so the original files load unchanged and render to the letter."""
+"""The slots for each part of a prompt: first skillmix's own, then those of the original SKILL-MIX templates.
+
+The original slots use the original layout, so the original files load unchanged and give exactly the original prompts.
+"""
 _LAYOUTS: Final = {
     "definitions": "- {s.name}: {s.definition}\n  Example: {s.example}",
     "bare_definitions": "- {s.name}: {s.definition}",
@@ -47,16 +49,18 @@ _LAYOUTS: Final = {
     "skills_defs_and_examples_simple": "**{s.name}**: {s.definition} For example, {s.example}",
     "skills_defs": "**{s.name}**: {s.definition}",
 }
-"""The line of one skill, in each slot that gives definitions."""
+"""The line for one skill in each slot that gives definitions."""
 
 LEAD_FILE: Final = "generate-0.txt"
-"""An optional turn before the first one, answered with the catalog's examples: a small model continues a text that it
-seems to have written better than it follows instructions. With this file, the first turn needs no names and no
-definitions."""
+"""An optional turn before the first one, answered with the catalog's examples.
+
+A small model follows instructions badly but continues well a text that it seems to have written. With this file, the
+first turn needs no names and no definitions.
+"""
 STUDENT_FILES: Final = ("generate-1.txt", "generate-2.txt")
 """The turns of a student. Without the second file, a conversation has one turn, and the reply is the text itself."""
 PLAIN_FILES: Final = ("plain-1.txt", "plain-2.txt")
-"""Optional turns for combinations without skills, k = 0: the request alone."""
+"""Optional turns for combinations without skills (k = 0), which only pass on the request."""
 _STUDENT_PARTS: Final = {
     LEAD_FILE: ("skills",),
     "generate-1.txt": ("topic", "skills", "definitions"),
@@ -64,16 +68,16 @@ _STUDENT_PARTS: Final = {
     "plain-1.txt": ("topic",),
     "plain-2.txt": ("limit",),
 }
-"""The parts that each template of the student must have; with one turn, names do without definitions."""
+"""The parts that each student template must have; in a prompt set with one turn, names suffice without definitions."""
 ANY_SKILL: Final = Skill("any skill", "", "", "")
-"""Stands for a skill that a request does not name."""
+"""Replaces a skill that a request does not name."""
 
 DEFAULT_VARIANT: Final = "gpt"
 _GRADER_FILE: Final = re.compile(r"grade-([a-z0-9][a-z0-9._-]*)\.txt")
 _GRADER_ONLY: Final = ("answer", "criteria")
 _GRADER_PARTS: Final = ("topic", "skills", "definitions", "limit", *_GRADER_ONLY)
 _OUTCOME_PARTS: Final = ("topic", *_GRADER_ONLY)
-"""A grader that names an outcome needs no skills: they do not matter to it."""
+"""The grader prompts that need no skills, because they ask for an outcome."""
 KNOWN_FILES: Final = f"{', '.join(_STUDENT_PARTS)}, and grade-NAME.txt for each grader's prompt, NAME in lower case"
 
 
@@ -88,7 +92,7 @@ def is_known(file: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WorkedExample:
-    """A whole conversation that shows a student what is wanted."""
+    """A complete conversation shown to the student as an example."""
 
     skills: tuple[Skill, ...]
     topic: str
@@ -103,10 +107,10 @@ class PromptSet:
     templates: Mapping[str, str]
     phrases: Phrases
     examples: tuple[WorkedExample, ...] = ()
-    """Conversations that the student sees as its own earlier turns."""
+    """The conversations that a student sees as its own earlier turns."""
 
     def content_hash(self) -> str:
-        """A hash that changes whenever a wording changes."""
+        """Hash all wordings of the set."""
         parts: list[object] = [dict(self.templates), self.phrases.wording]
         if self.examples:
             skills = [[[s.name, s.definition, s.example] for s in example.skills] for example in self.examples]
@@ -114,7 +118,7 @@ class PromptSet:
         return short_id("prompts", *parts)
 
     def lead_turns(self, catalog: Catalog, combination: Combination) -> list[tuple[str, str]]:
-        """The turn before the first, if the set has one: a prompt, and the catalog's examples as its answer."""
+        """Return the turn before the first, if the set has one: a prompt, and the catalog's examples as its answer."""
         return self._lead([catalog.skill(name) for name in combination.skills], combination.topic)
 
     def _lead(self, skills: Sequence[Skill], topic: str) -> list[tuple[str, str]]:
@@ -124,7 +128,7 @@ class PromptSet:
         return [(prompt, self.said(" ".join(skill.example for skill in skills)))]
 
     def worked_turns(self) -> list[tuple[str, str]]:
-        """The prompts and answers of the worked examples, turn by turn."""
+        """Return the prompts and answers of the few-shot examples, turn by turn."""
         turns = []
         files = STUDENT_FILES[: self.turns]
         slots = self._slots(*files)
@@ -137,19 +141,19 @@ class PromptSet:
 
     @property
     def turns(self) -> int:
-        """Turns of a conversation: one without generate-2.txt, else two."""
+        """Return the number of turns in a conversation: one without generate-2.txt, else two."""
         return len([file for file in STUDENT_FILES if file in self.templates])
 
     def said(self, text: str) -> str:
-        """A text as the student's reply: after 'Answer:' or, in a conversation of one turn, bare."""
+        """Format a text as the student's reply: after 'Answer:', or as it is in a conversation of one turn."""
         return text if self.turns == 1 else f"Answer: {text}"
 
     def student_prompts(
         self, catalog: Catalog, combination: Combination, *, named: str | None = None
     ) -> tuple[str, ...]:
-        """The student's prompts, turn by turn; each ends with the output format if there is one.
+        """Write the student's prompts, turn by turn; each ends with the output format if there is one.
 
-        If one skill is `named`, the prompts say "any skill" in place of each other one.
+        If one skill is `named`, the prompts say "any skill" instead of every other skill.
         """
         files = STUDENT_FILES[: self.turns] if combination.skills else self.require_plain()
         values = self._values_for(catalog, combination, self._slots(*files), named)
@@ -158,35 +162,35 @@ class PromptSet:
         return tuple([f"{fill(self.templates[file], values)}{end}" for file in files])
 
     def require_plain(self) -> tuple[str, ...]:
-        """The files of the turns without skills; an error if the set does not have them."""
+        """Return the files for turns without skills; an error if the set does not have them."""
         wanted = PLAIN_FILES[: self.turns]
         missing = [file for file in wanted if file not in self.templates]
         if missing:
             raise UserError(
                 f"Prompt set {self.name!r} has no prompts for k = 0: it lacks {' and '.join(missing)}.",
-                hint="Add them, or begin with k = 1.",
+                hint="Add them, or start at k = 1.",
             )
         return wanted
 
     def require_bare_turn(self) -> None:
-        """Refuse a set whose replies cannot be joined: the text of a skill is the whole of one reply."""
+        """Refuse a set whose replies cannot be joined: a joined text consists of whole replies, one for each skill."""
         if self.turns > 1 or LEAD_FILE in self.templates:
-            fault = f"Prompt set {self.name!r} has several turns, and a joined student needs one."
-            raise UserError(fault, hint="Set prompts: brief, or leave the joined student out.")
+            fault = f"Prompt set {self.name!r} has several turns, but a joined student needs a set with one."
+            raise UserError(fault, hint="Set prompts: brief, or remove the joined student.")
 
     def criteria(self, combination: Combination) -> tuple[str, ...]:
-        """The criteria of a combination, in the words that its grader reads."""
+        """Return the criteria of a combination in the grader's wording."""
         rubric = rubric_of(combination.skills, combination.topic, phrases=self.phrases)
         return tuple([criterion.phrase for criterion in rubric.criteria])
 
     @property
     def grader_variants(self) -> list[str]:
-        """The variants of the grader's prompt, one for each `grade-*.txt`: the default first, then by name."""
+        """Return the variants of the grader's prompt, one for each `grade-*.txt`: the default first, then by name."""
         names = [match[1] for match in map(_GRADER_FILE.fullmatch, self.templates) if match]
         return sorted(names, key=lambda name: (name != DEFAULT_VARIANT, name))
 
     def grader_prompt(self, catalog: Catalog, combination: Combination, *, answer: str, variant: str) -> str:
-        """The prompt of a grader about one answer."""
+        """Write the prompt that asks a grader about one answer."""
         file = self.grader_file(variant)
         phrases = self.criteria(combination)
         values = self._values_for(catalog, combination, self._slots(file)) | {
@@ -198,7 +202,7 @@ class PromptSet:
         return fill(self.templates[file], values)
 
     def grader_file(self, variant: str) -> str:
-        """The file of a variant of the grader's prompt; an unknown variant is an error."""
+        """Return the file of a variant of the grader's prompt; an unknown variant is an error."""
         file = f"grade-{variant}.txt"
         if file not in self.templates:
             raise UserError(
@@ -255,7 +259,7 @@ def prompt_set(
 def _values_of(
     skills: Sequence[Skill], topic: str, slots: Container[str], form: FormatName | None = None, place: int = 0
 ) -> dict[str, str]:
-    """The values of slots; those that give definitions only if `slots` has them, as they take long to make.
+    """Compute the values of slots; definitions only if `slots` has them, since they take long to make.
 
     `place` is the number of items before the topic.
     """
@@ -293,7 +297,7 @@ def fill(template: str, values: Mapping[str, str]) -> str:
 
 @lru_cache(maxsize=256)
 def slots_of(template: str) -> frozenset[str]:
-    """The slot names of a template; braces around anything else are plain text.
+    """Find the slot names in a template; braces around anything else are plain text.
 
     >>> sorted(slots_of("{topic} and {skills}, {not a slot} {}"))
     ['skills', 'topic']
@@ -306,7 +310,7 @@ _SLOT: Final = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
 
 @lru_cache(maxsize=256)
 def _parts(template: str) -> tuple[str, ...]:
-    """Text and slot names in turn, cached because a large data set fills the same template a million times."""
+    """Split a template into alternating text and slot names; cached, since large data sets fill one a million times."""
     return tuple(_SLOT.split(template))
 
 
@@ -347,23 +351,23 @@ class _ExampleEntry(_Strict):
 
 @cache
 def shipped_prompt_sets() -> tuple[str, ...]:
-    """Names of the prompt sets in the package."""
+    """List the names of the prompt sets in the package."""
     return tuple(sorted(path.parent.name for path in (SHIPPED / "prompts").glob("*/generate-1.txt")))
 
 
 def prompt_folder(name: str) -> Path:
-    """The folder of a shipped prompt set, or else the folder with this path."""
+    """Find the folder of a shipped prompt set, or else the folder with this path."""
     return SHIPPED / "prompts" / name if name in shipped_prompt_sets() else Path(name)
 
 
 def turns_with(name: str) -> int:
-    """Turns of a conversation with a prompt set, by its files; two if its folder is gone."""
+    """Count the turns of a conversation by the files of its prompt set; two if the folder no longer exists."""
     first, second = (prompt_folder(name) / file for file in STUDENT_FILES)
     return 1 if first.is_file() and not second.is_file() else 2
 
 
 def load_prompts(name: str, output_format: FormatName | None = None) -> PromptSet:
-    """Load a shipped prompt set by name, or a folder by path; it asks for an output format if one is given."""
+    """Load a shipped prompt set by name, or a folder by path; the set requests the output format, if one is given."""
     if name in shipped_prompt_sets():
         return _shipped_set(SHIPPED / "prompts" / name, name, output_format)
     folder = Path(name)
@@ -409,7 +413,7 @@ def _set_in(folder: Path, name: str, output_format: FormatName | None) -> Prompt
 
 
 _shipped_set = cache(_set_in)
-"""A set of the package, read once: a run needs it a dozen times, and its files change only with the code."""
+"""A shipped set, cached: a run needs it a dozen times, and its files change only with the code."""
 
 
 def copy_prompts(name: str, folder: Path) -> list[str]:

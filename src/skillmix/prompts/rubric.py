@@ -1,10 +1,10 @@
 """The k + 3 criteria of a text, and the labels by which a grader's reply may name each of them.
 
 `rubric_of` makes the criteria in the words of a prompt set. `Rubric.criterion_of` finds the criterion of a label, after
-`label_forms` has stripped what graders add: numbering, worth, and lead-ins such as "correctly illustrates".
+`label_forms` has removed numbering, maximum points and lead-ins such as "correctly illustrates".
 
-A limit is in the units of its format. Like the limit of k - 1 sentences, it leaves fewer units than skills where it
-can, so that some unit must show two skills. `check_format` in `grading/points.py` checks texts.
+A limit counts the units of its output format. Like the limit of k - 1 sentences, it leaves fewer units than skills
+where possible, so that some unit must show two skills. `check_format` in `grading/points.py` checks texts.
 """
 
 import re
@@ -20,20 +20,20 @@ FormatName = Literal["list", "dialogue", "poem"]
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
-    """A format in the words of a prompt."""
+    """An output format as prompts describe it."""
 
     name: FormatName
     request: str
-    """The sentence that ends both prompts of a student."""
+    """The sentence at the end of both student prompts."""
     unit: str
-    """What the limit counts, in the singular."""
+    """The unit that the limit counts, in the singular."""
     fewest: int
-    """The least number of units that a text in the format has."""
+    """The smallest number of units in a text of this format."""
     room: int
-    """The least limit, so that a text of the format fits for every k."""
+    """The smallest limit, so that the format is possible for every k."""
 
     def limit(self, k: int) -> int:
-        """How many units a text with k skills may have.
+        """Return the largest number of units in a text with k skills.
 
         >>> OUTPUT_FORMATS["list"].limit(1), OUTPUT_FORMATS["list"].limit(5)
         (2, 4)
@@ -65,16 +65,16 @@ OUTPUT_FORMATS: Final[Mapping[FormatName, OutputFormat]] = {
         ),
     )
 }
-"""Every output format by name. A new one is a row here and a check in `grading/points.py`."""
+"""Every output format by name. A new one needs a row here and a check in `grading/points.py`."""
 
 
 TextOutcome = Literal["complies", "refuses", "evades"]
 OUTCOMES: Final[tuple[TextOutcome, ...]] = get_args(TextOutcome)
-"""What a student can do with a request, in the order of all outputs."""
+"""What a student can do with a request, in the order that all outputs use."""
 
 
 class OutcomePhrases(NamedTuple):
-    """How a prompt set words the three outcomes of a text."""
+    """A prompt set's wording of the three outcomes of a text."""
 
     complies: str
     refuses: str
@@ -83,26 +83,26 @@ class OutcomePhrases(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Phrases:
-    """How a prompt set words the criteria; the reader of replies accepts these words and the common ones."""
+    """A prompt set's wording of the criteria; the parser of grader replies accepts these words and the common ones."""
 
     skill: str = "Shows {skill}"
     topic: str = "Stays on the topic of {topic}"
     sense: str = "Makes sense"
     length: str = "Has at most {limit}"
     outcomes: OutcomePhrases | None = None
-    """Given if graders name an outcome of each text instead of points."""
+    """Present if graders name an outcome of each text instead of giving points."""
     format: FormatName | None = None
-    """The output format that the experiment asks for; the limit and the point for length depend on it."""
+    """The output format that the experiment requests; the limit and the point for length depend on it."""
 
     @property
     def wording(self) -> list[object]:
-        """All phrases as a list for hashes; without outcomes and a format it has the form of older versions."""
+        """All phrases as a list to be hashed; without outcomes and a format it has the form of older versions."""
         parts: list[object] = [self.skill, self.topic, self.sense, self.length]
         parts += [{"outcomes": list(self.outcomes)}] if self.outcomes else []
         return [*parts, {"format": self.format}] if self.format else parts
 
     def as_document(self) -> dict[str, object]:
-        """The form in which an imported run stores the phrases."""
+        """The phrases in the form that an imported run stores."""
         document: dict[str, object] = {name: getattr(self, name) for name in _PLAIN}
         return {**document, "outcomes": self.outcomes._asdict()} if self.outcomes else document
 
@@ -111,7 +111,7 @@ _PLAIN: Final = ("skill", "topic", "sense", "length")
 
 
 def stored_phrases(document: object) -> Phrases:
-    """The phrases that an imported run stored; the default for whatever is missing."""
+    """Read the phrases of an imported run, with defaults for missing ones."""
     stored: dict[str, Any] = document if isinstance(document, dict) else {}
     default = Phrases()
     skill, topic, sense, length = (str(stored.get(name, getattr(default, name))) for name in _PLAIN)
@@ -138,11 +138,11 @@ class Rubric:
     limit: int
     topic: str
     longest_label: int
-    """A longer cell or line cannot be a label; this limit spares the reader long paragraphs."""
+    """A longer cell or line cannot be a label; this limit keeps long paragraphs away from the parser."""
     format: FormatName | None = None
-    """The output format that the text must have."""
+    """The required output format of the text."""
     _criterion_of: dict[str, int | None] = field(default_factory=dict, repr=False, compare=False)
-    """A cache of labels and their criteria: the rounds and generations of a combination repeat labels."""
+    """Criteria already found for labels: the rounds and samples of one combination repeat labels."""
 
     @property
     def k(self) -> int:
@@ -151,17 +151,17 @@ class Rubric:
 
     @property
     def has_outcomes(self) -> bool:
-        """Whether the criteria are the outcomes of a text; exactly one is true."""
+        """Whether the criteria are outcomes of a text, of which exactly one is true."""
         return self.criteria[0].kind == "outcome"
 
     @cached_property
     def folded_topic(self) -> str:
-        """The topic, folded and without a leading article."""
+        """Return the folded topic without a leading article."""
         return _without_the(fold_name(self.topic))
 
     @cached_property
     def label_ends(self) -> frozenset[str]:
-        """The folded last words of all accepted labels."""
+        """Return the folded last words of all accepted labels."""
         return _COMMON_ENDS.union([_end_of(self.topic)], *map(_label_ends, self.criteria))
 
     @cached_property
@@ -169,7 +169,7 @@ class Rubric:
         return _labels(self.criteria)
 
     def criterion_of(self, label: str) -> int | None:
-        """The index of the criterion that a label names by equality, never by prefix or containment.
+        """Return the index of the criterion with exactly this label, never one that only shares a part of it.
 
         >>> rubric = rubric_of(["fallacy", "fallacy of division"], "Sewing")
         >>> rubric.criterion_of("**Correctly illustrates fallacy of division**")
@@ -208,17 +208,17 @@ _MAX_CACHED: Final = 64
 
 
 def sentence_limit(k: int) -> int:
-    """The limit of k - 1 sentences (arXiv 2310.17567), so that some sentence must show two skills."""
+    """Return the limit of k - 1 sentences (arXiv 2310.17567), which forces some sentence to show two skills."""
     return max(1, k - 1)
 
 
 def length_limit(k: int, form: FormatName | None = None) -> int:
-    """How long a text with k skills may be, in sentences or in the units of its output format."""
+    """Return the longest allowed length of a text with k skills, in sentences or in the units of its output format."""
     return sentence_limit(k) if form is None else OUTPUT_FORMATS[form].limit(k)
 
 
 def limit_in_words(limit: int, form: FormatName | None = None) -> str:
-    """A limit in the words of a prompt.
+    """Word a limit for a prompt.
 
     >>> limit_in_words(1), limit_in_words(4), limit_in_words(2, "list")
     ('one sentence', 'four sentences', 'two items')
@@ -232,7 +232,7 @@ _DEFAULT_PHRASES: Final = Phrases()
 
 
 def rubric_of(skills: Sequence[str], topic: str, *, phrases: Phrases = _DEFAULT_PHRASES) -> Rubric:
-    """The rubric of a combination; equal arguments share one object."""
+    """Return the rubric of a combination; equal arguments share one object."""
     return _rubric(tuple(skills), topic, phrases)
 
 
@@ -277,7 +277,7 @@ _ROOM_FOR_LEAD_IN: Final = 80
 
 
 def _labels(criteria: tuple[Criterion, ...]) -> dict[str, int]:
-    """Folded labels with the index of their criterion; a full name wins over a phrase, a phrase over a short form."""
+    """Map folded labels to criteria by index; full names take precedence over phrases, and phrases over short forms."""
     short_forms: dict[str, list[int]] = {}
     for index, criterion in enumerate(criteria[:-3]):
         short_forms.setdefault(fold_name(before_parenthesis(criterion.name)), []).append(index)
@@ -301,7 +301,7 @@ _NUMBERING = re.compile(
     r"|\(?(?:\d{1,2}|[a-zA-Z])[.)]|\d{1,2}:|\#\d+\b)\s*",
     re.IGNORECASE,
 )
-# "(1 point)", "(0/1)", "(0-1)", "[max 1]": what a criterion is worth, not what was earned.
+# "(1 point)", "(0/1)", "(0-1)", "[max 1]": the maximum of a criterion, not the points earned.
 _WORTH = re.compile(
     r"(?<!\s)\s*[\[(]\s*+(?:(?:max\w*\.?|out of|of|worth)\s*+)?(?:0\s*+(?:/|-|–|,|or)\s*+1|\d|one)"
     r"\s*+(?:(?:points?|pts?\.?|marks?)\s*+)?[\])]\W*$",
@@ -321,17 +321,17 @@ _AFTER_LEAD = re.compile(r"^(?:a |an |the |use of |skill of |skill )")
 
 
 class LabelForms(NamedTuple):
-    """Folded forms of a label; each list begins with the least stripped form."""
+    """The folded forms of a label; each list begins with the form closest to the label."""
 
     plain: list[str]
-    """The label as it is, then without numbering and worth."""
+    """The label as it is, then without its numbering and maximum points."""
     without_lead_in: list[str]
-    """The label also without "correctly illustrates" and the like; such a form can only name a skill."""
+    """The label, also without words such as "correctly illustrates"; such a form can only name a skill."""
 
 
 @lru_cache(maxsize=1 << 13)
 def label_forms(label: str) -> LabelForms:
-    """The forms of a label that may equal the label of a criterion.
+    """Compute the forms of a label that may equal the label of a criterion.
 
     >>> label_forms("2. Correctly illustrates a metaphor (1 point)").without_lead_in
     ['a metaphor', 'metaphor']
@@ -370,7 +370,7 @@ _COMMON_ENDS: Final = frozenset(
     {"sentence", "sentences", "maximum", "max", "less", "fewer", "long"}
     | {_end_of(label) for label in _SENSE_LABELS | _TOPIC_WORDS | _LENGTH_WORDS}
 )
-"""The last words of labels that every rubric accepts."""
+"""Last words of labels that belong to every rubric."""
 _LENGTH = re.compile(
     rf"^{_SUBJECT}(?:(?:has|have|contains?|uses?|is|stays|keeps to|consists of|limited to|within|only) )*"
     r"(?:at most|no more than|not more than|up to|a maximum of|maximum of|maximum|max|limit of|within)? ?"
@@ -393,5 +393,5 @@ def _is_length_label(folded: str, limit: int) -> bool:
 
 
 def starts_like_a_criterion(line: str) -> bool:
-    """Whether a line is short and begins like a criterion, of whatever rubric."""
+    """Whether a line is short and begins like a criterion of any rubric."""
     return len(line) <= _ROOM_FOR_LEAD_IN and _SKILL_LEAD.match(fold_name(line)) is not None
