@@ -21,7 +21,7 @@ SMALL = {
 SETTINGS = {"k": [1], "combinations": 2, "generations": 1}
 
 
-def plan(folder: Path, *, train: dict[str, Any] | None = None, student: str = "base") -> str:
+def plan(folder: Path, *, train: dict[str, Any] | None = None, student: str = "base", **base: Any) -> str:
     steps: list[dict[str, Any]] = [
         {"name": "e", "stage": "evaluate", "students": [student], "graders": ["rules"], **SETTINGS}
     ]
@@ -33,7 +33,7 @@ def plan(folder: Path, *, train: dict[str, Any] | None = None, student: str = "b
     document = {
         "name": "plan",
         "catalog": "verifiable",
-        "students": {"base": {"model": f"local:{folder / 'checkpoint'}"}},
+        "students": {"base": {"model": f"local:{folder / 'checkpoint'}", **base}},
         "graders": {"rules": {"model": "rules:"}},
         "steps": steps,
     }
@@ -70,6 +70,35 @@ def test_a_model_without_room_for_a_prompt_is_refused_before_it_is_trained(
     assert "has 512 positions for a prompt and its text, and max_tokens is 512" in planned
     assert planned == ran
     assert not Path("runs/plan").exists()
+
+
+@pytest.mark.parametrize(("model", "positions"), [("new:tiny", 2048), ("new:local:checkpoint", 512)])
+def test_a_new_model_without_room_for_a_prompt_is_refused_before_it_is_trained(
+    in_folder: Path, model: str, positions: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_checkpoint(in_folder / "checkpoint", has_ends=True)
+    config = in_folder / "checkpoint" / "config.json"
+    settings = {**json.loads(config.read_text(encoding="utf-8")), "max_position_embeddings": 512}
+    config.write_text(json.dumps(settings), encoding="utf-8")
+    file = plan(in_folder, train={}, student="step:m", model=model, max_tokens=positions)
+
+    planned, ran = refusal(file, capsys, "--dry-run"), refusal(file, capsys)
+
+    assert f"{model} has {positions} positions for a prompt and its text, and max_tokens is {positions}" in planned
+    assert planned == ran
+    assert main(["run", plan(in_folder, train={}, student="step:m", model=model, max_tokens=64), "--dry-run"]) == 0
+
+
+def test_the_shape_of_a_model_that_cannot_be_trained_is_refused(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    transformers = pytest.importorskip("transformers", reason="the extra `local` is not installed")
+    write_checkpoint(in_folder / "checkpoint", has_ends=True)
+    transformers.GptOssConfig(**SMALL).save_pretrained(in_folder / "checkpoint")
+
+    planned = refusal(plan(in_folder, train={}, model="new:local:checkpoint", student="step:m"), capsys, "--dry-run")
+
+    assert "Step 'm': GptOssForCausalLM cannot be trained" in planned
 
 
 def test_a_student_without_a_chat_template_is_refused(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -115,17 +115,13 @@ def checkpoint_of(spec: ModelSpec, *, chain: tuple[Path, ...] = (), fetches: boo
     )
 
 
-def require_room(checkpoint: Checkpoint, *, name: str, max_tokens: int) -> None:
-    """Refuse a model that has no positions left for a prompt beside a text of `max_tokens`."""
+def positions_of(checkpoint: Checkpoint) -> int | None:
+    """The most tokens of a prompt with its text, by a checkpoint's config.json; None if it does not say."""
     file = checkpoint.base / "config.json"
     config = json_object(file.read_bytes(), source=str(file), hint="Fetch the checkpoint again.")
     own = config.get("text_config")
-    longest = (own if isinstance(own, Mapping) else config).get("max_position_embeddings")
-    if isinstance(longest, int) and longest <= max_tokens:
-        raise UserError(
-            f"{name} has {longest} positions for a prompt and its text, and max_tokens is {max_tokens}.",
-            hint="Set a smaller max_tokens, or choose another model.",
-        )
+    positions = (own if isinstance(own, Mapping) else config).get("max_position_embeddings")
+    return positions if isinstance(positions, int) else None
 
 
 def lacks_chat_template(folder: Path) -> bool:

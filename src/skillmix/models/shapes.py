@@ -14,6 +14,8 @@ _EXPLICIT: Final = re.compile(r"(\d{1,4})x(\d{1,2})x(\d{1,2})")
 _INNER_STEP: Final = 32
 _LARGEST: Final = (1024, 32, 32)
 """Width, layers and heads."""
+POSITIONS: Final = 2048
+"""Tokens of a text; positions have no weights."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,12 +26,13 @@ from skillmix.models.checkpoints import (
     base_and_adapters,
     checkpoint_of,
     lacks_chat_template,
-    require_room,
+    positions_of,
 )
 from skillmix.models.hub import Kind, hub_folder, is_hub_id, is_missing, is_pinned, pinned
 from skillmix.models.lineage_files import read_model_file
 from skillmix.models.local.model import check_chat_template
 from skillmix.models.servers.keys import servers_of
+from skillmix.models.shapes import POSITIONS, CopiedShape, ModelShape, shape_of
 from skillmix.models.specs import ModelSpec, asked_model, parse_spec, provider_of
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.batches.step_batches import opened_clients, price_of_calls
@@ -206,8 +207,10 @@ def _local_model_checks(experiment: Experiment, steps: Sequence[Step], run: Run)
 
 
 def _checkpoint_here(asked: str | None) -> Checkpoint | None:
-    """The checkpoint of a model whose files are on this machine."""
-    spec = None if asked is None else parse_spec(asked)
+    """The checkpoint on this machine of a model, or of the model whose shape and tokenizer a new one copies."""
+    shape = None if asked is None else shape_of(asked)
+    source = shape.spec if isinstance(shape, CopiedShape) else asked
+    spec = None if source is None else parse_spec(source)
     if spec is None or not provider_of(spec).has_checkpoint or would_download(spec):
         return None
     try:
@@ -218,20 +221,28 @@ def _checkpoint_here(asked: str | None) -> Checkpoint | None:
 
 def _require_asking(settings: Settings, *, needs_template: bool) -> None:
     asked = settings.asked
-    checkpoint = _checkpoint_here(asked)
-    if checkpoint is not None:
-        if provider_of(str(asked)).is_engine:
-            require_room(checkpoint, name=str(asked), max_tokens=settings.max_tokens)
-        if needs_template and lacks_chat_template(checkpoint.tokenizer):
-            raise UserError(
-                f"The tokenizer of {asked} has no chat template.",
-                hint="Use an instruction-tuned model, or the model of a train step with format:.",
-            )
+    if asked is None:
+        return
+    checkpoint, shape = _checkpoint_here(asked), shape_of(asked)
+    longest = POSITIONS if isinstance(shape, ModelShape) else None
+    if checkpoint is not None and (shape is not None or provider_of(asked).is_engine):
+        longest = positions_of(checkpoint)
+    if longest is not None and longest <= settings.max_tokens:
+        raise UserError(
+            f"{asked} has {longest} positions for a prompt and its text, and max_tokens is {settings.max_tokens}.",
+            hint="Set a smaller max_tokens, or choose another model.",
+        )
+    if checkpoint is not None and needs_template and lacks_chat_template(checkpoint.tokenizer):
+        raise UserError(
+            f"The tokenizer of {asked} has no chat template.",
+            hint="Use an instruction-tuned model, or the model of a train step with format:.",
+        )
 
 
 def _require_training(step: TrainStep, asked: str | None, run: Run) -> None:
     checkpoint = _checkpoint_here(asked)
-    if checkpoint is None or parse_spec(str(asked)).provider == "bundled":  # bundled models are known to be trainable
+    # Bundled models are known to be trainable.
+    if checkpoint is None or str(asked).removeprefix("new:").startswith("bundled:"):
         return
     if step.format is None and lacks_chat_template(checkpoint.tokenizer):
         raise UserError(

@@ -15,7 +15,7 @@ from skillmix.experiment.experiment import load_experiment
 from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep, weights_format
 from skillmix.models.checkpoints import Checkpoint, FileStates, checkpoint_of
 from skillmix.models.local.loading import architecture_of, load_for_training, read_tokenizer, training_device
-from skillmix.models.shapes import CopiedShape, ModelShape, shape_of
+from skillmix.models.shapes import POSITIONS, CopiedShape, ModelShape, shape_of
 from skillmix.models.specs import parse_spec, require_packages
 from skillmix.render import plural
 from skillmix.runs.folder_replacement import MODEL, remove_checkpoints, replacing
@@ -67,8 +67,6 @@ text has for them."""
 _BLANK_BEFORE: Final = r" (?=[,.;:!?…)\]}”’%\"'\ue002-\ue004])"
 _BLANK_AFTER: Final = r"(?<=[(\[{“‘$£€#\ue000-\ue004]) "
 """Blanks that the decoder takes away again."""
-_LONGEST: Final = 2048
-"""Tokens of a text; positions have no weights."""
 _SPREAD: Final = 0.02
 """Standard deviation of the random weights."""
 
@@ -110,7 +108,7 @@ def word_tokenizer(texts: Sequence[str]) -> Any:
         eos_token=_END,
         chat_template=_TEMPLATE,
         clean_up_tokenization_spaces=False,
-        model_max_length=_LONGEST,
+        model_max_length=POSITIONS,
     )
 
 
@@ -130,7 +128,7 @@ def new_model(shape: ModelShape | CopiedShape, tokenizer: Any, *, seed: int) -> 
                 num_hidden_layers=shape.layers,
                 num_attention_heads=shape.heads,
                 num_key_value_heads=shape.heads,
-                max_position_embeddings=_LONGEST,
+                max_position_embeddings=POSITIONS,
                 tie_word_embeddings=True,
                 bos_token_id=tokenizer.bos_token_id,
                 eos_token_id=tokenizer.eos_token_id,

@@ -51,13 +51,18 @@ def read_tokenizer(checkpoint: Checkpoint) -> tuple[Any, list[int]]:
     with reading_weights(
         checkpoint.tokenizer, hint="The folder must hold a Hugging Face checkpoint with a tokenizer.json."
     ):
-        tokenizer = AutoTokenizer.from_pretrained(checkpoint.tokenizer, trust_remote_code=False)
+        tokenizer = _tokenizer_in(checkpoint.tokenizer)
     ends: set[int] = set()
     for name in ("generation_config.json", "config.json"):
         file = checkpoint.base / name
         if file.is_file():
             ends |= _ends_in(file)
     return tokenizer, sorted(ends)
+
+
+def _tokenizer_in(folder: Path) -> Any:
+    """The tokenizer of a folder; never the one of mistral_common, which ignores tokenizer.json."""
+    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, mistral_format=False)
 
 
 def architecture_of(checkpoint: Checkpoint) -> Any:
@@ -116,7 +121,7 @@ def read_checkpoint(checkpoint: Path | Checkpoint, *, dtype: torch.dtype | str, 
                 ignore_mismatched_sizes=True,  # the error below names all of them
             )
         _refuse_partly_loaded(report, folders.base)
-        tokenizer = AutoTokenizer.from_pretrained(folders.tokenizer, trust_remote_code=False)
+        tokenizer = _tokenizer_in(folders.tokenizer)
     model = model.to(device)
     for adapter in folders.adapters:
         merge_adapter(model, adapter)
