@@ -19,6 +19,7 @@ from skillmix.calls import GradeKey, Outcome, Reply, Subject
 from skillmix.models.scripted import Chance, code
 from skillmix.runs.run import Run
 from tests.models.reading_model import ReadingModel
+from tests.runs.databases import messages
 
 LOGS = Path(__file__).parent / "logs"
 CASES: Mapping[str, dict[str, Any]] = {
@@ -106,9 +107,9 @@ class Replay:
     def __init__(self, run: Run) -> None:
         replies: dict[tuple[tuple[str, str], ...], list[tuple[int, Outcome]]] = defaultdict(list)
         with run.read() as journal:
-            messages = journal.messages()
+            stored = messages(journal)
             for call in (*journal.calls("generate"), *journal.calls("grade")):
-                asked = tuple((messages[address].role, messages[address].content) for address in call.messages)
+                asked = tuple((stored[address].role, stored[address].content) for address in call.messages)
                 assert call.outcome is not None
                 replies[asked].append((call.key.attempt if isinstance(call.key, GradeKey) else 0, call.outcome))
         # First attempts come before all second ones, as in an evaluation whose rounds begin together.

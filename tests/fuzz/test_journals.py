@@ -15,7 +15,7 @@ from skillmix.catalog.combinations import combination_of
 from skillmix.runs.database import VERSION
 from skillmix.runs.journal import Attempt, JournalReader, JournalWriter
 from tests.fuzz.common import ODD_VALUES, cases, command, damaged_bytes, nothing_changes_in, refused
-from tests.runs.databases import forget_steps
+from tests.runs.databases import attempts, forget_steps, messages
 
 EXPERIMENT: Final = """
 name: tiny
@@ -50,8 +50,8 @@ def read_everything(folder: Path) -> None:
     with JournalReader(folder / "run.sqlite") as journal:
         journal.combinations()
         calls = [*journal.calls("generate"), *journal.calls("grade")]
-        journal.messages()
-        journal.attempts()
+        messages(journal)
+        attempts(journal)
         journal.messages_with(address for call in calls for address in call.messages)
         journal.combinations_of(call.key.combination for call in calls)
 

@@ -18,6 +18,7 @@ from tests.fuzz.common import cases
 from tests.grading.test_reader import CASES
 from tests.grading.test_reader_properties import assert_sound, mutated
 from tests.nasty_texts import SCRAPS
+from tests.runs.databases import messages
 
 CATALOG: Final = load_catalog("verifiable")
 SKILLS: Final = [skill.name for skill in CATALOG.skills]
@@ -83,7 +84,7 @@ def test_any_reply_is_kept_in_the_journal_and_read_back(tmp_path: Path) -> None:
 
     with JournalReader(tmp_path / "run.sqlite") as journal:
         found = {call.key: call.outcome for call in journal.calls("generate")}
-        journal.messages()
+        messages(journal)
 
     for request, reply in written:
         outcome = found[request.key]

@@ -1,4 +1,4 @@
-"""Change what the database of a run holds, as no command does."""
+"""Read and change what the database of a run holds, as no command does."""
 
 import sqlite3
 from contextlib import closing
@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+from skillmix.calls import Message
+from skillmix.runs.journal import JournalReader
 from skillmix.runs.run import Run, new_run, open_run
 
 
@@ -40,3 +42,15 @@ def row_counts(file: Path) -> dict[str, int]:
     with closing(sqlite3.connect(file)) as database:
         names = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         return {name: database.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in names}
+
+
+def attempts(journal: JournalReader) -> list[tuple[str, str, str]]:
+    """Key, outcome and reason of every call that was sent."""
+    return list(journal.rows("SELECT call, outcome, reason FROM attempt ORDER BY id"))
+
+
+def messages(journal: JournalReader) -> dict[str, Message]:
+    """Every message by its hash, in the order in which they were stored."""
+    addresses = [row[0] for row in journal.rows("SELECT hash FROM message ORDER BY rowid")]
+    found = journal.messages_with(addresses)
+    return {address: found[address] for address in addresses}

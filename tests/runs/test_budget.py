@@ -12,6 +12,7 @@ from skillmix.experiment.costs import Price
 from skillmix.runs.budget import Budget, Task
 from skillmix.runs.journal import Attempt, JournalReader, JournalWriter
 from skillmix.runs.scheduler import CallCounts, Retries, Scheduler, StopReason
+from tests.runs.databases import attempts
 
 PRICE = Price(input=0.0, output=1e5)
 """A full reply of ten tokens costs one dollar."""
@@ -126,7 +127,7 @@ def test_calls_in_flight_when_a_process_dies_count_as_billed(tmp_path: Path) -> 
     assert model.asked == 3
     assert spent == pytest.approx(5 * WORST)
     with JournalReader(tmp_path / "run.sqlite") as reader:
-        assert [reason for _, _, reason in reader.attempts()].count("lost with its process") == 2
+        assert [reason for _, _, reason in attempts(reader)].count("lost with its process") == 2
     assert call_counts.stopped == StopReason.BUDGET
 
 

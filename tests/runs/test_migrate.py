@@ -120,7 +120,10 @@ def damaged(name: str) -> Callable[[], object]:
         (damaged("around.json"), "around.json is damaged"),
         (damaged("journal/calls.sqlite"), "is not a journal"),
         (lambda: (OLD / "journal/calls.sqlite").unlink(), "its journal is gone"),
-        (lambda: os.truncate(OLD / "journal/human-bo.sqlite", 8192), "is torn"),
+        (
+            lambda: os.truncate(OLD / "journal/human-bo.sqlite", 8192),
+            "cannot be read: database disk image is malformed",
+        ),
     ],
 )
 def test_a_damaged_run_is_refused_and_left_alone(in_folder: Path, damage: Callable[[], object], said: str) -> None:

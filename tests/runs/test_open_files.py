@@ -39,7 +39,7 @@ def test_a_refused_file_closes_those_before_it(tmp_path: Path) -> None:
     filled(tmp_path, "a.sqlite")
     (tmp_path / "b.sqlite").write_bytes(b"no journal" * 100)
 
-    with pytest.raises(UserError, match="not a journal") as caught:
+    with pytest.raises(UserError, match="not a database") as caught:
         JournalReader(tmp_path / "a.sqlite", [tmp_path / "b.sqlite"])
 
     assert caught.traceback  # which holds the reader: it was closed, not collected

@@ -12,6 +12,7 @@ from skillmix.experiment.costs import Price
 from skillmix.runs.budget import Budget, Task
 from skillmix.runs.journal import JournalReader, JournalWriter
 from skillmix.runs.scheduler import CallCounts, Retries, Scheduler, StopReason
+from tests.runs.databases import attempts
 
 
 class Fake(Model):
@@ -123,7 +124,7 @@ def test_a_passing_problem_is_tried_again_with_the_same_request(tmp_path: Path) 
     assert (counts.called, counts.retried, counts.failed) == (5, 3, {})
     assert len(set(model.asked)) == 2
     with JournalReader(tmp_path / "run.sqlite") as reader:
-        assert [outcome for _, outcome, _ in reader.attempts()] == ["passing"] * 3 + ["reply"] * 2
+        assert [outcome for _, outcome, _ in attempts(reader)] == ["passing"] * 3 + ["reply"] * 2
 
 
 def test_a_call_that_never_passes_is_given_up_listed_and_called_again_later(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from skillmix.scores.scoring import run_scores, scored_cells
 from skillmix.scores.status import run_status
 from skillmix.steps.run import StepFilter, run_experiment
 from skillmix.steps.step_kind import RunResult
+from tests.runs.databases import attempts
 from tests.steps.estimating import dry_run
 
 SMOKE = Path(__file__).parents[2] / "experiments/smoke.yaml"
@@ -241,7 +242,7 @@ def test_under_faults_the_scores_are_those_without(in_folder: Path, monkeypatch:
 
     assert scores_with(faulty, "faulty") == scores_with(good, "good")
     with open_run("faulty").read() as journal:
-        tries = journal.attempts()
+        tries = attempts(journal)
     reasons = Counter(reason for _, outcome, reason in tries if outcome == "passing")
     assert set(reasons) >= {"HTTP 429", "HTTP 500", "invalid JSON", "no choices", "timeout"}
     assert set(reasons) & {"dropped connection", "broken reply"}
@@ -529,7 +530,7 @@ def test_no_key_is_written_anywhere(
     assert status == (2 if final == "fatal" else 1)
     assert secret not in said.out + said.err
     with open_run("tiny").read() as journal:
-        reasons = {reason for _, _, reason in journal.attempts()}
+        reasons = {reason for _, _, reason in attempts(journal)}
     wanted = {"HTTP 429", "HTTP 500", "invalid JSON", "no choices", "timeout", "refusal", "prompt filtered"}
     assert reasons >= {*wanted, "prompt too long"}
     files = [path for path in (in_folder / "runs").rglob("*") if path.is_file()]

@@ -26,6 +26,7 @@ from skillmix.runs.run import open_run
 from skillmix.scores.status import run_status
 from tests.hostile.replies import ANSWER, grades
 from tests.models.stub import Handler, Stub, chat, error, serving
+from tests.runs.databases import attempts
 
 Body = dict[str, Any]
 
@@ -197,7 +198,7 @@ def test_a_server_that_is_down_after_the_probe_is_waited_for(
 
     assert asyncio.run(main()) == 0
     with open_run("served").read() as journal:
-        assert "no connection" in {reason for _, _, reason in journal.attempts()}
+        assert "no connection" in {reason for _, _, reason in attempts(journal)}
 
 
 @pytest.mark.parametrize("asked", ["1e9", "Fri, 31 Dec 2099 23:59:59 GMT"])

@@ -23,111 +23,7 @@ MIGRATIONS: Final[tuple[str, ...]] = ()
 """SQL that turns a file of `FIRST_VERSION` into one of the next version, and so on; `SCHEMA` is the last one."""
 VERSION: Final = FIRST_VERSION + len(MIGRATIONS)
 
-SCHEMA: Final = """
-CREATE TABLE experiment (             -- a row for each change of the experiment, of skillmix or of the machine
-    version  INTEGER PRIMARY KEY,
-    yaml     TEXT NOT NULL,
-    at       TEXT,                    -- UTC; NULL, as the next three, where an older version did not note it
-    skillmix TEXT,
-    python   TEXT,
-    machine  TEXT,
-    notes    TEXT NOT NULL            -- JSON: hashes of prompt sets, and what else a command notes
-) STRICT;
-CREATE TABLE combination (
-    id     TEXT PRIMARY KEY,
-    skills TEXT NOT NULL,             -- JSON list, in prompt order
-    topic  TEXT NOT NULL
-) STRICT;
-CREATE TABLE message (
-    hash    TEXT PRIMARY KEY,
-    role    TEXT NOT NULL,
-    content TEXT NOT NULL
-) STRICT;
-CREATE TABLE call (                   -- one row for each key, written before anyone uses the reply
-    id            INTEGER PRIMARY KEY,
-    stage         TEXT NOT NULL CHECK (stage IN ('generate', 'grade')),
-    student       TEXT NOT NULL,
-    combination   TEXT NOT NULL,
-    generation    INTEGER NOT NULL,
-    turn          INTEGER,
-    text          TEXT,
-    grader        TEXT,
-    round         INTEGER,
-    attempt       INTEGER,
-    model         TEXT NOT NULL,
-    messages      TEXT NOT NULL,      -- JSON list of hashes
-    decoding      TEXT NOT NULL,      -- JSON
-    seed          INTEGER,
-    request_hash  TEXT NOT NULL,
-    status        TEXT NOT NULL CHECK (status IN ('done', 'problem', 'submitted')),
-    reply         TEXT,               -- hash of a message
-    finish        TEXT,
-    input_tokens  INTEGER,
-    output_tokens INTEGER,
-    cost_usd      REAL,
-    problem_kind  TEXT,
-    problem       TEXT,
-    detail        TEXT,
-    not_sent      TEXT NOT NULL,      -- JSON list of parameters that the provider could not take
-    origin        TEXT NOT NULL CHECK (origin IN ('call', 'imported', 'imported-text')),
-    batch         TEXT,               -- the tag of the batch, while the status is 'submitted'
-    at            TEXT NOT NULL,      -- UTC
-    CHECK ((stage = 'generate') = (turn IS NOT NULL)),
-    CHECK ((stage = 'grade')
-        = (text IS NOT NULL AND grader IS NOT NULL AND round IS NOT NULL AND attempt IS NOT NULL)),
-    CHECK ((status = 'done') = (reply IS NOT NULL)),
-    CHECK ((status = 'problem') = (problem_kind IS NOT NULL))
-) STRICT;
-CREATE UNIQUE INDEX generate_key ON call (student, combination, generation, turn) WHERE stage = 'generate';
-CREATE UNIQUE INDEX grade_key ON call (student, combination, generation, text, grader, round, attempt)
-    WHERE stage = 'grade';
-CREATE INDEX submitted_calls ON call (batch) WHERE status = 'submitted';
-CREATE TABLE attempt (                -- every request that was sent
-    id       INTEGER PRIMARY KEY,
-    call     TEXT NOT NULL,           -- key of the call
-    outcome  TEXT NOT NULL,           -- 'reply', or the kind of problem
-    reason   TEXT NOT NULL,
-    seconds  REAL NOT NULL,
-    cost_usd REAL,                    -- what an attempt without a reply may have cost; a reply's cost is in call
-    at       TEXT NOT NULL
-) STRICT;
-CREATE TABLE sent (                   -- calls in flight while a budget is kept: a crash still charges them
-    call     TEXT PRIMARY KEY,
-    cost_usd REAL NOT NULL,
-    at       TEXT NOT NULL
-) STRICT;
-CREATE TABLE batch (                  -- noted before anything of a batch is sent
-    tag         TEXT PRIMARY KEY,
-    model       TEXT NOT NULL,        -- the name that tasks use, such as 'grader:judge'
-    dialect     TEXT NOT NULL,
-    address     TEXT NOT NULL,
-    requests    INTEGER NOT NULL,
-    state       TEXT NOT NULL CHECK (state IN ('written', 'creating', 'created', 'read')),
-    file        TEXT,                 -- the provider's id of the uploaded file
-    provider_id TEXT,                 -- the provider's id of the batch
-    seen        TEXT,                 -- the provider's last word for its state
-    at          TEXT NOT NULL,
-    changed     TEXT NOT NULL
-) STRICT;
-CREATE TABLE excluded (               -- combinations that draws skip, because a student was trained on them
-    step        TEXT NOT NULL,
-    combination TEXT NOT NULL,
-    PRIMARY KEY (step, combination)
-) STRICT;
-CREATE TABLE uncounted (              -- conversations that an earlier version began ahead, until a step uses them
-    student     TEXT NOT NULL,
-    combination TEXT NOT NULL,
-    generation  INTEGER NOT NULL,
-    PRIMARY KEY (student, combination, generation)
-) STRICT;
-CREATE TABLE step (
-    name    TEXT PRIMARY KEY,
-    inputs  TEXT NOT NULL,            -- JSON by name: settings, and hashes of content
-    result  TEXT,                     -- JSON; NULL while a training has begun and is not finished
-    seconds REAL NOT NULL,
-    at      TEXT NOT NULL
-) STRICT;
-"""
+SCHEMA: Final = (Path(__file__).parent / "schema.sql").read_text(encoding="utf-8")
 
 _BUSY_S: Final = 60.0
 """Seconds to wait for another connection; one large transaction on a slow disk may take many."""
@@ -192,7 +88,7 @@ def connect(path: Path, *, write: bool, is_checked: bool = True) -> sqlite3.Conn
                 _migrate(path, version)
         file, wal = path.stat(), path.with_name(path.name + "-wal")
         state = (file.st_ino, file.st_size, file.st_mtime_ns, wal.stat().st_size if wal.exists() else 0)
-        if fault := _other_tables(path, state) or (_broken_pages(path, state) if is_checked else ""):
+        if fault := _fault_of(path, state, is_checked=is_checked):
             raise UserError(f"The journal {path} is damaged: {fault}.", hint=_RESTORE)
         if not write:
             return _reading(path)
@@ -222,12 +118,11 @@ def _create(path: Path) -> None:
 
 def _version_of(path: Path) -> int:
     """The version of a file."""
-    refuse_torn(path)
     with closing(_reading(path)) as connection:
         application = connection.execute("PRAGMA application_id").fetchone()[0]
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if application != APPLICATION_ID:
-        raise UserError(f"{path} is a database, but not a journal.", hint="Nothing was changed. Check the path.")
+        raise UserError(f"{path} is not a journal.", hint="Nothing was changed. Check the path.")
     if version < FIRST_VERSION:
         raise UserError(f"The journal {path} has no valid version.", hint=_RESTORE)
     if version > VERSION:
@@ -248,73 +143,41 @@ def _migrate(path: Path, version: int) -> None:
             connection.executescript(f"BEGIN; {script} PRAGMA user_version = {number}; COMMIT;")
 
 
-def refuse_torn(path: Path) -> None:
-    """Refuse a file that is shorter than its header says; SQLite would notice only when it reads the missing part.
-
-    On POSIX, closing the file drops the locks that SQLite holds on it for this process. Only a second writer would take
-    advantage of that, and the lock file of the journal keeps second writers out.
-    """
-    with path.open("rb") as file:
-        header = file.read(100)
-    wal = path.with_name(path.name + "-wal")
-    if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
-        raise UserError(f"{path} is not a journal.", hint="Nothing was changed. Check the path.")
-    page = int.from_bytes(header[16:18]) or 1
-    size = (65536 if page == 1 else page) * int.from_bytes(header[28:32])
-    if header[24:28] == header[92:96] and path.stat().st_size < size and not (wal.exists() and wal.stat().st_size):
-        raise UserError(f"The journal {path} is torn: {path.stat().st_size} of {size} bytes are there.", hint=_RESTORE)
-
-
 def _reading(path: Path) -> sqlite3.Connection:
     """A connection that cannot change the file or run code that the file holds."""
     address = path.resolve().as_uri()
-    try:
-        return _opened(f"{address}?mode=ro")
-    except sqlite3.OperationalError:
-        if path.with_name(path.name + "-wal").exists():
-            raise
-        # A folder that cannot be written has no room for WAL's side files; without a writer none are needed.
-        return _opened(f"{address}?immutable=1")
-
-
-def _opened(address: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(address, uri=True, isolation_level=None, timeout=_BUSY_S)
-    try:
-        connection.execute("PRAGMA trusted_schema = OFF")
-        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1")
-    except BaseException:
-        connection.close()
-        raise
+    # A folder that cannot be written has no room for WAL's side files; without a writer none are needed.
+    modes = ["mode=ro"] if path.with_name(path.name + "-wal").exists() else ["mode=ro", "immutable=1"]
+    for mode in modes:
+        connection = sqlite3.connect(f"{address}?{mode}", uri=True, isolation_level=None, timeout=_BUSY_S)
+        try:
+            connection.execute("PRAGMA trusted_schema = OFF")
+            connection.execute("SELECT 1 FROM sqlite_master LIMIT 1")
+        except BaseException as error:
+            connection.close()
+            if mode == modes[-1] or not isinstance(error, sqlite3.OperationalError):
+                raise
+        else:
+            break
     return connection
 
 
 @lru_cache(maxsize=64)  # a command may open a file several times
-def _other_tables(path: Path, state: tuple[int, ...]) -> str:
-    """How the tables differ from those of this version; empty if they do not. Triggers and views are code."""
-    with closing(_reading(path)) as connection:
-        found = _schema_of(connection)
-    if different := found ^ _wanted_schema():
-        kind, name, column, *_ = min(different, key=str)
-        return f"it differs in the {kind} {name!r}" + (f", column {column!r}" if column else "")
-    return ""
+def _fault_of(path: Path, state: tuple[int, ...], *, is_checked: bool) -> str:
+    """How the tables differ from those of this version, or what `quick_check` finds; empty if all is well.
 
-
-@lru_cache(maxsize=64)
-def _broken_pages(path: Path, state: tuple[int, ...]) -> str:
-    """The last line of what `quick_check` finds: pages, types of values and CHECKs; empty if all is well."""
-    with closing(_reading(path)) as connection:
-        said = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+    Triggers and views are code. The check covers pages, types of values and CHECKs.
+    """
+    with closing(_reading(path)) as connection, closing(sqlite3.connect(":memory:")) as empty:
+        empty.executescript(SCHEMA)
+        if different := _tables_of(connection) ^ _tables_of(empty):
+            kind, name, column, *_ = min(different, key=str)
+            return f"it differs in the {kind} {name!r}" + (f", column {column!r}" if column else "")
+        said = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0]) if is_checked else "ok"
     return "" if said == "ok" else said.splitlines()[-1]
 
 
-@lru_cache(maxsize=1)
-def _wanted_schema() -> frozenset[tuple[object, ...]]:
-    with closing(sqlite3.connect(":memory:")) as connection:
-        connection.executescript(SCHEMA)
-        return _schema_of(connection)
-
-
-def _schema_of(connection: sqlite3.Connection) -> frozenset[tuple[object, ...]]:
+def _tables_of(connection: sqlite3.Connection) -> frozenset[tuple[object, ...]]:
     query = (
         'SELECT m.type, m.name, c.name, c.type, c."notnull", c.dflt_value, c.pk, c.hidden '
         "FROM sqlite_master AS m LEFT JOIN pragma_table_xinfo(m.name) AS c WHERE m.name NOT LIKE 'sqlite_%'"

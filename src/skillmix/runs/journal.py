@@ -30,7 +30,6 @@ from skillmix.runs.rows import (
     combination_of_row,
     json_text,
     key_of,
-    key_order,
     now,
     row_of_call,
     row_of_submitted,
@@ -59,8 +58,6 @@ _PUT_ATTEMPT: Final = "INSERT INTO attempt (call, outcome, reason, seconds, cost
 _MOST_KNOWN_MESSAGES: Final = 50_000
 _AT_ONCE: Final = 500
 """Values in a list of a query."""
-_PATIENCE_MS: Final = 1000
-"""How long a writer waits for readers before it leaves rows in the log."""
 
 
 class Attempt(NamedTuple):
@@ -115,22 +112,16 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
     def into_one_file(self) -> None:
         """Move what the file's log holds into the file, so that a copy of the file alone is whole.
 
-        Nothing happens inside a transaction, if another connection reads all the while, or if the disk is full: the
-        rows stay in the log, which is durable too.
+        Rows stay in the log, which is durable too, if another connection reads older ones or if the disk is full.
         """
         if not self.connection.in_transaction:
-            before = self.connection.execute("PRAGMA busy_timeout").fetchone()[0]
-            self.connection.execute(f"PRAGMA busy_timeout = {_PATIENCE_MS}")
             with suppress(sqlite3.Error):
-                self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            self.connection.execute(f"PRAGMA busy_timeout = {before}")
+                self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
 
     def _file_identity(self) -> tuple[int, int] | None:
-        try:
-            file = self.path.stat()
-        except OSError:
-            return None
-        return file.st_dev, file.st_ino
+        with suppress(OSError):
+            return (file := self.path.stat()).st_dev, file.st_ino
+        return None
 
     @contextmanager
     def transaction(self, *, is_durable: bool = False) -> Iterator[None]:
@@ -235,18 +226,15 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
             known.clear()
         known.update(messages)
 
-    def put_submitted(self, calls: Iterable[tuple[Request, float | None]], tag: str) -> None:
-        """Note requests with their worst cases as part of a batch, in place of problems and of earlier batches."""
-        with self.transaction():
-            for request, worst in calls:
-                if self.find(request) is not None:
-                    raise ValueError(f"{request.key} has its outcome")
-                where, values = where_key(request.key)
-                self.connection.execute(f"DELETE FROM call WHERE {where}", values)
-                messages = [(m.content_hash, m.role, m.content) for m in request.messages]
-                self.connection.executemany(_PUT_MESSAGE, messages)
-                self.connection.execute(_PUT_CALL, row_of_submitted(request, worst, tag))
-                self._written.add(hash(request.key))
+    def put_submitted(self, request: Request, worst: float | None, tag: str) -> None:
+        """Note a request with its worst case as part of a batch, in place of a problem or an earlier batch."""
+        if self.find(request) is not None:
+            raise ValueError(f"{request.key} has its outcome")
+        where, values = where_key(request.key)
+        self.connection.execute(f"DELETE FROM call WHERE {where}", values)
+        self.connection.executemany(_PUT_MESSAGE, [(m.content_hash, m.role, m.content) for m in request.messages])
+        self.connection.execute(_PUT_CALL, row_of_submitted(request, worst, tag))
+        self._written.add(hash(request.key))
 
     @property
     def submissions(self) -> "Submissions":
@@ -371,7 +359,7 @@ class JournalReader(AbstractContextManager["JournalReader"]):
                 grader = human_grader(path.stem)
                 rows = self._rows_of(path, connection, f"{query} AND grader = ? {order}", [*values, grader])
                 sources.append(map(call_of_row, rows))
-        yield from merge(*sources, key=lambda call: key_order(call.key)) if len(sources) > 1 else sources[0]
+        yield from merge(*sources, key=lambda call: where_key(call.key)[1])
 
     def limit_calls(self, combinations: Iterable[str]) -> None:
         """Let `calls` give only the calls of these combinations from now on."""
@@ -401,11 +389,6 @@ class JournalReader(AbstractContextManager["JournalReader"]):
                 hint="It is damaged. Restore it from a copy.",
             )
         return found
-
-    def messages(self) -> dict[str, Message]:
-        """Every message by its hash."""
-        rows = (self._rows_of(*file, "SELECT hash, role, content FROM message", ()) for file in self._files)
-        return {row[0]: verified_message(*row) for own in rows for row in own}
 
     def messages_with(self, addresses: Iterable[str]) -> dict[str, Message]:
         """The messages stored under these hashes, each checked against its hash."""
@@ -455,10 +438,6 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         """The approximate numbers of calls and of attempts, without counting them."""
         query = "SELECT coalesce((SELECT max(id) FROM call), 0), coalesce((SELECT max(id) FROM attempt), 0)"
         return next(self.rows(query))
-
-    def attempts(self) -> list[tuple[str, str, str]]:
-        """Key, outcome and reason of every call sent."""
-        return list(self.rows("SELECT call, outcome, reason FROM attempt ORDER BY id"))
 
     def cost_without_reply(self) -> float:
         """The possible cost of attempts without a reply."""
@@ -540,25 +519,11 @@ class Submissions:
             self._connection.execute(
                 f"INSERT INTO batch ({_BATCH_COLUMNS}) VALUES ({', '.join('?' * 11)})", astuple(batch)
             )
-            self._journal.put_submitted(calls, batch.tag)
+            for request, worst in calls:
+                self._journal.put_submitted(request, worst, batch.tag)
 
-    def note_creating(self, tag: str, file: str | None) -> None:
-        """Note the uploaded file, just before the batch is created."""
-        self._set(tag, state="creating", file=file)
-
-    def note_created(self, tag: str, batch: str) -> None:
-        """Note the provider's id of a batch."""
-        self._set(tag, state="created", provider_id=batch)
-
-    def note_seen(self, tag: str, word: str) -> None:
-        """Note the provider's present word for the state of a batch."""
-        self._set(tag, seen=word)
-
-    def note_read(self, tag: str) -> None:
-        """Note that the results of a batch were read."""
-        self._set(tag, state="read")
-
-    def _set(self, tag: str, **values: str | None) -> None:
+    def note(self, tag: str, **values: str | None) -> None:
+        """Note how far a batch is, in columns of its row."""
         changes = ", ".join(f"{name} = ?" for name in values)
         with self._journal.transaction(is_durable=True):
             query = f"UPDATE batch SET {changes}, changed = ? WHERE tag = ?"

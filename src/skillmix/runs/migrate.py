@@ -20,7 +20,7 @@ from typing import Any, Final
 from skillmix.errors import UserError
 from skillmix.files import read_yaml
 from skillmix.hashing import short_id
-from skillmix.runs.database import APPLICATION_ID, RUN_FILE, connect, held_lock, refuse_torn, telling_what_broke
+from skillmix.runs.database import APPLICATION_ID, RUN_FILE, connect, held_lock, telling_what_broke
 from skillmix.runs.progress import say
 from skillmix.runs.rows import ExperimentVersion, StepRecord, now, write_excluded, write_step, write_version
 from skillmix.runs.verdicts import code_version
@@ -156,12 +156,11 @@ _KIND: Final = {
 def _copy_calls(file: Path, new: sqlite3.Connection, *, shown: Path, is_first: bool) -> None:
     """Copy the rows of a journal file, and check that they are there; `shown` is its name in errors."""
     with telling_what_broke(shown):
-        refuse_torn(file)
         with closing(sqlite3.connect(file)) as old:  # SQLite completes it from its log
             version = old.execute("PRAGMA user_version").fetchone()[0]
             sound = old.execute("PRAGMA quick_check(1)").fetchone()[0]
             if old.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID or version not in (1, 2, 3):
-                raise UserError(f"{shown} is a database, but not a journal.", hint=_RESTORE)
+                raise UserError(f"{shown} is not a journal.", hint=_RESTORE)
             if sound != "ok":
                 raise UserError(f"The journal {shown} is damaged: {str(sound).splitlines()[-1]}.", hint=_RESTORE)
             names = {row[1] for row in old.execute("PRAGMA table_info(tries)")}

@@ -101,11 +101,6 @@ def where_key(key: CallKey) -> tuple[str, tuple[object, ...]]:
     return _WHERE_GRADE, (*place, key.text, key.grader, key.round, key.attempt)
 
 
-def key_order(key: CallKey) -> tuple[Any, ...]:
-    """The sort key of a call among the calls of its stage."""
-    return where_key(key)[1]
-
-
 CALL_COLUMNS: Final = (
     "student, combination, generation, turn, text, grader, round, attempt, model, messages, decoding, seed, "
     "request_hash, origin, at, status, reply, finish, problem_kind, problem, detail, input_tokens, output_tokens, "
@@ -203,96 +198,66 @@ def _outcome_of(columns: Sequence[Any]) -> Outcome | None:
 
 def verified_message(address: str, role: str | None, content: str | None) -> Message:
     """A message; its content must have the hash under which it is stored."""
-    message = Message(_role(role), content or "")
-    if content is None or message.content_hash != address:
-        raise _damaged(f"the message with the hash {address}")
-    return message
+    return Message(_role(role), verified_content(address, role, content))
 
 
 def verified_content(address: str, role: str | None, content: str | None) -> str:
     """The content of such a message, without a `Message` object for each of millions."""
-    if content is not None and content_address(_role(role), content) == address:
-        return content
-    return verified_message(address, role, content).content
+    if content is None or content_address(_role(role), content) != address:
+        raise _damaged(f"the message with the hash {address}")
+    return content
 
 
 def _role(role: str | None) -> Role:
     return role if role in ("system", "user") else "assistant"  # type: ignore[return-value]
 
 
-_NOT_SET: Final = "not set"
-_LONGEST_SHOWN: Final = 80
-"""Characters; an error does not show a longer value of experiment.yaml."""
+def changed_settings(request: Request, stored: Sequence[Any]) -> UserError:
+    """The error for a request whose key the journal holds with another model, messages, decoding or seed."""
+    key = request.key
+    model, messages, decoding, seed = stored
+    former = json_of_row(messages, f"the messages of {key}")
+    before = {"model": model, "seed": seed, **_object(decoding, f"the decoding of {key}")}
+    settings = {"model": request.model, "seed": request.seed, **request.decoding.settings()}
+    changed = [
+        "extra" if name == "extra" else _change(name, before.get(name), settings.get(name))  # which may be secret
+        for name in {**settings, **before}
+        if before.get(name) != settings.get(name)
+    ]
+    hashes = [message.content_hash for message in request.messages]
+    if hashes != former:
+        prompts = hashes[1:] if request.messages[0].role == "system" else hashes
+        is_system = isinstance(former, list) and prompts in (former, former[1:])
+        changed.append("system text" if is_system else "prompt")
+    role, name = ("student", key.student) if isinstance(key, GenerateKey) else ("grader", key.grader)
+    return UserError(
+        f"The run has calls of the {role} {name!r} with another {' and another '.join(changed or ['request'])}, "
+        f"such as {key}.",
+        hint=f"To continue this run, set it back, or add a {role} of another name with the new settings. For a run of "
+        "its own, choose another name of the run: `name` of the experiment, or --run where a command has it. To start "
+        "over, delete the folder of the run first: its replies are lost.",
+    )
+
+
 _CONTENTS: Final = {"catalog_hash": ("catalog", "content of the catalogue"), "prompts_hash": ("prompts", "prompts")}
 """Hashes of experiment.yaml: the key that names what is hashed, and what to call a changed content."""
 
 
-def changed_settings(request: Request, stored: Sequence[Any]) -> UserError:
-    """The error for a request whose key the journal holds with another model, messages, decoding or seed.
-
-    A setting has its old and its new value, unless the value is long or may be secret.
-    """
-    key, now = request.key, request.settings()
-    model, messages, decoding, seed = stored
-    before = {
-        "model": model,
-        "messages": json_of_row(messages, f"the messages of {key}"),
-        "decoding": json_of_row(decoding, f"the decoding of {key}"),
-        "seed": seed,
-    }
-    changed = [_change(name, before[name], now[name]) for name in ("model", "seed") if before[name] != now[name]]
-    if now["messages"] != before["messages"]:
-        hashes = [message.content_hash for message in request.messages]
-        prompts = hashes[1:] if request.messages[0].role == "system" else hashes
-        former = before["messages"] if isinstance(before["messages"], list) else []
-        changed.append("system text" if prompts in (former, former[1:]) else "prompt")
-    if now["decoding"] != before["decoding"]:
-        settings, earlier = request.decoding.settings(), before["decoding"]
-        if isinstance(earlier, dict):
-            names = [name for name in {**settings, **earlier} if settings.get(name) != earlier.get(name)]
-            changed += [
-                "extra" if name == "extra" else _change(name, earlier.get(name), settings.get(name)) for name in names
-            ]
-        else:
-            changed.append("decoding")
-    role, name = ("student", key.student) if isinstance(key, GenerateKey) else ("grader", key.grader)
-    what = " and another ".join(changed or ["request"])
-    return UserError(
-        f"The run has calls of the {role} {name!r} with another {what}, such as {key}.",
-        hint=ways_on(role),
-    )
-
-
-def _change(name: str, before: object, now: object) -> str:
-    old, new = (_NOT_SET if value is None else shortened(str(value)) for value in (before, now))
-    return f"{name} ({old} → {new})"
-
-
 def changed_keys(before: Mapping[str, object], now: Mapping[str, object], keys: Iterable[str]) -> list[str]:
-    """The keys of an experiment that changed, each with its old and its new value if both are short.
+    """The keys of an experiment that changed, each with its old and its new value.
 
     >>> changed_keys({"seed": 0, "catalog_hash": "1a"}, {"seed": 2, "catalog_hash": "2b"}, ["seed", "catalog_hash"])
     ['seed (0 → 2)', 'content of the catalogue']
     """
     changed = [key for key in keys if before.get(key) != now.get(key)]
-    found = []
-    for key in changed:
-        named_by, what = _CONTENTS.get(key, (None, key))
-        if named_by is not None:
-            found += [what] if named_by not in changed else []
-            continue
-        old, new = (_NOT_SET if value is None else str(value) for value in (before.get(key), now.get(key)))
-        found.append(f"{key} ({old} → {new})" if max(len(old), len(new)) <= _LONGEST_SHOWN else key)
-    return found
+    found = [_change(key, before.get(key), now.get(key)) for key in changed if key not in _CONTENTS]
+    contents = (_CONTENTS[key] for key in changed if key in _CONTENTS)
+    return found + [what for named_by, what in contents if named_by not in changed]
 
 
-def ways_on(role: str) -> str:
-    """How a user can continue after a setting of a student or a grader changed in the middle of a run."""
-    return (
-        f"To continue this run, set it back, or add a {role} of another name with the new settings. For a run of its "
-        "own, choose another name of the run: `name` of the experiment, or --run where a command has it. To start "
-        "over, delete the folder of the run first: its replies are lost."
-    )
+def _change(name: str, before: object, now: object) -> str:
+    old, new = ("not set" if value is None else shortened(str(value)) for value in (before, now))
+    return f"{name} ({old} → {new})"
 
 
 @dataclass(frozen=True, slots=True)

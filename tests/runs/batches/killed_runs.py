@@ -23,20 +23,21 @@ from tests.runs.batches.experiments import hurry, written
 assert batched and step_batches  # imported before the forks
 
 
-def places(shape: str) -> dict[str, tuple[type, str]]:
+def places(shape: str) -> dict[str, tuple[type, str] | tuple[type, str, str]]:
+    """The methods of each moment, some with the state that they note."""
     client: type = InlineBatches if shape == "anthropic" else FileBatches
     return {
         "rows written": (Submissions, "submit"),
-        "uploaded": (Submissions, "note_creating") if shape == "anthropic" else (client, "upload"),
+        "uploaded": (Submissions, "note", "creating") if shape == "anthropic" else (client, "upload"),
         "created": (client, "create"),
-        "id stored": (Submissions, "note_created"),
+        "id stored": (Submissions, "note", "created"),
         "results read": (client, "results"),
         "outcomes stored": (JournalWriter, "record_attempts"),
     }
 
 
-def die_after(owner: type, name: str, count: int) -> None:
-    """Die when a method has returned for the n-th time."""
+def die_after(count: int, owner: type, name: str, state: str | None = None) -> None:
+    """Die when a method has returned for the n-th time, of those that noted the state."""
     original = getattr(owner, name)
     calls = iter(range(1, 10**6))
 
@@ -54,9 +55,10 @@ def die_after(owner: type, name: str, count: int) -> None:
         setattr(owner, name, wrapped_async)
         return
 
-    def wrapped(*arguments: Any) -> Any:
-        result = original(*arguments)
-        die_in_time()
+    def wrapped(*arguments: Any, **values: str | None) -> Any:
+        result = original(*arguments, **values)
+        if values.get("state") == state:
+            die_in_time()
         return result
 
     setattr(owner, name, wrapped)
@@ -81,7 +83,7 @@ def main(shape: str, count: int, runs: list[str]) -> int:
         child = os.fork()
         if child == 0:
             os.chdir(Path(file).parent)
-            die_after(*places(shape)[moment], count)
+            die_after(count, *places(shape)[moment])
             os._exit(command(["run", file, "--json"]))
         _, status = os.waitpid(child, 0)
         ended = os.WTERMSIG(status) if os.WIFSIGNALED(status) else -os.WEXITSTATUS(status)

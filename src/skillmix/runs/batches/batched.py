@@ -304,7 +304,7 @@ class Batched:
                 self._refuse(OpenBatch(stored, []), requests, CallProblem("passing", "the file is not ready"))
                 return
             await asyncio.sleep(PACE.first_look)
-        self._journal.note_creating(tag, file)
+        self._journal.note(tag, state="creating", file=file)
         ids = {custom_id(tag, str(r.key), r.content_hash): r for r in requests}
         batch = OpenBatch(replace(stored, state="creating", file=file), list(ids), waiting=ids)
         self._batches[tag] = batch
@@ -329,8 +329,7 @@ class Batched:
     def _adopt(self, batch: OpenBatch, view: BatchView) -> None:
         """Note the id of a batch that is created, or found again."""
         word = shown(view.word)
-        self._journal.note_created(batch.stored.tag, view.id)
-        self._journal.note_seen(batch.stored.tag, word)
+        self._journal.note(batch.stored.tag, state="created", provider_id=view.id, seen=word)
         self._say(f"{self._words(batch)}: created")
         batch.stored = replace(batch.stored, state="created", batch=view.id, seen=word)
         batch.wait = 0.0
@@ -432,7 +431,7 @@ class Batched:
         if view.id != batch.stored.batch:
             self._adopt(batch, view)
         elif word != batch.stored.seen:
-            self._journal.note_seen(batch.stored.tag, word)
+            self._journal.note(batch.stored.tag, seen=word)
             batch.stored = replace(batch.stored, seen=word)
             self._say(f"{self._words(batch)}: {word or 'no state'}")
         if view.state == "in progress":
@@ -491,7 +490,7 @@ class Batched:
             return
         batch.doubted = None
         self._pause, self._refused = 0.0, 0
-        self._journal.note_read(batch.stored.tag)
+        self._journal.note(batch.stored.tag, state="read")
         self.last_result = time.monotonic()
         good = sum(line.kind == "answer" for line in batch.lines.values())
         self._say(f"{self._words(batch)}: {good} of {plural(len(batch.order), 'call')} answered")
