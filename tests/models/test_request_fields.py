@@ -87,7 +87,7 @@ def document(**student: Any) -> dict[str, Any]:
     ("student", "expected"),
     [
         ({"model": "openai:m", "extra": {"model": "n"}}, r"students\.s\.extra: model belongs to the setting model"),
-        ({"model": "openai:m", "extra": "low"}, r"students\.s\.extra: the value has no keys"),
+        ({"model": "openai:m", "extra": "low"}, r"students\.s\.extra: the value is not a mapping"),
         ({"model": "openai:m", "system": ""}, r"students\.s\.system: the text is empty"),
         ({"model": "openai:m", "system": ["a"]}, r"students\.s\.system: the value is not text"),
         ({"model": "local:m", "extra": {"seed": False}}, r"needs its seeds"),

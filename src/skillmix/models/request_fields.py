@@ -9,48 +9,18 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from skillmix.calls import extra_json
+from skillmix.models.providers import shipped_table
 
 SEED: Final = "seed"
 TEMPLATE_OPTIONS: Final = "chat_template_kwargs"
 """The only extra field of a model in this process: variables of its chat template, as vLLM and SGLang name them."""
 
-_OWN_SETTINGS: Final[Mapping[str, str]] = {
-    "model": "model",
-    "system": "system",
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "max_tokens": "max_tokens",
-    "max_completion_tokens": "max_tokens",
-    "max_output_tokens": "max_tokens",
-    "max_new_tokens": "max_tokens",
-}
+_TABLE: Final = shipped_table("request_fields")
+_OWN_SETTINGS: Final = _TABLE["own_settings"]
 """Fields that a setting of the same model decides, with the name of that setting."""
-_REFUSED: Final[Mapping[str, str]] = {
-    "messages": "the prompts decide the messages",
-    "input": "the prompts decide the messages",
-    "prompt": "the prompts decide the messages",
-    "models": "a run must know which model answered",
-    "fallbacks": "a run must know which model answered",
-    "n": "a call has one reply",
-    "best_of": "a call has one reply",
-    "stream": "replies are read whole",
-    "stream_options": "replies are read whole",
-    "extra_body": "write its fields directly under extra",
-    "extra_headers": "extra goes into the body of a request, and has no headers",
-    "headers": "extra goes into the body of a request, and has no headers",
-}
-_TEMPLATE_REFUSED: Final = frozenset(
-    {
-        "conversation",
-        "messages",
-        "tools",
-        "chat_template",
-        "add_generation_prompt",
-        "tokenize",
-        "continue_final_message",
-    }
-)
-"""Variables of a chat template that skillmix sets, or that would change what it renders."""
+_REFUSED: Final = _TABLE["refused"]
+_TEMPLATE_REFUSED: Final = _TABLE["template"]
+"""Fields, and variables of a chat template, that cannot be set, with the reason."""
 _SECRET_NAME: Final = re.compile(
     r"api[_-]?key|authori[sz]ation|bearer|secret|passw(?:or)?d|credential|(?:private|access)[_-]?key"
     r"|(?:^|[_-])(?:token|key|auth|pwd|cookies?)$",
@@ -113,8 +83,8 @@ def template_option_faults(extra: Mapping[str, object]) -> Iterator[str]:
     if not isinstance(options, dict):
         yield f"{TEMPLATE_OPTIONS} must have names and values, such as {{enable_thinking: false}}"
     else:
-        for name in sorted(set(options) & _TEMPLATE_REFUSED):
-            yield f"{TEMPLATE_OPTIONS}.{name} cannot be set: skillmix decides it"
+        for name in sorted(options.keys() & _TEMPLATE_REFUSED.keys()):
+            yield f"{TEMPLATE_OPTIONS}.{name} cannot be set: {_TEMPLATE_REFUSED[name]}"
 
 
 def _names_and_texts(value: object) -> tuple[list[str], list[str]]:

@@ -37,20 +37,6 @@ _NOT_OURS: Final = ("HTTP 403", "HTTP 404")
 _NOT_MADE: Final = ("batch_expired", "batch_cancelled", "batch_canceled", "request_cancelled", "request_canceled")
 """Codes of lines whose calls were not made."""
 _COUNTS: Final = ("processing", "succeeded", "errored", "canceled", "expired")
-_STATUSES: Final = {
-    "invalid_request_error": 400,
-    "authentication_error": 401,
-    "billing_error": 402,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "api_error": 500,
-    "timeout_error": 504,
-    "overloaded_error": 529,
-}
-"""The HTTP status that a call outside a batch has with each type of error."""
-
 LineServer = ChatServer | AnthropicModel
 """A model whose requests and replies can travel in a batch."""
 
@@ -411,7 +397,8 @@ class InlineBatches(BatchClient):
             return LineResult(custom_id, "not made")
         own = _at(document, "result", "error", "error") or _at(document, "result", "error")
         if kind == "errored" and own and isinstance(own, dict):
-            return LineResult(custom_id, "refusal", _STATUSES.get(_word(own, "type"), 500), _compact({"error": own}))
+            status = self.dialect.statuses.get(_word(own, "type"), 500)
+            return LineResult(custom_id, "refusal", status, _compact({"error": own}))
         return LineResult(custom_id, "nothing")
 
 

@@ -1,11 +1,11 @@
-"""How providers of batches differ, as data: limits, states, prices and paths. A new provider is one more row."""
+"""How providers of batches differ: limits, states, prices and paths; `data/models/batches.yaml` has a row for each."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
+from skillmix.models.providers import shipped_table
 from skillmix.models.specs import ModelSpec, provider_of
 
 BatchState = Literal["in progress", "ended", "ended early", "failed"]
@@ -43,8 +43,10 @@ class BatchDialect:
     """What follows the path at an address that does not end in /v1."""
     key_header: str | None = None
     """A second header that carries the key."""
-    unready_files: frozenset[str] = frozenset()
+    unready_files: tuple[str, ...] = ()
     """States in which an uploaded file cannot be used yet."""
+    statuses: Mapping[str, int] = field(default_factory=dict)
+    """The HTTP status that a call outside a batch has, by the type of an error."""
 
     def state(self, word: str) -> BatchState:
         """What one of the provider's states means.
@@ -55,43 +57,7 @@ class BatchDialect:
         return self.states.get(word.casefold().strip(), "in progress")
 
 
-_FILE_STATES: Final[Mapping[str, BatchState]] = MappingProxyType(
-    {
-        "validating": "in progress",
-        "in_progress": "in progress",
-        "finalizing": "in progress",
-        "cancelling": "in progress",
-        "completed": "ended",
-        "failed": "failed",
-        "expired": "ended early",
-        "cancelled": "ended early",
-        "canceled": "ended early",
-    }
-)
-# A result says by itself whether its call was made, expired or cancelled.
-_MESSAGE_STATES: Final[Mapping[str, BatchState]] = MappingProxyType(
-    {"in_progress": "in progress", "canceling": "in progress", "ended": "ended"}
-)
-
-DIALECTS: Final[dict[str, BatchDialect]] = {
-    dialect.name: dialect
-    for dialect in (
-        BatchDialect("openai", "files", 50_000, 190_000_000, _FILE_STATES),
-        BatchDialect(
-            "azure",
-            "files",
-            100_000,
-            190_000_000,
-            _FILE_STATES,
-            hosts=(".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com"),
-            endpoint="/chat/completions",
-            query="api-version=2024-10-21",
-            key_header="api-key",
-            unready_files=frozenset({"pending", "running", "notrunning"}),
-        ),
-        BatchDialect("anthropic", "inline", 100_000, 240_000_000, _MESSAGE_STATES, batches="/messages/batches"),
-    )
-}
+DIALECTS: Final = {name: BatchDialect(name, **facts) for name, facts in shipped_table("batches").items()}
 """The dialects by name; a provider lists those that it has."""
 
 
