@@ -1,6 +1,6 @@
 """Generation in process against plain `generate`: two turns, three generations, from messages to texts.
 
-    python bench/generate.py --write-prompts FILE [--prompt-set worked]        # needs only the catalogue
+    python bench/generate.py --write-prompts FILE [--prompt-set worked]        # needs only the catalog
     python bench/generate.py --prompts FILE --model FOLDER --ignore-ends --batches 512 1024 2048 4608
     python bench/generate.py --prompts FILE --model FOLDER --shape mistral-7b --conversations 384 --ignore-ends ...
 

@@ -2,7 +2,7 @@
 
 For each form of its clauses, setting and k: full marks on all combinations, on those without entailed pairs, then with
 every skill woven by any topic word, and with a topic word of its own for each skill (the rule of `woven`).
-Last, a student that knows the catalogue's vocabulary and puts another word of the topic into every clause.
+Last, a student that knows the catalog's vocabulary and puts another word of the topic into every clause.
 """
 
 import sys

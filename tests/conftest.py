@@ -1,4 +1,4 @@
-"""A tiny catalogue, a small model, a folder to run in, the reference material where it is, and no network."""
+"""A tiny catalog, a small model, a folder to run in, the reference material where it is, and no network."""
 
 import gc
 import importlib

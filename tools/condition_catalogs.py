@@ -20,7 +20,7 @@ NONCE: Final = ("dax", "blick", "wug", "toma", "fep", "zorp", "gazzer", "kiki", 
 
 
 def write_catalogs(partition: str, folder: Path) -> None:
-    """Write both catalogues."""
+    """Write both catalogs."""
     catalog = load_catalog("figures")
     figures = {catalog.figure_of[skill] for skill in catalog.partition(partition).side("new-figures").skills}
     for name in ("nonce", "few-frames"):
@@ -47,10 +47,10 @@ def _write(file: Path, document: Any) -> None:
 
 
 def main() -> None:
-    """Write the catalogues that the command line asks for."""
+    """Write the catalogs that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("partition", help="the partition whose new figures get nonce names, such as nested:201")
-    parser.add_argument("folder", type=Path, help="where to write the catalogues")
+    parser.add_argument("folder", type=Path, help="where to write the catalogs")
     options = parser.parse_args()
     write_catalogs(options.partition, options.folder)
 

@@ -218,7 +218,14 @@ def was_cut(finish: str | None) -> bool | None:
 
 
 ProblemKind = Literal["fatal", "final", "failed", "passing", "waiting"]
-"""The consequence of a problem for its run."""
+"""The consequence of a problem for its run.
+
+- fatal: the model cannot be used, and the run stops.
+- final: the problem is the student's own outcome, such as a refusal. No run repeats this call.
+- failed: the model cannot answer this request now. This run does not retry it, but the next run does.
+- passing: the model may answer the same request soon. This run retries it.
+- waiting: the request is part of a batch, or was to be. This run does not wait for it, but the next run does.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A catalogue folder with code of its own, for tests."""
+"""A catalog folder with code of its own, for tests."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ LOOKS_FOR = {"color pair": "two colors joined by \\"and\\""}
 
 
 def write_catalog(folder: Path, *, code: str | None = CHECKERS) -> Path:
-    """Write the catalogue; its code leaves the file `was-run` beside itself when it is run."""
+    """Write the catalog; its code leaves the file `was-run` beside itself when it is run."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "skills.yaml").write_text(SKILLS, encoding="utf-8")
     (folder / "topics.yaml").write_text("[Ships, Gulls]\n", encoding="utf-8")
@@ -58,7 +58,7 @@ def write_catalog(folder: Path, *, code: str | None = CHECKERS) -> Path:
 
 
 def was_run(folder: Path) -> bool:
-    """Whether the code of the catalogue was run since this was last asked; from now on, it would be run again."""
+    """Whether the code of the catalog was run since this was last asked; from now on, it would be run again."""
     own_checkers.cache_clear()
     registry._with_own.cache_clear()
     mark = folder / "was-run"

@@ -1,4 +1,4 @@
-"""Texts by a writer who knew the catalogue but not the code: natural ones, ones by the letter only, and broken ones.
+"""Texts by a writer who knew the catalog but not the code: natural ones, ones by the letter only, and broken ones.
 
 Each line of `blind_labelled.jsonl` has the requested skills and topic, and the writer's own labels: the skills that the
 text shows, whether it makes sense, and whether it is about the topic. Length is not judged: the writer was told of a

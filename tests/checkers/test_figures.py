@@ -1,4 +1,4 @@
-"""The exact checks of catalogue `figures`: every frame shows its own skill and no other, whatever else is in a text."""
+"""The exact checks of catalog `figures`: every frame shows its own skill and no other, whatever else is in a text."""
 
 import time
 from dataclasses import replace
@@ -201,7 +201,7 @@ def test_all_faults_of_the_files_are_reported_at_once(tmp_path: Path) -> None:
     folder = copied(tmp_path / "mine", figures=yaml.safe_dump(figures), grammar=grammar)
     with pytest.raises(UserError) as caught:
         load_catalog(str(folder))
-    assert "figures.yaml, figures, tag, patterns, entry 1: " in caught.value.message
+    assert "figures.yaml: figures, tag, patterns, entry 1: " in caught.value.message
     figures["figures"]["tag"]["patterns"] = []
     with pytest.raises(UserError) as caught:
         load_catalog(str(copied(folder, figures=yaml.safe_dump(figures), grammar=grammar)))
@@ -244,9 +244,7 @@ def test_two_catalogues_with_different_patterns_for_a_skill_are_refused(tmp_path
     figures = (SHIPPED / "figures/figures.yaml").read_text("utf-8").replace('"like {a word}"]', '"unlike {a word}"]')
     load_catalog(str(copied(tmp_path / "mine", figures=figures)))
     try:
-        with pytest.raises(
-            UserError, match="Two catalogues have different patterns for the skill 'simile with an owl'"
-        ):
+        with pytest.raises(UserError, match="Two catalogs have different patterns for the skill 'simile with an owl'"):
             checker_of(OWL)
     finally:
         load_catalog(str(copied(tmp_path / "mine")))

@@ -1,4 +1,4 @@
-"""A catalogue's own `checkers.py` is run where the command line trusts it, and nowhere else."""
+"""A catalog's own `checkers.py` is run where the command line trusts it, and nowhere else."""
 
 import io
 import json
@@ -75,7 +75,7 @@ def test_trust_ends_with_the_command(ships: Path, monkeypatch: pytest.MonkeyPatc
     was_run(ships)
 
     assert grade(monkeypatch) == 2
-    with pytest.raises(UserError, match="nothing says that you trust it"):
+    with pytest.raises(UserError, match="you have not said that you trust it"):
         judge_of(load_catalog(str(ships)))
 
 

@@ -95,7 +95,7 @@ def graded_run(folder: Path, **more: Any) -> None:
 
 
 def expected(ks: set[int], *, skills: str = "all") -> set[str]:
-    """Members of D(ks) by the plain way: every ballot counted on its own, every rule read off the catalogue."""
+    """Members of D(ks) by the plain way: every ballot counted on its own, every rule read off the catalog."""
     catalog = load_catalog("paper")
     train, held_out = catalog.partition().train, catalog.partition().held_out
     records = run_records(open_run("data"))

@@ -74,14 +74,14 @@ def test_rounds_of_data_and_training_parse() -> None:
         ({"name": "Bad Name"}, "name: 'Bad Name' may have only lowercase letters"),
         ({"steps": [{"name": "x", "stage": "dance"}]}, "steps.x.stage: 'dance' is not one of evaluate,"),
         ({"graders": {"gpt": {"model": "openai:x", "rounds": 2}}}, "rounds must be odd"),
-        ({"graders": {"gpt": {"model": "openai:x", "temperature": 0}}}, "temperature 0 are one round"),
+        ({"graders": {"gpt": {"model": "openai:x", "temperature": 0}}}, "temperature 0 give the same grade"),
         ({"graders": {"gpt": {"model": "rules:", "rounds": 3}}}, "rules: votes once"),
         ({"graders": {"gpt": {"model": "gpt-4"}}}, "'gpt-4' is not a model"),
         ({"graders": {}}, "there is no grader 'gpt'"),
         ({"students": {"base": {"model": "openai:x"}}}, "there is no student 'tuned'"),
-        ({"students": {"base": {"model": "rules:"}, "tuned": {"model": "openai:x"}}}, "writes nothing"),
+        ({"students": {"base": {"model": "rules:"}, "tuned": {"model": "openai:x"}}}, "writes no texts"),
         ({"budget": {"max_usd": -1}}, "budget.max_usd"),
-        ({"steps": [{"name": "journal", "stage": "report"}]}, "keeps its calls in a folder of this name"),
+        ({"steps": [{"name": "journal", "stage": "report"}]}, "stores its calls in a folder with this name"),
     ],
 )
 def test_a_faulty_experiment_is_refused_with_the_location(changes: dict[str, Any], message: str) -> None:

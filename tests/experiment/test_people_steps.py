@@ -59,9 +59,9 @@ def test_all_faults_of_raters_come_at_once() -> None:
 @pytest.mark.parametrize(
     ("keys", "fault"),
     [
-        ({"raters": []}, "nobody is named who reads"),
-        ({"raters": ["ann", "ann"]}, "'ann' is named twice"),
-        ({"raters": ["ann"], "n": 5, "width": 0.1}, "n and width both decide"),
+        ({"raters": []}, "no raters given"),
+        ({"raters": ["ann", "ann"]}, "'ann' is listed twice"),
+        ({"raters": ["ann"], "n": 5, "width": 0.1}, "n and width both determine"),
         ({"raters": ["ann"], "width": 1.5}, "steps.read.width"),
         ({"raters": ["ann"], "students": ["bse"]}, "no step has texts of a student 'bse'. Did you mean \"base\"?"),
         ({"raters": ["ann"], "students": ["silent"]}, "no step has texts of a student 'silent'"),
@@ -73,7 +73,7 @@ def test_a_step_that_nobody_can_do_is_a_fault(keys: dict[str, Any], fault: str) 
 
 
 def test_a_step_does_not_take_the_folder_of_the_report() -> None:
-    assert "a run keeps its report in a folder of this name" in faults_of({"name": "report", "stage": "graders"})
+    assert "a run stores its report in a folder with this name" in faults_of({"name": "report", "stage": "graders"})
 
 
 def test_a_simulated_rater_reads_scripted_texts_only() -> None:
@@ -81,7 +81,7 @@ def test_a_simulated_rater_reads_scripted_texts_only() -> None:
 
     said = faults_of(read, model="openai:gpt-4o")
 
-    assert "ann is simulated and can read scripted texts only, and base is no scripted student" in said
+    assert "ann is simulated and can read only scripted texts, but base is not a scripted student" in said
 
 
 def test_the_truth_may_be_people_a_grader_or_a_rater_and_code_only_if_a_grader_is_code() -> None:
@@ -114,4 +114,4 @@ def test_a_width_that_needs_too_many_texts_is_a_fault(width: float) -> None:
 def test_the_name_of_a_rater_begins_and_ends_with_a_letter_or_a_digit(name: str) -> None:
     said = faults_of({"name": "read", "stage": "annotate", "raters": [name]})
 
-    assert "begin and end with a letter or a digit" in said
+    assert "Begin and end it with a letter or a digit" in said

@@ -149,9 +149,9 @@ def test_pools_drawn_from_include_those_of_graded_steps(steps: dict[str, Step]) 
         ({}, "give one of them"),
         ({"writer": "base", "k": [1]}, "needs graders, a target"),
         ({"writer": "base", "graders": ["judge"], "target": 5, "recipe": "D(x)"}, "no recipe"),
-        ({"writer": "base", "graders": ["judge"], "target": 5, "recipe": "D(1)", "k": [1]}, "says which k"),
-        ({"writer": "base", "graders": ["judge"], "target": {1: 5}, "k": [1, 2]}, "target names k"),
-        ({"of": ["d0"], "target": 3}, "only a writer takes target"),
+        ({"writer": "base", "graders": ["judge"], "target": 5, "recipe": "D(1)", "k": [1]}, "determines k"),
+        ({"writer": "base", "graders": ["judge"], "target": {1: 5}, "k": [1, 2]}, "target has k"),
+        ({"of": ["d0"], "target": 3}, "target apply only with a writer"),
         ({"of": ["d0"], "shares": {1: 1}}, "need a size"),
         ({"of": ["nowhere"]}, "no earlier dataset step"),
         (

@@ -31,7 +31,7 @@ def test_the_defaults_are_the_papers_recipe() -> None:
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"steps": 10, "epochs": 2}, "give one of them"),
+        ({"steps": 10, "epochs": 2}, "give only one"),
         ({"format": "vicuna"}, "format"),
         ({"replay": {"ratio": 1}}, "sources"),
         ({"lora": {"rank": 0}}, "rank"),

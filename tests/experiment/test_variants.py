@@ -113,7 +113,7 @@ def test_faults_have_the_names_of_the_file() -> None:
         ({"seeds": [1, 1]}, "seeds: 1 is given twice"),
         ({"seeds": []}, "seeds: the list is empty"),
         ({"seeds": 3}, "seeds: "),
-        ({"partitions": ["category"], "partition": "category"}, "partition: partitions says which"),
+        ({"partitions": ["category"], "partition": "category"}, "partition: partitions replaces it"),
         ({"matrix": {"size": [1, 2]}}, r"matrix.size: no step and no student has {size} in a setting"),
         ({"matrix": {"seed": [1, 2]}}, "matrix.seed"),
         ({"seeds": [0, 1], "steps": STUDY["steps"][5:6]}, "seeds: no step trains"),

@@ -31,7 +31,7 @@ def test_all_faults_of_workers_come_at_once() -> None:
     message = str(error.value)
     for key in ("gpus", "cpus", "leases", "writers", "nodes"):
         assert f"workers.{key}" in message
-    assert "whole number" in message
+    assert "integer" in message
 
 
 def test_an_experiment_is_stored_without_its_workers() -> None:

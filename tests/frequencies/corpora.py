@@ -36,7 +36,7 @@ def write_jsonl(file: Path, texts: Sequence[str], *, field: str = "text") -> Pat
 
 
 def write_catalog(folder: Path, skills: Sequence[str]) -> Path:
-    """A catalogue of these skills."""
+    """A catalog of these skills."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = [{"name": s, "category": "all", "definition": f"What {s} is.", "example": f"See {s}."} for s in skills]
     sides = {"train": {"skills": list(skills[:-1])}, "held-out": {"skills": [skills[-1]]}}

@@ -33,7 +33,7 @@ FILES = ("frequencies.json", "exclude.yaml", "passages.jsonl", "sample.json", "e
 
 @pytest.fixture
 def made(in_folder: Path) -> dict[str, float]:
-    """A catalogue, a corpus of 400 texts in two files, and the true shares."""
+    """A catalog, a corpus of 400 texts in two files, and the true shares."""
     texts, truth = made_texts(SHARES, size=400)
     write_catalog(in_folder / "made", list(SHARES))
     write_jsonl(in_folder / "corpus/a.jsonl", texts[:150])

@@ -98,7 +98,7 @@ def _woven(case: Case, where: Where) -> list[tuple[str, float]]:
 
 
 def template_baseline(case: Case) -> list[Row]:
-    """The clauses of the catalogue, joined by the student itself; judged again."""
+    """The clauses of the catalog, joined by the student itself; judged again."""
     run, catalog = case.run, load_catalog("verifiable")
     judge = judge_of(catalog)
     student = TemplateStudent(catalog.templates, judge)

@@ -28,7 +28,7 @@ def write(folder: Path, document: dict[str, Any]) -> Path:
 
 
 def data(folder: Path, combinations: list[Combination] | None = None, **more: Any) -> Path:
-    """A data set of some combinations, made under the default partition of the catalogue paper."""
+    """A data set of some combinations, made under the default partition of the catalog paper."""
     texts = combinations or []
     document = {
         "kind": "dataset",
@@ -172,10 +172,14 @@ def test_a_step_that_trains_a_declared_base_continues_its_lineage(in_folder: Pat
 
 
 CONTRADICTIONS: dict[str, tuple[dict[str, Any], str, str]] = {
-    "both ways": ({"lineage": "m", "tuned_from": "base", "trained_on": "d1"}, "give lineage, or", "Keys of a student"),
+    "both ways": (
+        {"lineage": "m", "tuned_from": "base", "trained_on": "d1"},
+        "give either lineage, or",
+        "Keys of a student",
+    ),
     "a base without data": ({"tuned_from": "base"}, "tuned_from needs trained_on", "Keys of a student"),
-    "an unknown base": ({"tuned_from": "basis", "trained_on": "d1"}, "there is no student 'basis'", "its own students"),
-    "its own base": ({"tuned_from": "tuned", "trained_on": "d1"}, "leads back to 'tuned'", "its own students"),
+    "an unknown base": ({"tuned_from": "basis", "trained_on": "d1"}, "there is no student 'basis'", "in this file"),
+    "its own base": ({"tuned_from": "tuned", "trained_on": "d1"}, "leads back to 'tuned'", "in this file"),
     "no such data": ({"tuned_from": "base", "trained_on": "no"}, "students.tuned: no has no skillmix.json", "data set"),
     "a model as data": ({"trained_on": "m"}, "m is a model, not a data set", "lineage"),
     "data as a model": ({"lineage": "d1"}, "d1 is a data set, not a model", "trained_on"),
@@ -233,7 +237,7 @@ def test_a_student_of_another_partition_is_refused_or_its_pairs_are_counted(
         ({"partition": None}, {}, {}),
         ({"catalog": "verifiable"}, {}, {}),
     ],
-    ids=["the same partition", "no side of a partition", "unknown partition", "another catalogue"],
+    ids=["the same partition", "no side of a partition", "unknown partition", "another catalog"],
 )
 def test_a_student_whose_partition_does_not_matter_is_evaluated(
     in_folder: Path, more: dict[str, Any], step: dict[str, Any], top: dict[str, Any]

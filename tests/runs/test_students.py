@@ -135,7 +135,7 @@ def test_a_tuned_student_is_asked_as_its_base_is(in_folder: Path) -> None:
 def test_a_step_and_a_student_of_one_name_are_refused(in_folder: Path) -> None:
     students = {name: {"model": "scripted:student"} for name in ("base", "m1")}
 
-    with pytest.raises(UserError, match="would have one name"):
+    with pytest.raises(UserError, match="would have the same name"):
         load_experiment(rounds(in_folder, students=students))
 
 

@@ -1,4 +1,4 @@
-"""Steps with a catalogue and a partition of their own: draws, rows, data sets and what they refuse."""
+"""Steps with a catalog and a partition of their own: draws, rows, data sets and what they refuse."""
 
 import json
 from pathlib import Path

@@ -236,8 +236,8 @@ def test_settings_that_need_a_trained_base_are_refused(in_folder: Path, step: di
 @pytest.mark.parametrize(
     ("step", "told"),
     [
-        ({"lora": {"rank": 2}}, "leave lora out"),
-        ({"optimizer": "adam", "adam_learning_rate": 1e-3}, "goes with optimizer: muon"),
+        ({"lora": {"rank": 2}}, "remove lora"),
+        ({"optimizer": "adam", "adam_learning_rate": 1e-3}, "needs optimizer: muon"),
     ],
 )
 def test_recipes_that_contradict_muon_are_refused(in_folder: Path, step: dict[str, Any], told: str) -> None:
@@ -246,5 +246,5 @@ def test_recipes_that_contradict_muon_are_refused(in_folder: Path, step: dict[st
 
 
 def test_a_system_text_is_refused(in_folder: Path) -> None:
-    with pytest.raises(UserError, match="has no system turns"):
+    with pytest.raises(UserError, match="has no system role"):
         train_steps(experiment(in_folder, STEP, system="Be brief."))

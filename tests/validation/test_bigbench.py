@@ -144,7 +144,7 @@ def test_a_task_in_another_form_is_refused(tmp_path: Path, content: str) -> None
 
 
 def test_a_task_that_fits_no_skill_is_refused_with_the_reason_and_the_tasks_that_fit() -> None:
-    with pytest.raises(UserError, match="the catalogue has no skill of irony") as error:
+    with pytest.raises(UserError, match="the catalog has no skill of irony") as error:
         bigbench_set("irony_identification", CATALOG)
 
     assert error.value.hint is not None and "implicatures" in error.value.hint

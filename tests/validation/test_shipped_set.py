@@ -1,4 +1,4 @@
-"""The shipped set for the catalogue `paper`: complete, in our own words, and checked by readers who saw no labels."""
+"""The shipped set for the catalog `paper`: complete, in our own words, and checked by readers who saw no labels."""
 
 import json
 import re

@@ -1,12 +1,11 @@
-"""Judge a text by code alone: the requested skills, the topic, the sense, and skills that were not requested.
+"""Grade a text by code alone: the requested skills, the topic, the sense, and skills that were not requested.
 
-A checker returns the first span that it finds, and some spans run to the end of the sentence. So this module asks the
-checker again, about runs of neighbouring clauses. A run shows the skill *tightly* if the checker finds the skill in the
-run and in no shorter run inside it. A figure of several clauses thus needs the topic word in one of its own clauses, a
-phrase needs it in the clause around the phrase, and every occurrence of the skill counts, not only the first.
-
-Each skill needs a topic word of its own, and all words of the topic's name count as one word. Otherwise a student could
-earn the mark with the name of the topic in every clause (`template_student`).
+A checker returns the first span that it finds, and some spans run to the end of the sentence. So this module calls the
+checker again on sequences of neighboring clauses. A sequence shows the skill *tightly* if the checker finds the skill
+in it and in no shorter sequence inside it. A figure that spans several clauses thus needs the topic word in one of its
+own clauses, a phrase needs it in the clause around the phrase, and every occurrence of the skill counts, not only the
+first. Each skill needs a topic word of its own, and all words of the topic's name count as one word. Otherwise a
+student could earn the mark with the name of the topic in every clause (`template_student`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,9 +34,9 @@ from skillmix.checkers.words import DETERMINERS, SUBJECT_PRONOUNS, word_set
 from skillmix.render import shortened
 
 LONGEST_RUN: Final = 10
-"""The most clauses of a run; no figure of the catalogue needs more."""
+"""The most clauses in a sequence; no figure of the catalog spans more."""
 MOST_CLAUSES: Final = 60
-"""Clauses beyond this number are not looked at, so that a long text cannot cost much time."""
+"""Further clauses are ignored, so that a long text cannot cost much time."""
 
 _JOINTS: Final = word_set("and but or so because while when whereas although though if unless yet then as")
 _OPENERS: Final = (
@@ -45,11 +44,11 @@ _OPENERS: Final = (
     | DETERMINERS
     | word_set("thank thanks please don't do never turn could would can will may i'm i'll we'll let beware sorry if")
 )
-"""Words that can open a clause after a joint: a subject, or the first word of an order or a request."""
+"""Words that can open a clause after such a word: a subject, or the first word of an order or a request."""
 _NEAR: Final = 30
-"""The words on each side of a joint in which a verb is looked for; more would cost time that grows with the square."""
+"""The number of words on each side of a conjunction that may hold a verb; the time grows with its square."""
 _NAME: Final = ""
-"""Stands for all words of the topic's name."""
+"""Replaces every word of the topic's name."""
 _EDGE: Final = " \t\r\n,;:.!?…)]”’–—-"
 
 
@@ -70,7 +69,7 @@ def woven_skills(passage: Passage, topic: TopicWords, checkers: Mapping[str, Che
 
 
 def _assign(skill: str, words: Mapping[str, frozenset[str]], owners: dict[str, str], tried: set[str]) -> bool:
-    """Give a skill a word of its own; another skill may move to a further word of its clauses."""
+    """Assign a word to a skill; another skill may move to a different word of its clauses."""
     for word in sorted(words[skill] - tried):
         tried.add(word)
         if word not in owners or _assign(owners[word], words, owners, tried):
@@ -80,7 +79,7 @@ def _assign(skill: str, words: Mapping[str, frozenset[str]], owners: dict[str, s
 
 
 _NUMBERS_ONLY: Final = "steady count"
-"""A skill whose clauses may hold nothing but numbers, so no word of a topic."""
+"""A skill whose clauses may consist of numbers and thus hold no word of a topic."""
 
 
 def _beside_topic(passage: Passage, topic: TopicWords, skills: Sequence[str]) -> str | None:
@@ -96,12 +95,12 @@ def _beside_topic(passage: Passage, topic: TopicWords, skills: Sequence[str]) ->
 
 
 class _Clauses:
-    """The clauses of one text, with the topic words in each."""
+    """The clauses of a text, with the topic words in each."""
 
     def __init__(self, passage: Passage, topic: TopicWords) -> None:
         self._text = passage.text
         self._clauses = clauses_of(passage)[:MOST_CLAUSES]
-        # The base forms of the topic words in a clause; a word of the topic's name stands for the name.
+        # The base forms of the topic words in a clause; a word of the topic's name is replaced by the name.
         self._words = [
             (frozenset([_NAME if base in topic.name else base for base in topic_bases(clause, topic)]))
             for clause in self._clauses
@@ -109,14 +108,14 @@ class _Clauses:
         self._runs: dict[tuple[int, int], Passage] = {}
 
     def topic_words_of(self, checker: Checker) -> frozenset[str]:
-        """The topic words in the clauses that show a skill."""
+        """Find the topic words in the clauses that show a skill."""
         if not any(self._words):
             return frozenset()
         runs = self._tight_runs(checker)
         return frozenset().union(*(words for first, last in runs for words in self._words[first : last + 1]))
 
     def _tight_runs(self, checker: Checker) -> list[tuple[int, int]]:
-        """The runs of clauses, by first and last index, that show a skill and have no shorter such run inside."""
+        """Find the shortest sequences of clauses that show a skill, by first and last index."""
         runs: list[tuple[int, int]] = []
         start = 0
         count = len(self._clauses)
@@ -124,13 +123,13 @@ class _Clauses:
             for first in range(last, max(start, last - LONGEST_RUN + 1) - 1, -1):
                 if checker(self._run(first, last)) is not None:
                     runs.append((first, last))
-                    # A later run that starts at or before this start would hold this run.
+                    # A later sequence that starts at or before this start would contain this sequence.
                     start = first + 1
                     break
         return runs or [(0, count - 1)]
 
     def _run(self, first: int, last: int) -> Passage:
-        """The text of some neighbouring clauses; the skills of one text share it."""
+        """Return the text of some neighboring clauses; the skills of one text share it."""
         key = first, last
         if key not in self._runs:
             clauses, text = self._clauses, self._text
@@ -141,7 +140,7 @@ class _Clauses:
 
 
 def clauses_of(passage: Passage) -> tuple[Words, ...]:
-    """Cut a text into clauses: at every mark, and before a conjunction that joins two clauses without a mark.
+    """Split a text into clauses: at every mark, and before a conjunction that joins two clauses without a mark.
 
     >>> from skillmix.checkers.passage import passage_of
     >>> text = "The train was late and the guard was cold, so we went by bus or tram."
@@ -173,28 +172,28 @@ NOT_WOVEN: Final = "not about the topic: no clause that shows it has a topic wor
 
 @dataclass(frozen=True)
 class Verdict:
-    """The decisions of code on one text, with the span that earned each point."""
+    """The decisions of code about one text, with the span that earned each point."""
 
     passage: Passage
     evidence: Mapping[str, Span | None]
     """The span that shows each requested skill, or None if no span does. Skills without a checker are absent."""
     topic: Span | None
     nonsense: str | None
-    """Why the text does not make sense; None if it does."""
+    """The reason why the text does not make sense; None if it does."""
     topic_words: TopicWords
     """The words of the topic."""
     requires_woven: bool = False
     """Whether a skill that is not woven into the topic earns no point."""
     figures_shown: Shown | None = None
-    """In a catalogue of figures, all its skills that the text shows."""
+    """In a catalog of figures, all its skills that the text shows."""
     off_topic: str | None = None
-    """Why a text with words of the topic is not on it."""
+    """The reason why a text is off topic although it contains words of the topic."""
 
     @cached_property
     def woven(self) -> Mapping[str, bool]:
-        """Whether the text shows each requested skill about the topic; False if it does not show the skill at all.
+        """Whether the text shows each requested skill about the topic; False for a skill that it does not show at all.
 
-        Empty for a catalogue of figures, unless it requires this: a part of a clause has no topic word of its own.
+        Empty for a catalog of figures, unless it requires this: a part of a clause has no topic word of its own.
         """
         if self.figures_shown is not None and not self.requires_woven:
             return {}
@@ -204,7 +203,7 @@ class Verdict:
         return {skill: woven.get(skill, False) for skill in self.evidence}
 
     def is_woven(self, skills: Sequence[str]) -> bool | None:
-        """Whether the text shows all these skills about the topic; None if that is left open."""
+        """Whether the text shows all these skills about the topic; None if this is undecided."""
         if self.figures_shown is not None and not self.requires_woven:
             return None
         # Most texts miss a skill; the evidence shows that without a search.
@@ -236,7 +235,7 @@ class Verdict:
 
     @cached_property
     def unrequested(self) -> tuple[str, ...]:
-        """Skills that the text shows although the prompt did not request them."""
+        """Return the skills that the text shows although the prompt did not request them."""
         if self.figures_shown is not None:
             return tuple(name for name in self.figures_shown if name not in self.evidence)
         return tuple(
@@ -250,19 +249,19 @@ class Verdict:
         return frozenset(fold_name(name) for name in self.evidence)
 
     def masked_quote(self, span: Span | None) -> str | None:
-        """The words of a span with the topic's words masked, so that texts on different topics can be compared."""
+        """Quote a span with the topic's words masked, so that texts on different topics can be compared."""
         if span is None:
             return None
         words = tuple(word for word in self.passage.words if span.start <= word.start < span.end)
         return masked(words, self.topic_words)
 
     def quote(self, span: Span | None) -> str | None:
-        """The text of a span."""
+        """Quote a span of the text."""
         return None if span is None else self.passage.text[span.start : span.end]
 
 
 class Judge:
-    """Judges texts by the vocabulary of topics, and against the prompt's own sentences, which a text must not copy."""
+    """Grades texts by the vocabulary of topics, and by the sentences of the prompt, which a text must not copy."""
 
     def __init__(
         self,
@@ -280,7 +279,7 @@ class Judge:
         self._shown = shown
 
     def judge(self, text: str, *, skills: Iterable[str], topic: str) -> Verdict:
-        """Judge one text."""
+        """Grade one text."""
         passage = passage_of(text)
         if self._find is not None:
             return self._judge_exactly(passage, tuple(skills), topic, self._find(passage))
@@ -297,10 +296,10 @@ class Judge:
         return Verdict(passage, evidence, None if off else span, nonsense, words, self._requires_woven, None, off)
 
     def _judge_exactly(self, passage: Passage, skills: Sequence[str], topic: str, shown: Shown) -> Verdict:
-        """Judge a text of a catalogue of figures: full marks need exactly the requested skills and the one topic.
+        """Grade a text by a catalog of figures: full marks need exactly the requested skills and the one topic.
 
-        An unrequested skill costs the point for sense and a word of another topic that for the topic, so that the
-        metric `all_skills` is still the share of texts with all requested skills.
+        An unrequested skill costs the point for sense, and a word of another topic costs the point for topic, so that
+        the metric `all_skills` is still the share of texts with all requested skills.
         """
         evidence: dict[str, Span | None] = {}
         for skill in skills:

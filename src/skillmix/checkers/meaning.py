@@ -1,9 +1,10 @@
-"""Find words that mean nothing together, such as a deed done to something that cannot suffer it.
+"""Find combinations of words that make no sense, such as an action on something that cannot undergo it.
 
 `english/meaning.json` sorts common nouns into kinds such as persons, food and units. For verbs, adjectives and
 prepositions it lists the kinds that do not go with them: nobody boils an idea, and no hour is married. Each row has
-kinds that clash, which weigh 2, and kinds that rarely go with the words, which weigh 1. A text makes no sense if its
-clashes weigh `ENOUGH` together. A noun of several kinds clashes only if all of them do; an unknown word never clashes.
+kinds that clash, with weight 2, and kinds that rarely go with the words, with weight 1. A text makes no sense if the
+weights of its clashes add up to `ENOUGH`. A noun of several kinds clashes only if all of them do; an unknown word never
+clashes.
 """
 
 import json
@@ -19,17 +20,17 @@ from skillmix.checkers.verbs import ADJECTIVES, is_finite
 from skillmix.checkers.words import DETERMINERS, LITTLE, PREPOSITIONS, is_number, listed, stem, word_set
 
 ENOUGH: Final = 2
-"""The sum of weights at which a text makes no sense."""
+"""The sum of weights from which on a text makes no sense."""
 
 Kinds = frozenset[str]
 Rules = Sequence[tuple[Kinds, Kinds]]
-"""Pairs of the kinds that clash with a word, and of those that clash or rarely go with it."""
+"""Two sets: the kinds that clash with a word, and those that clash or rarely go with it."""
 Pairs = Iterator[tuple[Rules, int | None]]
-"""Rules of a word, and the index of the noun that they apply to, if there is one."""
+"""The rules of a word, and the index of the noun that they apply to, if there is one."""
 
 
 class Clash(NamedTuple):
-    """Two words that mean nothing together, or one word of a far field."""
+    """Two words that make no sense together, or a technical word that does not belong to the topic."""
 
     weight: int
     word: str
@@ -67,7 +68,7 @@ _DIMENSIONS: Final = word_set("tall wide long deep high thick old heavy")
 
 _UNREAL: Final = word_set("time measure form grammar office illness far")
 _FAR: Final = word_set("form grammar office illness measure far")
-"""Kinds of fields such as mathematics, grammar and law; a text on another topic may have one such word."""
+"""Technical fields such as mathematics, grammar and law; a text on another topic may contain one such word."""
 _FARTHEST: Final = word_set("form grammar")
 _THINGS: Final = _UNREAL | word_set("idea garment food drink plant nature weather stuff text sound event thing vehicle")
 _BODILY: Final = word_set("person kin animal body plant food drink garment thing vehicle place stuff")
@@ -88,7 +89,7 @@ _BEFORE_BASE: Final = word_set("to will would can could must don't not i we they
 _FILLED: Final = word_set("made full stuffed filled covered built wrapped packed soaked dipped")
 _SENSED: Final = word_set("smell taste scent sound noise color shape weight")
 _LONGEST_PHRASE: Final = 6
-"""Words of a noun phrase that are looked at, which bounds the time for a long text."""
+"""The most words of a noun phrase that are examined, which bounds the time for a long text."""
 _SINGULARS: Final = {
     "mice": "mouse", "geese": "goose", "feet": "foot", "teeth": "tooth", "children": "child", "knives": "knife",
     "wives": "wife", "loaves": "loaf",
@@ -101,7 +102,7 @@ _ADJECTIVE_ENDINGS: Final = (
 
 @lru_cache(maxsize=4096)
 def kinds_of(lower: str) -> Kinds:
-    """The kinds of a noun in lower case; none for an unknown word.
+    """Return the kinds of a noun in lower case; none for an unknown word.
 
     >>> sorted(kinds_of("onions")), sorted(kinds_of("married"))
     (['food'], [])
@@ -118,7 +119,7 @@ def kinds_of(lower: str) -> Kinds:
 
 
 def clash(passage: Passage, topic: TopicWords) -> str | None:
-    """Say which words of a text do not belong together; None if none are known to clash.
+    """Say which words of a text clash; None if no known ones do.
 
     >>> from skillmix.checkers.passage import passage_of
     >>> from skillmix.checkers.topics import topic_words
@@ -141,7 +142,7 @@ _SINCE: Final = word_set("ever long not has have had happened")
 
 
 def _unfinished_end(sentence: Sentence) -> str | None:
-    """The last word of a sentence that cannot end in it, such as "the", if a full stop follows."""
+    """Return a last word with which no sentence can end, such as "the", if a full stop follows."""
     end = sentence.text.rstrip("\"'”’)")
     last = [word.lower for word in sentence.words[-2:]]
     if len(last) < 2 or last[1] not in _NO_END or not end.endswith(".") or end.endswith(".."):
@@ -151,7 +152,7 @@ def _unfinished_end(sentence: Sentence) -> str | None:
 
 
 class _Piece:
-    """The clashes of the words between two marks; words are known by their index."""
+    """The words between two marks, and the clashes among them; words are identified by their index."""
 
     def __init__(self, words: Words, own: frozenset[str]) -> None:
         self.words = words
@@ -159,7 +160,7 @@ class _Piece:
         self.own = own
 
     def clashes(self, *, is_far: bool) -> Iterator[Clash]:
-        """All clashes; a text on a far topic may have words of far fields."""
+        """Find all clashes; a text on a technical topic may contain words of technical fields."""
         for index, word in enumerate(self.words):
             kinds = self.kinds(index)
             if kinds and kinds <= _FAR and not is_far and not is_number(self.before(index)):
@@ -175,7 +176,7 @@ class _Piece:
                 yield Clash(2, word.lower, self.lower[other])
 
     def deeds(self, index: int, base: str) -> Pairs:
-        """The objects and subjects of a verb, with its rules."""
+        """Check the objects and subjects of a verb against its rules."""
         word, before, after = self.lower[index], self.before(index), self.after(index)
         is_base = word in (base, base + "e", base[:-1] + "y")
         is_participle = word.endswith("ed") or not (is_base or word.endswith(("s", "ing")))
@@ -201,7 +202,7 @@ class _Piece:
                 yield _SUBJECTS[base], self.noun_before(index)
 
     def object_of(self, index: int, *, is_base: bool, is_participle: bool) -> int | None:
-        """The noun that a verb, or a participle before a noun, acts on."""
+        """Find the noun that a verb, or a participle before a noun, acts on."""
         word, before, after = self.lower[index], self.before(index), self.after(index)
         if after in DETERMINERS:
             return None if is_base and before in DETERMINERS else self.noun_from(index + 1)
@@ -213,7 +214,7 @@ class _Piece:
         return self.noun_from(index + 1) if is_participle or acts or before in _BEFORE_BASE else None
 
     def traits(self, index: int, base: str) -> Pairs:
-        """The nouns that an adjective describes."""
+        """Check the nouns that an adjective describes."""
         after = self.after(index)
         if base not in _TRAITS or self.lower[index].endswith(("ing", "s")):
             return
@@ -224,7 +225,7 @@ class _Piece:
             yield _TRAITS[base], self.noun_before(be)
 
     def relations(self, index: int) -> Pairs:
-        """The nouns in places, contents, comparisons and definitions."""
+        """Check the nouns in places, contents, comparisons and definitions."""
         word, after = self.lower[index], self.after(index)
         has_article = after in DETERMINERS
         if word in _PLACES and has_article:
@@ -243,7 +244,7 @@ class _Piece:
                 yield _IDENTITIES, self.noun_from(index + 1)
 
     def owned(self, index: int) -> Pairs:
-        """What a thing has: "the corridor's sister", "its lawyer", "the liver of a hinge"."""
+        """Check what a thing is said to own: "the corridor's sister", "its lawyer", "the liver of a hinge"."""
         word, owner = self.lower[index], self.kinds(index)
         is_thing = bool(owner) and owner <= _THINGS
         if word == "its" or (word.endswith("'s") and owner):
@@ -259,7 +260,7 @@ class _Piece:
             yield [(_THINGS - {"event"}, _NONE)], self.noun_from(index + 2)
 
     def mismeasured(self, index: int, base: str) -> int | None:
-        """The index of a word that a unit cannot measure: "four liters more married", "three pounds tall"."""
+        """Find a word, by index, that a unit cannot measure: "four liters more married", "three pounds tall"."""
         if not is_number(self.before(index)) or index + 2 >= len(self.lower):
             return None
         measured = next((measured for units, measured in _UNITS if base in units), None)
@@ -282,12 +283,12 @@ class _Piece:
         return other if word in _DIMENSIONS and word not in measured else None
 
     def weight(self, rules: Rules, noun: int | None) -> int:
-        """How much a word with some rules clashes with a noun."""
+        """Compute how much a word with these rules clashes with a noun."""
         own = _NONE if noun is None else self.kinds(noun)
         return max(2 if own <= clashing else 1 if own <= rare else 0 for clashing, rare in rules) if own else 0
 
     def kinds(self, index: int) -> Kinds:
-        """The kinds of a noun; a word of the topic is not far from it."""
+        """Return the kinds of a noun; a word of the topic never counts as technical."""
         if index >= len(self.lower):
             return _NONE
         lower = self.lower[index]
@@ -295,15 +296,15 @@ class _Piece:
         return kinds - _FAR - {"idea"} if kinds and stem(lower.removesuffix("'s")) in self.own else kinds
 
     def before(self, index: int) -> str:
-        """The word before an index; empty at the start."""
+        """Return the word before an index; empty at the start."""
         return self.lower[index - 1] if index else ""
 
     def after(self, index: int) -> str:
-        """The word after an index; empty at the end."""
+        """Return the word after an index; empty at the end."""
         return self.lower[index + 1] if index + 1 < len(self.lower) else ""
 
     def noun_from(self, first: int) -> int | None:
-        """The index of the noun that heads the phrase from an index on; None if an unknown noun may come first."""
+        """Find the index of the noun that heads the phrase starting here; None if an unknown noun may come first."""
         lower = self.lower[: first + _LONGEST_PHRASE]
         index = first
         while index < len(lower) and (lower[index] in DETERMINERS | {"own", "few", "many"} or is_number(lower[index])):
@@ -319,14 +320,14 @@ class _Piece:
             kinds = kinds_of(lower[following])
             is_verb = self.after(following) in DETERMINERS or is_finite(self.words, following)
             if kinds and is_verb and "time" in kinds_of(lower[index]):
-                return None  # "the autumn leaves": the noun may go on
+                return None  # "the autumn leaves": the noun phrase may continue
             if not kinds or "time" in kinds or is_verb:
                 break
             index = following
         return self.noun_from(index + 1) if lower[index].endswith("'s") else index
 
     def noun_before(self, index: int) -> int | None:
-        """The index of the subject right before an index; None if a preposition governs that noun."""
+        """Find the subject directly before an index; None if a preposition governs that noun."""
         lower = self.lower
         index -= 1
         while index > 0 and (lower[index] in _AUXILIARIES or lower[index].endswith("ly")):
@@ -340,7 +341,7 @@ class _Piece:
         return None if lower[first] in PREPOSITIONS or (first and lower[first - 1] in PREPOSITIONS) else index
 
     def be_before(self, index: int) -> int | None:
-        """The index of a form of "be" before an index, with nothing but adverbs between."""
+        """Find a form of "be" before an index, with only adverbs in between."""
         for before in range(index - 1, max(0, index - _LONGEST_PHRASE), -1):
             lower = self.lower[before]
             if lower in _BE and (before == index - 1 or lower not in _DEGREES or lower in ("been", "being")):

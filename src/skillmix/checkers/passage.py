@@ -14,7 +14,7 @@ from skillmix.grading.answers import sentence_spans
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*|\d+(?:[.,:]\d+)*")
 _PUNCTUATION = re.compile(r"[.,;:!?…()\[\]\"“”«»–—]|--| - ")
 _MARK = re.compile(r"[;!?…()\[\]\"“”«»]|[.,:](?!\d)|(?<!\w)['‘](?=\w)|--+|[–—]| - ")
-"""Marks that end a piece: an opening single quote is one, a comma or a colon inside a number is not."""
+"""Marks that end a piece. An opening single quote does; a comma or a colon inside a number does not."""
 
 
 class Span(NamedTuple):
@@ -48,13 +48,13 @@ class Sentence:
 
     @cached_property
     def pieces(self) -> tuple[Words, ...]:
-        """Words between marks: clauses, phrases or list members; never empty."""
+        """Return the words between marks: clauses, phrases or list members; never empty."""
         text, words = self.text, self.words
         cuts = [0]
         end = words[0].end - self.start if words else 0
         for index, (_, _, word_start, word_end) in enumerate(words):
             start = word_start - self.start
-            # A mark is between two words; the first character of the next word tells "5, 6" from "5,6".
+            # A mark lies between two words; the first character of the next word distinguishes "5, 6" from "5,6".
             if start > end and text[end:start] != " " and _MARK.search(text, end, start + 1):
                 cuts.append(index)
             end = word_end - self.start
@@ -62,7 +62,7 @@ class Sentence:
 
     @cached_property
     def repeated(self) -> frozenset[str]:
-        """Words, in lower case, that occur more than once."""
+        """Return words, in lower case, that occur more than once."""
         lower = sorted([word.lower for word in self.words])
         return frozenset([word for word, after in pairwise(lower) if word == after])
 
@@ -81,12 +81,12 @@ class Passage:
 
     @cached_property
     def pieces(self) -> tuple[Words, ...]:
-        """The pieces of all sentences; the end of a sentence always ends a piece."""
+        """Return the pieces of all sentences; the end of a sentence always ends a piece."""
         return tuple(piece for sentence in self.sentences for piece in sentence.pieces)
 
     @cached_property
     def divisions(self) -> tuple[tuple[Words, ...], ...]:
-        """The text cut at every mark, at strong marks only and at sentence ends only; equal results are left out."""
+        """Split the text at every mark, at strong marks only, and at sentence ends only; equal results are left out."""
         pieces = self.pieces
         sentences = tuple(sentence.words for sentence in self.sentences if sentence.words)
         divisions = [pieces]
@@ -101,7 +101,7 @@ class Passage:
 
     @cached_property
     def lower(self) -> str:
-        """The text in lower case with straight apostrophes and quotes; every character keeps its position."""
+        """Return the text in lower case with straight apostrophes and quotes; every character keeps its position."""
         lower = self.text.lower()
         return _straight(lower if len(lower) == len(self.text) else self.text)
 
@@ -164,7 +164,7 @@ def has_mark(text: str, first: Word, second: Word) -> bool:
 
 
 def only_comma(text: str, first: Words, second: Words) -> bool:
-    """Whether a text has only a comma between two pieces."""
+    """Whether only a comma separates two pieces of a text."""
     return text[first[-1].end : second[0].start].strip() == ","
 
 

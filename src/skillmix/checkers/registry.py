@@ -1,6 +1,6 @@
-"""The table of checkers by skill, including those of other installed packages and of trusted catalogues.
+"""The table of checkers by skill, including those of other installed packages and of trusted catalogs.
 
-Patterns are rows of words and marks without free repetition, so a catalogue from anywhere cannot make them slow.
+Patterns are rows of words and marks without unbounded repetition, so a catalog from any source cannot make them slow.
 """
 
 import json
@@ -37,7 +37,7 @@ from skillmix.files import with_nearest
 
 @dataclass(frozen=True)
 class OwnCheckers:
-    """What a `checkers.py` defines, by folded name of the skill."""
+    """The checkers that a `checkers.py` defines, by folded name of the skill."""
 
     checkers: Mapping[str, Checker]
     looks_for: Mapping[str, str]
@@ -49,7 +49,7 @@ def own_checkers(code: OwnCode) -> OwnCheckers:
     require_trust(code)
     module = ModuleType(f"skillmix_checkers_{code.hash}")
     module.__file__ = code.path
-    sys.modules[module.__name__] = module  # dataclasses of the code look their module up
+    sys.modules[module.__name__] = module  # dataclasses in the code look up their module
     try:
         exec(compile(code.source, code.path, "exec"), module.__dict__)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the code raises is a fault of that file
@@ -75,14 +75,14 @@ def _faults(table: str, found: object, is_right: Callable[[object], bool], expec
     faults = []
     for name, value in found.items():
         if not isinstance(name, str) or fold_name(name) not in known:
-            faults.append(with_nearest(f"{table}: the catalogue has no skill {name!r}", str(name), code.skills))
+            faults.append(with_nearest(f"{table}: the catalog has no skill {name!r}", str(name), code.skills))
         elif not is_right(value):
             faults.append(f"{table}: the value of {name!r} is not {expected}")
     return faults
 
 
 def _guarded(skill: str, function: Callable[[Passage], Any], code: OwnCode) -> Checker:
-    """The function, whose faults are errors with its name: a fault must not look like a text without the skill."""
+    """Wrap a checker so that its errors name it; otherwise an error would look like a text without the skill."""
 
     def check(passage: Passage) -> Span | None:
         try:
@@ -107,7 +107,7 @@ def _guarded(skill: str, function: Callable[[Passage], Any], code: OwnCode) -> C
 
 
 def _described(error: BaseException, code: OwnCode) -> str:
-    """An error in one line, with the line of the code where it arose."""
+    """Describe an error in one line, with the line of code that raised it."""
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg} (line {error.lineno})"
     lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == code.path]
@@ -126,10 +126,13 @@ Shown = Mapping[str, Span]
 
 @lru_cache(maxsize=8)
 def figure_finder(figures: tuple[Figure, ...]) -> Callable[[Passage], Shown]:
-    """The function that finds all skills of some figures in a text; patterns are compiled here, once."""
+    """Return the function that finds all skills of some figures in a text; patterns are compiled once, here."""
     searches = [(_compiled(figure), {word.lower(): name for word, name in figure.skills}) for figure in figures]
 
-    last: tuple[Passage | None, Shown] = (None, {})  # the checkers of all skills look at a text one after another
+    last: tuple[Passage | None, Shown] = (
+        None,
+        {},
+    )  # Cached, because the checkers of all skills examine a text one after another.
 
     def find(passage: Passage) -> Shown:
         nonlocal last
@@ -150,14 +153,14 @@ def figure_finder(figures: tuple[Figure, ...]) -> Callable[[Passage], Shown]:
 
 
 def _compiled(figure: Figure) -> re.Pattern[str]:
-    """One expression for all patterns and words of a figure; the group that is set holds the word."""
+    """Compile all patterns and words of a figure into one expression; the matching group holds the word."""
     words = "|".join(re.escape(word.lower()) for word, _ in figure.skills)
     alternatives = [_expression(pattern, f"w{number}", words) for number, pattern in enumerate(figure.patterns)]
     return re.compile("|".join(alternatives))
 
 
 def _expression(pattern: str, group: str, words: str) -> str:
-    """A pattern as a regular expression; the second {word} of a pattern must be the first one again."""
+    """Turn a pattern into a regular expression; the second {word} of a pattern must equal the first."""
     expression, before = "", ""
     for piece in PIECE.findall(pattern):
         if before:
@@ -177,7 +180,7 @@ def _expression(pattern: str, group: str, words: str) -> str:
 
 
 def figure_checkers() -> Mapping[str, Checker]:
-    """The checkers of all figures that this process knows, by folded name of the skill."""
+    """Return the checkers of all figures known to this process, by folded name of the skill."""
     return _checkers(remembered_figures())
 
 
@@ -189,14 +192,14 @@ def _checkers(figures: tuple[Figure, ...]) -> Mapping[str, Checker]:
         for _, skill in figure.skills if figure.patterns else ():
             if patterns.setdefault(skill, figure.patterns) != figure.patterns:
                 raise UserError(
-                    f"Two catalogues have different patterns for the skill {skill!r}.",
-                    hint="Give the figure another name in figures.yaml, or use one of the catalogues at a time.",
+                    f"Two catalogs have different patterns for the skill {skill!r}.",
+                    hint="Give the figure another name in figures.yaml, or use only one of the catalogs.",
                 )
     return {fold_name(skill): partial(lambda skill, passage: find(passage).get(skill), skill) for skill in patterns}
 
 
 def looked_for(skill: str) -> str | None:
-    """The patterns of a skill in words; None if it is no skill of a known figure."""
+    """Describe the patterns of a skill in words; None if the skill belongs to no known figure."""
     for figure in remembered_figures():
         for word, name in figure.skills:
             if fold_name(name) == skill:
@@ -265,7 +268,7 @@ def checker_of(skill: str) -> Checker | None:
 
 
 def why_not_shown(skill: str) -> str:
-    """The reason for denying a skill; a checker without an entry in a `LOOKS_FOR` has only a general one.
+    """Give the reason for denying a skill; only a general one if the checker has no entry in a `LOOKS_FOR`.
 
     >>> why_not_shown("simile")
     'code found no passage that shows it; the check looks for a comparison with "as ... as a" or "like a"'
@@ -283,7 +286,7 @@ _NOT_SHOWN: Final = "code found no passage that shows it"
 
 
 def all_checkers() -> Mapping[str, Checker]:
-    """All checkers by folded name; another package or a catalogue may add a checker but not replace one."""
+    """Return all checkers by folded name; another package or a catalog may add a checker but not replace one."""
     return _with_own(trusted_codes())
 
 
@@ -296,7 +299,7 @@ def _with_own(codes: tuple[OwnCode, ...]) -> Mapping[str, Checker]:
         if twice:
             raise UserError(
                 f"{code.path} has a checker for {twice[0]!r}, which has one already.",
-                hint="Give the skill another name in the catalogue and in CHECKERS.",
+                hint="Give the skill another name in the catalog and in CHECKERS.",
             )
         checkers |= own
     return checkers
@@ -309,7 +312,7 @@ def _installed() -> Mapping[str, Checker]:
         if fold_name(entry.name) in checkers:
             raise UserError(
                 f"The package {entry.value.partition(':')[0]!r} has a second checker for {entry.name!r}.",
-                hint="Give the skill another name in its catalogue and in the entry point.",
+                hint="Give the skill another name in its catalog and in the entry point.",
             )
         checkers[fold_name(entry.name)] = entry.load()
     return checkers

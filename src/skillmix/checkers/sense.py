@@ -1,10 +1,10 @@
 """Decide by form whether a text makes sense as prose: length, markup, verbs, word order, loops, copies.
 
-A frequent word is a class of its own. Other known words belong to a few classes of words with the same neighbours.
+A frequent word is a class by itself. Other known words share a few classes with words that have the same neighbors.
 Unknown words are classed by their endings. `bench/word_order.py` makes the table.
 
-A skill such as anaphora works by repetition, so the words inside the span that shows it count once. No skill asks for a
-series of equal members ("a picnic, a picnic, and a picnic"), so that is refused whatever was requested.
+A skill such as anaphora works by repetition, so the words inside the span that shows it count once. No skill needs a
+series of equal members ("a picnic, a picnic, and a picnic"), so such a series is always rejected.
 """
 
 import json
@@ -27,13 +27,13 @@ COPIED_RUN: Final = 8
 """The number of consecutive words that make a copy."""
 _SHORT_RUN: Final = 3
 _BROKEN_BY_A_WORD: Final = 3
-"""One changed word breaks at most three of an example's three-word runs."""
+"""One changed word affects at most three of an example's 3-grams."""
 _FEWEST_COMMON: Final = 3
-"""Common three-word runs without which a text is no copy of an example, however short the example is."""
+"""The fewest 3-grams that a text must share with an example to count as a copy, however short the example is."""
 
 
 class Copy(NamedTuple):
-    """The longest run of words that a text copies."""
+    """The longest sequence of words that a text copies."""
 
     words: int
     source: str
@@ -43,7 +43,7 @@ class Copy(NamedTuple):
 class PromptTexts:
     """The texts that a prompt shows, each with a name such as 'the example of "simile"'.
 
-    `examples` are those among them that a student could hand in with a word changed.
+    `examples` are those that a student could submit with a word changed.
     """
 
     def __init__(self, texts: Mapping[str, str], *, examples: Iterable[str] = ()) -> None:
@@ -56,7 +56,7 @@ class PromptTexts:
                 self._examples_with[run].append(name)
 
     def copied_by(self, passage: Passage) -> Copy | None:
-        """Find the longest run of words that a text copies from one of these texts; None if no run is long enough.
+        """Find the longest sequence of words that a text copies from one of these texts; None if none is long enough.
 
         >>> shown = PromptTexts({"the example": "We waited three hours, no, four hours for the ferry."})
         >>> shown.copied_by(passage_of("He waited three hours, no, four hours for the bus."))
@@ -75,7 +75,7 @@ class PromptTexts:
         common = Counter(
             name for run in set(_runs(passage.words, _SHORT_RUN)) for name in self._examples_with.get(run, ())
         )
-        # Few texts have most runs of an example, so the slow comparison is rare.
+        # Few texts have most n-grams of an example, so the slow comparison is rare.
         for name, count in common.items():
             words = self._examples[name]
             fewest = max(_FEWEST_COMMON, len(set(_runs(words, _SHORT_RUN))) - _BROKEN_BY_A_WORD)
@@ -87,7 +87,7 @@ class PromptTexts:
         longest = Copy(0, "")
         before: dict[tuple[str, int], int] = {}
         for run in runs:
-            # If this run directly follows the previous run in the same source, the copy is one word longer.
+            # If this n-gram directly follows the previous one in the same source, the copy is one word longer.
             lengths = {
                 (source, index): before.get((source, index - 1), COPIED_RUN - 1) + 1
                 for source, index in self._positions.get(run, ())
@@ -100,7 +100,7 @@ class PromptTexts:
 
     @cached_property
     def _positions(self) -> Mapping[str, list[tuple[str, int]]]:
-        """The source and position of each run; only texts with a copy need them."""
+        """The source and position of each n-gram; only needed for texts with a copy."""
         positions: dict[str, list[tuple[str, int]]] = defaultdict(list)
         for source, text in self._texts.items():
             for index, run in enumerate(_runs(passage_of(text).words)):
@@ -109,7 +109,7 @@ class PromptTexts:
 
 
 def prompt_texts(skills: Iterable[Skill]) -> PromptTexts:
-    """The definitions and examples of skills."""
+    """Collect the definitions and examples of skills."""
     definitions: dict[str, str] = {}
     examples: dict[str, str] = {}
     for skill in skills:
@@ -119,14 +119,14 @@ def prompt_texts(skills: Iterable[Skill]) -> PromptTexts:
 
 
 def _runs(words: Words, length: int = COPIED_RUN) -> list[str]:
-    # Slices of one string: joining the words of every run would take three times as long.
+    # Slices of one string: joining the words of every n-gram would take three times as long.
     joined = " ".join([word.lower for word in words])
     ends = list(accumulate([len(word.lower) + 1 for word in words], initial=0))
     return [joined[start : end - 1] for start, end in zip(ends, ends[length:], strict=False)]
 
 
 def _in_order(example: Words, text: Words) -> int:
-    """The number of words of an example that a text has in the same order: their longest common subsequence."""
+    """Count the words of an example that a text has in the same order: their longest common subsequence."""
     lengths = [0] * (len(text) + 1)
     for word in example:
         before = lengths
@@ -138,26 +138,26 @@ def _in_order(example: Words, text: Words) -> int:
 
 
 DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-"""The data file writes each log-odds value as one of these characters, lowest first."""
+"""The data file writes each log-odds value as one of these characters, in ascending order."""
 STEP: Final = 0.125
 LOWEST: Final = -len(DIGITS) // 2 * STEP
 
 ENDINGS: Final = ("ing", "ed", "ly", "tion", "ness", "ment", "ful", "ous", "able", "ive", "ity", "al", "er", "s", "y")
 OTHER_CLASSES: Final = (".", "?", ",", ";", '"', "number", "name", "other", *(f"-{ending}" for ending in ENDINGS))
-"""Classes that are not words: marks (the end mark also stands before the first word), numbers, endings.
+"""Classes that are not words: marks (the end mark also precedes the first word), numbers, endings.
 
-A question has its own mark, since it has its own order: "Were you", "do they?".
+A question has its own mark, since its word order differs: "Were you", "do they?".
 """
 
 _VERB: Final = "makes"
-"""A word in the class of verbs in -s."""
+"""Represents the class of verbs in -s."""
 _HARDLY: Final = -2.0
 _DOUBT: Final = 5
 """The number of neutral pairs added to each sentence, since a few words prove little."""
 
 
 class WordOrder(NamedTuple):
-    """Word classes and the log-odds of each pair of neighbouring classes."""
+    """Word classes and the log-odds of each pair of neighboring classes."""
 
     classes: dict[str, int]
     """The class of each lower-case word, and of each other class by its name."""
@@ -176,16 +176,16 @@ def word_order() -> WordOrder:
 
 
 def order_score(sentence: Sentence) -> float:
-    """The mean log-odds of a sentence's neighbouring words: above 0 for prose, below 0 for shuffled words."""
+    """Compute the mean log-odds of a sentence's neighboring words: above 0 for prose, below 0 for shuffled words."""
     classes, log_odds = word_order()
     order = tuple(symbols(sentence, classes))
-    # Each pair counts once: a figure of repetition does not make an unusual phrase more unusual.
+    # Each pair counts once, so that repeating an unusual phrase for effect does not make it more unusual.
     pairs = set(pairwise(order))
     return sum([log_odds[before][after] for before, after in pairs]) / (len(pairs) + _DOUBT)
 
 
 def symbols(sentence: Sentence, classes: dict[str, int]) -> Iterator[int]:
-    """The classes of a sentence's words and marks, in order, between two end marks."""
+    """Return the classes of a sentence's words and marks, in order, between two end marks."""
     ends = classes["?" if "?" in sentence.text[-_LONGEST_END_MARK:] else "."]
     yield ends
     offset = sentence.start
@@ -204,11 +204,11 @@ def symbols(sentence: Sentence, classes: dict[str, int]) -> Iterator[int]:
 
 
 _LONGEST_END_MARK: Final = 3
-"""Characters at the end of a sentence that may hold its end mark and closing quotes."""
+"""The last characters of a sentence, which may hold its end mark and closing quotes."""
 
 
 def mark_class(gap: str) -> str:
-    """The class of the strongest mark between two words; empty for blanks alone."""
+    """Return the class of the strongest mark between two words; empty for blanks alone."""
     if any(mark in gap for mark in ".!…"):
         return "."
     if "?" in gap:
@@ -227,12 +227,12 @@ def _unknown(words: Words, index: int, classes: dict[str, int]) -> str:
     if index and word.text[0].isupper():
         return "name"
     ending = _by_ending(word.lower[-_LONGEST_END:])
-    # "checks" has the neighbours of "makes", not those of "charts".
+    # "checks" has the neighbors of "makes", not those of "charts".
     return _VERB if ending == "-s" and _VERB in classes and is_finite(words, index) else ending
 
 
 _LONGEST_END: Final = 8
-"""More letters than any ending and the letters required before it."""
+"""Longer than any ending and the letters required before it."""
 
 
 @lru_cache(maxsize=4096)
@@ -244,17 +244,17 @@ def _by_ending(word: str) -> str:
 
 
 MOST_IN_SENTENCE: Final = 2
-"""Times that a content word may occur in a sentence, apart from those that a requested skill accounts for."""
+"""The most times that a content word may occur in a sentence, without those that a requested skill accounts for."""
 MOST_RETURNING: Final = 0.3
-"""The largest share of content words in a text that have occurred in their sentence before."""
+"""The largest share of a text's content words that may repeat a word of their sentence."""
 FEWEST_RETURNING: Final = 3
-"""Returning words below this number are no fault: in a short sentence one word is a large share."""
+"""Fewer repeated words than this are allowed, since in a short sentence one word is a large share."""
 LONG_PIECE: Final = 3
-"""A piece of this many words may not occur twice in a sentence, nor a shorter one three times."""
+"""The length from which a piece may not occur twice in a sentence; a shorter one may not occur three times."""
 
 
 def repetition_problem(passage: Passage, evidence: Sequence[Span]) -> str | None:
-    """Say what a text repeats although no requested skill asks for it; `evidence` has the spans of those that do.
+    """Describe a repetition that no requested skill needs; `evidence` has the spans of the skills that need one.
 
     >>> from skillmix.checkers.passage import passage_of
     >>> repetition_problem(passage_of("The picnic was a picnic, a picnic, and a picnic."), [Span(4, 47)])
@@ -278,10 +278,10 @@ def repetition_problem(passage: Passage, evidence: Sequence[Span]) -> str | None
 
 
 def _same_pieces(sentence: Sentence) -> str | None:
-    """Find a piece that occurs again, or a series whose members are the same words."""
+    """Find a piece that occurs twice, or a series whose members are the same words."""
     pieces = [tuple([word.lower for word in bare(piece)]) for piece in sentence.pieces]
     for piece in pieces[1:]:
-        # A single word several times in a row is a figure of its own.
+        # A single word several times in a row is a figure of speech.
         if len(piece) == 1 or not any(map(_content, piece)):
             continue
         times = pieces.count(piece)
@@ -294,7 +294,7 @@ def _same_pieces(sentence: Sentence) -> str | None:
 
 
 def _fills_a_clause(sentence: Sentence) -> str | None:
-    """Find the third use of a word that ends a clause which already has it: "the chicken ate the chicken"."""
+    """Find the third use of a word that ends a clause which already contains it: "the chicken ate the chicken"."""
     for piece in sentence.pieces:
         last = piece[-1].lower
         if last not in sentence.repeated or not _content(last):
@@ -308,7 +308,7 @@ def _fills_a_clause(sentence: Sentence) -> str | None:
 
 
 def _counts(sentence: Sentence, evidence: Sequence[Span]) -> dict[str, list[Word]]:
-    """The occurrences of each content word, by stem; those inside one span of evidence count once."""
+    """Count each content word by stem; occurrences inside one span of evidence count once."""
     counts: defaultdict[str, list[Word]] = defaultdict(list)
     inside: set[str] = set()
     for word in sentence.words:
@@ -394,21 +394,21 @@ _AROUND_TALK: Final = " \t\r\n.,:;!?…\"'“”‘’«»()[]*_#>-–—"
 
 
 MOST_WORDS: Final = 40
-"""Words that one sentence may have."""
+"""The most words of a sentence."""
 FEWEST_WORDS: Final = 4
 MOST_STUTTER: Final = 4
-"""Times that a word may occur in a row."""
+"""The most times that a word may occur in a row."""
 LEAST_ORDER: Final = -0.12
-"""The lowest mean score of a text's neighbouring words (`word_order`); shuffled texts score lower."""
+"""The lowest allowed mean score of a text's neighboring words (`word_order`); shuffled texts score lower."""
 LEAST_ORDER_OF_SHORT: Final = -0.15
 """The same for a text below `FEW_WORDS`, since a few pairs of words prove less."""
 LEAST_ORDER_OF_SENTENCE: Final = -0.25
 FEW_WORDS: Final = 7
 LEAST_NEW: Final = 0.55
-"""The lowest share of distinct three-word runs; it leaves room for a syllogism, which repeats its premises."""
+"""The lowest allowed share of distinct 3-grams; it leaves room for a syllogism, which repeats its premises."""
 LEAST_NEW_OF_THRICE: Final = 0.68
 MOST_THRICE: Final = 0.12
-"""The share of three-word runs that are third or later repeats; above it, `LEAST_NEW_OF_THRICE` applies."""
+"""The share of 3-grams that are third or later repeats above which `LEAST_NEW_OF_THRICE` applies."""
 
 
 def sense_problem(
@@ -417,7 +417,7 @@ def sense_problem(
     """Say why a text makes no sense; None if it does.
 
     `shown` holds texts that it must not copy. `evidence` holds the spans of requested skills that work by repetition;
-    without it, repetition is no fault unless the text runs in circles.
+    without it, repetition is allowed unless the text runs in circles.
 
     >>> from skillmix.checkers.passage import passage_of
     >>> sense_problem(passage_of("The baker sleeps by day, for the bread is baked at night."))
@@ -441,9 +441,9 @@ def sense_problem(
 
 
 def form_problem(passage: Passage) -> str | None:
-    """What is wrong with the form of a text from a small vocabulary: its length, markup, its end, loops.
+    """Describe a fault in the form of a text from a small vocabulary: its length, markup, end, or loops.
 
-    Such texts share their frames, so this leaves out what compares a text with English at large or with the prompt.
+    Such texts share their frames, so this omits checks that compare a text with general English or with the prompt.
     """
     for problem in (_length, _markup, _end, _loop):
         reason = problem(passage)
@@ -512,7 +512,7 @@ def _runs_in_circles(words: list[str]) -> bool:
 
 
 def _longest_stutter(words: list[str]) -> tuple[int, str]:
-    """The length of the longest run of one word, and the word; (1, "") if no word could exceed the limit."""
+    """Return the length of the longest repetition of one word, and the word; (1, "") if none can exceed the limit."""
     if sum(map(eq, words, words[1:])) < 2:
         return 1, ""
     longest, repeated = 1, ""
@@ -528,7 +528,7 @@ def _verbs(passage: Passage) -> str | None:
     without = sum(
         len(sentence.words) for sentence in passage.sentences if not is_complete(sentence.pieces, sentence.text)
     )
-    # An answer in a dialogue may be one or two words.
+    # A reply in a dialogue may be one or two words.
     most = len(passage.words) * (0.5 if '"' not in passage.lower else 0.99)
     if without > most:
         return "most of it has no finite verb"
@@ -536,7 +536,7 @@ def _verbs(passage: Passage) -> str | None:
 
 
 def _order(passage: Passage, evidence: Sequence[Span]) -> str | None:
-    """Find words in no usual order; a figure of repetition has short clauses with bare nouns ("leaves fall")."""
+    """Find words in an unusual order; a figure of repetition has short clauses with bare nouns ("leaves fall")."""
     scores = [(order_score(sentence), len(sentence.words)) for sentence in passage.sentences]
     words = len(passage.words)
     mean = sum(score * size for score, size in scores) / words

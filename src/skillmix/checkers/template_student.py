@@ -1,8 +1,8 @@
-"""A student that cheats: it joins one fixed clause for each skill and names the topic.
+"""A student that games the grader: it joins one fixed clause for each skill and names the topic.
 
-The student shows what a measure is worth, because its texts say nothing. Its first form names the topic in one clause,
-its second form in every clause. The student tries several ways to join the clauses and keeps the first
-text that earns full marks by code, so it knows the checkers as well as a tuned model could.
+The student shows how robust a measure is, because its texts say nothing. Its first form names the topic in one clause,
+its second form in every clause. The student tries several ways to join the clauses and keeps the first text that earns
+full marks by code, so it exploits the checkers as well as a fine-tuned model could.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ _ENDS: Final = ("?", "...")
 
 @dataclass(frozen=True, slots=True)
 class TemplateText:
-    """A text of the template student, and what code says about it."""
+    """A text of the template student, and the verdict of code."""
 
     text: str
     verdict: Verdict
@@ -33,14 +33,14 @@ class TemplateText:
 
 
 class TemplateStudent:
-    """Writes texts from the clauses of a catalogue."""
+    """Writes texts from the clauses of a catalog."""
 
     def __init__(self, templates: Mapping[str, Mapping[str, str]], judge: Judge) -> None:
         self._templates = templates
         self._judge = judge
 
     def write(self, skills: Sequence[str], topic: str, form: Form = "fixed") -> TemplateText | None:
-        """The first text with full marks, or else the first text; None if a skill has no clause."""
+        """Write the first text with full marks, or else the first text; None if a skill has no clause."""
         if not all(skill in self._templates for skill in skills):
             return None
         first: TemplateText | None = None
@@ -72,7 +72,7 @@ class TemplateStudent:
 
 
 def _joined(clauses: Sequence[str], joint: str) -> str:
-    """Put clauses into one text; a question mark in the middle of a sentence moves to its end."""
+    """Join clauses into one text; a question mark in the middle of a sentence moves to its end."""
     shared = len(clauses) - sentence_limit(len(clauses)) + 1
     inner = clauses[: shared - 1]
     last = clauses[shared - 1]
@@ -83,7 +83,7 @@ def _joined(clauses: Sequence[str], joint: str) -> str:
 
 
 def _sentence(words: str) -> str:
-    """Words with a capital letter and an end mark; a quotation mark may come first and last."""
+    """Add a capital letter and an end mark to words; a quotation mark may come first and last."""
     start = 1 if words[0] == '"' else 0
     words = words[:start] + words[start].upper() + words[start + 1 :]
     if words.endswith(_ENDS):

@@ -40,7 +40,7 @@ class TopicWords:
 
     @property
     def broad(self) -> "TopicWords":
-        """The topic with its near words among the others."""
+        """Return the topic with its near words among the others."""
         return TopicWords(self.name, self.alone, {**self.near, **self.forms})
 
 
@@ -91,7 +91,7 @@ def on_topic(passage: Passage, topic: TopicWords) -> Span | None:
 
 _GOVERNING: Final = PREPOSITIONS | word_set("past like as about except but until till since despite via per around off")
 _SCENES: Final = word_set("in at under through with among from on beyond above beneath outside inside behind for by")
-"""Prepositions that set the scene at the start of a sentence: "In the attic"."""
+"""Prepositions that can set the scene at the start of a sentence: "In the attic"."""
 _TAKES_PREPOSITION: Final = listed("topics: takes preposition")
 _BEFORE_ORDER: Final = frozenset(("never", "don't", "please"))
 _WHEN: Final = word_set("when after before until")
@@ -163,7 +163,7 @@ def mentions(passage: Passage, topic: TopicWords) -> list[Mention]:
 
 
 def _governor(piece: Words, index: int) -> int:
-    """The index of the word before a noun phrase, above any "of": of "past" in "past the edge of a pool"."""
+    """Find the word before a noun phrase, skipping any "of": "past" in "past the edge of a pool"."""
     before = _before_phrase(piece, index)
     while before > 0 and piece[before].lower == "of":
         before -= 1
@@ -194,7 +194,7 @@ class OtherTopics:
                     self._topics.setdefault(form, []).append(topic)
 
     def word_in(self, passage: Passage, topic: str) -> tuple[Word, str] | None:
-        """The first word of another topic, and that topic; a word of the requested topic is none."""
+        """Return the first word of another topic, and that topic; words of the requested topic are ignored."""
         for word in passage.words:
             for form in (word.lower,) if word.lower.isalpha() else _parts(word.lower):
                 topics = self._topics.get(form)
@@ -204,7 +204,7 @@ class OtherTopics:
 
 
 def topic_bases(words: Words, topic: TopicWords) -> frozenset[str]:
-    """The base forms of the topic words among some words."""
+    """Return the base forms of the topic words among some words."""
     forms = topic.forms
     bases = set()
     for word in words:
@@ -216,7 +216,7 @@ def topic_bases(words: Words, topic: TopicWords) -> frozenset[str]:
 
 
 def masked(words: Words, topic: TopicWords) -> str:
-    """Words in lower case, with a mask for each word of the topic.
+    """Return words in lower case, with each word of the topic masked.
 
     >>> from skillmix.checkers.passage import passage_of
     >>> masked(passage_of("As slow as a Bus!").words, topic_words("Old buses", ["bus"], []))
@@ -239,7 +239,7 @@ def topic_problem(passage: Passage, topic: TopicWords) -> str:
 
 
 def _parts(word: str) -> Iterator[str]:
-    """A word without its possessive ending, and the parts of a hyphenated compound."""
+    """Split a word into its parts: without a possessive ending, and at hyphens."""
     word = word.removesuffix("'s").removesuffix("'")
     yield word
     if "-" in word:
@@ -247,7 +247,7 @@ def _parts(word: str) -> Iterator[str]:
 
 
 def _roots(word: str) -> tuple[str, ...]:
-    """A word and the base forms of which it may be an inflection; the first one that is known decides.
+    """Return a word and the base forms of which it may be an inflection; the first known one decides.
 
     >>> _roots("spelling")
     ('spelling', 'spell', 'spel')
@@ -265,7 +265,7 @@ def _roots(word: str) -> tuple[str, ...]:
 
 
 def _forms(root: str, *, is_verb: bool = False) -> Iterator[str]:
-    """The base form, its plurals, and the regular forms of a verb in -ed, -ing and -er."""
+    """Return the base form, its plurals, and the regular forms of a verb in -ed, -ing and -er."""
     yield root
     yield root + "s"
     yield from _PLURALS.get(root, ())
@@ -289,7 +289,7 @@ _NOT_DOERS: Final = frozenset(["banker", "boarder", "brother", "corner", "flower
 
 
 def _stems(root: str) -> Iterator[str]:
-    """The stems before -ed, -ing and -er: without a final e, with i for y, or with the last letter doubled."""
+    """Return the stems before -ed, -ing and -er: without a final e, with i for y, or with the last letter doubled."""
     if root.endswith("e"):
         if not root.endswith("ee"):
             yield root[:-1]

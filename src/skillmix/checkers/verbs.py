@@ -1,6 +1,6 @@
-"""Find the finite verb of a main clause, by lists of verbs and by the neighbours of a word.
+"""Find the finite verb of a main clause, by lists of verbs and by the neighbors of a word.
 
-The lists below are of common verbs. `verb_forms.json` has further ones; `bench/verb_forms.py` makes it.
+The lists below contain common verbs; `verb_forms.json`, written by `bench/verb_forms.py`, has further ones.
 """
 
 import json
@@ -24,12 +24,12 @@ _COMMON: Final = listed("verbs: common")
 _NOUN_TOO: Final = (_FORMS["verbs or nouns"] - _COMMON) | listed("verbs: noun too")
 _SURE: Final = _COMMON | _FORMS["verbs"] | _FORMS["verbs or nouns"]
 _ORDERS: Final = _FORMS["orders"]
-"""Verbs that are nouns too, but rarely at the start of a sentence: "Use soap"."""
+"""Verbs that are also nouns, but rarely at the start of a sentence: "Use soap"."""
 _RARELY: Final = _FORMS["rarely verbs"]
 VERBS: Final = (
     _SURE | _RARELY | word_set("backpack busk crumb drizzle flavor hitchhike meow postmark prickle repot sauce")
 )
-"""Base forms that are verbs, if only now and then."""
+"""Base forms that are occasionally verbs."""
 ADJECTIVES: Final = _FORMS["adjectives"]
 _DETERMINER: Final = listed("verbs: determiner")
 _SINGLE: Final = word_set("a an this that every each another one")
@@ -37,7 +37,7 @@ _ARTICLE: Final = _SINGLE | word_set("the my your his her its our their no")
 _NOT_BEFORE_VERB: Final = _DETERMINER | listed("verbs: not before verb")
 _ADVERB: Final = listed("verbs: adverb")
 _OFTEN: Final = word_set("never always often rarely seldom sometimes")
-"""Adverbs that do not come before a noun."""
+"""Adverbs that do not precede a noun."""
 _AFTER_VERB: Final = _DETERMINER | listed("verbs: after verb")
 _SEVERAL: Final = word_set("some others many most people children men women both all few")
 _ADJECTIVE_ENDINGS: Final = ("less", "ful", "ous", "ive", "ish", "ed")
@@ -172,7 +172,7 @@ def _points(piece: Words) -> bool:
 
 
 def is_finite(piece: Words, index: int) -> bool:
-    """Whether the word at an index is a finite verb, as far as its neighbours tell."""
+    """Whether the word at an index is a finite verb, as far as its neighbors show."""
     word = piece[index].lower
     if word in _AUXILIARY:
         return True
@@ -294,7 +294,7 @@ def _is_verb_not_noun(piece: Words, index: int, before: str, after: str) -> bool
     if before in ADJECTIVES or before.endswith(_ADJECTIVE_ENDINGS):
         return False
     if _is_plural(before):
-        # Two plural nouns are no compound; "makes plans" is a verb and its object.
+        # Two plural nouns do not form a compound; "makes plans" is a verb and its object.
         return index > 1 and (_stem(before) in _NOUN_TOO or _stem(before) not in _SURE)
     if before in PAST or (index == 1 and _stem(piece[1].lower) not in _COMMON):
         return False  # "lent books", "Street markets"

@@ -25,7 +25,7 @@ _LISTS: Final[dict[str, str]] = json.loads(
 
 
 def listed(name: str) -> frozenset[str]:
-    """A longer set of words, by its name in `word_lists.json`: the module and what it is there."""
+    """Return a long set of words by its name in `word_lists.json`, which gives the module and the purpose."""
     return word_set(_LISTS[name])
 
 
@@ -58,7 +58,7 @@ _VOWELS: Final = frozenset("aeiouy")
 
 @lru_cache(maxsize=4096)
 def stem(lower: str) -> str:
-    """Cut the ending of a word, so that its forms become equal.
+    """Remove the ending of a word, so that all its forms become equal.
 
     >>> [stem(word) for word in ("cries", "crying", "stopped", "bakes", "ran", "dog's")]
     ['cri', 'cri', 'stop', 'bak', 'run', 'dog']
@@ -86,18 +86,18 @@ def _may_lose(base: str, ending: str) -> bool:
 
 
 def main_words(words: Iterable[Word]) -> frozenset[str]:
-    """Stems of the content words: no pronouns, articles, auxiliary verbs or other function words."""
+    """Return stems of the content words: no pronouns, articles, auxiliary verbs or other function words."""
     return frozenset([meaning(word.lower[:_LONGEST]) for word in words]) - _NO_MEANING
 
 
 _NO_MEANING: Final = frozenset({""})
 _LONGEST: Final = 64
-"""Only this many letters count, which keeps the cache of stems small."""
+"""The number of letters that count, which keeps the cache of stems small."""
 
 
 @lru_cache(maxsize=4096)
 def meaning(lower: str) -> str:
-    """The stem of a content word in lower case; empty for a function word."""
+    """Return the stem of a content word in lower case; empty for a function word."""
     return "" if is_minor(lower) or lower.partition("'")[0] in _MINOR else stem(lower)
 
 
@@ -117,12 +117,12 @@ def opens_clause(piece: Words, index: int) -> bool:
 
 
 def can_echo(word: str) -> bool:
-    """Whether repeating a lower-case word can have an effect: it is neither grammar nor a number."""
+    """Whether repeating a lower-case word can have an effect: it is neither a function word nor a number."""
     return word not in GRAMMAR and not word[0].isdigit()
 
 
 def bare(part: Words) -> Words:
-    """A part without its first conjunction, unless the part is only a conjunction."""
+    """Drop the first conjunction of a part, unless the part is only a conjunction."""
     return part[1:] if len(part) > 1 and part[0].lower in CONJUNCTIONS else part
 
 
@@ -138,7 +138,7 @@ _ATOMS: Final = {
 _SCALES: Final = {"dozen": 12, "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
 _NUMBER_WORDS: Final = frozenset({*_ATOMS, *_SCALES})
 _ONE_AMOUNT: Final = re.compile(r"(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+)?")
-_MAXIMUM_DIGITS: Final = 15  # longer numbers are no amounts, and a float would not be exact
+_MAXIMUM_DIGITS: Final = 15  # longer numbers are not amounts, and a float would not be exact
 
 
 class Number(NamedTuple):
@@ -150,7 +150,7 @@ class Number(NamedTuple):
 
 
 def numbers_in(words: Words) -> list[Number]:
-    """Read every number; "two hundred and five" is one number, "three-two-one" is three.
+    """Find every number; "two hundred and five" is one number, "three-two-one" is three.
 
     >>> from skillmix.checkers.passage import passage_of
     >>> [number.value for number in numbers_in(passage_of("Ten, two hundred and five, twenty-one and 1,000.").words)]
@@ -218,7 +218,7 @@ def _parts(lower: str) -> list[str]:
 
 
 class _Reader:
-    """Adds up number words while they form one number: tens before units, hundreds before tens."""
+    """Adds up number words as long as they form one number: tens before units, hundreds before tens."""
 
     def __init__(self) -> None:
         self._whole = 0

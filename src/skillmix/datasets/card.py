@@ -37,7 +37,7 @@ def dataset_card(
         "## Leakage",
         _leakage(plan, figures, left),
         "## Licence",
-        "Definitions, examples and prompts come from the catalogue and prompt set named above; those that skillmix "
+        "Definitions, examples and prompts come from the catalog and prompt set named above; those that skillmix "
         "ships are Apache-2.0. The answers are the output of the models named above, and are theirs to license.",
     ]
     return "\n\n".join(parts) + "\n"
@@ -85,7 +85,7 @@ def _about(plan: DatasetPlan, prompts: PromptSet, written: Written, figures: Dat
 def _making(plan: DatasetPlan, prompts: PromptSet, figures: DatasetCounts, yields: Sequence[SamplingYield]) -> str:
     shown = prompts_shown(prompts)
     lines = [
-        f"- Catalogue {plan.catalog.name} ({plan.catalog.content_hash()}), "
+        f"- Catalog {plan.catalog.name} ({plan.catalog.content_hash()}), "
         f"partition {plan.catalog.partition(plan.partition).name}.",
         f"- Full marks from: {', '.join(figures.graders) or 'no grader'}.",
         f"- Written with the prompts {', '.join(figures.written_with)}"
@@ -241,9 +241,9 @@ def _evaluations(plan: DatasetPlan) -> str:
 def _shown(plan: DatasetPlan, figures: DatasetCounts, left: LeftOut) -> str:
     checkable = len(plan.shown_rule.checkable)
     if not checkable:
-        return "- No skill of the catalogue has a checker, so only requested skills were checked, not what texts show."
+        return "- No skill of the catalog has a checker, so only requested skills were checked, not what texts show."
     start = (
-        f"- Code looked for {whole(checkable)} of the {whole(len(plan.catalog.skills))} skills of the catalogue in "
+        f"- Code looked for {whole(checkable)} of the {whole(len(plan.catalog.skills))} skills of the catalog in "
         "every text, requested or not. "
     )
     counts = figures.shown if plan.shown == "count" else left.shown

@@ -1,6 +1,6 @@
 """Guard a data set by what its texts show, requested or not, as far as code can tell.
 
-`skills_shown` runs the checkers of a catalogue on a text. `ShownRule` decides whether the text may be trained on.
+`skills_shown` runs the checkers of a catalog on a text. `ShownRule` decides whether the text may be trained on.
 """
 
 from collections import Counter
@@ -54,7 +54,7 @@ class ShownRule:
 
     @cached_property
     def checkable(self) -> tuple[str, ...]:
-        """The skills of the catalogue that have a checker; its own code must be trusted."""
+        """The skills of the catalog that have a checker; its own code must be trusted."""
         require_trust(self.catalog.code)
         return tuple(skill.name for skill in self.catalog.skills if checker_of(skill.name) is not None)
 

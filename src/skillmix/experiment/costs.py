@@ -1,4 +1,4 @@
-"""Prices of tokens, upper bounds for the cost of a call, and GPU hours of local models."""
+"""Token prices, upper bounds on the cost of a call, and GPU hours of local models."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,9 +20,9 @@ from skillmix.models.shapes import CopiedShape, shape_of
 from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 
 _CHARACTERS_PER_TOKEN: Final = 3
-"""Real texts have more characters per token, so estimates are too high rather than too low."""
+"""Characters per token in an estimate. Real texts have more, so estimates are too high rather than too low."""
 _USUAL_CHARACTERS_PER_TOKEN: Final = 4
-"""English prose has 4 to 5, and tables have fewer."""
+"""Characters per token in English prose are 4 to 5, fewer in tables."""
 _LONGEST_REPLY: Final = 4096
 
 
@@ -37,14 +37,14 @@ class Price:
     input: Dollars
     output: Dollars
     noted: Day | None = None
-    """The day on which the price was written down, as in 2026-01-31; None if the price file does not say."""
+    """The date on which the price was noted, as in 2026-01-31; None if the price file does not say."""
     source: str | None = None
-    """Where the price comes from."""
+    """The source of the price."""
     batch: Annotated[float, Field(ge=0, le=1)] | None = None
-    """The price of a call in a batch, as a share of this price; None leaves it to the provider's batches."""
+    """The price of a batched call, as a share of this price; None uses the share of the provider's batches."""
 
     def in_batch(self, usual: float) -> "Price":
-        """The price of calls in batches, where `usual` is the share that applies unless this price has its own.
+        """Return the price of batched calls; `usual` is the share that applies unless this price has its own.
 
         >>> Price(10.0, 30.0).in_batch(0.5).output
         15.0
@@ -54,15 +54,15 @@ class Price:
 
     @property
     def is_zero(self) -> bool:
-        """Whether tokens cost nothing, as on your own server."""
+        """Whether tokens are free, as on the user's own server."""
         return not self.input and not self.output
 
     def of(self, input_tokens: float, output_tokens: float) -> float:
-        """The cost of a number of tokens."""
+        """Compute the cost of a number of tokens."""
         return (input_tokens * self.input + output_tokens * self.output) / 1e6
 
     def worst(self, request: Request) -> float:
-        """An upper bound for the cost of a request."""
+        """Compute an upper bound on the cost of a request."""
         if self.is_zero:
             return 0.0
         characters = sum(_weight(message.content) for message in request.messages) + len(request.decoding.extra or "")
@@ -70,7 +70,7 @@ class Price:
 
 
 def _weight(text: str) -> int:
-    """The number of ASCII characters that has as many tokens; another character may be one token per byte."""
+    """Count the ASCII characters that would make as many tokens; another character may be one token per byte."""
     if text.isascii():
         return len(text)
     others = sum(not letter.isascii() for letter in text)
@@ -79,17 +79,20 @@ def _weight(text: str) -> int:
 
 
 def tokens_in(characters: int) -> int:
-    """An upper bound for the number of tokens in a text of that length."""
+    """Compute an upper bound on the number of tokens in a text of this length."""
     return characters // _CHARACTERS_PER_TOKEN + 1
 
 
 def usual_tokens_in(characters: float) -> float:
-    """The number of tokens in an English text of that length."""
+    """Estimate the number of tokens in an English text of this length."""
     return characters / _USUAL_CHARACTERS_PER_TOKEN
 
 
 def price_of(spec: ModelSpec, prices: dict[str, Price]) -> Price | None:
-    """The price of a model; None if it is unknown. Models on this machine are free unless the price file lists them."""
+    """Find the price of a model; None if it is unknown.
+
+    Models on this machine are free unless the price file lists them.
+    """
     listed = prices.get(f"{spec.provider}:{spec.name}")
     hosts = {urlsplit(address).hostname for address in spec.addresses}
     is_here = bool(hosts) and hosts <= {"localhost", "127.0.0.1", "::1"}
@@ -100,16 +103,16 @@ def price_of(spec: ModelSpec, prices: dict[str, Price]) -> Price | None:
 
 def load_prices(path: Path | None) -> dict[str, Price]:
     """Read the user's price file, or the one in the package."""
-    hint = "A line looks like openai:gpt-4o: {input: 2.5, output: 10.0, noted: 2026-01-31}."
+    hint = "A line has the form openai:gpt-4o: {input: 2.5, output: 10.0, noted: 2026-01-31}."
     return checked_yaml(path or SHIPPED / "prices.yaml", dict[str, Price], hint=hint)
 
 
 _OLD: Final = 90
-"""Days after which a price should be checked."""
+"""The age in days from which a price should be checked."""
 
 
 def price_warnings(prices: Mapping[str, Price | None], *, today: date | None = None) -> Iterator[str]:
-    """Warn about prices that were noted long ago; `prices` has them by model."""
+    """Warn about old prices; `prices` has them by model."""
     for name, price in sorted(prices.items()):
         if price is None or price.is_zero or price.noted is None:
             continue
@@ -123,9 +126,9 @@ def price_warnings(prices: Mapping[str, Price | None], *, today: date | None = N
 def refreshed_prices(
     prices: Mapping[str, Price], wanted: Iterable[str], content: bytes | str, *, source: str
 ) -> tuple[dict[str, Price], list[str]]:
-    """Take the prices of models from a price list; the second value names the models that the list lacks.
+    """Read the prices of models from a price list; the second value names the models missing from the list.
 
-    A list is the JSON file of LiteLLM, with dollars per token by model, or OpenRouter's list of models.
+    A list is LiteLLM's JSON file, with dollars per token by model, or OpenRouter's list of models.
     """
     hint = "Give the JSON price list of LiteLLM, or OpenRouter's list of models."
     document = parsed_json(content, source=source, hint=hint)
@@ -149,13 +152,13 @@ def refreshed_prices(
             read, written = (round(1e6 * float(str(cost)), 6) for cost in listed[spec])
             batch = prices[spec].batch if spec in prices else None
             refreshed[spec] = Price(read, written, noted=today, source=source, batch=batch)
-        except (KeyError, ValueError):  # not listed, or without a price that is a number
+        except (KeyError, ValueError):  # not listed, or its price is not a number
             missing.append(spec)
     return refreshed, missing
 
 
 def prices_as_yaml(prices: Mapping[str, Price]) -> str:
-    """Write a price file, one line for each model."""
+    """Format a price file, with one line for each model."""
     import yaml
 
     lines = [
@@ -168,11 +171,11 @@ def prices_as_yaml(prices: Mapping[str, Price]) -> str:
         )
         for spec, price in prices.items()
     ]
-    return "".join(["# US dollars per million tokens, by model spec without its address.\n", *lines])
+    return "".join(["# US dollars per million tokens, by model string without its base URL.\n", *lines])
 
 
 PEAK: Final = 989e12
-"""Dense bfloat16 operations per second of one H200."""
+"""The peak of dense bfloat16 operations per second on one H200."""
 
 
 class Shares(NamedTuple):
@@ -182,7 +185,7 @@ class Shares(NamedTuple):
     large: float
 
     def of(self, weights: float) -> float:
-        """The share that a model of this size reaches."""
+        """Return the share that a model of this size reaches."""
         return self.small if weights < _LARGE else self.large
 
 
@@ -198,7 +201,7 @@ _SIZE: Final = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)(b|m)(?![a-z0-9])", re.
 
 
 def training_tokens(step: TrainStep, *, conversations: int | None) -> int | None:
-    """Maximum number of tokens that a train step reads; None if it depends on an unknown number of conversations."""
+    """Bound the tokens that a train step reads; None if this depends on an unknown number of conversations."""
     if step.epochs is not None and conversations is None:
         return None
     seen = (step.steps or DEFAULT_STEPS) * step.batch if step.epochs is None else step.epochs * (conversations or 0)
@@ -207,19 +210,19 @@ def training_tokens(step: TrainStep, *, conversations: int | None) -> int | None
 
 
 def training_hours(step: TrainStep, model: str, tokens: int | None) -> float | None:
-    """GPU hours of a train step; an adapter saves the gradients of the weights."""
+    """Estimate the GPU hours of a train step; an adapter needs no gradients for the weights."""
     return _hours(model, tokens, operations=4 if step.lora else 6, shares=TRAINING)
 
 
 def generation_hours(model: str, tokens: int) -> float | None:
-    """GPU hours of generation by a local model; 0 for a model elsewhere."""
+    """Estimate the GPU hours in which a local model generates its texts; 0 for a remote model."""
     if not provider_of(model).has_checkpoint:
         return 0.0
     return _hours(model, tokens, operations=2, shares=GENERATION)
 
 
 def parameters_of(model: str) -> float | None:
-    """Number of weights of a model, from its files or else from its name; None if not known."""
+    """Find the number of weights of a model, from its files or else from its name; None if unknown."""
     spec = parse_spec(model)
     shape = shape_of(spec)
     if shape is not None:

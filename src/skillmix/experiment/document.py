@@ -1,11 +1,11 @@
-"""A file before it is an experiment: changes on the command line, repeated steps, and all faults of its form.
+"""Process an experiment file before it is an experiment: command-line changes, repeated steps, and format faults.
 
-`seeds`, `partitions` and `matrix` each vary one thing. A step or a student that depends on it, directly or through a
-step or a student that it names, is repeated under a name with a suffix, such as `m123-p101-s0`; everything else is
-shared. A stored experiment has the repeated steps, and says in `variants` what each of them was repeated for.
+`seeds`, `partitions` and `matrix` each vary one thing. Steps and students that depend on it, directly or through a step
+or a student that they name, are repeated under a name with a suffix, such as `m123-p101-s0`; all others are shared. A
+stored experiment contains the repeated steps; its `variants` record what each was repeated for.
 
-Pydantic checks a section as a whole only if its fields are valid. So faulty parts are taken out, and the rest is
-checked again, until it is valid or nothing more can be taken out.
+Pydantic checks a section as a whole only if its fields are valid. So faulty parts are removed and the rest is checked
+again, until it is valid or nothing more can be removed.
 """
 
 import re
@@ -37,17 +37,17 @@ Variable = Annotated[
     str,
     accepted_if(
         lambda name: name not in ("seed", "partition") and _VARIABLE.fullmatch(name),
-        "lower-case letters, digits and '_' make a name; seed and partition have their own lists",
+        "a name consists of lowercase letters, digits and '_'; seed and partition have their own lists",
     ),
 ]
 Matrix = dict[Variable, Annotated[list[JsonValue], refused_if(_repeated)]]
 
 
 class Variant(Section):
-    """What a step or a student was repeated for."""
+    """The values for which a step or a student was repeated."""
 
     family: Name
-    """Its name in the file."""
+    """Its name in the experiment file."""
     seed: int | None = None
     """The seed of the training."""
     partition: str | None = None
@@ -58,34 +58,34 @@ class Variant(Section):
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """A document with its steps repeated, or a document that says nothing of repetitions as it is."""
+    """A document with its steps repeated; a document without repetitions stays as it is."""
 
     first: object
-    """With the first value of everything, under the names of the file."""
+    """The document with the first value of each axis, under the names in the file."""
     whole: object
     faults: tuple[str, ...] = ()
 
 
 _Node = tuple[str, str]
-"""A step or a student: `steps` or `students`, and its name."""
+"""A step or a student: the section `steps` or `students`, and its name."""
 _Entry = dict[str, Any]
 _Axes = Mapping[str, Mapping[str, Any]]
-"""What varies, by its name in braces, in the order of suffixes: the value of each suffix."""
+"""For each axis, by its name in braces, the value behind each suffix, in the order of suffixes."""
 _Branch = Mapping[str, str]
-"""One repetition: the suffix that each axis gives to the name."""
+"""One repetition: the suffix that each axis adds to the name."""
 _KEYS: Final = ("seeds", "partitions", "matrix")
 _WHOLE_RUN: Final = ("report", "annotate", "graders")
-"""Steps that read all that was made, so that there is one of each."""
+"""Steps that read all results, so that they are not repeated."""
 _STEP_KEYS: Final = ("of", "data")
 _MODEL_KEYS: Final = ("base", "writer", "students", "tuned_from")
 _UNUSED: Final = {
-    "seed": "seeds: no step trains with a seed of the list; leave seeds out, or write {seed} where it belongs",
-    "partition": "partitions: no step depends on the partition; leave partitions out, or evaluate held-out skills",
+    "seed": "seeds: no step trains with these seeds; remove seeds, or write {seed} where it belongs",
+    "partition": "partitions: no step depends on the partition; remove partitions, or evaluate held-out skills",
 }
 
 
 def expanded(document: object) -> Expansion:
-    """Repeat the steps and students of an experiment file for its seeds, partitions and the values of its matrix."""
+    """Repeat the steps and students of an experiment file for its seeds, partitions and matrix values."""
     if not isinstance(document, dict) or not any(key in document for key in _KEYS):
         return Expansion(document, document)
     axes = _axes(document)
@@ -101,7 +101,7 @@ def expanded(document: object) -> Expansion:
         ]
         for node, entry in nodes.items()
     }
-    for _ in nodes:  # no chain of references is longer
+    for _ in nodes:  # chains of references are no longer than this
         for node, others in named.items():
             depends[node].update(*(depends[other] for other in others if other in depends))
     branches = {
@@ -130,12 +130,12 @@ def expanded(document: object) -> Expansion:
         if axis not in used
     ]
     if document.get("partition") is not None and "partitions" in document:
-        faults.append("partition: partitions says which; leave one of the two out")
+        faults.append("partition: partitions replaces it; remove one of the two")
     return Expansion(first, {**whole, "variants": variants}, tuple(faults))
 
 
 def _axes(document: Mapping[str, Any]) -> _Axes:
-    """Return what varies; a list that is not valid is left out, for the check of the form."""
+    """Return the axes; an invalid list is left out here, since the format check reports it."""
     matrix = document.get("matrix")
     named = [(name, name, values) for name, values in matrix.items()] if isinstance(matrix, dict) else []
     lists = [("partition", "p", document.get("partitions")), *named, ("seed", "s", document.get("seeds"))]
@@ -147,7 +147,7 @@ def _axes(document: Mapping[str, Any]) -> _Axes:
 
 
 def _suffixes(prefix: str, values: Sequence[object]) -> list[str]:
-    """Return a suffix for each value: its last part if that tells values apart, else all of it, else its number.
+    """Return a suffix for each value: its last part if that is unique, else all of it, else its number.
 
     >>> _suffixes("p", ["nested:101", "nested:102"]), _suffixes("p", ["category"]), _suffixes("rate", [-0.5, 0.5])
     (['-p101', '-p102'], ['-p-category'], ['-rate1', '-rate2'])
@@ -164,7 +164,7 @@ def _suffixes(prefix: str, values: Sequence[object]) -> list[str]:
 def _with_nodes(
     document: Mapping[str, Any], change: Callable[[_Node, _Entry], Iterable[tuple[str, _Entry]]]
 ) -> dict[str, Any]:
-    """Return the document with each student and step replaced by the entries, with names, that `change` gives."""
+    """Return the document with each student and step replaced by the named entries that `change` returns."""
     students, steps = document.get("students"), document.get("steps")
     result = dict(document)
     if isinstance(students, dict):
@@ -198,7 +198,7 @@ def _varies(entry: _Entry, axis: str) -> bool:
 
 
 def _target(key: str, reference: object) -> _Node | None:
-    """Return the step or the student that a reference under a key means; None if the key holds no references."""
+    """Return the step or student that a reference under this key means; None if the key holds no references."""
     if key in _MODEL_KEYS and isinstance(reference, str):
         name = reference.removeprefix(JOINED).removeprefix("step:")
         return ("students" if name == reference else "steps"), name
@@ -206,7 +206,7 @@ def _target(key: str, reference: object) -> _Node | None:
 
 
 def _with_references(entry: _Entry, branches: Mapping[_Node, Sequence[_Branch]], own: _Branch) -> _Entry:
-    """Return a step or a student whose references lead to its own branch: to several if it leaves a value open."""
+    """Return a step or a student whose references lead to its own branch, or to several if it leaves a value open."""
 
     def renamed(key: str, reference: object) -> list[object]:
         target = _target(key, reference)
@@ -223,7 +223,7 @@ def _with_references(entry: _Entry, branches: Mapping[_Node, Sequence[_Branch]],
 
 
 def _filled(entry: _Entry, own: Iterable[str], values: Mapping[str, Any]) -> _Entry:
-    """Return a step or a student with the values of a branch, in braces and in the settings that follow from them."""
+    """Return a step or a student with the values of a branch filled in: in braces, and in derived settings."""
     filled: _Entry = _with_values(entry, values)
     for axis, stages in (("partition", ("dataset", "generate", "evaluate")), ("seed", ("train",))):
         if axis in own and entry.get("stage") in stages:
@@ -232,7 +232,7 @@ def _filled(entry: _Entry, own: Iterable[str], values: Mapping[str, Any]) -> _En
 
 
 def _with_values(value: Any, values: Mapping[str, Any]) -> Any:
-    """Replace `{NAME}` in a value; a text that is nothing else becomes the value itself, such as a number."""
+    """Replace `{NAME}` in a value; if the text is nothing else, it becomes the value itself, such as a number."""
     if isinstance(value, str):
         for name, own in values.items():
             if value == f"{{{name}}}":
@@ -244,7 +244,9 @@ def _with_values(value: Any, values: Mapping[str, Any]) -> Any:
     return [_with_values(part, values) for part in value] if isinstance(value, list) else value
 
 
-_CHANGE_HINT: Final = "Write KEY=VALUE, such as budget.max_usd=5 or steps.eval.k=[1,2]; a step goes by name or number."
+_CHANGE_HINT: Final = (
+    "Write KEY=VALUE, such as budget.max_usd=5 or steps.eval.k=[1,2]; refer to a step by its name or number."
+)
 
 
 def with_changes(document: object, changes: Sequence[str]) -> object:
@@ -267,7 +269,7 @@ def _with(document: object, path: Sequence[str], value: object, change: str) -> 
         return {**document, first: _with(document.get(first), rest, value, change)}
     if not isinstance(document, list):
         raise UserError(
-            f"--set {change!r} needs a key {first!r} inside {document!r}, which has no keys.", hint=_CHANGE_HINT
+            f"--set {change!r} needs a key {first!r} inside {document!r}, which is not a mapping.", hint=_CHANGE_HINT
         )
     names = [item.get("name") if isinstance(item, dict) else None for item in document]
     if first in names:
@@ -283,17 +285,17 @@ def _with(document: object, path: Sequence[str], value: object, change: str) -> 
 _S = TypeVar("_S", bound=Section)
 DocumentPath = tuple[str | int, ...]
 _MOST_SECTIONS: Final = 3
-"""The largest number of sections whose keys a hint lists."""
+"""The most sections whose keys a hint lists."""
 _ROUNDS: Final = 20
-"""More rounds than a file has levels of sections."""
+"""The number of checks, more than a file has levels of sections."""
 _PLACEHOLDERS: Final[Mapping[str | int, object]] = {"name": "unnamed", "steps": []}
-"""Values for missing keys of the experiment itself, so that the rest can be checked."""
+"""Placeholders for missing keys of the experiment itself, so that the rest can be checked."""
 
 
 def checked(document: object, root: type[_S]) -> tuple[_S | None, list[str], str]:
     """Check a document; return its valid part, every fault in words, and a hint.
 
-    The valid part lacks what has faults; it is None if no part of the document is valid by itself.
+    The valid part omits what has faults; it is None if no part of the document is valid on its own.
     """
     adapter = TypeAdapter(root)
     faults: dict[str, str] = {}
@@ -307,7 +309,7 @@ def checked(document: object, root: type[_S]) -> tuple[_S | None, list[str], str
         except ValidationError as error:
             found = [(fault, _path_in(rest, fault["loc"])) for fault in error.errors()]
         for fault, path in found:
-            # An earlier round may have taken the part out whose absence is the fault now.
+            # An earlier round may have removed the part whose absence now causes the fault.
             inside = [own for own in taken if own[: len(path)] == path and own != path]
             is_emptied = bool(inside) and fault["input"] in ({}, [])
             if fault["type"] == "missing":
@@ -322,7 +324,7 @@ def checked(document: object, root: type[_S]) -> tuple[_S | None, list[str], str
                 faults.setdefault(_location(document, path, fault), fault_words(fault, keys=names))
         smaller = rest
         for fault, path in sorted(found, key=lambda pair: -len(pair[1])):
-            # A list of plain values goes as a whole.
+            # A list of plain values is removed as a whole.
             is_entry = bool(path) and isinstance(path[-1], int) and not isinstance(_value_at(rest, path), Mapping)
             whole = path[:-1] if is_entry else path
             taken.add(whole)
@@ -342,7 +344,7 @@ def checked(document: object, root: type[_S]) -> tuple[_S | None, list[str], str
 
 
 def _title(way: Sequence[str | int]) -> str:
-    """Return what a reader calls a section: its key, or the kind of the list or table that it is an entry of.
+    """Return the title of a section for readers: its key, or the kind of the list or mapping that it is an entry of.
 
     >>> _title(["budget"]), _title(["steps", 0, "evaluate"]), _title(["students", "base"])
     ('budget', 'an evaluate step', 'a student')
@@ -354,7 +356,7 @@ def _title(way: Sequence[str | int]) -> str:
 
 
 def _location(document: object, path: DocumentPath, fault: Fault) -> str:
-    """Return the location as `--set` writes it: a step by its name or its number, other entries by their number."""
+    """Return the location in the form of `--set`: a step by its name or number, other entries by their number."""
     added = {"missing": fault["loc"][-1:], "union_tag_invalid": ("stage",)}.get(fault["type"], ())
     parts = []
     for part in (*path, *added):
@@ -365,7 +367,7 @@ def _location(document: object, path: DocumentPath, fault: Fault) -> str:
 
 
 def _value_at(value: object, path: Iterable[str | int]) -> object:
-    """Return the value at a path; None if there is none."""
+    """Return the value at a path; None if it does not exist."""
     for part in path:
         if isinstance(value, Mapping):
             value = value.get(part)
@@ -376,7 +378,7 @@ def _value_at(value: object, path: Iterable[str | int]) -> object:
 
 
 def _path_in(document: object, location: Iterable[str | int]) -> DocumentPath:
-    """Return the path of a fault in the document, without the names that pydantic adds for the members of a union."""
+    """Return the path of a fault in the document, without the names that pydantic adds for members of a union."""
     path: list[str | int] = []
     for part in location:
         if (isinstance(document, Mapping) and part in document) or (isinstance(document, list) and type(part) is int):
@@ -386,7 +388,7 @@ def _path_in(document: object, location: Iterable[str | int]) -> DocumentPath:
 
 
 def _without(document: object, path: DocumentPath) -> object:
-    """Remove the value at a path; an empty step takes the place of a step, so that others keep their numbers."""
+    """Remove the value at a path; a step is replaced by an empty one, so that the others keep their numbers."""
     first, *rest = path
     if isinstance(document, Mapping):
         if rest and first in document:

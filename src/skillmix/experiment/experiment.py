@@ -1,4 +1,4 @@
-"""The experiment file: from YAML, and changes on the command line, to frozen settings.
+"""The experiment file: from YAML and command-line changes to frozen settings.
 
 All faults of a file are reported in one error. The kinds of step are in steps.py.
 """
@@ -59,60 +59,60 @@ KeyName = Annotated[
     str,
     accepted_if(  # the value may be a secret key pasted by mistake, so no message repeats it
         lambda key: _KEY_NAME.fullmatch(key) and not _NOT_A_MODELS_KEY.search(key),
-        "this must be the name of an environment variable that holds a model's key, such as VLLM_KEY: capital letters "
-        "with _KEY at the end",
+        "this must be the name of an environment variable that holds a model's key, such as VLLM_KEY: "
+        "uppercase letters ending in _KEY",
     ),
 ]
 
 
 class AskedModel(Section):
-    """How to reach a model, and what every request to it carries besides the prompts."""
+    """How to reach a model, and the parts of every request besides the prompts."""
 
     left_out_if_unset: ClassVar[tuple[str, ...]] = ("proxy", "system", "extra", "batch", "joined")
 
     key: KeyName | None = None
-    """Name of the environment variable that holds the key; a provider's own address needs no such name."""
+    """Name of the environment variable that holds the key; not needed at a provider's own URL."""
     insecure: bool = False
-    """Whether the key may go over plain http to another machine."""
+    """Whether the key may be sent over plain HTTP to another machine."""
     proxy: bool = False
-    """Whether calls go through the proxy that the environment names (`HTTPS_PROXY`, `HTTP_PROXY`, `NO_PROXY`)."""
+    """Whether calls use the proxy of the environment (`HTTPS_PROXY`, `HTTP_PROXY`, `NO_PROXY`)."""
     system: Annotated[str, refused_if(lambda system: filter(None, [system_fault(system)]))] | None = None
-    """System text before the first prompt of every conversation."""
+    """System prompt before the first prompt of every conversation."""
     extra: Annotated[
         dict[str, JsonValue],
         refused_if(extra_faults),
         AfterValidator(lambda extra: {**extra, SEED: False} if SEED in extra else extra),
     ] = {}
-    """Further fields of the request body, such as `reasoning_effort`; `seed: off` leaves out the seed of each call."""
+    """Additional fields of the request body, such as `reasoning_effort`; `seed: off` omits the seed of each call."""
     batch: bool | str = False
-    """Whether calls travel in the provider's batches, at half the price; a name such as `azure` chooses their form."""
+    """Whether calls are sent in the provider's batches, at half the price; a name such as `azure` chooses the API."""
     model: str
 
     @property
     def asked(self) -> str | None:
-        """The model to call; None if code alone decides."""
+        """The model to call; None if the grader is code alone."""
         return asked_model(self.model)
 
     @property
     def access(self) -> Access:
-        """Which key the model is sent, and on which way."""
+        """The key that the model is sent, and the way there."""
         return Access(self.key, self.insecure, self.proxy)
 
     @property
     def sends_seed(self) -> bool:
-        """Whether each call carries its own seed."""
+        """Whether each call carries a seed of its own."""
         return SEED not in self.extra
 
     @property
     def extra_json(self) -> str | None:
-        """The further fields of the request body as JSON; None if there are none."""
+        """The additional fields of the request body as JSON; None if there are none."""
         return extra_json(without_seed(self.extra))
 
     @property
     def additions(self) -> str:
-        """The system text and the further fields in words; empty without any.
+        """The system prompt and the additional fields in words; empty if there are none.
 
-        Two models that differ in these words are two models, whatever their specs.
+        Two models that differ in these words are two models, even if their model strings are equal.
         """
         return additions(self.system, self.extra)
 
@@ -124,13 +124,13 @@ class AskedModel(Section):
             raise ValueError("key, insecure and proxy apply only to models that are called over the network")
         if asked is None:
             if self.batch:
-                raise ValueError("rules: alone is code: it has no batches; leave batch out")
+                raise ValueError("rules: alone is code, which has no batches; remove batch")
             if self.system is not None or self.extra:
-                raise ValueError("rules: alone is code: it reads no system text and no extra fields")
+                raise ValueError("rules: alone is code, which reads no system prompt and no extra fields")
             return
         faults = [batch_fault(parse_spec(asked), self.batch)]
         if self.system is not None and shape_of(asked) is not None:
-            faults.append(f"system: {asked} has no system turns")
+            faults.append(f"system: {asked} has no system role")
         if provider_of(asked).is_engine:
             faults += [f"extra: {fault}" for fault in template_option_faults(self.extra)]
         if any(faults):
@@ -138,52 +138,52 @@ class AskedModel(Section):
 
 
 class StudentSettings(AskedModel):
-    """A model that writes texts, with its prompts and decoding."""
+    """A model that writes texts, with its prompts and sampling parameters."""
 
     model: str
-    """Model spec, such as `openai:gpt-4o`."""
+    """Model string, such as `openai:gpt-4o`."""
     prompts: str | None = None
     """Prompt set; by default the experiment's."""
     temperature: Temperature = 0.7
     max_tokens: Positive = 512
-    """Largest number of tokens in a reply."""
+    """Maximum number of tokens in a reply."""
     top_p: TopP = None
     concurrency: Positive | None = None
     """Simultaneous calls; the default is 64 for an endpoint, and as many as fit into memory for a local model."""
     timeout: Seconds = 600
     tuned_from: Name | None = None
-    """The student that this one was tuned from; for a model without its own `skillmix.json`."""
+    """The student from which this one was fine-tuned; for a model without its own `skillmix.json`."""
     trained_on: Annotated[
         list[str],
         BeforeValidator(
             lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]
         ),
     ] = []
-    """Folders of the data sets that the student was tuned on, or their `skillmix.json`."""
+    """Folders of the data sets on which the student was fine-tuned, or their `skillmix.json`."""
     lineage: str | None = None
     """Folder with the `skillmix.json` of the student's model, or that file."""
     joined: bool = False
-    """Whether the model writes about each skill alone, and code joins the texts into one."""
+    """Whether the model writes about each skill separately, and code joins the texts into one."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "StudentSettings":
         if self.lineage is not None and (self.tuned_from is not None or self.trained_on):
             raise ValueError(
-                "lineage names the model's own file, which says what it was tuned from and on: give lineage, or "
-                "tuned_from and trained_on"
+                "lineage names the model's own file, which records its base and its data: give either "
+                "lineage, or tuned_from and trained_on"
             )
         if self.tuned_from is not None and not self.trained_on:
-            raise ValueError("tuned_from needs trained_on: the data sets that the student was tuned on")
+            raise ValueError("tuned_from needs trained_on: the data sets on which the student was tuned")
         if uses_code(self.model):
-            raise ValueError("rules: is a grader and writes nothing")
+            raise ValueError("rules: is a grader and writes no texts")
         if self.joined and self.batch:
-            raise ValueError("joined: its calls cannot travel in batches; leave batch out")
+            raise ValueError("joined: its calls cannot be batched; remove batch")
         self._check_asked()
         return self
 
     @property
     def declares_lineage(self) -> bool:
-        """Whether the experiment says what the student was tuned from or trained on."""
+        """Whether the experiment declares the student's base or training data."""
         return self.lineage is not None or bool(self.trained_on)
 
     @property
@@ -196,21 +196,21 @@ class GraderSettings(AskedModel):
     """A grader: a model, code (`rules:`), or both."""
 
     model: str
-    """Model spec, `rules:` for code alone, or `rules:SPEC` for code where it can decide and a model elsewhere."""
+    """Model string; `rules:` for code alone, or `rules:MODEL` for code with a model where no checker exists."""
     rounds: Positive | None = None
     """Independent gradings of a text, an odd number so that a majority exists; the default is 3, and 1 for `rules:`."""
     prompts: str = DEFAULT_VARIANT
     """The grader's prompt: NAME for the file grade-NAME.txt of the prompt set."""
     temperature: Temperature = 0.7
     max_tokens: Positive = 1024
-    """Largest number of tokens in a reply."""
+    """Maximum number of tokens in a reply."""
     top_p: TopP = None
     concurrency: Positive | None = None
     """As for students."""
     timeout: Seconds = 600
     joined: ClassVar[bool] = False
     attempts: Positive = 3
-    """Maximum number of calls for one grading until the reply can be read."""
+    """Maximum number of calls for one grading until a reply can be parsed."""
 
     @model_validator(mode="after")
     def _odd_and_varied_votes(self) -> "GraderSettings":
@@ -220,19 +220,17 @@ class GraderSettings(AskedModel):
         if self.votes > 1 and self.asked is None:
             raise ValueError("rules: votes once")
         if self.votes > 1 and self.temperature == 0:
-            raise ValueError(
-                "several rounds at temperature 0 are one round, copied; raise temperature or set rounds: 1"
-            )
+            raise ValueError("several rounds at temperature 0 give the same grade; raise temperature or set rounds: 1")
         return self
 
     @property
     def votes(self) -> int:
-        """`rounds`, or its default."""
+        """The value of `rounds`, or its default."""
         return self.rounds or (1 if self.asked is None else 3)
 
     @property
     def has_code(self) -> bool:
-        """Whether code decides the skills that have a checker."""
+        """Whether code grades the skills that have a checker."""
         return uses_code(self.model)
 
 
@@ -240,9 +238,9 @@ class BudgetSettings(Section):
     """Limits on the cost and the calls of a run, over all its invocations."""
 
     max_usd: Annotated[float, Field(ge=0)] | None = None
-    """Most dollars; the price of every model must then be known."""
+    """Maximum cost in US dollars; the price of every model must then be known."""
     max_calls: Annotated[int, Field(ge=0)] | None = None
-    """Most calls."""
+    """Maximum number of calls."""
 
 
 OfNode = Annotated[
@@ -250,36 +248,37 @@ OfNode = Annotated[
     Field(gt=0, le=_MOST_OF_A_NODE),
     accepted_if(
         lambda amount: amount <= 1 or amount == int(amount),
-        "above 1 this must be a whole number, because Ray divides only one of them",
+        "above 1 this must be an integer, because Ray can split only a single GPU",
     ),
 ]
 
 
 class WorkerSettings(Section):
-    """Workers on a cluster."""
+    """Settings of workers on a cluster."""
 
     gpus: OfNode | None = None
-    """GPUs of a worker; a share such as 0.5 lets workers share a GPU. None leaves it to the models of a step."""
+    """GPUs per worker; a fraction such as 0.5 lets workers share a GPU. None leaves the choice to the models of a
+    step."""
     cpus: OfNode | None = None
-    """CPUs of a worker; a node has as many workers as fit. None means one worker on each node."""
+    """CPUs per worker; a node runs as many workers as fit. None means one worker on each node."""
     leases: Annotated[int, Field(ge=1, le=_MOST_LEASES)] = 2
-    """Without effect, and accepted in older files."""
+    """Ignored; accepted in older files."""
     writers: Annotated[int, Field(ge=1)] = 1
-    """Without effect, and accepted in older files."""
+    """Ignored; accepted in older files."""
 
 
 TrackerName = Literal["tensorboard", "wandb", "mlflow"]
 
 
 class AnswerSettings(Section):
-    """How the answer is taken from a student's reply."""
+    """How the answer is extracted from a student's reply."""
 
     missing_marker: Literal["whole", "zero"] = "whole"
-    """A reply without 'Answer:' is taken whole, or earns nothing (`zero`)."""
+    """Whether a reply without 'Answer:' is taken as a whole, or earns nothing (`zero`)."""
 
 
 class Experiment(Section):
-    """Everything that determines a run."""
+    """All settings that determine a run."""
 
     left_out_if_unset: ClassVar[tuple[str, ...]] = ("format", "track", "variants")
 
@@ -294,34 +293,34 @@ class Experiment(Section):
     prompts: str = "standard"
     """A shipped prompt set or a folder."""
     exclude: SkillNames = []
-    """Skills and exclude lists, also `file:PATH`, that are never drawn."""
+    """Skills and exclude lists (`file:PATH`) that are never drawn."""
     format: FormatName | None = None
-    """Output format of all texts; the point for length then also needs the format."""
+    """Output format of all texts, which the point for length then also requires."""
     rules: Literal["default", "paper"] = "default"
-    """Scoring rules: ours or the paper's."""
+    """Scoring rules: skillmix's or the paper's."""
     answer: AnswerSettings = AnswerSettings()
     students: dict[Name, StudentSettings] = {}
     """Models that write, by name."""
     graders: dict[Name, GraderSettings] = {}
-    """Models, or code, that grade, by name."""
+    """Models or code that grade, by name."""
     budget: BudgetSettings = BudgetSettings()
     leakage: LeakageSettings = LeakageSettings()
     dataset: DataFilters = DataFilters()
-    """Filters of all dataset steps; a step may state its own."""
-    # A stored experiment, and every hash of one, is without them: where calls are made changes nothing else.
+    """Filters of all dataset steps; a step may override them."""
+    # A stored experiment, and every hash of one, omits these settings: where calls are made changes nothing else.
     workers: Annotated[WorkerSettings, Field(exclude=True)] = WorkerSettings()
     track: list[TrackerName] = []
     """Trackers that show training curves and scores; no step depends on them."""
     seeds: Annotated[Seeds, Field(exclude=True)] = []
-    """Seeds of training: train steps, and steps that use their models, are repeated for each."""
+    """Training seeds: train steps, and steps that use their models, are repeated for each."""
     partitions: Annotated[Partitions, Field(exclude=True)] = []
-    """Partitions instead of `partition`: steps that depend on the partition are repeated for each."""
+    """Partitions that replace `partition`: steps that depend on the partition are repeated for each."""
     matrix: Annotated[Matrix, Field(exclude=True)] = {}
     """Values by name: steps and students with `{NAME}` in a setting are repeated for each value."""
     variants: dict[Name, Variant] = {}
-    """In a stored experiment: what each step or student with a suffix in its name was repeated for."""
+    """In a stored experiment: the values for which each step or student with a suffix in its name was repeated."""
     steps: list[AnyStep]
-    """What the run does, in order."""
+    """The steps of the run, in order."""
 
     @model_validator(mode="before")
     @classmethod
@@ -335,13 +334,13 @@ class Experiment(Section):
 
     @property
     def reserved(self) -> float:
-        """The share of the skill sets that no data set of the experiment contains."""
+        """The share of the skill sets that every data set of the experiment excludes."""
         own = [step.leakage.reserved for step in self.steps if isinstance(step, DatasetStep) and step.leakage]
         return min([self.leakage.reserved, *own])
 
 
 def load_experiment(path: Path, *, changes: Sequence[str] = (), checks_outside: bool = True) -> Experiment:
-    """Read and check an experiment file, or a shipped experiment by its name, after changes of the form `a.b=c`."""
+    """Read and check an experiment file, or a shipped experiment by name, after changes of the form `a.b=c`."""
     document = with_changes(read_yaml(experiment_file(path)), changes)
     return experiment_of(document, source=str(path), checks_outside=checks_outside)
 
@@ -352,7 +351,10 @@ def experiment_of(document: object, *, source: str, checks_outside: bool = False
     `checks_outside` also checks the names of catalogs, skills and prompts. A stored experiment is valid without them.
     """
     expansion = expanded(document)
-    for one in (expansion.first, expansion.whole):  # the first has the names of the file, for the locations of faults
+    for one in (
+        expansion.first,
+        expansion.whole,
+    ):  # the first variant has the names of the file, which locate the faults
         experiment, form_faults, hint = checked(one, Experiment)
         faults = [*expansion.faults, *form_faults]
         if experiment is not None:
@@ -360,7 +362,7 @@ def experiment_of(document: object, *, source: str, checks_outside: bool = False
             faults += _outside_faults(experiment) if checks_outside else []
             faults += _impossible_draws(experiment) if checks_outside and faults else []
         if faults:
-            own_names = "A file names its own students and graders, and a step earlier steps."
+            own_names = "Define students and graders in this file, and refer to earlier steps only."
             raise faults_error(source, faults, hint=hint or own_names)
         if expansion.whole is expansion.first:
             break
@@ -369,11 +371,11 @@ def experiment_of(document: object, *, source: str, checks_outside: bool = False
 
 
 def _impossible_draws(experiment: Experiment) -> Iterator[str]:
-    """Find draws that are impossible in a file with other faults; without any, the plan of the file finds them."""
+    """Find impossible draws in a file that has other faults; in a file without faults, its plan finds them."""
     for step in experiment.steps:
         if not isinstance(step, DrawingStep):
             continue
-        with suppress(UserError):  # names that lead nowhere are faults already
+        with suppress(UserError):  # unknown names are reported as faults elsewhere
             catalog = load_catalog(step.catalog or experiment.catalog)
             partition = catalog.partition(step.partition or (None if step.catalog else experiment.partition)).name
             shared = () if step.catalog else tuple(experiment.exclude)
@@ -387,7 +389,7 @@ def _impossible_draws(experiment: Experiment) -> Iterator[str]:
 
 
 def _outside_faults(experiment: Experiment) -> list[str]:
-    """Find every name that leads nowhere outside the file: catalogs, partitions, groups, skills and prompts."""
+    """Find every name that refers to nothing outside the file: catalogs, partitions, groups, skills and prompts."""
     faults: list[str] = []
 
     def used(at: str, use: Callable[[], _T]) -> _T | None:
@@ -395,7 +397,7 @@ def _outside_faults(experiment: Experiment) -> list[str]:
             return use()
         except UserError as error:
             faults.append(f"{at}: {error.message} {error.hint or ''}".rstrip())
-        except (OSError, ValueError) as error:  # a name too long for a path, or one with a null character
+        except (OSError, ValueError) as error:  # the name is too long for a path, or contains a null character
             faults.append(f"{at}: the name cannot be a folder: {getattr(error, 'strerror', None) or error}")
         return None
 
@@ -419,7 +421,7 @@ def _outside_faults(experiment: Experiment) -> list[str]:
         pool = getattr(place, "pool", None)
         if split and pool is not None and pool not in split.groups:
             known = ", ".join(split.groups) or "no further groups"
-            faults.append(with_nearest(f"{at}pool: {split.name} has {known}, and not {pool!r}", pool, split.groups))
+            faults.append(with_nearest(f"{at}pool: {split.name} has {known}, but not {pool!r}", pool, split.groups))
     if experiment.other_catalogs and not faults:
         used("catalog", partial(load_catalog, experiment.catalog, *experiment.other_catalogs))
     prompts = {f"students.{name}.prompts": s.prompts for name, s in experiment.students.items() if s.prompts}
@@ -429,9 +431,9 @@ def _outside_faults(experiment: Experiment) -> list[str]:
 
 
 def _reference_faults(experiment: Experiment, document: object) -> Iterator[str]:
-    """Names of steps that cannot be used, and names of students, graders and steps that do not exist.
+    """Find names of steps that cannot be used, and names of students, graders and steps that do not exist.
 
-    A name that the document gives is known even if its section was left out for its own faults.
+    A name in the document counts as known even if its section was left out for its own faults.
     """
     sections = document if isinstance(document, dict) else {}
     students, graders = (
@@ -457,32 +459,34 @@ def _reference_faults(experiment: Experiment, document: object) -> Iterator[str]
             chain.append(base)
             base = experiment.students[base].tuned_from
         if base is not None and base in chain:
-            yield f"students.{name}.tuned_from: it leads back to {base!r}: {' from '.join([*chain, base])}"
+            yield f"students.{name}.tuned_from: the chain leads back to {base!r}: {' from '.join([*chain, base])}"
         elif base is not None and len(chain) == 1:
             yield f"students.{name}.tuned_from: {unknown('student', base, experiment.students)}"
     has_code = any(settings.asked is None for settings in experiment.graders.values())
     truths = [*sorted(graders), *([CODE] if has_code else [])]
     models = {name: settings.model for name, settings in experiment.students.items()}
     for step in experiment.steps:
-        own = ["the name is that of an earlier step"] if step.name in earlier else []
-        own += ["a run keeps its calls in a folder of this name"] if step.name == "journal" else []
-        own += ["the trackers write into a folder of this name"] if experiment.track and step.name == "tracking" else []
+        own = ["the name is already used by an earlier step"] if step.name in earlier else []
+        own += ["a run stores its calls in a folder with this name"] if step.name == "journal" else []
+        own += (
+            ["the trackers write into a folder with this name"] if experiment.track and step.name == "tracking" else []
+        )
         for reference in step.model_references:
             is_joined = reference.startswith(JOINED)
             if is_joined or reference.startswith("step:"):
                 name = reference.removeprefix(JOINED).removeprefix("step:")
                 own += step_faults(name, ["train"])
                 if name in experiment.students:
-                    own.append(f"{reference} and the student {name!r} would have one name")
+                    own.append(f"{reference} and the student {name!r} would have the same name")
             elif reference not in students:
                 own.append(unknown("student", reference, [*students, *(f"step:{n}" for n in earlier)]))
             if is_joined and student_name(reference) in students | steps:
-                own.append(f"{reference} has the name of another student or step: {student_name(reference)}")
+                own.append(f"{reference} has the same name as another student or step: {student_name(reference)}")
             joins = is_joined or (reference in experiment.students and experiment.students[reference].joined)
             if joins and not isinstance(step, GenerateStep | EvaluateStep):
-                own.append(f"{reference} is a reference line for scores: only generate and evaluate steps may ask it")
+                own.append(f"{reference} is a reference line for scores: only generate and evaluate steps may use it")
         if isinstance(step, EvaluateStep) and step.sets == "reserved" and not experiment.reserved:
-            own.append("sets: reserved needs leakage.reserved above 0, in every dataset step too")
+            own.append("sets: reserved needs leakage.reserved above 0, also in every dataset step")
         if isinstance(step, GradeStep):
             own += [f"no step in `of` has texts with {value}" for value in step.unmatched(list(earlier.values()))]
         own += [*untrained_faults(step, models), *people_faults(step, experiment.steps, models, truths)]

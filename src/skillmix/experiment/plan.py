@@ -32,17 +32,17 @@ class PlannedCell(UndrawnCell):
     """The step that grades the texts, or that writes texts without graders."""
     combinations: Sequence[Combination]
     first: int = 0
-    """Number of the first generation; a data set that uses combinations again begins above 0."""
+    """Number of the first sample; a data set that uses combinations again starts above 0."""
 
     @property
     def numbers(self) -> range:
-        """The numbers of the generations."""
+        """Return the numbers of the samples."""
         return range(self.first, self.first + self.generations)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a step draws from."""
+    """The catalog and partition that a step draws from."""
 
     catalog: Catalog
     partition: Partition
@@ -50,11 +50,11 @@ class Place:
     seed: int
 
     def pool(self, setting: Setting, exclude: Iterable[str] = ()) -> Side:
-        """The skills and topics of a group."""
+        """Return the skills and topics of a group."""
         return self.catalog.pool(setting, partition=self.partition.name, exclude=(*self.exclude, *exclude))
 
     def training_draw(self, setting: Setting, k: int, exclude: Iterable[str] = ()) -> Draw:
-        """A draw for training data, apart from the evaluation draws of all groups.
+        """Make a draw for training data, which avoids the evaluation draws of all groups.
 
         Texts of a further group are about the topics of the train side.
         """
@@ -65,7 +65,7 @@ class Place:
         return training_draw(Draw(side=side, setting=setting, k=k, seed=self.seed), pools)
 
     def dataset_draw(self, step: DatasetStep, k: int) -> Draw:
-        """The draw of a dataset step."""
+        """Make the draw of a dataset step."""
         setting = step.setting_of(k)
         if setting != "all":
             return self.training_draw(setting, k, step.exclude)
@@ -77,7 +77,7 @@ class Place:
 def place_of(
     drawing: DrawingStep | UndrawnCell | DrawnPool | LabelParts, experiment: Experiment, catalog: Catalog
 ) -> Place:
-    """The catalog and the partition of a step or a cell: its own, or else the experiment's."""
+    """Return the catalog and the partition of a step or a cell: its own, or else the experiment's."""
     own = catalog.member(drawing.catalog)
     is_elsewhere = drawing.catalog is not None
     partition = drawing.partition or (None if is_elsewhere else experiment.partition)
@@ -86,12 +86,12 @@ def place_of(
 
 
 Around = Mapping[str, frozenset[str]]
-"""By step, the ids of combinations that its draws skip, because one of its students was trained on them."""
+"""For each step, the ids of combinations that its draws skip, because one of its students was trained on them."""
 _NOTHING: Final[Around] = MappingProxyType({})
 
 
 def cells_of(experiment: Experiment, catalog: Catalog, around: Around = _NOTHING) -> list[PlannedCell]:
-    """The cells of all steps, in the order of the steps; one error names all draws that are impossible."""
+    """Return the cells of all steps, in the order of the steps; one error lists all impossible draws."""
     cells: list[PlannedCell] = []
     errors: list[UserError] = []
     for step in experiment.steps:
@@ -100,20 +100,20 @@ def cells_of(experiment: Experiment, catalog: Catalog, around: Around = _NOTHING
                 cells.append(_drawn_cell(step, cell, experiment, catalog, around))
             except UserError as error:
                 errors.append(error)
-    refuse(experiment.name, errors, hint="Ask for fewer; `combinations: all` takes every combination.")
+    refuse(experiment.name, errors, hint="Request fewer; `combinations: all` takes every combination.")
     return cells
 
 
 def step_cells(
     step: Step, experiment: Experiment, catalog: Catalog, around: Around = _NOTHING
 ) -> Iterator[PlannedCell]:
-    """The cells of one step; the students of a step share its draws."""
+    """Return the cells of one step; the students of a step share its draws."""
     for cell in step.undrawn_cells(experiment.steps):
         yield _drawn_cell(step, cell, experiment, catalog, around)
 
 
 def first_combination(experiment: Experiment, catalog: Catalog) -> tuple[str, Combination] | None:
-    """The first combination of the smallest k that an experiment draws, and its catalog; None if it draws none."""
+    """Return the first combination of the smallest k in an experiment, and its catalog; None if nothing is drawn."""
     cells = [(step, cell) for step in experiment.steps for cell in step.undrawn_cells(experiment.steps)]
     if not cells:
         return None
@@ -147,11 +147,11 @@ def _drawn(draw: Draw, count: int | None, *, is_ladder: bool, reserved: float | 
 
 
 RowKey = tuple[str, str, str, int]
-"""Student, grader, setting as tables name it, and k."""
+"""Student, grader, setting (as tables name it) and k."""
 
 
 def graded_cells(steps: Sequence[Step], experiment: Experiment) -> frozenset[RowKey]:
-    """The cells that these steps grade."""
+    """Return the cells that these steps grade."""
     return frozenset(
         (cell.student, grader, cell.label, cell.k)
         for step in steps
@@ -161,11 +161,11 @@ def graded_cells(steps: Sequence[Step], experiment: Experiment) -> frozenset[Row
 
 
 PlannedDraw = tuple[float, bool, Purpose]
-"""The number of combinations, infinite for all, whether they form a ladder, and what they are drawn for."""
+"""The number of combinations (infinite for all), whether they form a ladder, and the purpose of the draw."""
 
 
 def planned_rows(experiment: Experiment) -> dict[RowKey, set[PlannedDraw]]:
-    """The rows of an experiment's table, each with the draws that are planned for it."""
+    """Return the rows of an experiment's table, each with its planned draws."""
     rows: dict[RowKey, set[PlannedDraw]] = {}
     for step in experiment.steps:
         for cell in step.undrawn_cells(experiment.steps):
@@ -176,7 +176,7 @@ def planned_rows(experiment: Experiment) -> dict[RowKey, set[PlannedDraw]]:
 
 
 def writers_and_graders(experiment: Experiment) -> set[tuple[str, str]]:
-    """The writers of data sets, each with the graders of its texts; these texts are in no row of the table."""
+    """Return the writers of data sets, each with the graders of its texts; these texts are in no row of the table."""
     steps = [step for step in experiment.steps if step.stage == "dataset"]
     return {(student, grader) for step in steps for student in step.student_names for grader in step.grader_names}
 
@@ -193,11 +193,11 @@ def covers(experiment: Experiment, other: Experiment) -> bool:
 
 
 def uncovered(former: Iterable[Experiment], following: Experiment) -> list[Experiment]:
-    """Former experiments of a run that plan or name something which the following one does not, without repetitions."""
+    """List former experiments of a run that plan or name more than the next one, without repetitions."""
     kept: list[Experiment] = []
     for experiment in former:
         larger = [e for e in kept if covers(e, experiment)]
-        if larger:  # the later file decides the settings
+        if larger:  # the later file takes precedence
             names = {
                 "students": larger[0].students | experiment.students,
                 "graders": larger[0].graders | experiment.graders,
@@ -211,7 +211,7 @@ Settings = StudentSettings | GraderSettings
 
 
 def settings_by_model(experiment: Experiment, students: Sequence[str], graders: Sequence[str]) -> dict[str, Settings]:
-    """Settings by the task names of models, `student:NAME` and `grader:NAME`, without graders that are code alone."""
+    """Return settings by the task names of models, `student:NAME` and `grader:NAME`, without graders of code alone."""
     return {f"student:{name}": experiment.students[name] for name in students} | {
         f"grader:{name}": experiment.graders[name] for name in graders if experiment.graders[name].asked
     }

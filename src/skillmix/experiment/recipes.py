@@ -1,6 +1,6 @@
 """Settings of data sets: recipes (which texts, by k, size and shares), filters, and rules against leakage.
 
-Draws are nested: the texts of a smaller set are also in a larger one.
+Draws are nested: a larger set contains the texts of a smaller one.
 """
 
 import re
@@ -16,38 +16,39 @@ from skillmix.experiment.step_base import Section, Share
 from skillmix.hashing import digest
 
 ShownMode = Literal["refuse", "drop", "count"]
-"""What happens to a text that shows a reserved pair or two held-out skills: an error, left out, or only counted."""
+"""The treatment of a text that shows a reserved pair or two held-out skills: an error, excluded, or only counted."""
 
 
 RequestChoice = Literal["all", "one"]
-"""The skills that the requests of a data set name: all of their text, or one of them, with "any skill" for each other.
-"""
+"""The skills that the requests of a data set name: all, or one per text, with "any skill" instead of the others."""
 
 
 class LeakageSettings(Section):
-    """What a data set must not contain, besides held-out topics and skills."""
+    """Content that a data set must not have, besides held-out topics and skills."""
 
     evaluations: list[str] = []
-    """Files with combinations that other evaluations use: `combinations --json`, JSON lines, or experiment files."""
+    """Files with combinations that other evaluations use: `combinations --json`, JSON Lines, or experiment files."""
     names: Literal["list", "strict"] = "list"
-    """Whether the name of a held-out skill inside a text is listed, or is an error."""
+    """Whether the name of a held-out skill inside a text is only reported, or is an error."""
     reserved: Share = 0.2
-    """Share of the skill sets with k >= 2 that no data set contains, with any topic."""
+    """Share of the skill sets with k >= 2 that every data set excludes, with any topic."""
     shown: ShownMode = "drop"
-    """Texts that show a reserved pair or two held-out skills, requested or not, where the skills have a checker."""
+    """Treatment of texts that show a reserved pair or two held-out skills, requested or not, if the skills have a
+    checker.
+    """
 
 
 class DataFilters(Section):
-    """Which texts with full marks a data set leaves out, and how many it holds back for validation."""
+    """The texts with full marks that a data set excludes, and the share that it holds back for validation."""
 
     near_duplicates: Annotated[float, Field(gt=0, le=1)] | None = 0.7
-    """Share of common three-word sequences that makes a text a copy of an earlier one; null keeps such texts."""
+    """Share of common 3-grams above which a text is a copy of an earlier one; null keeps such texts."""
     exact_duplicates: Literal["drop", "keep"] = "drop"
-    """Whether a text with the same words as an earlier one is left out."""
+    """Whether a text with the same words as an earlier one is excluded."""
     example_copies: Literal["drop", "keep"] = "drop"
-    """Whether a text that repeats an example of its prompt is left out."""
+    """Whether a text that repeats an example of its prompt is excluded."""
     validation: Share = 0.05
-    """Share of the combinations whose texts form the validation part."""
+    """Share of the combinations whose texts form the validation set."""
 
     @model_validator(mode="after")
     def _exact_copies_are_near(self) -> "DataFilters":
@@ -57,16 +58,16 @@ class DataFilters(Section):
 
 
 def with_own_settings(document: dict[str, Any]) -> dict[str, Any]:
-    """The document of an experiment whose steps state just the settings that are theirs.
+    """Return the document of an experiment in which steps state only the settings that are their own.
 
-    A dataset step states the filters and leakage rules that it takes from the experiment, so that a stored experiment
-    is complete, whoever set them. A catalog or partition that is the experiment's is left out of a step.
+    A dataset step copies the filters and leakage rules of the experiment, so that a stored experiment is complete. A
+    catalog or partition equal to the experiment's is omitted from a step.
     """
     section, leakage, steps = document.get("dataset"), document.get("leakage"), document.get("steps")
     try:
         DataFilters.model_validate(section)
     except ValidationError:
-        section = None  # its faults are reported where they are
+        section = None  # its faults are reported elsewhere
     stated = section.items() if isinstance(section, dict) else ()
     filters = {key: value for key, value in stated if key in DataFilters.model_fields}
     place = {"catalog": document.get("catalog", "paper"), "partition": document.get("partition")}
@@ -94,7 +95,7 @@ ABLATION_SIZE: Final = 8000
 
 @dataclass(frozen=True, slots=True)
 class DataRecipe:
-    """Which texts a data set takes, and how many."""
+    """The rules by which a data set chooses its texts, and their number."""
 
     name: str
     ks: tuple[int, ...]
@@ -104,7 +105,7 @@ class DataRecipe:
     size: int | None = None
     shares: Mapping[int, float] = field(default_factory=dict)
     is_named: bool = False
-    """A named recipe skips texts that would be a leak; otherwise a leak is an error."""
+    """A named recipe skips texts that would leak; otherwise a leak is an error."""
 
     @property
     def is_ablation(self) -> bool:
@@ -113,7 +114,7 @@ class DataRecipe:
 
 
 def recipe_named(name: str, *, size: int | None = None, skills: SkillPool | None = None) -> DataRecipe:
-    """A data set of the paper, by name.
+    """Return the paper's data set of this name.
 
     >>> recipe_named("D(1, 2)").ks, recipe_named("ablation").size
     ((1, 2), 8000)
@@ -138,13 +139,13 @@ def plain_recipe(
     skills: SkillPool | None = None,
     shares: Mapping[int, float] | None = None,
 ) -> DataRecipe:
-    """All texts of these k, or as many as `size` and `shares` ask for."""
+    """Make a recipe for all texts of these k, or for the number that `size` and `shares` request."""
     name = f"k = {', '.join(map(str, ks))}" if ks else "everything"
     return DataRecipe(name, tuple(ks), skills or "train", size, dict(shares or {}))
 
 
 def draw_set(recipe: DataRecipe, texts: Iterable[tuple[str, int]]) -> Sequence[int]:
-    """The indices of the texts (identity and k) that a recipe takes, in ascending order.
+    """Draw the texts (identity and k) of a recipe; return their indices in ascending order.
 
     Texts are chosen in the order of a hash of their identity. The choice of a text therefore does not depend on the
     other texts, and a set of 1,000 is part of the set of 2,000. Too few texts are an error, never a smaller set.
@@ -166,7 +167,7 @@ def draw_set(recipe: DataRecipe, texts: Iterable[tuple[str, int]]) -> Sequence[i
 
 
 def _below_cap(ks: Sequence[int], size: int, *, cap: int) -> list[int]:
-    """The first `size` ranks, with at most `cap` of k >= 2 among them."""
+    """Take the first `size` ranks, with at most `cap` of k >= 2 among them."""
     chosen: list[int] = []
     compound = 0
     for rank, k in enumerate(ks):
@@ -179,9 +180,9 @@ def _below_cap(ks: Sequence[int], size: int, *, cap: int) -> list[int]:
 
 
 def _by_shares(ks: Sequence[int], size: int, shares: Mapping[int, float]) -> list[int]:
-    """Ranks chosen one by one, each from the k that is furthest behind its share.
+    """Choose ranks one by one, each from the k that is furthest behind its share.
 
-    This is a divisor method: a larger size only adds ranks, which is not true if the part of each k is rounded.
+    This is a divisor method: a larger size only adds ranks, which would not hold if the number for each k were rounded.
     """
     queues = {k: [rank for rank, other in enumerate(ks) if other == k] for k in sorted(shares)}
     taken = dict.fromkeys(queues, 0)
@@ -199,7 +200,7 @@ def _too_few(recipe: DataRecipe, ks: Sequence[int], reached: int) -> UserError:
     counts = ", ".join(f"{ks.count(k)} of k = {k}" for k in sorted({*ks, *recipe.ks}))
     reason = ""
     if recipe.is_ablation:
-        reason = f" Texts of k = 2 and 3 must stay below the {ks.count(2)} of k = 2."
+        reason = f" Texts of k = 2 and 3 must number fewer than the {ks.count(2)} of k = 2."
     elif recipe.shares:
         reason = f" Shares: {', '.join(f'k = {k}: {share:g}' for k, share in sorted(recipe.shares.items()))}."
     return UserError(

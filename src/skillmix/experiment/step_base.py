@@ -1,7 +1,7 @@
 """Base classes of an experiment file: `Section` for any part of it, `Step` for the entries of `steps`.
 
-Each kind of step is a subclass of `Step`. The rest of the package asks a step through the properties below and does not
-look at its class; a property that does not apply to a kind keeps the empty answer of the base class.
+Each kind of step is a subclass of `Step`. Other code uses the properties below and does not look at the class of a
+step; a property that does not apply to a kind keeps the empty value of the base class.
 """
 
 import re
@@ -46,23 +46,27 @@ Name = Annotated[str, StringConstraints(pattern=r"^[._-]*[a-z0-9][a-z0-9._-]*$",
 ModelRef = Annotated[str, StringConstraints(min_length=1)]
 """A student of the experiment, `step:NAME` for the model of an earlier train step, or `joined:step:NAME`."""
 JOINED: Final = "joined:step:"
-"""Before the name of a train step: its model writes about each skill alone, and code joins the texts."""
+"""The prefix of a train step's name for a model that writes about each skill separately; code joins the texts."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1, le=10**9)]
 SkillCount = Annotated[int, Field(ge=0, le=10**9)]
-Temperature = Annotated[float, Field(ge=0, description="Temperature of sampling; 0 takes the likeliest token.")]
-TopP = Annotated[Share | None, Field(description="Share of the likeliest tokens to sample from; by default not sent.")]
-Seconds = Annotated[float, Field(gt=0, le=10**9, description="Seconds after which a call is given up and tried again.")]
+Temperature = Annotated[float, Field(ge=0, description="Sampling temperature; 0 takes the most likely token.")]
+TopP = Annotated[
+    Share | None, Field(description="Probability mass of the most likely tokens to sample from; not sent by default.")
+]
+Seconds = Annotated[float, Field(gt=0, le=10**9, description="Seconds after which a call is abandoned and retried.")]
 FilledList = Annotated[
     list[_T], accepted_if(bool, "the list is empty, so the step would do nothing; give at least one value")
 ]
 """A list with at least one value."""
 SkillNames = Annotated[list[str], AfterValidator(_with_files_read)]
-"""Skills and exclude lists; the skills of its file replace each `file:PATH`, so that a changed list is another draw."""
+"""Skills and exclude lists; each `file:PATH` is replaced by the skills in that file, so that a changed list changes the
+draw.
+"""
 
 
 def _with_text_keys(value: object) -> object:
-    """The value with text for every key, as a stored experiment has it."""
+    """Convert the keys of a value to text, as in a stored experiment."""
     return {str(key): _with_text_keys(own) for key, own in value.items()} if isinstance(value, dict) else value
 
 
@@ -78,7 +82,7 @@ Counts = Annotated[_Count | _Table, Discriminator(_form), BeforeValidator(_with_
 
 
 def count_for(counts: object, setting: str, k: int) -> object:
-    """The number for a setting and k, or `all`; None if there is none.
+    """Return the number for a setting and k, or `all`; None if there is none.
 
     >>> count_for({"train": {"1": 20, "2": "all"}, "2": 5}, "train", 2), count_for({"1": 5}, "all", 2)
     ('all', None)
@@ -89,7 +93,7 @@ def count_for(counts: object, setting: str, k: int) -> object:
 
 
 def keys_in(counts: object) -> list[str]:
-    """All keys of counts, including inner ones."""
+    """Return all keys of counts, including nested ones."""
     return [key for name, own in counts.items() for key in (name, *keys_in(own))] if isinstance(counts, dict) else []
 
 
@@ -99,7 +103,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     left_out_if_unset: ClassVar[tuple[str, ...]] = ()
-    """Keys that newer versions added: without a value, stored experiments keep the form that they had before."""
+    """Keys that newer versions added: if they have no value, stored experiments keep their earlier form."""
 
     @model_serializer(mode="wrap")
     def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -110,7 +114,7 @@ class Section(BaseModel):
 
 
 class OneOf:
-    """Restricts a string to the names that a table or a folder holds: `Annotated[str, OneOf(names)]`."""
+    """Restricts a string to the names in a table or a folder: `Annotated[str, OneOf(names)]`."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = list(names)
@@ -121,7 +125,7 @@ class OneOf:
 
 
 SetChoice = Literal["all", "reserved"]
-"""Which skill sets a step draws: any, or only those that no data set may hold."""
+"""The skill sets that a step draws: any, or only those excluded from every data set."""
 
 
 def setting_label(
@@ -132,10 +136,10 @@ def setting_label(
     catalog: str | None = None,
     partition: str | None = None,
 ) -> str:
-    """The setting as tables name it.
+    """Return the name of a setting in tables.
 
-    Draws of reserved skill sets, draws without some skills, and draws from a catalog or a partition that the step names
-    itself have their own label.
+    Draws of reserved skill sets, draws without some skills, and draws from a step's own catalog or partition have their
+    own label.
 
     >>> setting_label("train", "all"), setting_label("train", "reserved")
     ('train', 'train-reserved')
@@ -150,16 +154,16 @@ def setting_label(
 
 
 class LabelParts(NamedTuple):
-    """What a label says."""
+    """The parts of a setting's label."""
 
     setting: str
     catalog: str | None
-    """The step's own; None for the experiment's."""
+    """The step's own catalog; None for the experiment's."""
     partition: str | None
 
 
 def label_parts(label: str) -> LabelParts:
-    """The parts of a label; the names of settings have no blanks.
+    """Split a label into its parts; the names of settings contain no blanks.
 
     >>> label_parts("held-out under nested:2"), label_parts("all").partition
     (LabelParts(setting='held-out', catalog=None, partition='nested:2'), None)
@@ -174,7 +178,7 @@ _PLAIN_NAME = re.compile(r"[a-z0-9]++(?: [a-z0-9]++)*+")
 
 
 def _excluded_label(exclude: Sequence[str]) -> str:
-    """The excluded names as part of a label and of file names; other lists become a number and a hash."""
+    """Write the excluded names as part of a label and of file names; long lists become a number and a hash."""
     names = sorted({name.casefold() for name in exclude})
     joined = "-and-".join(name.replace(" ", "-") for name in names)
     is_plain = all(_PLAIN_NAME.fullmatch(name) for name in names)
@@ -188,7 +192,7 @@ class StepInput(NamedTuple):
 
     step: str
     stages: tuple[str, ...]
-    """The kinds of step that make such an output."""
+    """The kinds of step that produce this output."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,18 +213,18 @@ class UndrawnCell:
     purpose: Purpose = "evaluation"
     """Whether the combinations are drawn for an evaluation or for training data."""
     exclude: tuple[str, ...] = ()
-    """Skills and exclude lists that the step leaves out, besides the experiment's."""
+    """Skills and exclude lists that the step omits, besides the experiment's."""
     catalog: str | None = None
     partition: str | None = None
 
     @property
     def label(self) -> str:
-        """The setting as tables name it."""
+        """Return the name of the setting in tables."""
         return setting_label(self.setting, self.sets, self.exclude, catalog=self.catalog, partition=self.partition)
 
 
 class DrawnPool(NamedTuple):
-    """A setting, and the skills and exclude lists that a step leaves out of it."""
+    """A setting, and the skills and exclude lists that a step omits from it."""
 
     setting: Setting
     exclude: tuple[str, ...]
@@ -239,13 +243,13 @@ class Step(Section):
     """The kind of the step."""
 
     reads_whole_run: ClassVar[bool] = False
-    """Whether the step comes after all that make texts or models; no score or report shows its files or its time."""
+    """Whether the step follows all steps that produce texts or models; scores and reports ignore its files and time."""
     trains_model: ClassVar[bool] = False
     """Whether later steps may use the step's model as `step:NAME`."""
 
     @property
     def model_references(self) -> tuple[str, ...]:
-        """Students and `step:NAME` models that the step asks or trains."""
+        """Students and `step:NAME` models that the step calls or trains."""
         return ()
 
     @property
@@ -260,12 +264,12 @@ class Step(Section):
 
     @property
     def makes_calls(self) -> bool:
-        """Whether the step asks models, or grades by code."""
+        """Whether the step calls models, or grades by code."""
         return bool(self.student_names or self.grader_names)
 
     @property
     def inputs(self) -> tuple[StepInput, ...]:
-        """Earlier steps that this one builds on."""
+        """Earlier steps whose output the step needs."""
         return ()
 
     @property
@@ -275,29 +279,29 @@ class Step(Section):
 
     @property
     def planned_texts(self) -> int | None:
-        """Texts that the step writes to a data set; None if it writes none or the number is not known yet."""
+        """Number of texts that the step writes to a data set; None if it writes none or the number is not known yet."""
         return None
 
     @property
     def call_bound(self) -> Literal["at least", "about", "at most"]:
-        """How the calls planned for the step relate to the calls it will make.
+        """Whether the calls planned for the step are a lower bound, an upper bound, or exact.
 
-        Every text of a data set without full marks takes a further conversation; an early stop makes fewer calls.
+        Every text of a data set without full marks needs a further conversation; an early stop makes fewer calls.
         """
         return "at least" if self.stage == "dataset" else "at most" if self.may_stop_early else "about"
 
     def pools_drawn_from(self, steps: Sequence["Step"]) -> tuple[DrawnPool, ...]:
-        """Pools whose skills the step's combinations may have; `steps` are all steps of the experiment."""
+        """Return the pools from which the step may draw skills; `steps` are all steps of the experiment."""
         cells = self.undrawn_cells(steps)
         return tuple(dict.fromkeys(DrawnPool(c.setting, c.exclude, c.catalog, c.partition) for c in cells))
 
     def undrawn_cells(self, steps: Sequence["Step"]) -> Iterator[UndrawnCell]:
-        """The cells of the score table that the step fills; `steps` are all steps of the experiment."""
+        """Return the cells of the score table that the step fills; `steps` are all steps of the experiment."""
         yield from ()
 
 
 class DrawingStep(Step):
-    """A step that draws combinations, from a catalog and a partition that it may name itself."""
+    """A step that draws combinations, optionally from its own catalog and partition."""
 
     catalog: str | None = None
     """Catalog to draw from; by default the experiment's."""
@@ -306,7 +310,7 @@ class DrawingStep(Step):
 
 
 def student_name(reference: str) -> str:
-    """The name of the student that a reference means; the model of a train step has the name of the step.
+    """Return the name of the student that a reference means; the model of a train step has the name of the step.
 
     >>> student_name("step:m1"), student_name("base"), student_name("joined:step:m1")
     ('m1', 'base', 'm1-joined')

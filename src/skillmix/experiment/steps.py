@@ -1,6 +1,6 @@
 """The kinds of step in an experiment file; train steps are in train_step.py.
 
-A new kind is a class here, an entry in `AnyStep`, and a file in the folder `steps/` that does its work.
+A new kind needs a class here, an entry in `AnyStep`, and a file in the folder `steps/` that does its work.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,70 +45,72 @@ from skillmix.files import accepted_if, refusing_values, with_nearest
 from skillmix.models.scripted import scripted_rater
 
 HUMAN_RATER: Final = "human"
-"""A rater that is a person."""
+"""The model string of a rater who is a person."""
 NARROWEST: Final = 0.001
-"""The least width of an interval of agreement that a step or a command may ask for: it needs millions of texts."""
+"""The smallest width of an interval of agreement that a step or a command may request: it needs millions of texts."""
 CODE: Final = "rules"
-"""The name of code as the truth, whatever the grader that is `rules:` is called."""
+"""The name of code as the reference, even if the grader `rules:` has another name."""
 
 
 def _by_name(raters: object) -> object:
-    """A list of names as a table of people."""
+    """Turn a list of names into a mapping of people."""
     if not isinstance(raters, list) or not all(isinstance(name, str) for name in raters):
         return raters
     twice = sorted({name for name in raters if raters.count(name) > 1})
     if twice:
-        raise ValueError(f"{', '.join(map(repr, twice))} is named twice; give each person one name")
+        raise ValueError(f"{', '.join(map(repr, twice))} is listed twice; give each person a unique name")
     return dict.fromkeys(raters, HUMAN_RATER)
 
 
 Raters = Annotated[
     dict[
-        Annotated[Name, accepted_if(human_grader, "this is no name of a person")],
-        Annotated[str, accepted_if(lambda spec: spec == HUMAN_RATER or scripted_rater(spec), "this is no rater")],
+        Annotated[Name, accepted_if(human_grader, "this is not a valid name of a person")],
+        Annotated[
+            str, accepted_if(lambda spec: spec == HUMAN_RATER or scripted_rater(spec), "this is not a valid rater")
+        ],
     ],
-    accepted_if(bool, "nobody is named who reads; give at least one name"),
+    accepted_if(bool, "no raters given; give at least one name"),
     BeforeValidator(_by_name, json_schema_input_type=dict[Name, str] | list[Name]),
 ]
-"""Who reads, each a person (`human`) or simulated (`scripted:rater?…`); a list of names means people."""
+"""The raters: each a person (`human`) or simulated (`scripted:rater?…`); a list of names means people."""
 
 
 class AnnotateStep(Step):
-    """People read texts of the run, blind, and answer the questions that graders answer."""
+    """Raters read texts of the run blind, and answer the questions that graders answer."""
 
     stage: Literal["annotate"]
     reads_whole_run: ClassVar[bool] = True
     raters: Raters
-    """People by name, or a table of `human` and `scripted:rater?…` by name."""
+    """Raters: a list of people, or a mapping of names to `human` or `scripted:rater?…`."""
     n: Positive | None = None
     """Texts for each rater; the default is the number that gives `width`, or else 50."""
     width: Annotated[float, Field(ge=NARROWEST, lt=1)] | None = None
     """Width of the 95% interval of agreement between a rater and a grader."""
     agreement: Share = 0.5
-    """Agreement to expect for `width`."""
+    """Expected agreement, used with `width`."""
     overlap: Share = 0.3
     """Share of a rater's texts that all raters read."""
     seed: int = 0
-    """Seed of the choice of texts."""
+    """Seed for the choice of texts."""
     students: FilledList[ModelRef] | None = None
-    """Students whose texts are read; the default is all."""
+    """Students whose texts are read; by default all."""
     k: FilledList[Positive] | None = None
-    """Numbers of skills of the texts; the default is all."""
+    """Numbers of skills of the texts; by default all."""
 
     @model_validator(mode="after")
     def _one_number(self) -> "AnnotateStep":
         if self.n is not None and self.width is not None:
-            raise ValueError("n and width both decide the number of texts: give one of them")
+            raise ValueError("n and width both determine the number of texts: give only one")
         return self
 
     @property
     def people(self) -> tuple[str, ...]:
-        """The raters that are people."""
+        """Return the raters who are people."""
         return tuple(name for name, spec in self.raters.items() if spec == HUMAN_RATER)
 
     @property
     def simulated(self) -> dict[str, str]:
-        """The simulated raters with their specs."""
+        """Return the simulated raters with their model strings."""
         return {name: spec for name, spec in self.raters.items() if spec != HUMAN_RATER}
 
     @property
@@ -118,12 +120,12 @@ class AnnotateStep(Step):
 
 
 class GradersStep(Step):
-    """A card for each grader of the run."""
+    """A report on each grader of the run."""
 
     stage: Literal["graders"]
     reads_whole_run: ClassVar[bool] = True
     truth: str | None = None
-    """What graders are compared with: `people`, `rules` (code), or a grader; the default is people, else code."""
+    """Reference for graders: `people`, `rules` (code), or a grader; the default is people, else code."""
     rules: Literal["default", "paper"] | None = None
     """Scoring rules; the default is the experiment's."""
 
@@ -131,12 +133,12 @@ class GradersStep(Step):
 def people_faults(
     step: Step, steps: Sequence[Step], models: Mapping[str, str], graders: Iterable[str]
 ) -> Iterator[str]:
-    """Names in a step of people or graders that the experiment does not have.
+    """Find names in an annotate or graders step that the experiment does not have.
 
-    `models` are specs by student; `graders` are names, and `rules` if one of them is code alone.
+    `models` are model strings by student; `graders` are names, including `rules` if one of them is code alone.
     """
     if isinstance(step, AnnotateStep | GradersStep) and step.name == "report":
-        yield "a run keeps its report in a folder of this name"
+        yield "a run stores its report in a folder with this name"
     if isinstance(step, GradersStep) and step.truth is not None:
         raters = [human_grader(name) for s in steps if isinstance(s, AnnotateStep) for name in s.raters]
         known = [PEOPLE, *graders, *raters]
@@ -153,7 +155,7 @@ def people_faults(
                 yield f"{name} is {here} here and {there} in the step {earlier.name}: give one of them another name"
     writers = list(dict.fromkeys(name for other in steps for name in other.student_names))
     if not writers:
-        yield "no step of the file writes texts that people could read"
+        yield "no step of the file writes texts for people to read"
         return
     unknown = [name for name in step.read_students or () if name not in writers]
     for name in unknown:
@@ -165,7 +167,7 @@ def people_faults(
     real = [name for name in read if not models.get(name, "").startswith("scripted:")]
     if real and step.simulated:
         first = next(iter(step.simulated))
-        yield f"{first} is simulated and can read scripted texts only, and {real[0]} is no scripted student"
+        yield f"{first} is simulated and can read only scripted texts, but {real[0]} is not a scripted student"
 
 
 _CONVERSATIONS_PER_TEXT: Final = 100
@@ -175,7 +177,7 @@ _OF_WRITING: Final = ("graders", "target", "most", "least", "exclude", "rules", 
 
 
 class _CellsStep(DrawingStep):
-    """What generate and evaluate steps have in common: students × settings × k."""
+    """The common keys of generate and evaluate steps: students × settings × k."""
 
     students: FilledList[ModelRef]
     """Students that write, `step:NAME` for the model of a train step, or `joined:step:NAME`."""
@@ -186,7 +188,7 @@ class _CellsStep(DrawingStep):
     combinations: Counts = 100
     """Combinations of each setting and k: a number, `all`, or such values by k or by setting."""
     generations: Positive = 3
-    """Texts of each combination; the best of them counts."""
+    """Texts for each combination, of which the best counts."""
     exclude: SkillNames = []
     """Skills and exclude lists that the step does not draw, besides the experiment's; tables name them."""
 
@@ -196,11 +198,11 @@ class _CellsStep(DrawingStep):
         lacking = [place for place in places if count_for(self.combinations, *place) is None]
         if lacking:
             named = ", ".join(f"setting {setting} at k = {k}" for setting, k in lacking)
-            raise ValueError(f"combinations names no number for {named}")
+            raise ValueError(f"combinations gives no number for {named}")
         keys = {str(key) for place in places for key in place}
         unknown = [key for key in keys_in(self.combinations) if key not in keys]
         if unknown:
-            raise ValueError(f"combinations names {', '.join(unknown)}, which is no setting and no k of the step")
+            raise ValueError(f"combinations lists {', '.join(unknown)}, which is neither a setting nor a k of the step")
         return self
 
     @property
@@ -209,7 +211,7 @@ class _CellsStep(DrawingStep):
         return tuple(self.students)
 
     def undrawn_cells(self, steps: Sequence[Step]) -> Iterator[UndrawnCell]:
-        """One cell for each setting, k and student; the students share the draws."""
+        """Return one cell for each setting, k and student; the students share the draws."""
         for setting in self.settings:
             for k in self.k:
                 count = count_for(self.combinations, setting, k)
@@ -236,7 +238,7 @@ class GenerateStep(_CellsStep):
 
     stage: Literal["generate"]
     purpose: Purpose = "evaluation"
-    """With `training`, the step draws combinations that no evaluation has, and a data set may take its texts."""
+    """With `training`, the step draws combinations outside all evaluations, and a data set may use its texts."""
 
 
 class EvaluateStep(_CellsStep):
@@ -252,11 +254,12 @@ class EvaluateStep(_CellsStep):
     ladder: bool = False
     """Whether each combination extends one of the next smaller k."""
     sets: SetChoice = "all"
-    """`reserved` draws only skill sets that no data set may hold, by `leakage.reserved`."""
+    """With `reserved`, draws only the skill sets that `leakage.reserved` excludes from every data set."""
     stop_below: Share | None = None
-    """Skip a student's larger k in a setting once every grader gives it fewer full marks than this share."""
+    """Skips a student's larger k in a setting once every grader gives it less than this share of full marks."""
     allow_trained: bool = False
-    """Evaluate a student even on combinations it was trained on, or under another partition; the scores then say so."""
+    """Evaluates a student even on combinations it was trained on, or under another partition; the scores then say
+    so."""
 
     @model_validator(mode="after")
     def _reserved_sets_of_two(self) -> "EvaluateStep":
@@ -276,13 +279,13 @@ class GradeStep(Step):
     of: FilledList[Name]
     """Generate and evaluate steps whose texts are graded."""
     graders: FilledList[Name]
-    """Graders that grade them."""
+    """Graders to use."""
     students: FilledList[ModelRef] | None = None
-    """Students whose texts are graded; the default is all students of the steps in `of`."""
+    """Students whose texts are graded; by default all students of the steps in `of`."""
     settings: FilledList[Setting] | None = None
-    """Settings whose texts are graded; the default is all."""
+    """Settings whose texts are graded; by default all."""
     k: FilledList[SkillCount] | None = None
-    """Numbers of skills whose texts are graded; the default is all."""
+    """Numbers of skills whose texts are graded; by default all."""
 
     @property
     def inputs(self) -> tuple[StepInput, ...]:
@@ -290,7 +293,7 @@ class GradeStep(Step):
         return tuple(StepInput(name, ("generate", "evaluate")) for name in self.of)
 
     def undrawn_cells(self, steps: Sequence[Step]) -> Iterator[UndrawnCell]:
-        """The wanted cells of the graded steps, with the graders of this step."""
+        """Return the selected cells of the graded steps, with the graders of this step."""
         students = None if self.students is None else [student_name(name) for name in self.students]
         for cell in (cell for step in steps if step.name in self.of for cell in step.undrawn_cells(steps)):
             wanted = ((students, cell.student), (self.settings, cell.setting), (self.k, cell.k))
@@ -298,7 +301,7 @@ class GradeStep(Step):
                 yield replace(cell, graders=self.grader_names)
 
     def unmatched(self, steps: Sequence[Step]) -> list[str]:
-        """Students, settings and k of this step that the graded steps do not have."""
+        """Return students, settings and k of this step that the graded steps do not have."""
         cells = [cell for step in steps if step.name in self.of for cell in step.undrawn_cells(steps)]
         known = {cell.student for cell in cells}
         missing = [f"student {name}" for name in self.students or () if student_name(name) not in known]
@@ -307,10 +310,10 @@ class GradeStep(Step):
 
 
 class PerSkill(Section):
-    """Limits on the texts of each skill, for each k."""
+    """Limits on the number of texts of each skill, for each k."""
 
     floor: Annotated[int, Field(ge=0)] = 0
-    """Minimum number of texts per skill; a skill that stays below it is reported."""
+    """Minimum number of texts per skill; skills below it are reported."""
     ceiling: Positive | None = None
     """Maximum number of texts per skill."""
 
@@ -335,7 +338,7 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
     of: list[Name] = []
     """Earlier dataset steps to join."""
     graders: list[Name] = []
-    """A text is kept if every grader gives it full marks."""
+    """Graders; a text is kept if all of them give it full marks."""
     recipe: str | None = None
     """A data set of the paper: `D(1)`, `D(1,2)`, `D(1,2,3)`, …, or `ablation`."""
     k: list[Positive] = []
@@ -349,41 +352,41 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
     most: Positive | None = None
     """Maximum number of conversations for each k; the default is 100 for each text of the target."""
     least: Annotated[int, Field(ge=0)] | None = None
-    """Minimum number of texts for each k before later steps begin; the default is the target."""
+    """Minimum number of texts for each k before later steps begin; by default the target."""
     exclude: SkillNames = []
     """Skills and exclude lists that no request to the writer names, besides the experiment's."""
     generations: Positive = 1
     """Conversations per combination. When all combinations are used, another round of the same size begins."""
     per_skill: PerSkill = PerSkill()
-    """Fewest and most texts of each skill, for each k."""
+    """Minimum and maximum number of texts of each skill, for each k."""
     size: Positive | None = None
-    """Number of texts in the data set; the default is all of them. A smaller set is part of a larger one."""
+    """Number of texts in the data set; by default all. A larger set contains the smaller one."""
     shares: dict[Positive, Annotated[float, Field(gt=0)]] = {}
     """Relative weight of each k in a data set with a `size`; by default k does not matter."""
     prompts: str | None = None
     """Prompt set of the rows; by default the experiment's."""
     requests: RequestChoice = "all"
-    """With `one`, each request names one skill of its text and says "any skill" for each other; for controls."""
+    """With `one`, each request names one skill of its text and says "any skill" for the others; for controls."""
     rules: Literal["default", "paper"] | None = None
     """Scoring rules that decide which texts have full marks; the default is the experiment's."""
     leakage: LeakageSettings | None = None
-    """What the data set must not contain; other keys come from the experiment."""
+    """Content to exclude from the data set; missing keys come from the experiment."""
     only_requested: bool = False
-    """Whether to leave out texts that show a further skill of the partition, where code can tell; for controls."""
+    """Whether to exclude texts that show a further skill of the partition, where code can tell; for controls."""
 
     @model_validator(mode="after")
     def _written_or_joined(self) -> "DatasetStep":
         if (self.writer is None) == (not self.of):
-            raise ValueError("a data set is written by a writer or joined by `of`: give one of them")
+            raise ValueError("a data set either has a writer or joins the sets in `of`: give one of them")
         if self.writer is not None and not (self.graders and self.target and (self.k or self.recipe)):
             raise ValueError("a writer needs graders, a target, and k or a recipe")
         writing = [name for name in _OF_WRITING if getattr(self, name) not in (None, [])]
         if self.of and writing:
             raise ValueError(
-                f"joined data sets are written and graded already: only a writer takes {', '.join(writing)}"
+                f"joined data sets are already written and graded: {', '.join(writing)} apply only with a writer"
             )
         if self.recipe is not None and (self.k or self.shares):
-            raise ValueError("a recipe says which k: k and shares do not apply")
+            raise ValueError("a recipe determines k: remove k and shares")
         if self.shares and self.size is None:
             raise ValueError("shares need a size")
         targets = self.target.values() if isinstance(self.target, dict) else [self.target or 0]
@@ -393,25 +396,25 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
             ks = self.data_recipe.ks
         named = set(self.target) if isinstance(self.target, dict) else set()
         if named and named != set(ks):
-            raise ValueError(f"target names k = {sorted(named)}, the data set k = {sorted(ks)}")
+            raise ValueError(f"target has k = {sorted(named)}, but the data set has k = {sorted(ks)}")
         if self.shares and ks and set(self.shares) != set(ks):
-            raise ValueError(f"shares name k = {sorted(self.shares)}, the data set k = {sorted(ks)}")
+            raise ValueError(f"shares have k = {sorted(self.shares)}, but the data set has k = {sorted(ks)}")
         return self
 
     @property
     def data_recipe(self) -> DataRecipe:
-        """The recipe, from its name or from k, size and shares."""
+        """Return the recipe, from its name or from k, size and shares."""
         if self.recipe is not None:
             return recipe_named(self.recipe, size=self.size, skills=self.skills)
         ks = tuple(dict.fromkeys(self.k or self.shares))
         return plain_recipe(ks, size=self.size, skills=self.skills, shares=self.shares)
 
     def max_conversations(self, k: int) -> int:
-        """Maximum number of conversations for one k."""
+        """Return the maximum number of conversations for one k."""
         return self.most or _CONVERSATIONS_PER_TEXT * self.target_of(k)
 
     def target_of(self, k: int) -> int:
-        """Number of texts to keep for one k."""
+        """Return the number of texts to keep for one k."""
         return self.target[k] if isinstance(self.target, dict) else self.target or 0
 
     @property
@@ -430,18 +433,18 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
         return sum(self.target_of(k) for k in self.data_recipe.ks) if self.writer else None
 
     def pools_drawn_from(self, steps: Sequence[Step]) -> tuple[DrawnPool, ...]:
-        """The pool `all` if k = 1 draws all skills, else `train` or the pool that the step names."""
+        """Return the pool `all` if k = 1 draws all skills, else `train` or the step's own pool."""
         ks = self.data_recipe.ks if self.writer else ()
         settings = dict.fromkeys(self.setting_of(k) for k in ks)
         return tuple(DrawnPool(name, tuple(self.exclude), self.catalog, self.partition) for name in settings)
 
     def setting_of(self, k: int) -> Setting:
-        """The group of the partition that the writer's combinations of k skills are drawn from."""
+        """Return the group of the partition that the writer's combinations of k skills are drawn from."""
         return "all" if k == 1 and self.data_recipe.skills == "all" else self.pool or "train"
 
 
 class Contrast(Section):
-    """A comparison that is planned before any score is seen: a student minus another one, or minus itself elsewhere."""
+    """A comparison planned before any score is seen: a student minus another one, or minus itself elsewhere."""
 
     student: Name
     """A student, by its name in the file."""
@@ -450,13 +453,13 @@ class Contrast(Section):
     against: Name | None = None
     """The student to compare with; the default is the same student."""
     against_setting: Name | None = None
-    """Setting of the other side; the default is the same setting."""
+    """Setting of the second side; the default is the same setting."""
     against_k: Positive | None = None
-    """k of the other side; the default is the same k."""
+    """k of the second side; the default is the same k."""
     claim: str | None = None
     """What a gain would show, as the end of a sentence."""
     condition: str | None = None
-    """What limits the claim, as a sentence."""
+    """A caveat about the claim, as a sentence."""
 
     @model_validator(mode="after")
     def _has_two_sides(self) -> "Contrast":
@@ -466,7 +469,7 @@ class Contrast(Section):
 
     @property
     def other(self) -> tuple[str, str, int]:
-        """The other side: student, setting and k."""
+        """The second side: student, setting and k."""
         return self.against or self.student, self.against_setting or self.setting, self.against_k or self.k
 
     @property
@@ -489,7 +492,7 @@ class ReportStep(Step):
     runs: tuple[str, ...] = ()
     """Further runs to show in the same report."""
     contrasts: list[Contrast] = []
-    """Comparisons that are planned before any score is seen, in the order in which they are tested."""
+    """Planned comparisons, in the order in which they are tested."""
 
 
 AnyStep = Annotated[

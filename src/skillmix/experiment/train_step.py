@@ -19,20 +19,20 @@ FloatType = Literal["float32", "bfloat16"]
 _BYTES: Final[dict[FloatType, int]] = {"float32": 4, "bfloat16": 2}
 
 WeightStorage = Literal["exact", "halves", "stochastic"]
-"""How an updated weight, a float32 while it is computed, is stored.
+"""How an updated weight, computed in float32, is stored.
 
-exact: as it is. halves: the upper 16 bits in the model, the lower 16 bits beside it. stochastic: rounded at random, up
-or down, so that the average is right.
+exact: unchanged. halves: the upper 16 bits in the model, the lower 16 bits beside it. stochastic: rounded up or down at
+random, so that the average is right.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """How trained weights and the optimiser's state are stored."""
+    """Storage of trained weights and of the optimizer's state."""
 
     name: str
     weights: FloatType
-    """Format of the weights that the model computes with; frozen weights have it as well."""
+    """Format of the weights in the model's computation, including frozen ones."""
     state: FloatType
     """Format of both moments and of the sum of gradients."""
     storage: WeightStorage
@@ -41,17 +41,17 @@ class Precision:
 
     @property
     def weight_bytes(self) -> int:
-        """Memory for a frozen weight."""
+        """Return the memory for a frozen weight."""
         return _BYTES[self.weights]
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Disk space for a trained weight in a checkpoint: the weight, its lower half, both moments."""
+        """Return the disk space for a trained weight in a checkpoint: the weight, its lower half, both moments."""
         return self.weight_bytes + 2 * (self.storage == "halves") + 2 * _BYTES[self.state]
 
     @property
     def training_bytes(self) -> int:
-        """Memory for a trained weight: what a checkpoint holds, and the sum of gradients."""
+        """Return the memory for a trained weight: the content of a checkpoint, and the sum of gradients."""
         return self.checkpoint_bytes + _BYTES[self.state]
 
 
@@ -68,7 +68,7 @@ AUTO: Final = "auto"
 
 
 def weights_format(name: str) -> FloatType | None:
-    """The format of a model's weights in the precision of a train step; None for `auto`.
+    """Return the format of a model's weights in the precision of a train step; None for `auto`.
 
     >>> weights_format("bf16-master"), weights_format("auto")
     ('bfloat16', None)
@@ -84,7 +84,7 @@ CHAT_TEMPLATES: Final = {
 AboveZero = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 DEFAULT_STEPS: Final = 4000
-"""Optimiser steps of a recipe that sets neither `steps` nor `epochs`."""
+"""Optimizer steps of a recipe that sets neither `steps` nor `epochs`."""
 MUON_ADAM_RATE: Final = 3e-3
 """Adam's learning rate beside Muon, if the recipe sets none."""
 DEFAULT_GAMMA: Final = 0.5
@@ -92,7 +92,7 @@ DEFAULT_GAMMA: Final = 0.5
 _SPEED_AND_MEMORY: Final = frozenset(
     {"token_budget", "recompute", "compile", "checkpoint_every", "reshard", "precision"}
 )
-"""Settings that an unfinished training may change."""
+"""Settings that may change while a training is unfinished."""
 
 
 class LoraSettings(Section):
@@ -101,13 +101,13 @@ class LoraSettings(Section):
     rank: Positive = 16
     """Rank of the two matrices of an adapter."""
     alpha: AboveZero = 32
-    """Scale of the adapter, divided by the rank."""
+    """Scale of the adapter, which is divided by the rank."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of the adapter's inputs that are dropped in training."""
+    """Dropout rate of the adapter's inputs."""
     targets: list[str] | Literal["all-linear"] = "all-linear"
-    """Names of the layers that get an adapter; `all-linear` is every linear layer but the output layer."""
+    """Names of the layers with an adapter; `all-linear` is every linear layer except the output layer."""
     merge: bool = False
-    """Merge the adapter into the weights and write a whole checkpoint instead of the adapter."""
+    """Whether to merge the adapter into the weights and write a whole checkpoint instead of the adapter."""
 
 
 class ReplaySettings(Section):
@@ -122,40 +122,40 @@ class ReplaySettings(Section):
     gamma: NotNegative = DEFAULT_GAMMA
     """Weight of the loss of replayed text."""
     max_tokens: Positive | None = None
-    """Largest number of tokens in a replayed text; by default that of a conversation."""
+    """Maximum number of tokens in a replayed text; by default as for a conversation."""
 
 
 class RecipeSettings(Section):
-    """How a model is trained: the settings of a train step that its checkpoint keeps as its recipe."""
+    """The training settings that a checkpoint stores as its recipe."""
 
     steps: Positive | None = None
-    """Optimiser steps; 4000 if neither `steps` nor `epochs` is set."""
+    """Optimizer steps; 4000 if neither `steps` nor `epochs` is set."""
     epochs: AboveZero | None = None
     """Passes over the data, instead of `steps`."""
     batch: Positive = 64
-    """Conversations per optimiser step, however they are packed into micro-batches."""
+    """Conversations per optimizer step, however they are packed into micro-batches."""
     learning_rate: AboveZero = 2e-5
-    """Largest step size of the optimiser."""
+    """Peak learning rate of the optimizer."""
     warmup_steps: Annotated[int, Field(ge=0)] = 64
     """Steps in which the learning rate rises from zero."""
     schedule: Literal["constant", "cosine"] = "constant"
-    """Course of the learning rate after the warm-up."""
+    """Learning-rate schedule after the warm-up."""
     optimizer: Literal["adam", "sgd", "muon"] = "adam"
-    """The optimiser; `muon` updates the matrices of the layers, and Adam embeddings, output and norms."""
+    """The optimizer; `muon` updates the matrices of the layers, and Adam the embeddings, output and norms."""
     adam_learning_rate: AboveZero | None = None
-    """With `muon`: Adam's largest step size; by default 0.003."""
+    """Adam's peak learning rate with `muon`; by default 0.003."""
     weight_decay: NotNegative = 0.0
     """Decoupled weight decay."""
     clip: AboveZero | None = None
-    """Largest norm of the whole gradient; a longer gradient is scaled down."""
+    """Maximum norm of the whole gradient; a larger gradient is scaled down."""
     max_tokens: Positive = 1024
-    """Largest number of tokens in a conversation."""
+    """Maximum number of tokens in a conversation."""
     too_long: Literal["drop", "cut", "refuse"] = "drop"
-    """Whether a longer conversation is left out, cut after its first `max_tokens` tokens, or an error."""
+    """Whether a longer conversation is excluded, truncated after its first `max_tokens` tokens, or an error."""
     format: Annotated[str, OneOf(CHAT_TEMPLATES)] | None = None
     """Chat format of a checkpoint without a chat template."""
     lora: LoraSettings | None = None
-    """Train a low-rank adapter instead of all weights."""
+    """Trains a low-rank adapter instead of all weights."""
     replay: ReplaySettings | None = None
     """Plain text to mix in against forgetting."""
     validation_share: Share = 0.0
@@ -163,23 +163,23 @@ class RecipeSettings(Section):
     validate_every: Positive | None = None
     """Steps between validations; by default one epoch."""
     patience: Positive | None = None
-    """Validations in a row without a better loss after which training stops; the best weights are kept."""
+    """Number of validations without a better loss after which training stops; the best weights are kept."""
     precision: Annotated[str, OneOf([AUTO, *PRECISIONS])] = AUTO
-    """Number formats of weights and optimiser; `auto` chooses for the device."""
+    """Number formats of weights and optimizer; `auto` chooses for the device."""
     recompute: Literal["auto", "on", "off"] = "auto"
-    """Whether the backward pass computes activations again instead of keeping them."""
+    """Whether the backward pass recomputes activations instead of storing them."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Whether layers are compiled; on a GPU, `auto` compiles models of 1B weights, and others for 200 steps or more."""
     token_budget: Positive | None = None
-    """Largest number of tokens in a micro-batch; by default as many as fit into memory."""
+    """Maximum number of tokens in a micro-batch; by default as many as fit into memory."""
     checkpoint_every: Positive = 500
-    """Steps between the checkpoints from which an interrupted training goes on."""
+    """Steps between the checkpoints from which an interrupted training resumes."""
     reshard: bool = True
     """With several GPUs: free each layer's weights after use and gather them again, which needs the least memory."""
 
 
 class _ModelAndData(Step):
-    """What a train step trains, and on what; pydantic puts these keys before those of the recipe."""
+    """The model and data of a train step; pydantic puts these keys before those of the recipe."""
 
     stage: Literal["train"]
     base: ModelRef
@@ -192,31 +192,31 @@ class TrainStep(RecipeSettings, _ModelAndData):
     """Fine-tune a model on data sets."""
 
     seed: int | None = None
-    """Seed of the order and of the adapter; by default the experiment's."""
+    """Seed of the data order and of the adapter; by default the experiment's."""
 
-    # Not part of a stored experiment: several ranks train the same model as one.
+    # Omitted from a stored experiment: several ranks train the same model as one.
     ranks: Annotated[Positive | None, Field(exclude=True)] = None
-    """Without effect, and accepted in older files: `torchrun` sets the number of processes that train together."""
+    """Ignored; accepted in older files: `torchrun` sets the number of processes that train together."""
 
     trains_model: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainStep":
         if self.steps is not None and self.epochs is not None:
-            raise ValueError("steps and epochs are two ways to say the same: give one of them")
+            raise ValueError("steps and epochs set the same thing: give only one")
         if self.adam_learning_rate is not None and self.optimizer != "muon":
-            raise ValueError(f"adam_learning_rate goes with optimizer: muon, not {self.optimizer}: set learning_rate")
+            raise ValueError(f"adam_learning_rate needs optimizer: muon, not {self.optimizer}: set learning_rate")
         if self.optimizer == "muon" and self.lora is not None:
-            raise ValueError("optimizer: muon updates whole matrices: leave lora out, or choose adam")
+            raise ValueError("optimizer: muon updates whole matrices: remove lora, or choose adam")
         return self
 
     def recipe(self) -> dict[str, Any]:
-        """The recipe as the lineage of the model keeps it."""
+        """Return the recipe as it is stored in the lineage of the model."""
         return self.model_dump(mode="json", include=set(RecipeSettings.model_fields))
 
     def decisive(self) -> dict[str, Any]:
-        """The part of the recipe that changes the model."""
-        unset = {"adam_learning_rate"} if self.adam_learning_rate is None else set()  # older recipes have no such key
+        """Return the part of the recipe that changes the model."""
+        unset = {"adam_learning_rate"} if self.adam_learning_rate is None else set()  # older recipes lack this key
         return {key: value for key, value in self.recipe().items() if key not in _SPEED_AND_MEMORY | unset}
 
     @property
@@ -236,7 +236,7 @@ class TrainStep(RecipeSettings, _ModelAndData):
 
 
 def untrained_faults(step: Step, models: Mapping[str, str]) -> Iterator[str]:
-    """Students that a step asks, and that are no models before a train step has trained them."""
+    """Find students that a step calls although they are not models before a train step has trained them."""
     for name in step.student_names:
         if name in models and shape_of(models[name]) is not None:
-            yield f"{models[name]} writes nothing yet: make it the base of a train step, and ask step:NAME instead"
+            yield f"{models[name]} cannot write yet: make it the base of a train step, and use step:NAME instead"

@@ -56,7 +56,7 @@ _MEANINGS: Final[Mapping[str, str]] = {
     "not truth.",
     "combination": "k skills and a topic, which one text must combine.",
     "k": "The number of skills that one text must show.",
-    "setting": "The part of the catalogue that combinations are drawn from: train, held-out, or all of it.",
+    "setting": "The part of the catalog that combinations are drawn from: train, held-out, or all of it.",
     "train": "Skills and topics that training texts may combine.",
     "held-out": "Topics that no training text is about, and skills that none combines with another. A training text "
     "with one skill may show a held-out skill.",

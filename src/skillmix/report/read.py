@@ -145,7 +145,7 @@ def _masked(text: StudentText, evidence: Mapping[ConversationKey, CodeEvidence])
 def template_baselines(run: str, catalog: Catalog | None, cells: Iterable[Cell]) -> Iterator[TemplateBaseline]:
     """What the template student earns for each setting and k of a run.
 
-    Nothing if the catalogue has no clauses, or has code of its own that is not trusted.
+    Nothing if the catalog has no clauses, or has code of its own that is not trusted.
     """
     if catalog is None or not catalog.templates or (catalog.code is not None and not catalog.code.is_trusted):
         return
@@ -176,7 +176,7 @@ def _outcomes(student: TemplateStudent, form: Form, combinations: Iterable[Combi
 
 
 def texts_following_examples(run: Run, decided: Sequence[tuple[Ballot, Points]]) -> frozenset[ConversationKey] | None:
-    """The texts that follow an example; None if the catalogue of the run is unknown."""
+    """The texts that follow an example; None if the catalog of the run is unknown."""
     examples = _examples(run)
     if not examples:
         return None
@@ -186,7 +186,7 @@ def texts_following_examples(run: Run, decided: Sequence[tuple[Ballot, Points]])
 
 
 def _examples(run: Run) -> list[str]:
-    """The examples of the catalogue and, where the prompt sets are still there, their worked examples."""
+    """The examples of the catalog and, where the prompt sets are still there, their worked examples."""
     catalog = run.unchanged_catalog
     if catalog is None:
         return []
@@ -246,7 +246,7 @@ def read_report(runs: Sequence[Run], archive: Archive, options: ReportOptions) -
 def definitions_of(
     catalogs: Iterable[tuple[str, Catalog, str | None]], skills: Iterable[str]
 ) -> dict[str, SkillDefinition]:
-    """The definition of each skill, from runs given as name, catalogue and partition; the first catalogue counts."""
+    """The definition of each skill, from runs given as name, catalog and partition; the first catalog counts."""
     listed = list(catalogs)
     found: dict[str, SkillDefinition] = {}
     for name in sorted(set(skills)):
@@ -330,7 +330,7 @@ def read_run(run: Run, *, rules: str | None, archive: Archive, most_texts: int =
     own = run.rules().name
     names = ["default", "paper"] if rules == "both" else [rules or own]
     main = own if own in names else names[0]
-    # Code would grade by another vocabulary if the catalogue had changed since.
+    # Code would grade by another vocabulary if the catalog had changed since.
     with_code = not run.graders_with_code or catalog is not None
     with run.read() as journal:
         is_sampled = journal.conversations() > most_texts
@@ -361,7 +361,7 @@ def read_run(run: Run, *, rules: str | None, archive: Archive, most_texts: int =
     outcomes: list[OutcomeCell] = []
     scored = decided
     if run.has_outcomes:
-        # Without its catalogue it is not known which topics of a run are controls; "What is missing" names it.
+        # Without its catalog it is not known which topics of a run are controls; "What is missing" names it.
         outcomes = list(outcome_cells({c.key: c for c in cells}, catalog.controls)) if catalog else []
         by_rules, cells, scored = {}, (), []
     with_graders = frozenset(grader.name for grader in run.graders_with_code) if with_code else frozenset[str]()
@@ -417,7 +417,7 @@ def _gaps_of_run(
             yield f"{facts.name}: {student} was trained on {of} it is scored on."
     yield from (f"{facts.name}: {note}." for note in notes)
     if facts.catalog and not has_catalog:
-        yield f"{facts.name}: its catalogue {facts.catalog} is gone or has changed."
+        yield f"{facts.name}: its catalog {facts.catalog} is gone or has changed."
 
 
 def sampled_combinations(rows: Iterable[TableRow], table: TextTable, most_texts: int) -> frozenset[str]:

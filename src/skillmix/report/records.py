@@ -88,7 +88,7 @@ class RunFacts:
     families: Mapping[str, str] = field(default_factory=dict)
     """Names in the file, of students that the file repeats for seeds, partitions or values of a matrix."""
     hashes: Mapping[str, str] = field(default_factory=dict)
-    """Content hashes of the catalogue and of prompt sets, by name."""
+    """Content hashes of the catalog and of prompt sets, by name."""
     shown_texts: int | None = None
     """The number of texts in the sample that the pages show; None if they show all."""
 
@@ -123,7 +123,7 @@ class CellTexts:
     distinct_4: float | None
     """Distinct four-word runs by all four-word runs of texts with full marks; None if there is no such run."""
     following: int | None
-    """Texts that follow an example; None if the catalogue of the run is unknown."""
+    """Texts that follow an example; None if the catalog of the run is unknown."""
     full_marks_following: int | None
 
 
@@ -142,7 +142,7 @@ class TemplateBaseline:
 
 @dataclass(frozen=True, slots=True)
 class SkillDefinition:
-    """A skill as its catalogue defines it."""
+    """A skill as its catalog defines it."""
 
     name: str
     category: str
@@ -215,10 +215,10 @@ class Report:
     shown: tuple[Shown, ...] = ()
     cell_texts: tuple[CellTexts, ...] = ()
     baselines: tuple[TemplateBaseline, ...] = ()
-    """For runs on a catalogue that has clauses for the template student."""
+    """For runs on a catalog that has clauses for the template student."""
     categories: Mapping[str, str] = field(default_factory=dict)
     definitions: Mapping[str, SkillDefinition] = field(default_factory=dict)
-    """The drawn skills whose catalogue is at hand."""
+    """The drawn skills whose catalog is at hand."""
     examples: tuple[ExampleText, ...] = ()
     """A text of each student of the main result, on one combination."""
     common_skills: frozenset[str] = frozenset()

@@ -120,7 +120,7 @@ class OpenDecisions(AbstractContextManager["OpenDecisions"]):
 
     def __init__(self, rules: DecisionRules) -> None:
         self._rules = rules
-        # First, because a catalogue whose code is not trusted is refused here, with nothing open yet.
+        # First, because a catalog whose code is not trusted is refused here, with nothing open yet.
         self._code = rules.run.code if any(grader.has_code for grader in rules.graders) else None
         self.journal = rules.run.read()
 

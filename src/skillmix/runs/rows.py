@@ -247,7 +247,7 @@ def changed_keys(before: Mapping[str, object], now: Mapping[str, object], keys: 
     """The keys of an experiment that changed, each with its old and its new value.
 
     >>> changed_keys({"seed": 0, "catalog_hash": "1a"}, {"seed": 2, "catalog_hash": "2b"}, ["seed", "catalog_hash"])
-    ['seed (0 → 2)', 'content of the catalogue']
+    ['seed (0 → 2)', 'content of the catalog']
     """
     changed = [key for key in keys if before.get(key) != now.get(key)]
     found = [_change(key, before.get(key), now.get(key)) for key in changed if key not in _CONTENTS]

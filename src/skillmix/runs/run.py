@@ -256,18 +256,16 @@ class Run:
 
     @cached_property
     def catalog(self) -> Catalog:
-        """The catalogue that the run names, as it is now, joined with those that its steps name."""
+        """The catalog that the run names, as it is now, joined with those that its steps name."""
         name = self.fact("catalog")
         if name is None:
-            raise UserError(
-                f"The run {self.name} does not say what its catalogue is.", hint="Import it with --catalog."
-            )
+            raise UserError(f"The run {self.name} does not say what its catalog is.", hint="Import it with --catalog.")
         known = (self.experiment, *self.earlier)
         return load_catalog(name, *dict.fromkeys(other for e in known for other in e.other_catalogs))
 
     @cached_property
     def unchanged_catalog(self) -> Catalog | None:
-        """The catalogue; None if it is unknown, gone, or not the one that the run was made with."""
+        """The catalog; None if it is unknown, gone, or not the one that the run was made with."""
         try:
             catalog = self.catalog
         except UserError:
@@ -343,7 +341,7 @@ class Run:
         return any(step.stage in ("dataset", "train") for step in self.experiment.steps)
 
     def fact(self, name: str) -> str | None:
-        """A text of experiment.yaml, such as the name of the catalogue; None if the file does not say."""
+        """A text of experiment.yaml, such as the name of the catalog; None if the file does not say."""
         value = self.document.get(name)
         return value if isinstance(value, str) else None
 

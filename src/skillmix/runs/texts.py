@@ -556,7 +556,7 @@ class TableBuilder:
 def text_table(run: Run, rules: Rules, *, with_code: bool = True) -> TextTable:
     """The table of a run under some rules; it is made once, unless this process is writing to the run.
 
-    Without code, checkers decide nothing: the catalogue that they belong to is another one now.
+    Without code, checkers decide nothing: the catalog that they belong to is another one now.
     """
 
     def made() -> TextTable:

@@ -109,9 +109,9 @@ class JudgedText:
 
 
 def judge_of(catalog: Catalog) -> Judge:
-    """The judge of a catalogue's texts; one with code of its own must be trusted."""
+    """The judge of a catalog's texts; one with code of its own must be trusted."""
     require_trust(catalog.code)
-    remember_trusted(catalog.code)  # in a worker process, the catalogue brings it
+    remember_trusted(catalog.code)  # in a worker process, the catalog brings it
     remember_figures(catalog.name, catalog.figures)
     requires_woven = catalog.woven == "required"
     shown = prompt_texts(catalog.skills)
@@ -119,7 +119,7 @@ def judge_of(catalog: Catalog) -> Judge:
 
 
 class RulesGrader:
-    """Grades texts of one catalogue."""
+    """Grades texts of one catalog."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.judge = judge_of(catalog)
@@ -144,15 +144,15 @@ def applicable_reasons(verdict: Verdict | JudgedText, *, is_alone: bool) -> Mapp
 
 
 def require_checkers(catalog: Catalog, skills: Iterable[str], grader: str) -> None:
-    """Refuse `rules:` if a skill has no checker, or if the catalogue's own checkers are not trusted."""
+    """Refuse `rules:` if a skill has no checker, or if the catalog's own checkers are not trusted."""
     require_trust(catalog.code)
     skills = [skill.name for skill in catalog.require_skills(skills)]
     unknown = [name for name in skills if checker_of(name) is None]
     if unknown:
         raise UserError(
-            f"The grader {grader!r} is `rules:`, and no code can check {_counted(unknown)} of catalogue "
+            f"The grader {grader!r} is `rules:`, and no code can check {_counted(unknown)} of catalog "
             f"{catalog.name!r}.",
-            hint="Use the catalogue verifiable, install checkers of yours, or let a model decide: rules:MODEL.",
+            hint="Use the catalog verifiable, install checkers of yours, or let a model decide: rules:MODEL.",
         )
 
 

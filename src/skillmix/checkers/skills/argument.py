@@ -13,22 +13,22 @@ _NO_CONCLUSION: Final = frozenset({"that", "much", "many", "far", "long", "as"})
 _DEGREE: Final = word_set("is are was were be been am not ever it's i'm or do does did")  # before "so"
 _CONNECTIVES: Final = frozenset({"and", "but", "then", "yet"})
 _CLAUSE_OPENERS: Final = SUBJECT_PRONOUNS | DETERMINERS
-_REACH: Final = 60  # words from a rule to its conclusion
+_REACH: Final = 60  # the most words from a rule to its conclusion
 _MOST_CUTS: Final = 8
 _MOST_INSERTED: Final = 2
-"""Pieces between "so" and the conclusion."""
+"""The most pieces between "so" and the conclusion."""
 _MOST_RULES: Final = 6
 
 
 class _Premises(NamedTuple):
-    """The words from a cue to the word that marks the conclusion, where they may be cut, and the conclusion."""
+    """The words from a cue to the word that marks the conclusion, where they may be divided, and the conclusion."""
 
     before: Words
     """The words before the cue in its piece."""
     words: Words
     cuts: list[int]
     guesses: list[int]
-    """Indices at which the first piece may be cut, in case it holds both a condition and its result."""
+    """Indices at which the first piece may be divided, in case it holds both a condition and its result."""
     conclusion: Words
 
 
@@ -60,7 +60,7 @@ def _conditional_argument(passage: Passage, denial: bool) -> Span | None:
 
 
 def _repeats(words: Words, part: Words, other: Words) -> bool:
-    # The word must distinguish the two parts: a shared subject proves nothing.
+    # The word must distinguish the two parts; a shared subject proves nothing.
     mains = main_words(part)
     own = mains - main_words(other)
     return not (own or mains).isdisjoint(main_words(words))
@@ -123,7 +123,7 @@ def _until_mark(words: Words, first: int, starts: set[int]) -> Words:
 
 
 def _divisions(premises: _Premises) -> Iterator[tuple[Words, Words, Words]]:
-    """Every way to divide the words into condition, result and fact."""
+    """Yield every way to divide the words into condition, result and fact."""
     words, cuts = premises.words, premises.cuts
     for first in (*cuts, *premises.guesses):
         for second in cuts:
@@ -156,7 +156,7 @@ def disjunctive_syllogism(passage: Passage) -> Span | None:
 
 
 def _lean(words: Words, one: Words, other: Words) -> float:
-    """Which of two sides the words are about: positive for the first, negative for the second."""
+    """Tell which of two sides the words refer to: positive for the first, negative for the second."""
     mains, left, right = main_words(words), main_words(one), main_words(other)
     return _share(mains, left - right) - _share(mains, right - left)
 
@@ -174,7 +174,7 @@ class _Condition(NamedTuple):
 
 
 def _conditions(passage: Passage) -> list[_Condition]:
-    """All conditions in order; none unless the text has two or more."""
+    """Find all conditions in order; none unless the text has two or more."""
     if passage.lower.count("if") < 2:
         return []
     words, starts = _without_asides(passage)
@@ -203,7 +203,7 @@ _RULE: Final = re.compile(r"\bif\b", re.IGNORECASE)
 
 
 def _without_asides(passage: Passage) -> tuple[Words, set[int]]:
-    """The words outside brackets and pairs of dashes, and the character positions at which pieces start."""
+    """Return the words outside brackets and pairs of dashes, and the character positions at which pieces start."""
     words, text = passage.words, passage.text
     starts = {piece[0].start for piece in passage.pieces}
     kept: list[Word] = []
@@ -229,7 +229,7 @@ def _words_before(words: Words, index: int, end: int, kept: list[Word]) -> int:
 
 
 def _end_of_condition(words: Words, starts: set[int]) -> int:
-    """The index at which an if-part ends: at a mark, "then" or "and", or where a new subject starts without a mark."""
+    """Find the end of an if-clause: a mark, "then", "and", or a new subject without a mark."""
     cut = 1
     while cut < len(words) and not (words[cut].start in starts or words[cut].lower in _ENDING_A_CONDITION):
         cut += 1

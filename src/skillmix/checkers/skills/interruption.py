@@ -35,7 +35,7 @@ def parenthetical_aside(passage: Passage) -> Span | None:
 
 
 _REFERS: Final = word_set("see cf compare call tel page")
-"""First words of a reference, which is no remark: "(see my memo)"."""
+"""First words of a reference, which is not a remark: "(see my memo)"."""
 
 
 _FEW: Final = 8
@@ -119,7 +119,7 @@ def tag_question(passage: Passage) -> Span | None:
 
 
 def _agrees(statement: str, tag: str) -> bool:
-    """Whether the tag takes up the statement's subject: not "I have never been there, have you?"."""
+    """Whether the tag refers to the statement's subject, unlike "I have never been there, have you?"."""
     subject = statement.strip(" \"'(—–-").split(maxsplit=1)[0].partition("'")[0]
     return subject not in _SUBJECTS or tag.split()[-1] == subject or _OPINION.search(statement) is not None
 

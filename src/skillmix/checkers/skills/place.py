@@ -49,7 +49,7 @@ def _is_way(words: Words, index: int) -> bool:
 
 
 def _is_place(words: Words, index: int) -> bool:
-    """Whether the name of a place may start at an index: an article, a capital letter, or a word like "home"."""
+    """Whether the name of a place may start at an index: with an article, a capital letter, or a word like "home"."""
     if index >= len(words):
         return False
     lower = words[index].lower

@@ -44,7 +44,7 @@ def _multiples(words: Words) -> Iterator[tuple[int, int]]:
 
 
 def _compared(words: Words, index: int, part: bool) -> int | None:
-    """The end of a comparison after a multiple: "as many as any", "bigger than it", "the size of it"."""
+    """Find the end of a comparison after a multiple: "as many as any", "bigger than it", "the size of it"."""
     following = [word.lower for word in words[index : index + _REACH + 3]]
     if len(following) < 3:
         return None
@@ -106,7 +106,7 @@ def _is_amount(words: Words, number: Number) -> bool:
 
 
 def _difference_before(words: Words, than: int, ends: dict[int, int]) -> int | None:
-    """The index of the number whose difference leads to this "than"."""
+    """Find the number whose difference leads to this "than"."""
     for index in range(than - 1, max(than - _REACH, 0), -1):
         lower = words[index].lower
         amount = lower in ("more", "fewer", "less")
@@ -188,7 +188,7 @@ def sum_that_adds_up(passage: Passage) -> Span | None:
 
 
 def _total_words(sentence: Sentence) -> list[int]:
-    """The indices of words that announce a total: "make", "in all"."""
+    """Find the words that announce a total: "make", "in all"."""
     words = sentence.words
     if len(words) < 3:
         return []
@@ -203,7 +203,7 @@ def _total_words(sentence: Sentence) -> list[int]:
 
 
 def _adding_up(total: Number, parts: list[Number]) -> list[Number]:
-    """The nearest two or more numbers on one side that add up to the total."""
+    """Find the nearest two or more numbers on one side that add up to the total."""
     amount = 0.0
     for count, part in enumerate(parts, start=1):
         amount += part.value
@@ -217,7 +217,7 @@ def _adding_up(total: Number, parts: list[Number]) -> list[Number]:
 _BETWEEN_COUNTS: Final = re.compile(r"[\s,;:.…!\"“”'‘’–—-]*(?:\b(?:and then|and|then)\b[\s,;:.…–—-]*)?", re.IGNORECASE)
 _LONGEST_GAP: Final = 20
 _NUMBERED: Final = listed("quantity: numbered")
-"""What numbers may name: "lines 3, 4, 5"."""
+"""Nouns whose numbers are labels: "lines 3, 4, 5"."""
 
 
 def steady_count(passage: Passage) -> Span | None:
@@ -225,7 +225,7 @@ def steady_count(passage: Passage) -> Span | None:
     words = passage.words
     row: list[Number] = []
     for number in numbers_in(words):
-        if row and row[-1].after <= number.first:  # else both numbers are in one word: "three-two-one"
+        if row and row[-1].after <= number.first:  # otherwise both numbers are in one word: "three-two-one"
             start, end = words[row[-1].after - 1].end, words[number.first].start
             if end - start > _LONGEST_GAP or not _BETWEEN_COUNTS.fullmatch(passage.text, start, end):
                 row = []

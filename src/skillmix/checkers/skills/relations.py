@@ -75,13 +75,13 @@ def exception_to_a_rule(passage: Passage) -> Span | None:
 
 
 def _left_out(sentence: Sentence) -> list[tuple[int, int]]:
-    """For each phrase with an exception: the word indices of its start and of the end of its piece."""
+    """Find each phrase with an exception: the word indices of its start and of the end of its piece."""
     exceptions = []
     first = 0
     for piece in sentence.pieces:
         for index, word in enumerate(piece[:-1]):
             pair = (word.lower, piece[index + 1].lower)
-            # Some words before it name no exception: "they stood apart from us", "we save for a bike".
+            # After some words these do not name an exception: "they stood apart from us", "we save for a bike".
             named = (
                 pair in _LEAVING_OUT
                 and index + 2 < len(piece)
@@ -130,7 +130,7 @@ def proportional_analogy(passage: Passage) -> Span | None:
 
 
 def _terms(words: Words, first: int, second: int, starts: set[int]) -> list[Words] | None:
-    """The four terms around two "to"s; None if they are not compared."""
+    """Find the four terms around two occurrences of "to"; None if they are not compared."""
     last = second + 1
     while last < len(words) and words[last].start not in starts and last - second < _LONGEST_TERM:
         last += 1
@@ -149,7 +149,7 @@ def _terms(words: Words, first: int, second: int, starts: set[int]) -> list[Word
 
 
 def _is_deed(term: Words) -> bool:
-    """Whether a term is an action that somebody is to do: "leave at noon"."""
+    """Whether a term is an action for someone to do: "leave at noon"."""
     first = term[0].lower
     thing = first in DETERMINERS or first.endswith("s") or term[0].text[0].isupper()
     return not thing and any(word.lower in _VERB_PHRASE for word in term[1:])

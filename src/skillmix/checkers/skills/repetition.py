@@ -23,7 +23,7 @@ _SHORTEST: Final = 3
 
 
 def anaphora(passage: Passage) -> Span | None:
-    """Find three neighbouring parts of two or more words with the same first word, which is no article."""
+    """Find three neighboring parts of two or more words with the same first word, which must not be an article."""
     for parts in passage.divisions:
         run = 1
         before = ""
@@ -38,7 +38,7 @@ def anaphora(passage: Passage) -> Span | None:
 
 
 def epistrophe(passage: Passage) -> Span | None:
-    """Find two neighbouring parts of three to twelve words with the same last word."""
+    """Find two neighboring parts of three to twelve words with the same last word."""
     for parts in passage.divisions:
         for first, second in pairwise(parts):
             if (
@@ -55,7 +55,7 @@ _WITHIN_EARSHOT: Final = 12
 
 
 def symploce(passage: Passage) -> Span | None:
-    """Find two neighbouring parts with the same first and last word and different words between."""
+    """Find two neighboring parts with the same first and last word and different words between."""
     for parts in passage.divisions:
         for first, second in pairwise(parts):
             if first[-1].lower == second[-1].lower:
@@ -103,13 +103,13 @@ def epizeuxis(passage: Passage) -> Span | None:
 
 _NOT_JOINED: Final = ARTICLES | CONJUNCTIONS | frozenset(("that", "had", "is", "it"))
 _NOT_STRESSED: Final = _NOT_JOINED | PREPOSITIONS
-"""Words that may stand twice by chance; "over and over and over" is no chance."""
+"""Words that may occur twice by chance, though not three times: "over and over and over"."""
 _BEFORE_THE_ECHO: Final = frozenset(("and", "but", "a", "an", "the", "this", "that"))
 _LONGEST_ECHO: Final = 4
 
 
 def anadiplosis(passage: Passage) -> Span | None:
-    """Find a piece that begins with the last words of the piece before; both have three or more words."""
+    """Find a piece that begins with the last words of the previous one; both have three or more words."""
     for first, second in pairwise(passage.pieces):
         if len(first) >= _SHORTEST and len(second) >= _SHORTEST and can_echo(first[-1].lower):
             end = _echo(first, second)
@@ -119,7 +119,7 @@ def anadiplosis(passage: Passage) -> Span | None:
 
 
 def _echo(first: Words, second: Words) -> int:
-    """The index in the second part after the repeated end of the first; 0 if nothing is repeated."""
+    """Find the index in the second part after the repeated end of the first; 0 if nothing is repeated."""
     start = 0
     while start < _SHORTEST:
         for length in range(1, min(_LONGEST_ECHO, len(first), len(second) - start) + 1):
@@ -156,11 +156,11 @@ def antimetabole(passage: Passage) -> Span | None:
 
 
 _ARM: Final = 5
-"""The largest distance between crossed words: four words between; at more, a reader does not notice the figure."""
+"""The largest distance between crossed words: four words between; a reader would not notice a longer one."""
 
 
 def _crossing(repeated: list[list[int]]) -> tuple[int, int] | None:
-    """The first and last index of an A ... B ... B ... A."""
+    """Find the first and last index of an A ... B ... B ... A."""
     inner = [pair for indices in repeated for pair in pairwise(indices)]
     for first, last in (pair for indices in repeated for pair in combinations(indices[:_ARM], 2)):
         if any(0 < start - first <= _ARM and 0 < last - end <= _ARM for start, end in inner):
@@ -216,11 +216,11 @@ def _kin(family: dict[str, Word]) -> Span | None:
     forms = sorted(family)
     triples = combinations(forms[:_FEW], 3)
     for triple in triples:
-        # The common start of the first and last word in alphabetical order is that of all words between.
+        # The common prefix of the first and last word in alphabetical order is shared by all words between.
         pairs = zip(triple[0], triple[-1], strict=False)
         root = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         rests = [form[len(root) :] for form in triple]
-        # "care" is no form of "car": a final e is an ending only if the root alone is no word.
+        # "care" is not a form of "car": a final e is an ending only if the root alone is not a word.
         if all(_is_ending(root, rest) for rest in rests) and not ("" in rests and "e" in rests):
             words = sorted((family[form] for form in triple), key=lambda word: word.start)
             return span_between(words[0], words[-1])

@@ -35,7 +35,7 @@ def polysyndeton(passage: Passage) -> Span | None:
                 if third + 1 >= len(sentence.words) or not (1 < second - first <= _FAR and 1 < third - second <= _FAR):
                     continue
                 heads = {one: sentence.words[one + 1].lower in DETERMINERS for one in (first, second, third)}
-                # "he and his wife moved and bought and let" joins verbs with what is none.
+                # In "he and his wife moved and bought and let" the first "and" joins nouns, not verbs.
                 if not (any(heads.values()) and any(is_finite(sentence.words, index + 1) for index in heads)):
                     return span_between(sentence.words[max(first - 1, 0)], sentence.words[third + 1])
     return None
@@ -74,7 +74,7 @@ def _is_bare_series(first: Words, second: Words, third: Words) -> bool:
         like = heads if len(heads) == 1 else PREPOSITIONS
         if any(word.lower in like for word in first[-longest - 1 :]):
             return True
-    if third[0].lower in _STEPS:  # "My aunt, then a widow, ..." is no step
+    if third[0].lower in _STEPS:  # "My aunt, then a widow, ..." is not a step
         second, third = _without_step(second), _without_step(third)
     openers = {second[0].lower, third[0].lower} | ({first[0].lower} if len(first) == 1 else set())
     return not openers & OPENS_AN_ASIDE and not _is_insertion(first, second, third)
@@ -88,7 +88,7 @@ _STEPS: Final = frozenset(("then", "next", "finally", "lastly", "last"))
 
 
 def _without_step(member: Words) -> Words:
-    """A member without a first word such as "then": "then the anvil" is a member, "then" alone is an aside."""
+    """Drop a first word such as "then" from a member: "then the anvil" is a member, "then" alone is an aside."""
     return member[1:] if len(member) > 1 and member[0].lower in _STEPS else member
 
 
@@ -136,7 +136,7 @@ def _could_match(first: Words, second: Words, third: Words) -> bool:
         return heads[0] == heads[1]
     if heads[1] in OPENS_AN_ASIDE:
         return PREPOSITIONS.issuperset(heads)
-    # "she bought eggs" is no match for "fresh warm bread".
+    # "she bought eggs" does not match "fresh warm bread".
     return not SUBJECTS & _lower(first) or bool(SUBJECTS & (_lower(second) | _lower(third)))
 
 
@@ -169,7 +169,7 @@ def _opens_pair(text: str, words: Words, index: int) -> bool:
 
 
 def _after(words: Words, start: int, closing: str) -> int:
-    """The index of the word after the closing word; 0 if none is near enough."""
+    """Find the index of the word after the closing word; 0 if none is near enough."""
     for index in range(start, min(start + _REACH, len(words) - 1)):
         if words[index].lower == closing and words[index - 1].lower not in _ALL_BUT:
             return index + 1
@@ -196,7 +196,7 @@ def antithesis(passage: Passage) -> Span | None:
 
 
 def _denial_before(words: Words, but: int) -> int:
-    """The index of the nearest "not" that negates the words up to "but"; -1 if there is none."""
+    """Find the nearest "not" that negates the words up to "but"; -1 if there is none."""
     for index in range(but - 2, max(-1, but - 2 - _LONGEST_DENIED), -1):
         if words[index].lower == "not" or words[index].lower.endswith("n't"):
             return -1 if words[index + 1].lower in _NOT_A_DENIAL else index
@@ -204,7 +204,7 @@ def _denial_before(words: Words, but: int) -> int:
 
 
 def _matching_end(text: str, words: Words, denial: int, but: int) -> int:
-    """The last index of the member after "but" if it matches the member after "not"; 0 if it does not."""
+    """Find the end of the member after "but" if it matches the member after "not"; 0 if it does not."""
     start = but + 2 if but + 1 < len(words) and words[but + 1].lower in _INSTEAD else but + 1
     if start >= len(words):
         return 0
@@ -225,7 +225,7 @@ _TURNS_OF_TALK: Final = {tuple(turn.split("_")) for turn in word_set("in_fairnes
 
 
 def _adds_a_clause(words: Words, denial: int, but: int, end: int) -> bool:
-    """Whether a clause with a subject of its own follows "but" and none follows "not", so nothing is replaced."""
+    """Whether a clause with its own subject follows "but" but not "not", so that nothing is replaced."""
     subjects = [{word.lower for word in part} & _NEW_SUBJECTS for part in (words[denial:but], words[but + 2 : end + 1])]
     return not subjects[0] and bool(subjects[1])
 
@@ -236,7 +236,7 @@ _SHARED: Final = 2
 
 
 def isocolon(passage: Passage) -> Span | None:
-    """Find two neighbouring pieces with the same number of words, four or more, that share two words by position."""
+    """Find two neighboring pieces with the same number of words, four or more, that share two words by position."""
     for first, second in pairwise(passage.pieces):
         two = bare(second)
         one = bare(first) if len(first) > len(two) else first

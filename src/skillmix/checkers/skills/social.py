@@ -89,7 +89,7 @@ def _opens_piece(sentence: Sentence, index: int) -> bool:
 
 
 def _after_mark(sentence: Sentence, index: int) -> bool:
-    """Whether a word is the first of its sentence or comes right after a mark."""
+    """Whether a word is the first of its sentence or comes directly after a mark."""
     words = sentence.words
     gap = slice(words[index - 1].end - sentence.start, words[index].start - sentence.start) if index else slice(0)
     return index == 0 or bool(sentence.text[gap].strip())
@@ -218,7 +218,7 @@ def _promises(words: Words, index: int) -> bool:
 
 
 def _own_future(words: Words, index: int) -> bool:
-    """Whether the sentence says what the speaker will do, or the promise is one "to" do something."""
+    """Whether the sentence says what the speaker will do, or the promise is to do something."""
     words, index = words[max(index - 40, 0) : index + 40], min(index, 40)
     lowers = [word.lower for word in words]
     if "i'll" in lowers or "we'll" in lowers:
@@ -234,7 +234,7 @@ def _own_future(words: Words, index: int) -> bool:
 
 
 def _is_speakers(lowers: list[str], will: int) -> bool:
-    """Whether the speaker will do it: "I will", "we never will", "never will I"."""
+    """Whether the speaker will act: "I will", "we never will", "never will I"."""
     if not {"i", "we"}.isdisjoint(lowers[max(will - 1, 0) : will + 2]):
         return True
     return will > 1 and lowers[will - 2] in ("i", "we") and lowers[will - 1] in _BETWEEN_I_AND_WILL
@@ -285,7 +285,7 @@ def _forbids(piece: Words, index: int) -> bool:
         return after in ("careful", "out", "cautious", "wary", "your")
     if lower in ("careful", "stop"):
         return index == 0 or (lower == "stop" and after not in ("by", "in", "over"))
-    # "Never" need not give an order: "never have I seen", "never again".
+    # "Never" does not always give an order: "never have I seen", "never again".
     return lower != "never" or not (after in _INVERTED or (after.endswith("ed") and not after.endswith("eed")))
 
 
@@ -300,7 +300,7 @@ _INVERTED: Final = listed("social: inverted")
 
 
 def _harm_after(rest: Words, later: list[Words]) -> int | None:
-    """The end of the clause with the harm: in a later piece, or in this one after a linking word."""
+    """Find the end of the clause with the harm: in a later piece, or in this one after a linking word."""
     link = next((index for index, word in enumerate(rest) if word.lower in _LINKS), len(rest))
     for piece in (rest[link + 1 :], *later):
         if piece and piece[0].lower in ("and", "so"):  # "and you will be safe"
@@ -328,7 +328,7 @@ def asking_politely(passage: Passage) -> Span | None:
                 continue
             start = piece[index].start
             mark = passage.text.find("?", start, sentence.end)
-            # The courteous word stands before the question mark, or right before the question.
+            # The polite word comes before the question mark, or directly before the question.
             courteous = [word for word in sentence.words if word.lower in _COURTESY]
             if mark > 0 and any(start - 12 < word.start < mark for word in courteous):
                 return Span(start, sentence.end)

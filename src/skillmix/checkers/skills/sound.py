@@ -31,7 +31,7 @@ def alliteration(passage: Passage) -> Span | None:
 
 
 def _is_name(words: Words, index: int) -> bool:
-    """Whether a word is one part of a name of several: its initials are chance."""
+    """Whether a word is part of a longer name, whose initials agree by chance."""
     neighbours = words[max(index - 1, 0) : index + 2]
     return index > 1 and sum(word.text[0].isupper() for word in neighbours) > 1 and words[index].text[0].isupper()
 
@@ -52,11 +52,11 @@ def homoioteleuton(passage: Passage) -> Span | None:
 
 _LONG: Final = 5
 _NO_ENDING: Final = LITTLE | word_set("morning evening during ceiling")
-"""Words whose last letters are no ending."""
+"""Words whose last letters do not form an ending."""
 
 
 def _chain(sentence: Sentence, keyed: list[tuple[int, str]], step: int) -> Span | None:
-    """Find three different words with the same key, each at most `step` words after the one before."""
+    """Find three different words with the same key, each at most `step` words after the previous one."""
     chains: dict[str, list[Word]] = {}
     last: dict[str, int] = {}
     for index, key in keyed:
@@ -76,7 +76,7 @@ _ENOUGH: Final = 3
 
 
 def end_rhyme(passage: Passage) -> Span | None:
-    """Find two neighbouring pieces of three or more words whose last words share their last three letters."""
+    """Find two neighboring pieces of three or more words whose last words share their last three letters."""
     for first, second in pairwise(passage.pieces):
         if len(first) >= _ENOUGH and len(second) >= _ENOUGH and _rhymes(first[-1].lower, second[-1].lower):
             return span_between(first[0], second[-1])
@@ -112,7 +112,7 @@ def abecedarian_run(passage: Passage) -> Span | None:
 
 _RUN: Final = 4
 _LETTERS: Final = frozenset("bcdefghijklmnopqrstuvwxyz")
-"""Letters that follow another letter of the alphabet, which "a" does not."""
+"""Letters that may follow another letter of the alphabet; "a" cannot."""
 
 CHECKERS: Final[Mapping[str, Checker]] = {
     "alliteration": alliteration,

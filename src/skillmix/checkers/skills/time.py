@@ -68,7 +68,7 @@ _MOST_BEFORE: Final = 5
 
 
 def _time_at(words: Words, index: int, ends: frozenset[int]) -> int | None:
-    """The index after a time that starts here: "the end of May", "five o'clock", "Monday morning"."""
+    """Find the index after a time that starts here: "the end of May", "five o'clock", "Monday morning"."""
     limit = min(index + _MOST_BEFORE, len(words))
     while index < limit:
         word = words[index]
@@ -180,7 +180,7 @@ def _time_span(words: Words, index: int, ends: frozenset[int]) -> int | None:
 
 
 def _is_change(words: Words, index: int, end: int, ends: frozenset[int]) -> bool:
-    """Whether two bare numbers are amounts and no times: "it grew from five to ten"."""
+    """Whether two bare numbers are amounts rather than times: "it grew from five to ten"."""
     opening = index
     while opening > max(index - 30, 0) and words[opening - 1].end not in ends:
         opening -= 1
@@ -190,7 +190,7 @@ def _is_change(words: Words, index: int, end: int, ends: frozenset[int]) -> bool
 
 
 _SHIFTS: Final = listed("time: shifts")
-"""Before "from A to B": A is no start."""
+"""Words before "from A to B" that show that A is not a start."""
 _BEING: Final = listed("time: being")
 _NOT_BETWEEN: Final = DETERMINERS - {"all", "both"} | word_set("in of on at to for with from by one two three")
 _NOUNS_TOO: Final = word_set("building painting drawing meeting clothing recording wedding")

@@ -1,4 +1,4 @@
-"""Checkers of the five skills that only worked examples use."""
+"""Checkers of the five skills that occur only in few-shot examples."""
 
 import re
 from collections.abc import Mapping
@@ -73,7 +73,7 @@ def superlative_claim(passage: Passage) -> Span | None:
 
 
 def _field_of_comparison(text: str, words: Words, start: int) -> int:
-    """The index of the field of comparison, before any mark except one between two superlatives; 0 if none is near."""
+    """Find the field of comparison, before any mark except one between two superlatives; 0 if none is near."""
     for index in range(start, min(start + _REACH + 1, len(words))):
         if has_mark(text, words[index - 1], words[index]) and not _is_superlative(words[index].lower):
             return 0
@@ -105,12 +105,12 @@ def plain_definition(passage: Passage) -> Span | None:
 
 
 _OF_ONE: Final = PERSONS | word_set("of at in on from")
-"""Words of a name that is one thing's, not a kind's: "a cousin of mine"."""
+"""Nouns of relation, which do not name a kind: "a cousin of mine"."""
 _LEADS_ON: Final = word_set("and but because since so as that if")
 
 
 def _subject_start(text: str, words: Words, verb: int) -> int:
-    """The index of an article that opens a clause one to three words before the verb; -1 if there is none."""
+    """Find an article that opens a clause one to three words before the verb; -1 if there is none."""
     for start in range(verb - 2, max(-1, verb - 5), -1):
         if words[start].lower in ("a", "an"):
             opens = start == 0 or words[start - 1].lower in _LEADS_ON or has_mark(text, words[start - 1], words[start])

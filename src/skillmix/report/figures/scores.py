@@ -217,7 +217,7 @@ def saturation_points(report: Report) -> Figure | None:
     order=40,
     caption="Above the bound, a training corpus of that size cannot contain all the texts, if skills are independent "
     "in it.",
-    why_not="It needs two scores above .00 on combinations without the catalogue's common skills.",
+    why_not="It needs two scores above .00 on combinations without the catalog's common skills.",
 )
 def common_removed(report: Report) -> Figure | None:
     """Full marks without common skills, and the novelty bound."""

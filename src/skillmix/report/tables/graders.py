@@ -124,7 +124,7 @@ def followed_example_table(report: Report) -> ReportTable | None:
     return table_of(
         "texts-that-follow-an-example",
         "Texts that follow an example",
-        "A text follows an example of the catalogue, or of the worked examples in the prompts, if it has half or "
+        "A text follows an example of the catalog, or of the worked examples in the prompts, if it has half or "
         "more of the example's three-word runs.",
         (
             {

@@ -225,7 +225,7 @@ def without_common(report: Report) -> tuple[list[Cell], str] | None:
         if c.key.k == k
     ]
     how = (
-        f"Drawn combinations with none of the {len(report.common_skills)} skills on the catalogue's list of common "
+        f"Drawn combinations with none of the {len(report.common_skills)} skills on the catalog's list of common "
         "skills, which is an editor's judgement; an evaluation with `exclude: [common]` draws more of them."
     )
     return [c for c in reduced if c.combinations], how
