@@ -239,7 +239,7 @@ def changed_settings(request: Request, stored: Sequence[Any]) -> UserError:
     )
 
 
-_CONTENTS: Final = {"catalog_hash": ("catalog", "content of the catalogue"), "prompts_hash": ("prompts", "prompts")}
+_CONTENTS: Final = {"catalog_hash": ("catalog", "content of the catalog"), "prompts_hash": ("prompts", "prompts")}
 """Hashes of experiment.yaml: the key that names what is hashed, and what to call a changed content."""
 
 
