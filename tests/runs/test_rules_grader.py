@@ -194,7 +194,7 @@ def test_packages_bring_checkers_by_entry_points(monkeypatch: pytest.MonkeyPatch
     from skillmix.checkers import registry
 
     def bring(name: str) -> None:
-        entry = EntryPoint(name, "skillmix.checkers.skills.sound:alliteration", registry.ENTRY_POINTS)
+        entry = EntryPoint(name, "skillmix.checkers.skills.repetition:alliteration", registry.ENTRY_POINTS)
         monkeypatch.setattr(registry, "entry_points", lambda group: [entry])
         forget()
 

@@ -2,9 +2,9 @@
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from itertools import pairwise
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -60,12 +60,6 @@ class Sentence:
             end = word_end - self.start
         return tuple(words[first:last] for first, last in pairwise([*cuts, len(words)]) if first < last)
 
-    @cached_property
-    def repeated(self) -> frozenset[str]:
-        """Return words, in lower case, that occur more than once."""
-        lower = sorted([word.lower for word in self.words])
-        return frozenset([word for word, after in pairwise(lower) if word == after])
-
 
 @dataclass(frozen=True)
 class Passage:
@@ -112,6 +106,28 @@ _word: Final[Callable[[tuple[str, str, int, int]], Word]] = partial(tuple.__new_
 
 Checker = Callable[[Passage], Span | None]
 """Finds the part of a text that shows one skill; None if no part does."""
+ENTERED: Final[dict[str, Checker]] = {}
+"""The checkers of the package by skill, filled by `shows`."""
+REPEATING: Final[set[str]] = set()
+"""Skills that work by repetition or parallel parts."""
+
+
+def shows(skill: str, *cues: str, repeats: bool = False) -> Callable[[Callable[[Passage], Iterator[Span]]], Checker]:
+    """Make a checker of a function that yields spans; a text without any of the cues does not show the skill."""
+
+    def enter(find: Callable[[Passage], Iterator[Span]]) -> Checker:
+        @wraps(find)
+        def check(passage: Passage) -> Span | None:
+            if cues and not any(cue in passage.lower for cue in cues):
+                return None
+            return next(find(passage), None)
+
+        ENTERED[skill] = check
+        if repeats:
+            REPEATING.add(skill)
+        return check
+
+    return enter
 
 
 def passage_of(text: str) -> Passage:

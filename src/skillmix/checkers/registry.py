@@ -18,19 +18,7 @@ from typing import Any, Final
 from skillmix.catalog.catalog import PIECE, Figure, fold_name, remembered_figures, with_article
 from skillmix.catalog.own_code import OwnCode, require_trust, trusted_codes
 from skillmix.checkers.passage import Checker, Passage, Span
-from skillmix.checkers.skills import (
-    argument,
-    interruption,
-    place,
-    quantity,
-    relations,
-    repetition,
-    series,
-    social,
-    sound,
-    time,
-    worked_examples,
-)
+from skillmix.checkers.skills import ENTERED, REPEATING
 from skillmix.errors import UserError, faults_error
 from skillmix.files import with_nearest
 
@@ -127,8 +115,13 @@ Shown = Mapping[str, Span]
 @lru_cache(maxsize=8)
 def figure_finder(figures: tuple[Figure, ...]) -> Callable[[Passage], Shown]:
     """Return the function that finds all skills of some figures in a text; patterns are compiled once, here."""
-    searches = [(_compiled(figure), {word.lower(): name for word, name in figure.skills}) for figure in figures]
-
+    searches = []
+    for figure in figures:
+        # One expression for all patterns and words of a figure; the group that is set holds the word.
+        words = "|".join(re.escape(word.lower()) for word, _ in figure.skills)
+        alternatives = [_expression(pattern, f"w{number}", words) for number, pattern in enumerate(figure.patterns)]
+        skill_of = {word.lower(): name for word, name in figure.skills}
+        searches.append((re.compile("|".join(alternatives)), skill_of))
     last: tuple[Passage | None, Shown] = (
         None,
         {},
@@ -141,22 +134,15 @@ def figure_finder(figures: tuple[Figure, ...]) -> Callable[[Passage], Shown]:
             return found
         shown: dict[str, Span] = {}
         text = passage.lower
-        words = {word.lower.removesuffix("'s") for word in passage.words}
+        own_words = {word.lower.removesuffix("'s") for word in passage.words}
         for pattern, skills in searches:
-            if not words.isdisjoint(skills):
+            if not own_words.isdisjoint(skills):
                 for match in pattern.finditer(text):
                     shown.setdefault(skills[match[match.lastgroup or 0]], Span(match.start(), match.end()))
         last = passage, shown
         return shown
 
     return find
-
-
-def _compiled(figure: Figure) -> re.Pattern[str]:
-    """Compile all patterns and words of a figure into one expression; the matching group holds the word."""
-    words = "|".join(re.escape(word.lower()) for word, _ in figure.skills)
-    alternatives = [_expression(pattern, f"w{number}", words) for number, pattern in enumerate(figure.patterns)]
-    return re.compile("|".join(alternatives))
 
 
 def _expression(pattern: str, group: str, words: str) -> str:
@@ -211,22 +197,6 @@ def looked_for(skill: str) -> str | None:
 ENTRY_POINTS: Final = "skillmix.checkers"
 """The entry-point group for checkers of other packages: `skill name = module:function`."""
 
-_MODULES: Final = (
-    sound,
-    repetition,
-    series,
-    interruption,
-    worked_examples,
-    argument,
-    relations,
-    quantity,
-    time,
-    place,
-    social,
-)
-CHECKERS: Final[Mapping[str, Checker]] = {
-    name: checker for module in _MODULES for name, checker in module.CHECKERS.items()
-}
 LOOKS_FOR: Final[Mapping[str, str]] = json.loads(
     (files("skillmix.checkers") / "english" / "looks_for.json").read_text(encoding="utf-8")
 )
@@ -234,20 +204,8 @@ LOOKS_FOR: Final[Mapping[str, str]] = json.loads(
 _LOOKS_FOR: Final = {fold_name(name): words for name, words in LOOKS_FOR.items()}
 
 
-_REPEATING: Final = frozenset(
-    fold_name(name)
-    for name in (
-        *repetition.CHECKERS,
-        "tricolon",
-        "isocolon",
-        "modus ponens",
-        "modus tollens",
-        "disjunctive syllogism",
-        "hypothetical chain",
-        "two-way condition",
-        "sum that adds up",
-    )
-)
+CHECKERS: Final[Mapping[str, Checker]] = {name: ENTERED[name] for name in LOOKS_FOR}
+_REPEATING: Final = frozenset(map(fold_name, REPEATING))
 _OWN: Final = frozenset(map(fold_name, CHECKERS))
 
 

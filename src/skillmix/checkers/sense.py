@@ -11,10 +11,10 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from importlib.resources import files
-from itertools import accumulate, pairwise
-from operator import eq
+from itertools import accumulate, groupby, pairwise
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from skillmix.catalog.catalog import Skill
@@ -47,8 +47,11 @@ class PromptTexts:
     """
 
     def __init__(self, texts: Mapping[str, str], *, examples: Iterable[str] = ()) -> None:
-        self._texts = texts
-        self._runs = frozenset(run for text in texts.values() for run in _runs(passage_of(text).words))
+        self._places: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        """The source and index of each run."""
+        for source, text in texts.items():
+            for index, run in enumerate(_runs(passage_of(text).words)):
+                self._places[run].append((source, index))
         self._examples = {name: passage_of(texts[name]).words for name in examples}
         self._examples_with: dict[str, list[str]] = defaultdict(list)
         for name, words in self._examples.items():
@@ -62,8 +65,19 @@ class PromptTexts:
         >>> shown.copied_by(passage_of("He waited three hours, no, four hours for the bus."))
         Copy(words=8, source='the example')
         """
-        runs = _runs(passage.words)
-        return None if self._runs.isdisjoint(runs) else self._longest(runs)
+        longest = Copy(0, "")
+        before: dict[tuple[str, int], int] = {}
+        for run in _runs(passage.words):
+            # If this n-gram directly follows the previous one in the same source, the copy is one word longer.
+            lengths = {
+                (source, index): before.get((source, index - 1), COPIED_RUN - 1) + 1
+                for source, index in self._places.get(run, ())
+            }
+            for (source, _), words in lengths.items():
+                if words > longest.words:
+                    longest = Copy(words, source)
+            before = lengths
+        return longest if longest.words else None
 
     def example_in(self, passage: Passage) -> str | None:
         """Name the example that a text repeats with at most one word changed; None if it repeats none.
@@ -75,37 +89,12 @@ class PromptTexts:
         common = Counter(
             name for run in set(_runs(passage.words, _SHORT_RUN)) for name in self._examples_with.get(run, ())
         )
-        # Few texts have most n-grams of an example, so the slow comparison is rare.
         for name, count in common.items():
             words = self._examples[name]
             fewest = max(_FEWEST_COMMON, len(set(_runs(words, _SHORT_RUN))) - _BROKEN_BY_A_WORD)
             if count >= fewest and _in_order(words, passage.words) >= len(words) - 1:
                 return name
         return None
-
-    def _longest(self, runs: list[str]) -> Copy:
-        longest = Copy(0, "")
-        before: dict[tuple[str, int], int] = {}
-        for run in runs:
-            # If this n-gram directly follows the previous one in the same source, the copy is one word longer.
-            lengths = {
-                (source, index): before.get((source, index - 1), COPIED_RUN - 1) + 1
-                for source, index in self._positions.get(run, ())
-            }
-            for (source, _), words in lengths.items():
-                if words > longest.words:
-                    longest = Copy(words, source)
-            before = lengths
-        return longest
-
-    @cached_property
-    def _positions(self) -> Mapping[str, list[tuple[str, int]]]:
-        """The source and position of each n-gram; only needed for texts with a copy."""
-        positions: dict[str, list[tuple[str, int]]] = defaultdict(list)
-        for source, text in self._texts.items():
-            for index, run in enumerate(_runs(passage_of(text).words)):
-                positions[run].append((source, index))
-        return dict(positions)
 
 
 def prompt_texts(skills: Iterable[Skill]) -> PromptTexts:
@@ -297,12 +286,12 @@ def _fills_a_clause(sentence: Sentence) -> str | None:
     """Find the third use of a word that ends a clause which already contains it: "the chicken ate the chicken"."""
     for piece in sentence.pieces:
         last = piece[-1].lower
-        if last not in sentence.repeated or not _content(last):
-            continue
         times = sum(word.lower == last for word in sentence.words)
+        if times <= MOST_IN_SENTENCE or not _content(last):
+            continue
         earlier = [index for index, word in enumerate(piece[:-1]) if word.lower == last]
         between = [word.lower for word in piece[earlier[-1] + 1 : -1]] if earlier else []
-        if times > MOST_IN_SENTENCE and len(between) > 1 and CONJUNCTIONS.isdisjoint(between):
+        if len(between) > 1 and CONJUNCTIONS.isdisjoint(between):
             return f'the word "{shortened(last)}" occurs {times} times in a sentence, twice in one clause'
     return None
 
@@ -365,16 +354,6 @@ _TALK_OF_TASK = re.compile(
 )
 
 
-_CUES: Final = frozenset(
-    word + ending
-    for word in re.findall(
-        r"[a-z]{4,}|ai|use",
-        f"{_LABELS} {_WRITING} ai author certainly course happy help hope language speaker task use write writer",
-    )
-    for ending in ("", "s")
-) | {"sure", "let", "writing"}
-
-
 def talk_of_task(passage: Passage) -> str | None:
     """Find words that talk about the task: names of skills, replies to the prompt, or labels such as "Answer:".
 
@@ -382,9 +361,6 @@ def talk_of_task(passage: Passage) -> str | None:
     >>> talk_of_task(passage_of("It is warm. Answer: bread"))
     'it talks about the task: "Answer"'
     """
-    # Most texts have none of these words, and the regular expression is slow.
-    if _CUES.isdisjoint([word.lower for word in passage.words]):
-        return None
     match = _TALK_OF_TASK.search(passage.lower)
     talk = passage.text[match.start() : match.end()].strip(_AROUND_TALK) if match else None
     return None if talk is None else f'it talks about the task: "{shortened(talk)}"'
@@ -467,17 +443,14 @@ _MARKUP = re.compile(
     r"|(?:^|[.!?]\s)(?:Step|Option|Sentence|Line|Part) [\dA-D]:",
     re.MULTILINE,
 )
-_SIGN = re.compile(r"[\n\r:{}|`\\*<]")
 _FIRST_ITEM = re.compile(r"(?:^|\s)\(?[1a][.)]\s+\w")
 _SECOND_ITEM = re.compile(r"\s\(?[2b][.)]\s+\w")
 
 
 def _markup(passage: Passage) -> str | None:
     text = passage.text
-    # Most texts have none of these characters, and the long regular expression is slow.
-    marked = _MARKUP.search(text) if _SIGN.search(text) else _MARKUP.match(text)
     numbered = _SECOND_ITEM.search(text) and _FIRST_ITEM.search(text)
-    return "it is a list, a table or code, not prose" if numbered or marked else None
+    return "it is a list, a table or code, not prose" if numbered or _MARKUP.search(text) else None
 
 
 _END = re.compile(r"(?:[.!?…]|--|[—–])[\"'”’»)\]]*$")
@@ -491,7 +464,7 @@ def _end(passage: Passage) -> str | None:
 
 def _loop(passage: Passage) -> str | None:
     words = [word.lower for word in passage.words]
-    times, word = _longest_stutter(words)
+    times, word = max(((len(list(run)), word) for word, run in groupby(words)), key=itemgetter(0))
     if times > MOST_STUTTER:
         return f'the word "{shortened(word)}" occurs {times} times in a row where {MOST_STUTTER} are allowed'
     sentences = [sentence.text.lower() for sentence in passage.sentences if len(sentence.words) > 4]
@@ -509,19 +482,6 @@ def _runs_in_circles(words: list[str]) -> bool:
         return False
     thrice = sum(count - 2 for count in Counter(triples).values() if count > 2)
     return new < LEAST_NEW or thrice > MOST_THRICE * len(triples)
-
-
-def _longest_stutter(words: list[str]) -> tuple[int, str]:
-    """Return the length of the longest repetition of one word, and the word; (1, "") if none can exceed the limit."""
-    if sum(map(eq, words, words[1:])) < 2:
-        return 1, ""
-    longest, repeated = 1, ""
-    run = 1
-    for before, word in pairwise(words):
-        run = run + 1 if word == before else 1
-        if run > longest:
-            longest, repeated = run, word
-    return longest, repeated
 
 
 def _verbs(passage: Passage) -> str | None:

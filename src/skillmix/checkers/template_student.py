@@ -79,13 +79,10 @@ def _joined(clauses: Sequence[str], joint: str) -> str:
     if any(clause.endswith("?") for clause in inner) and not last.endswith(_ENDS):
         last += "?"
     first = joint.join([*(clause.rstrip("?") for clause in inner), last])
-    return " ".join(map(_sentence, (first, *clauses[shared:])))
-
-
-def _sentence(words: str) -> str:
-    """Add a capital letter and an end mark to words; a quotation mark may come first and last."""
-    start = 1 if words[0] == '"' else 0
-    words = words[:start] + words[start].upper() + words[start + 1 :]
-    if words.endswith(_ENDS):
-        return words
-    return f'{words[:-1]}."' if words.endswith('"') else f"{words}."
+    sentences = []
+    for words in (first, *clauses[shared:]):
+        start = 1 if words[0] == '"' else 0
+        capital = words[:start] + words[start].upper() + words[start + 1 :]
+        closed = f'{capital[:-1]}."' if words.endswith('"') else f"{capital}."
+        sentences.append(capital if words.endswith(_ENDS) else closed)
+    return " ".join(sentences)

@@ -74,8 +74,7 @@ def on_topic(passage: Passage, topic: TopicWords) -> Span | None:
     seen: dict[str, Word] = {}
     is_mention = _MENTIONS.search(passage.lower) is not None
     for word in passage.words:
-        lower = word.lower
-        for form in (lower,) if lower.isalpha() else _parts(lower):
+        for form in _parts(word.lower):
             base = topic.forms.get(form)
             if base is None or base in seen:
                 continue
@@ -196,7 +195,7 @@ class OtherTopics:
     def word_in(self, passage: Passage, topic: str) -> tuple[Word, str] | None:
         """Return the first word of another topic, and that topic; words of the requested topic are ignored."""
         for word in passage.words:
-            for form in (word.lower,) if word.lower.isalpha() else _parts(word.lower):
+            for form in _parts(word.lower):
                 topics = self._topics.get(form)
                 if topics is not None and topic not in topics:
                     return word, topics[0]
@@ -205,14 +204,8 @@ class OtherTopics:
 
 def topic_bases(words: Words, topic: TopicWords) -> frozenset[str]:
     """Return the base forms of the topic words among some words."""
-    forms = topic.forms
-    bases = set()
-    for word in words:
-        lower = word.lower
-        for form in (lower,) if lower.isalpha() else _parts(lower):
-            if form in forms:
-                bases.add(forms[form])
-    return frozenset(bases)
+    forms = (form for word in words for form in _parts(word.lower))
+    return frozenset([topic.forms[form] for form in forms if form in topic.forms])
 
 
 def masked(words: Words, topic: TopicWords) -> str:
@@ -238,12 +231,10 @@ def topic_problem(passage: Passage, topic: TopicWords) -> str:
     return "it has no word of the topic"
 
 
-def _parts(word: str) -> Iterator[str]:
+def _parts(word: str) -> list[str]:
     """Split a word into its parts: without a possessive ending, and at hyphens."""
     word = word.removesuffix("'s").removesuffix("'")
-    yield word
-    if "-" in word:
-        yield from word.split("-")
+    return [word, *word.split("-")] if "-" in word else [word]
 
 
 def _roots(word: str) -> tuple[str, ...]:

@@ -67,26 +67,22 @@ _VERBLESS: Final = frozenset(tuple(pair.split(":")) for pair in listed("verbs: v
 
 def is_complete(pieces: tuple[Words, ...], text: str) -> bool:
     """Whether a sentence has a main clause, or a form that needs none: "What a day!", "The sooner, the better."."""
-    question = "?" in text
-    return bool(pieces) and (_needs_no_verb(pieces, text) or has_main_clause(pieces, question))
-
-
-def _needs_no_verb(pieces: tuple[Words, ...], text: str) -> bool:
+    if not pieces:
+        return False
     # "Oh, what a day!"
     first = pieces[1] if len(pieces) > 1 and len(pieces[0]) < 3 else pieces[0]
-    if len(first) < 2 or first[1].lower == "to":
-        return False
-    opening = first[0].lower
-    if any(mark in text and opening in words for mark, words in _MOODS.items()):
-        return True
-    if (opening, first[1].lower) in _VERBLESS:
-        return True
-    return len(pieces) > 1 and _compares(pieces[0]) and _compares(pieces[1])
-
-
-def _compares(piece: Words) -> bool:
-    """Whether a piece begins with "the" and a comparative: "the sooner", "the more"."""
-    return len(piece) > 1 and piece[0].lower == "the" and piece[1].lower.endswith(("er", "more", "less", "worse"))
+    if len(first) > 1 and first[1].lower != "to":
+        opening = first[0].lower
+        if any(mark in text and opening in words for mark, words in _MOODS.items()):
+            return True
+        compared = [
+            piece[1].lower.endswith(("er", "more", "less", "worse"))
+            for piece in pieces[:2]
+            if len(piece) > 1 and piece[0].lower == "the"
+        ]
+        if (opening, first[1].lower) in _VERBLESS or compared == [True, True]:
+            return True
+    return has_main_clause(pieces, "?" in text)
 
 
 def has_main_clause(pieces: tuple[Words, ...], question: bool) -> bool:
@@ -146,19 +142,15 @@ def _opens(piece: Words, index: int, question: bool) -> bool:
     """Whether a word opens a subordinate clause, unlike a question word, "that house" or "until noon"."""
     word = piece[index].lower
     after = piece[index + 1].lower if index + 1 < len(piece) else ""
-    if (word == "until" and _gives_time(piece, index)) or (word not in _RELATIVE and after.endswith("ing")):
+    if word == "until" and (after in _TIME or any(one.lower == "from" for one in piece[max(index - 5, 0) : index])):
+        return False  # "until noon", "from Monday morning until the last bell"
+    if word not in _RELATIVE and after.endswith("ing"):
         return False  # "while waiting"
     if index:
         if word == "that" and piece[index - 1].lower in _PREPOSITION:  # "in that house"
             return False
         return piece[index - 1].lower not in ("little", "a", "long", "like")  # "for a while", "a night like that"
     return not question and not _points(piece) and word != "that"  # "That old clock"
-
-
-def _gives_time(piece: Words, index: int) -> bool:
-    """Whether "until" only gives a time: "until noon", "from Monday morning until the last bell"."""
-    after = piece[index + 1].lower if index + 1 < len(piece) else ""
-    return after in _TIME or any(word.lower == "from" for word in piece[max(index - 5, 0) : index])
 
 
 def _points(piece: Words) -> bool:
@@ -204,7 +196,9 @@ def _is_verb_here(piece: Words, index: int, before: str, often: bool) -> bool:
         is_past = before not in _NOT_BEFORE_VERB or before == "them"
         if index:
             return is_past or _is_pointer(before, index) or _follows_relative(piece, index)
-        return _takes_object(piece, after)
+        # "..., cried Tom", "..., decided that ..."
+        takes_object = after in _DETERMINER or after in _REFLEXIVE or after in ("when", "that", "to", "not")
+        return takes_object or (len(piece) > 1 and piece[1].text[0].isupper())
     if word.endswith("s") and word not in _SURE:
         if often and _stem(word) in _SURE:
             return True
@@ -232,7 +226,12 @@ def _is_plain_form(piece: Words, index: int, before: str, after: str) -> bool:
     if before in ("that", "which", "god", "heaven", "lord") or (before in ("these", "those") and word not in _NOUN_TOO):
         return True
     if index == 0 or before in _OPENER or (index == 1 and _is_adverb(before)):
-        return _is_order(word, before, after)
+        # An order: "Bake it", "Never mind", "Use soap", "Call me".
+        if word not in _NOUN_TOO or before in _OFTEN or (after == "of" and word in _WITH_OF):
+            return bool(after)
+        if word in _ORDERS and before not in ("and", "or"):
+            return bool(after) and (after not in _NO_OBJECT or (after == "on" and word in _WITH_ON))
+        return after in _AFTER_VERB and after not in ("in", "on", "and", "with")
     if before in _SEVERAL or (word not in _NOUN_TOO and len(piece) > 2 and before not in _NOT_BEFORE_VERB):
         return True
     if before in _NOT_BEFORE_VERB:
@@ -242,15 +241,6 @@ def _is_plain_form(piece: Words, index: int, before: str, after: str) -> bool:
     # "Bakers work", "nine out of ten children in my class walk to school"
     several = before if after not in _AFTER_VERB else max((word.lower for word in piece[:index]), key=_is_plural)
     return _is_plural(several)
-
-
-def _is_order(word: str, before: str, after: str) -> bool:
-    """Whether a base form at the start of a clause is an order: "Bake it", "Never mind", "Use soap", "Call me"."""
-    if word not in _NOUN_TOO or before in _OFTEN or (after == "of" and word in _WITH_OF):
-        return bool(after)
-    if word in _ORDERS and before not in ("and", "or"):
-        return bool(after) and (after not in _NO_OBJECT or (after == "on" and word in _WITH_ON))
-    return after in _AFTER_VERB and after not in ("in", "on", "and", "with")
 
 
 _NO_OBJECT: Final = PREPOSITIONS - word_set("to about at for with into") | word_set("and or but")
@@ -265,7 +255,11 @@ def _is_third_person(piece: Words, index: int, before: str, after: str) -> bool:
     word = piece[index].lower
     stem = _stem(word)
     if word.endswith(("ss", "us", "'s")) or stem not in _SURE:
-        return index > 0 and _is_unknown_verb(piece, index, before, after)
+        # An unlisted word is a verb if a singular noun comes before it, and an object after it.
+        is_noun = before in _NOT_BEFORE_VERB or _is_plural(before) or before.endswith(_ADJECTIVE_ENDINGS)
+        if index == 0 or word.endswith(("ss", "us", "'s")) or is_noun:
+            return False
+        return after in _DETERMINER and _follows(piece, index, _SINGLE | {"the"})
     if index == 0:
         return stem not in _NOUN_TOO and (after in _SUBJECT or after in _HEADS_A_NOUN)  # "..., says she"
     # After a phrase such as "none of us" the verb is singular.
@@ -276,15 +270,6 @@ def _is_third_person(piece: Words, index: int, before: str, after: str) -> bool:
     if stem not in _NOUN_TOO:
         return before not in _NOT_BEFORE_VERB or before in _OPENER
     return before not in _NOT_BEFORE_VERB and _is_verb_not_noun(piece, index, before, after)
-
-
-def _is_unknown_verb(piece: Words, index: int, before: str, after: str) -> bool:
-    """Whether an unlisted word in -s is a verb: a singular noun comes before it, and an object after it."""
-    if piece[index].lower.endswith(("ss", "us", "'s")) or before in _NOT_BEFORE_VERB or _is_plural(before):
-        return False
-    return (
-        not before.endswith(_ADJECTIVE_ENDINGS) and after in _DETERMINER and _follows(piece, index, _SINGLE | {"the"})
-    )
 
 
 def _is_verb_not_noun(piece: Words, index: int, before: str, after: str) -> bool:
@@ -315,13 +300,6 @@ def _follows(piece: Words, index: int, articles: frozenset[str]) -> bool:
         if word.lower in _NOT_BEFORE_VERB and word.lower != "of":
             return False
     return False
-
-
-def _takes_object(piece: Words, after: str) -> bool:
-    """Whether the first word of a piece, in -ed, is a verb: "..., cried Tom", "..., decided that ..."."""
-    if after in _DETERMINER or after in _REFLEXIVE or after in ("when", "that", "to", "not"):
-        return True
-    return len(piece) > 1 and piece[1].text[0].isupper()
 
 
 def _stem(word: str) -> str:

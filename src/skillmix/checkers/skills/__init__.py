@@ -1,0 +1,30 @@
+"""The checkers of the package by family; each module enters its own by `shows`."""
+
+from skillmix.checkers.passage import ENTERED, REPEATING
+from skillmix.checkers.skills import (
+    argument,
+    interruption,
+    place,
+    quantity,
+    relations,
+    repetition,
+    series,
+    social,
+    time,
+    worked_examples,
+)
+
+__all__ = [
+    "ENTERED",
+    "REPEATING",
+    "argument",
+    "interruption",
+    "place",
+    "quantity",
+    "relations",
+    "repetition",
+    "series",
+    "social",
+    "time",
+    "worked_examples",
+]

@@ -1,11 +1,11 @@
 """Checkers of arguments: rules with conclusions, and pairs of conditions."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from skillmix.checkers.passage import Checker, Passage, Span, Word, Words
+from skillmix.checkers.passage import Passage, Span, Word, Words, shows
 from skillmix.checkers.words import DETERMINERS, SUBJECT_PRONOUNS, denies, is_number, main_words, opens_clause, word_set
 
 _THEREFORE: Final = frozenset({"so", "therefore", "thus", "hence", "consequently"})
@@ -32,17 +32,19 @@ class _Premises(NamedTuple):
     conclusion: Words
 
 
-def modus_ponens(passage: Passage) -> Span | None:
+@shows("modus ponens", "if", repeats=True)
+def modus_ponens(passage: Passage) -> Iterator[Span]:
     """Find "if A, B; A; so B"."""
-    return _conditional_argument(passage, denial=False)
+    yield from _conditional_arguments(passage, denial=False)
 
 
-def modus_tollens(passage: Passage) -> Span | None:
+@shows("modus tollens", "if", repeats=True)
+def modus_tollens(passage: Passage) -> Iterator[Span]:
     """Find "if A, B; not B; so not A"."""
-    return _conditional_argument(passage, denial=True)
+    yield from _conditional_arguments(passage, denial=True)
 
 
-def _conditional_argument(passage: Passage, denial: bool) -> Span | None:
+def _conditional_arguments(passage: Passage, *, denial: bool) -> Iterator[Span]:
     for premises in _premises(passage, "if"):
         # Most conclusions share no word with an earlier rule; no reading of the rule would change that.
         if main_words(premises.conclusion).isdisjoint(main_words((*premises.before, *premises.words))):
@@ -55,8 +57,7 @@ def _conditional_argument(passage: Passage, denial: bool) -> Span | None:
                 and (denies(fact) != denies(first)) == denial
                 and (denies(premises.conclusion) != denies(second)) == denial
             ):
-                return Span(min(condition[0].start, result[0].start), premises.conclusion[-1].end)
-    return None
+                yield Span(min(condition[0].start, result[0].start), premises.conclusion[-1].end)
 
 
 def _repeats(words: Words, part: Words, other: Words) -> bool:
@@ -68,22 +69,16 @@ def _repeats(words: Words, part: Words, other: Words) -> bool:
 
 def _premises(passage: Passage, cue: str) -> Iterator[_Premises]:
     words = passage.words
-    if cue not in passage.lower or all(word.lower not in _THEREFORE for word in words):
-        return
     starts = {piece[0].start for piece in passage.pieces}
     cues = [index for index, word in enumerate(words) if word.lower == cue]
     for index in cues[:_MOST_RULES]:
         for mark in range(index + 4, min(index + _REACH, len(words) - 1)):
-            if words[mark].lower in _THEREFORE and _concludes(words, mark, starts):
+            if words[mark].lower not in _THEREFORE:
+                continue
+            # "it is not so" is no conclusion, "it is not, so we go" is one
+            degree = words[mark - 1].lower in _DEGREE and words[mark].start not in starts
+            if words[mark].lower != "so" or (words[mark + 1].lower not in _NO_CONCLUSION and not degree):
                 yield from _readings(words, index, mark, starts)
-
-
-def _concludes(words: Words, mark: int, starts: set[int]) -> bool:
-    if words[mark].lower != "so":
-        return True
-    # "it is not so" is no conclusion, "it is not, so we go" is one
-    degree = words[mark - 1].lower in _DEGREE and words[mark].start not in starts
-    return words[mark + 1].lower not in _NO_CONCLUSION and not degree
 
 
 def _readings(words: Words, index: int, mark: int, starts: set[int]) -> Iterator[_Premises]:
@@ -139,7 +134,8 @@ def _divisions(premises: _Premises) -> Iterator[tuple[Words, Words, Words]]:
             yield words[:first], premises.before, words[first:]
 
 
-def disjunctive_syllogism(passage: Passage) -> Span | None:
+@shows("disjunctive syllogism", "either", repeats=True)
+def disjunctive_syllogism(passage: Passage) -> Iterator[Span]:
     """Find "either A or B; not A; so B"."""
     for premises in _premises(passage, "either"):
         words = premises.words
@@ -151,8 +147,7 @@ def disjunctive_syllogism(passage: Passage) -> Span | None:
             if denies(premises.conclusion) or not denies(ruled_out):
                 continue
             if _lean(ruled_out, one, other) * _lean(premises.conclusion, one, other) < 0:
-                return Span(words[0].start, premises.conclusion[-1].end)
-    return None
+                yield Span(words[0].start, premises.conclusion[-1].end)
 
 
 def _lean(words: Words, one: Words, other: Words) -> float:
@@ -175,8 +170,6 @@ class _Condition(NamedTuple):
 
 def _conditions(passage: Passage) -> list[_Condition]:
     """Find all conditions in order; none unless the text has two or more."""
-    if passage.lower.count("if") < 2:
-        return []
     words, starts = _without_asides(passage)
     indices = [index for index, word in enumerate(words) if word.lower == "if"][: 2 * _MOST_RULES]
     if len(indices) < 2:
@@ -243,7 +236,8 @@ def _end_of_condition(words: Words, starts: set[int]) -> int:
     return len(words) if unmarked else cut
 
 
-def hypothetical_chain(passage: Passage) -> Span | None:
+@shows("hypothetical chain", "if", repeats=True)
+def hypothetical_chain(passage: Passage) -> Iterator[Span]:
     """Find "if A, B, and if B, C"."""
     for first, second in pairwise(_conditions(passage)):
         if not first.part or not first.result or not second.part or len(second.result) < 2:
@@ -251,11 +245,11 @@ def hypothetical_chain(passage: Passage) -> Span | None:
         new = {word for word in main_words(first.result) - main_words(first.part) if not is_number(word)}
         turned = denies(second.part) and not denies(first.result)  # "she cries, and if she does not cry"
         if not turned and not new.isdisjoint(main_words(second.part)):
-            return Span(first.part[0].start, second.result[-1].end)
-    return None
+            yield Span(first.part[0].start, second.result[-1].end)
 
 
-def two_way_condition(passage: Passage) -> Span | None:
+@shows("two-way condition", "if", repeats=True)
+def two_way_condition(passage: Passage) -> Iterator[Span]:
     """Find "if A, B, and if not A, C"."""
     for first, second in pairwise(_conditions(passage)):
         if not first.part or not second.part or denies(first.part) == denies(second.part):
@@ -268,14 +262,4 @@ def two_way_condition(passage: Passage) -> Span | None:
             and (len(second.result) >= 2 or len(first.before) >= 2)
         )
         if have_results and (not mains or not mains.isdisjoint(main_words(first.part))):
-            return Span(first.part[0].start, (second.result or second.part)[-1].end)
-    return None
-
-
-CHECKERS: Final[Mapping[str, Checker]] = {
-    "modus ponens": modus_ponens,
-    "modus tollens": modus_tollens,
-    "disjunctive syllogism": disjunctive_syllogism,
-    "hypothetical chain": hypothetical_chain,
-    "two-way condition": two_way_condition,
-}
+            yield Span(first.part[0].start, (second.result or second.part)[-1].end)

@@ -2,11 +2,11 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from skillmix.checkers.passage import Checker, Passage, Span, Words, span_between
+from skillmix.checkers.passage import Passage, Span, Words, shows, span_between
 from skillmix.checkers.words import ARTICLES, LITTLE, PERSONS, PREPOSITIONS, listed, word_set
 
 _BRACKET = re.compile(r"\(([^()]{5,300})\)")
@@ -14,7 +14,8 @@ _DASH = re.compile(r"[—–]|--+| - ")
 _SHORTEST_ASIDE: Final = 3
 
 
-def parenthetical_aside(passage: Passage) -> Span | None:
+@shows("parenthetical aside")
+def parenthetical_aside(passage: Passage) -> Iterator[Span]:
     """Find a remark of three or more words with a personal word, in parentheses or dashes inside a sentence."""
     for sentence in passage.sentences:
         brackets = [match.span() for match in _BRACKET.finditer(sentence.text)]
@@ -30,8 +31,7 @@ def parenthetical_aside(passage: Passage) -> Span | None:
                 and inside[0] not in _REFERS
                 and any(word.split("'")[0] in PERSONS for word in inside)
             ):
-                return span
-    return None
+                yield span
 
 
 _REFERS: Final = word_set("see cf compare call tel page")
@@ -41,16 +41,14 @@ _REFERS: Final = word_set("see cf compare call tel page")
 _FEW: Final = 8
 
 _BREAK = re.compile(r"(?:(?:(?<!\.)|(?<= \. \. \.))\.\.++|…|[—–]|(?<!-)--++)[\"”'’)\]]*+(?=\s|$)|(?: \.){3}| -$")
-_BREAKS: Final = ("..", "…", "—", "–", "--", ". .", " -")
 _CANNOT_BE_LAST: Final = listed("interruption: cannot be last")
 _HELPING: Final = listed("interruption: helping")
 _SHORTEST_BROKEN: Final = 4
 
 
-def aposiopesis(passage: Passage) -> Span | None:
+@shows("aposiopesis", "..", "…", "—", "–", "--", ". .", " -")
+def aposiopesis(passage: Passage) -> Iterator[Span]:
     """Find a sentence or quotation that breaks off after a word that cannot be its last."""
-    if not any(mark in passage.text for mark in _BREAKS):
-        return None
     for sentence in passage.sentences:
         if len(sentence.words) < _SHORTEST_BROKEN:
             continue
@@ -60,8 +58,7 @@ def aposiopesis(passage: Passage) -> Span | None:
             if (mark[0][-1] in '"”' or sentence.words[-1].start < sentence.start + mark.start()) and _is_unfinished(
                 [word.lower for word in sentence.words[max(0, last - 3) : last]]
             ):
-                return Span(sentence.start, sentence.start + mark.end())
-    return None
+                yield Span(sentence.start, sentence.start + mark.end())
 
 
 def _is_unfinished(last_three: list[str]) -> bool:
@@ -106,22 +103,19 @@ _NEGATION = re.compile(r"\b(?:not|never|no|nothing|nobody|none|cannot|nowhere|ne
 _REACH: Final = 300
 
 
-def tag_question(passage: Passage) -> Span | None:
+@shows("tag question")
+def tag_question(passage: Passage) -> Iterator[Span]:
     """Find a statement, a comma and a tag of an auxiliary verb and a pronoun; either statement or tag is negative."""
     for match in _TAG.finditer(passage.lower):
         before = _SENTENCE_END.split(passage.lower[max(0, match.start() - _REACH) : match.start()])[-1]
         clause = _CLAUSE_END.split(before)[-1]
         # Exactly one of tag and statement is negative; a statement's negation may come early in it.
         is_negative = _NEGATION.search(clause if match["negative"] else before) is not None
-        if len(before.split()) >= 2 and is_negative != bool(match["negative"]) and _agrees(before, match["tag"]):
-            return Span(match.start("tag"), match.end("tag"))
-    return None
-
-
-def _agrees(statement: str, tag: str) -> bool:
-    """Whether the tag refers to the statement's subject, unlike "I have never been there, have you?"."""
-    subject = statement.strip(" \"'(—–-").split(maxsplit=1)[0].partition("'")[0]
-    return subject not in _SUBJECTS or tag.split()[-1] == subject or _OPINION.search(statement) is not None
+        if len(before.split()) >= 2 and is_negative != bool(match["negative"]):
+            # The tag takes up the statement's subject: not "I have never been there, have you?".
+            subject = before.strip(" \"'(—–-").split(maxsplit=1)[0].partition("'")[0]
+            if subject not in _SUBJECTS or match["tag"].split()[-1] == subject or _OPINION.search(before):
+                yield Span(match.start("tag"), match.end("tag"))
 
 
 _SUBJECTS: Final = word_set("i you he she it we they")
@@ -142,7 +136,8 @@ _SAYING: Final = word_set("say says said saying answer answers answered reply re
 _WORD = re.compile(r"\w")
 
 
-def self_correction(passage: Passage) -> Span | None:
+@shows("self-correction")
+def self_correction(passage: Passage) -> Iterator[Span]:
     """Find a comma or dash, a cue such as "no" that takes back the words before it, and a replacement."""
     for match in _TAKEN_BACK.finditer(passage.lower):
         before = passage.lower[max(0, match.start() - _REACH) : match.start()].rsplit("\n", 1)[-1]
@@ -150,8 +145,7 @@ def self_correction(passage: Passage) -> Span | None:
         if len(words) < 2 or words[-1] in _NOTHING_SAID_YET or (match["cue"] == "no" and words[-1] in _SAYING):
             continue
         if _WORD.search(match["rest"]) and not _GOES_ON.match(match["rest"]):
-            return Span(match.start("cue"), match.end("cue"))
-    return None
+            yield Span(match.start("cue"), match.end("cue"))
 
 
 _NOTHING_SAID_YET: Final = LITTLE - PERSONS - word_set("all some many most few more once never there here then")
@@ -171,11 +165,12 @@ _SPLIT = re.compile(r"[\w,!?….—–-][\"']\s?(?P<between>[^\".!?;:]{5,90}?)(?
 _LONGEST_BETWEEN: Final = 8
 
 
-def split_quotation(passage: Passage) -> Span | None:
+@shows("split quotation")
+def split_quotation(passage: Passage) -> Iterator[Span]:
     """Find two quotations in one sentence with two to eight words between them that say who speaks."""
     text = passage.lower
     if text.count('"') < 4 and text.count("'") < 4:
-        return None
+        return
     for match in _SPLIT.finditer(text):
         between = match["between"]
         mark = match["open"]
@@ -186,8 +181,7 @@ def split_quotation(passage: Passage) -> Span | None:
             and mark in text[max(0, match.start() - _REACH) : match.start()]
             and mark in text[match.end() : match.end() + 2 * _REACH]
         ):
-            return Span(*match.span("between"))
-    return None
+            yield Span(*match.span("between"))
 
 
 _CALLS: Final = frozenset(("o", "oh", "dear"))
@@ -199,17 +193,15 @@ _YOU: Final = word_set("you your yours yourself you're you've you'll you'd thou 
 _LONGEST_NAME: Final = 5
 
 
-def apostrophe(passage: Passage) -> Span | None:
+@shows("apostrophe (address to a thing)")
+def apostrophe(passage: Passage) -> Iterator[Span]:
     """Find a piece of "O", "oh" or "dear" and a name, with a form of "you" elsewhere in the sentence."""
     for sentence in passage.sentences:
-        if not any(word.lower in _CALLS for word in sentence.words):
-            continue
         for index, piece in enumerate(sentence.pieces):
             if _is_call(piece) and any(
                 word.lower in _YOU for other in sentence.pieces[:index] + sentence.pieces[index + 1 :] for word in other
             ):
-                return span_between(piece[0], piece[-1])
-    return None
+                yield span_between(piece[0], piece[-1])
 
 
 def _is_call(piece: Words) -> bool:
@@ -222,13 +214,3 @@ def _is_call(piece: Words) -> bool:
     if piece[0].lower == "dear" and (piece[1].lower in _READERS or piece[-1].lower in _READERS):
         return False
     return piece[1].lower != "dear" or len(piece) > 2
-
-
-CHECKERS: Final[Mapping[str, Checker]] = {
-    "parenthetical aside": parenthetical_aside,
-    "aposiopesis": aposiopesis,
-    "tag question": tag_question,
-    "self-correction": self_correction,
-    "split quotation": split_quotation,
-    "apostrophe (address to a thing)": apostrophe,
-}

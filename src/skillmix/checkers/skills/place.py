@@ -1,10 +1,10 @@
 """Checkers of places: routes, positions, directions."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words
+from skillmix.checkers.passage import Passage, Sentence, Span, Words, shows
 from skillmix.checkers.words import DETERMINERS, is_minor, is_number, listed, numbers_in, word_set
 
 _PLACES_WITHOUT_ARTICLE: Final = listed("place: places without article")
@@ -14,17 +14,15 @@ _NO_PLACES: Final = listed("place: no places")
 _LONGEST_LEG: Final = 12
 
 
-def route_with_a_stop(passage: Passage) -> Span | None:
+@shows("route with a stop", "from ")
+def route_with_a_stop(passage: Passage) -> Iterator[Span]:
     """Find "from A through B to C"."""
-    if "from " not in passage.lower:
-        return None
     for sentence in passage.sentences:
         words = sentence.words
         for index, word in enumerate(words[:-5]):
             end = _route_end(words, index) if word.lower == "from" and _is_place(words, index + 1) else None
             if end:
-                return Span(word.start, words[end].end)
-    return None
+                yield Span(word.start, words[end].end)
 
 
 def _route_end(words: Words, start: int) -> int | None:
@@ -86,17 +84,17 @@ _OBJECT_PRONOUNS: Final = word_set("me him her it us them you one mine yours her
 _NO_OBJECTS: Final = listed("place: no objects")
 
 
-def double_placement(passage: Passage) -> Span | None:
+@shows("double placement")
+def double_placement(passage: Passage) -> Iterator[Span]:
     """Find two positions, as in "behind the sofa and next to the window"."""
     if sum(passage.lower.count(sign) for sign in _POSITION_SIGNS) < 2:
-        return None
+        return
     for sentence in passage.sentences:
         positions: dict[str, int] = {}
         for piece in sentence.pieces:
             positions |= _positions(piece)
         if len(positions) >= 2:
-            return Span(min(positions.values()), sentence.words[-1].end)
-    return None
+            yield Span(min(positions.values()), sentence.words[-1].end)
 
 
 def _positions(piece: Words) -> dict[str, int]:
@@ -106,16 +104,13 @@ def _positions(piece: Words) -> dict[str, int]:
         phrase = _POSITION_STARTS.get(word.lower)
         if phrase is None or tuple(part.lower for part in piece[index : index + len(phrase)]) != phrase:
             continue
-        after = index + len(phrase)
-        if after < len(piece) and _is_object(piece[after].lower, phrase[0], piece[index - 1].lower if index else ""):
+        after = piece[index + len(phrase)].lower if index + len(phrase) < len(piece) else ""
+        before = piece[index - 1].lower if index else ""
+        if not after or after in _NO_OBJECTS or before in _NO_POSITION_BEFORE.get(phrase[0], ()):
+            continue
+        if after in DETERMINERS or after in _OBJECT_PRONOUNS or not is_minor(after):
             positions[word.lower] = word.start
     return positions
-
-
-def _is_object(lower: str, position: str, before: str) -> bool:
-    if lower in _NO_OBJECTS or before in _NO_POSITION_BEFORE.get(position, ()):
-        return False
-    return lower in DETERMINERS or lower in _OBJECT_PRONOUNS or not is_minor(lower)
 
 
 _COMPASS: Final = frozenset(
@@ -128,19 +123,16 @@ _DISTANCES: Final = listed("place: distances")
 _BEFORE_DIRECTION: Final = listed("place: before direction")
 
 
-def measured_direction(passage: Passage) -> Span | None:
+@shows("measured direction", "north", "south", "east", "west")
+def measured_direction(passage: Passage) -> Iterator[Span]:
     """Find a distance and a direction, as in "two miles north of the bridge"."""
-    lower = passage.lower
-    if not ("north" in lower or "south" in lower or "east" in lower or "west" in lower):
-        return None
     for sentence in passage.sentences:
         words = sentence.words
         for index, word in enumerate(words[:-2]):
             if word.lower in _COMPASS and words[index + 1].lower in ("of", "from"):
                 first = _distance_before(words, index)
                 if first is not None:
-                    return Span(words[first].start, words[index + 2].end)
-    return None
+                    yield Span(words[first].start, words[index + 2].end)
 
 
 def _distance_before(words: Words, index: int) -> int | None:
@@ -167,18 +159,16 @@ _LONGEST_TURN: Final = 4
 _MEALS: Final = word_set("lunch dinner breakfast supper work school class noon dark you he she it we they i")
 
 
-def turn_by_turn_directions(passage: Passage) -> Span | None:
+@shows("turn-by-turn directions", "left", "right")
+def turn_by_turn_directions(passage: Passage) -> Iterator[Span]:
     """Find two turns and a landmark, as in "turn left at A, then right at B"."""
-    if "left" not in passage.lower and "right" not in passage.lower:
-        return None
     for sentence in passage.sentences:
         turns = _turns(sentence)
         if len(turns) < 2:
             continue
         near = [(one.lower, after.lower) for one, after in pairwise(sentence.words[max(turns[0] - 5, 0) :])]
         if any(one in _LANDMARKS and after not in ("left", "right") for one, after in near):
-            return Span(sentence.words[turns[0]].start, sentence.words[turns[-1]].end)
-    return None
+            yield Span(sentence.words[turns[0]].start, sentence.words[turns[-1]].end)
 
 
 def _turns(sentence: Sentence) -> list[int]:
@@ -196,11 +186,3 @@ def _turns(sentence: Sentence) -> list[int]:
         if again or not _TURNING.isdisjoint(before):
             turns.append(index)
     return turns
-
-
-CHECKERS: Final[Mapping[str, Checker]] = {
-    "route with a stop": route_with_a_stop,
-    "double placement": double_placement,
-    "measured direction": measured_direction,
-    "turn-by-turn directions": turn_by_turn_directions,
-}

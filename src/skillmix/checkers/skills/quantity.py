@@ -1,11 +1,11 @@
 """Checkers of quantities: comparisons with numbers, parts of a whole, sums, counts."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words
+from skillmix.checkers.passage import Passage, Sentence, Span, Words, shows
 from skillmix.checkers.words import DETERMINERS, SUBJECT_PRONOUNS, Number, is_minor, listed, numbers_in, word_set
 
 _MULTIPLES: Final = frozenset({"twice", "half", "thrice", "double", "triple"})
@@ -14,13 +14,12 @@ _NEAR: Final = 5
 _REACH: Final = 9  # words between the two halves of a comparison
 
 
-def multiplied_comparison(passage: Passage) -> Span | None:
+@shows("multiplied comparison", "times", *_MULTIPLES)
+def multiplied_comparison(passage: Passage) -> Iterator[Span]:
     """Find a comparison such as "twice as much as" or "three times the size of"."""
     lower = passage.lower
     if not (" as " in lower or " than " in lower or " of " in lower):
-        return None
-    if "times" not in lower and not any(word in lower for word in _MULTIPLES):
-        return None
+        return
     for sentence in passage.sentences:
         words = sentence.words
         starts = {piece[0].start for piece in sentence.pieces}
@@ -29,8 +28,7 @@ def multiplied_comparison(passage: Passage) -> Span | None:
                 continue
             end = _compared(words, after, part=words[first].lower == "half")
             if end:
-                return Span(words[first].start, words[end].end)
-    return None
+                yield Span(words[first].start, words[end].end)
 
 
 def _multiples(words: Words) -> Iterator[tuple[int, int]]:
@@ -75,34 +73,35 @@ def _is_unit(lower: str) -> bool:
     return lower in _UNITS or (lower.endswith("s") and lower[:-1] in _UNITS)
 
 
-def counted_difference(passage: Passage) -> Span | None:
+@shows("counted difference", " than ")
+def counted_difference(passage: Passage) -> Iterator[Span]:
     """Find a difference such as "two inches taller than" or "three more than"."""
-    if " than " not in passage.lower:
-        return None
     for sentence in passage.sentences:
         words = sentence.words
         thans = [index for index, word in enumerate(words[:-1]) if word.lower == "than"]
-        ends = (
-            {number.after: number.first for number in numbers_in(words) if _is_amount(words, number)} if thans else {}
-        )
+        ends = _amounts(words) if thans else {}
         for than in thans:
-            first = _difference_before(words, than, ends) if ends else None
+            first = _difference_before(words, than, ends)
             if first is not None:
-                return Span(words[first].start, words[than + 1].end)
-    return None
+                yield Span(words[first].start, words[than + 1].end)
 
 
 _FIRST_YEAR: Final = 1000
 _LAST_YEAR: Final = 2200
 
 
-def _is_amount(words: Words, number: Number) -> bool:
-    """Whether a number is an amount, unlike "no one" and "the one"."""
-    if words[number.first].text.isdigit() and _FIRST_YEAR < number.value < _LAST_YEAR:
-        return False  # "in 2019 fewer than ten"
-    if words[number.first].lower != "one" or not number.first:
-        return True
-    return words[number.first - 1].lower not in ("no", "any", "every", "some", "each", "this", "that", "the", "which")
+def _amounts(words: Words) -> dict[int, int]:
+    """By the index after it, the first index of each number that is an amount, unlike "no one" and "the one"."""
+    ends = {}
+    for number in numbers_in(words):
+        is_year = words[number.first].text.isdigit() and _FIRST_YEAR < number.value < _LAST_YEAR  # "in 2019 fewer than"
+        before = words[number.first - 1].lower if number.first else ""
+        if not is_year and (words[number.first].lower != "one" or before not in _BEFORE_NO_AMOUNT):
+            ends[number.after] = number.first
+    return ends
+
+
+_BEFORE_NO_AMOUNT: Final = word_set("no any every some each this that the which")
 
 
 def _difference_before(words: Words, than: int, ends: dict[int, int]) -> int | None:
@@ -128,16 +127,14 @@ _IN_THE_WHOLE: Final = listed("quantity: in the whole")
 _PLACES_IN_ORDER: Final = word_set("page part chapter volume book number step section lesson episode day")
 
 
-def part_of_a_whole(passage: Passage) -> Span | None:
+@shows("part of a whole", " of ", " in ")
+def part_of_a_whole(passage: Passage) -> Iterator[Span]:
     """Find a part of a whole, as in "two out of five"."""
-    if " of " not in passage.lower and " in " not in passage.lower:
-        return None
     for sentence in passage.sentences:
         words = sentence.words
         for part, whole in pairwise(numbers_in(words)):
             if 0 < part.value < whole.value and _is_within(words, part, whole, passage.text):
-                return Span(words[part.first].start, words[whole.after - 1].end)
-    return None
+                yield Span(words[part.first].start, words[whole.after - 1].end)
 
 
 def _is_within(words: Words, part: Number, whole: Number, text: str) -> bool:
@@ -167,7 +164,8 @@ _MOST_PARTS: Final = 8
 _MOST_TOTALS: Final = 8
 
 
-def sum_that_adds_up(passage: Passage) -> Span | None:
+@shows("sum that adds up", repeats=True)
+def sum_that_adds_up(passage: Passage) -> Iterator[Span]:
     """Find a correct sum, as in "three and two make five"."""
     for sentence in passage.sentences:
         words = sentence.words
@@ -183,8 +181,7 @@ def sum_that_adds_up(passage: Passage) -> Span | None:
             first = min((number.first for number in used), default=0)
             last = max((number.after for number in (total, *used)), default=0)
             if used and any(min(first, total.first) - _NEAR <= one < last + _NEAR for one in totals):
-                return Span(words[min(first, total.first)].start, words[last - 1].end)
-    return None
+                yield Span(words[min(first, total.first)].start, words[last - 1].end)
 
 
 def _total_words(sentence: Sentence) -> list[int]:
@@ -220,7 +217,8 @@ _NUMBERED: Final = listed("quantity: numbered")
 """Nouns whose numbers are labels: "lines 3, 4, 5"."""
 
 
-def steady_count(passage: Passage) -> Span | None:
+@shows("steady count")
+def steady_count(passage: Passage) -> Iterator[Span]:
     """Find three numbers with a steady step, as in "one, two, three"."""
     words = passage.words
     row: list[Number] = []
@@ -236,14 +234,4 @@ def steady_count(passage: Passage) -> Span | None:
         row.append(number)
         before = words[row[0].first - 1].lower if row[0].first else ""
         if len(row) == 3 and not (before in _NUMBERED and words[row[0].first].text.isdigit()):
-            return Span(words[row[0].first].start, words[number.after - 1].end)
-    return None
-
-
-CHECKERS: Final[Mapping[str, Checker]] = {
-    "multiplied comparison": multiplied_comparison,
-    "counted difference": counted_difference,
-    "part of a whole": part_of_a_whole,
-    "sum that adds up": sum_that_adds_up,
-    "steady count": steady_count,
-}
+            yield Span(words[row[0].first].start, words[number.after - 1].end)

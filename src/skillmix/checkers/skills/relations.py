@@ -1,10 +1,10 @@
 """Checkers of relations between statements: concessions, exceptions, analogies."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words
+from skillmix.checkers.passage import Passage, Sentence, Span, Words, shows
 from skillmix.checkers.words import DETERMINERS, listed, main_words, opens_clause, word_set
 
 _BE: Final = frozenset({"is", "are", "was", "were"})
@@ -14,27 +14,20 @@ _AGAINST_PAIRS: Final = frozenset({("even", "so"), ("the", "same")})
 _MOTIONLESS: Final = word_set("stood stand stands sat sit sits lay lie kept keep held hold stay stayed perfectly")
 
 
-def marked_concession(passage: Passage) -> Span | None:
+@shows("marked concession", "though", "even if", "granted")
+def marked_concession(passage: Passage) -> Iterator[Span]:
     """Find "although A, still B"."""
-    if "though" not in passage.lower and "even if" not in passage.lower and "granted" not in passage.lower:
-        return None
     for sentence in passage.sentences:
         pieces = sentence.pieces
         for number, piece in enumerate(pieces[:-1]):
             # "Granted, the car is old, but it still runs": the comma comes right after the first word
             later = pieces[number + 2 : number + 10] if len(piece) <= 2 and piece[-1].lower == "granted" else ()
-            if _concedes(piece):
+            concessive = (at for at, word in enumerate(piece[:-2]) if word.lower in _CONCEDING)
+            at = next((at for at in concessive if opens_clause(piece, at)), None)
+            if at is not None and (piece[at].lower != "even" or piece[at + 1].lower in ("though", "if")):
                 later = pieces[number + 1 : number + 9]
             if any(_goes_against(one) for one in later):
-                return Span(piece[0].start, pieces[-1][-1].end)
-    return None
-
-
-def _concedes(piece: Words) -> bool:
-    for index, word in enumerate(piece[:-2]):
-        if word.lower in _CONCEDING and opens_clause(piece, index):
-            return word.lower != "even" or piece[index + 1].lower in ("though", "if")
-    return False
+                yield Span(piece[0].start, pieces[-1][-1].end)
 
 
 def _goes_against(piece: Words) -> bool:
@@ -60,18 +53,15 @@ _NO_EXCEPTION_BEFORE: Final = listed("relations: no exception before")  # "stood
 _LEAVING_OUT: Final = {("apart", "from"), ("other", "than"), ("save", "for"), ("aside", "from")}
 
 
-def exception_to_a_rule(passage: Passage) -> Span | None:
+@shows("exception to a rule", "except", "apart from", "aside from", "other than", "save for")
+def exception_to_a_rule(passage: Passage) -> Iterator[Span]:
     """Find "all X except Y"."""
-    text = passage.lower
-    if not any(sign in text for sign in ("except", "apart from", "aside from", "other than", "save for")):
-        return None
     for sentence in passage.sentences:
         left_out = _left_out(sentence)
         whole = _whole_groups(sentence) if left_out else []
         for start, end in left_out[:8]:
             if any(index < start or index >= end for index in whole):
-                return Span(sentence.words[0].start, sentence.words[-1].end)
-    return None
+                yield Span(sentence.words[0].start, sentence.words[-1].end)
 
 
 def _left_out(sentence: Sentence) -> list[tuple[int, int]]:
@@ -110,10 +100,11 @@ _LONGEST_TERM: Final = 9
 _VERB_PHRASE: Final = word_set("at in on by before after with for to again out up")
 
 
-def proportional_analogy(passage: Passage) -> Span | None:
+@shows("proportional analogy")
+def proportional_analogy(passage: Passage) -> Iterator[Span]:
     """Find "A is to B as C is to D"."""
     if " to " not in passage.lower or (" as " not in f" {passage.lower}" and "what " not in passage.lower):
-        return None
+        return
     for sentence in passage.sentences:
         words = sentence.words
         starts = {piece[0].start for piece in sentence.pieces}
@@ -125,8 +116,7 @@ def proportional_analogy(passage: Passage) -> Span | None:
             mains = {main_words(term) for term in terms}
             has_deed = _is_deed(terms[1]) or _is_deed(terms[3])
             if not has_deed and len(mains) == 4 and frozenset() not in mains:
-                return Span(terms[0][0].start, terms[3][-1].end)
-    return None
+                yield Span(terms[0][0].start, terms[3][-1].end)
 
 
 def _terms(words: Words, first: int, second: int, starts: set[int]) -> list[Words] | None:
@@ -153,10 +143,3 @@ def _is_deed(term: Words) -> bool:
     first = term[0].lower
     thing = first in DETERMINERS or first.endswith("s") or term[0].text[0].isupper()
     return not thing and any(word.lower in _VERB_PHRASE for word in term[1:])
-
-
-CHECKERS: Final[Mapping[str, Checker]] = {
-    "marked concession": marked_concession,
-    "exception to a rule": exception_to_a_rule,
-    "proportional analogy": proportional_analogy,
-}

@@ -1,11 +1,11 @@
-"""Checkers of figures of repetition: which words return, and where."""
+"""Checkers of figures of repetition and sound: which words return, and how words begin and end."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator
 from itertools import combinations, pairwise, takewhile
 from typing import Final
 
-from skillmix.checkers.passage import Checker, Passage, Span, Word, Words, span_between, span_of
+from skillmix.checkers.passage import Passage, Sentence, Span, Word, Words, shows, span_between, span_of
 from skillmix.checkers.words import (
     ARTICLES,
     CONJUNCTIONS,
@@ -16,13 +16,15 @@ from skillmix.checkers.words import (
     can_echo,
     is_number,
     listed,
+    word_set,
 )
 
 _SHORTEST: Final = 3
 """The fewest words of a part that can share its first or last word and still say something new."""
 
 
-def anaphora(passage: Passage) -> Span | None:
+@shows("anaphora", repeats=True)
+def anaphora(passage: Passage) -> Iterator[Span]:
     """Find three neighboring parts of two or more words with the same first word, which must not be an article."""
     for parts in passage.divisions:
         run = 1
@@ -33,11 +35,11 @@ def anaphora(passage: Passage) -> Span | None:
             run = run + 1 if word and word == before and not _is_numbered(core) else 1
             before = "" if word in ARTICLES else word
             if run == _SHORTEST:
-                return span_between(parts[index - 2][0], part[-1])
-    return None
+                yield span_between(parts[index - 2][0], part[-1])
 
 
-def epistrophe(passage: Passage) -> Span | None:
+@shows("epistrophe", repeats=True)
+def epistrophe(passage: Passage) -> Iterator[Span]:
     """Find two neighboring parts of three to twelve words with the same last word."""
     for parts in passage.divisions:
         for first, second in pairwise(parts):
@@ -46,23 +48,22 @@ def epistrophe(passage: Passage) -> Span | None:
                 and max(len(first), len(second)) <= _WITHIN_EARSHOT
                 and _alike_but_not_same(first, second)
             ):
-                return span_between(first[0], second[-1])
-    return None
+                yield span_between(first[0], second[-1])
 
 
 _WITHIN_EARSHOT: Final = 12
 """The most words of a part; a reader no longer notices the shared ending of longer ones."""
 
 
-def symploce(passage: Passage) -> Span | None:
+@shows("symploce", repeats=True)
+def symploce(passage: Passage) -> Iterator[Span]:
     """Find two neighboring parts with the same first and last word and different words between."""
     for parts in passage.divisions:
         for first, second in pairwise(parts):
             if first[-1].lower == second[-1].lower:
                 one, two = bare(first), bare(second)
                 if one[0].lower == two[0].lower and _alike_but_not_same(one, two) and not _is_numbered(two):
-                    return span_between(first[0], second[-1])
-    return None
+                    yield span_between(first[0], second[-1])
 
 
 def _is_numbered(part: Words) -> bool:
@@ -78,7 +79,8 @@ def _alike_but_not_same(first: Words, second: Words) -> bool:
     )
 
 
-def epizeuxis(passage: Passage) -> Span | None:
+@shows("epizeuxis", repeats=True)
+def epizeuxis(passage: Passage) -> Iterator[Span]:
     """Find the same word three times in a row, with at most an "and" between."""
     words = passage.words
     start = index = 0
@@ -94,11 +96,10 @@ def epizeuxis(passage: Passage) -> Span | None:
             run += 1
             index += step
             if run == _SHORTEST:
-                return span_between(words[start], words[index])
+                yield span_between(words[start], words[index])
         else:
             index += 1
             start, run = index, 1
-    return None
 
 
 _NOT_JOINED: Final = ARTICLES | CONJUNCTIONS | frozenset(("that", "had", "is", "it"))
@@ -108,14 +109,14 @@ _BEFORE_THE_ECHO: Final = frozenset(("and", "but", "a", "an", "the", "this", "th
 _LONGEST_ECHO: Final = 4
 
 
-def anadiplosis(passage: Passage) -> Span | None:
+@shows("anadiplosis", repeats=True)
+def anadiplosis(passage: Passage) -> Iterator[Span]:
     """Find a piece that begins with the last words of the previous one; both have three or more words."""
     for first, second in pairwise(passage.pieces):
         if len(first) >= _SHORTEST and len(second) >= _SHORTEST and can_echo(first[-1].lower):
             end = _echo(first, second)
             if end:
-                return span_between(first[0], second[end - 1])
-    return None
+                yield span_between(first[0], second[end - 1])
 
 
 def _echo(first: Words, second: Words) -> int:
@@ -137,45 +138,33 @@ _CROSS_BY_CHANCE: Final = GRAMMAR - {"you", "me", "we", "us"}
 _NATURAL_LENGTH: Final = 100
 
 
-def antimetabole(passage: Passage) -> Span | None:
+@shows("antimetabole", repeats=True)
+def antimetabole(passage: Passage) -> Iterator[Span]:
     """Find two content words that return in reverse order within a sentence."""
     for sentence in passage.sentences:
-        if len(sentence.repeated - _CROSS_BY_CHANCE) < 2:
-            continue
         words = sentence.words[:_NATURAL_LENGTH]
         indices: dict[str, list[int]] = {}
         for index, word in enumerate(words):
             if word.lower not in _CROSS_BY_CHANCE and not word.lower[0].isdigit():
                 indices.setdefault(word.lower, []).append(index)
         repeated = [times for times in indices.values() if len(times) > 1]
-        if len(repeated) > 1:
-            crossed = _crossing(repeated)
-            if crossed:
-                return span_between(words[crossed[0]], words[crossed[1]])
-    return None
+        inner = [pair for times in repeated for pair in pairwise(times)] if len(repeated) > 1 else []
+        for first, last in (pair for times in repeated for pair in combinations(times[:_ARM], 2)):
+            if any(0 < start - first <= _ARM and 0 < last - end <= _ARM for start, end in inner):
+                yield span_between(words[first], words[last])
 
 
 _ARM: Final = 5
 """The largest distance between crossed words: four words between; a reader would not notice a longer one."""
 
 
-def _crossing(repeated: list[list[int]]) -> tuple[int, int] | None:
-    """Find the first and last index of an A ... B ... B ... A."""
-    inner = [pair for indices in repeated for pair in pairwise(indices)]
-    for first, last in (pair for indices in repeated for pair in combinations(indices[:_ARM], 2)):
-        if any(0 < start - first <= _ARM and 0 < last - end <= _ARM for start, end in inner):
-            return first, last
-    return None
-
-
 _PAUSE = re.compile(r"[,;:!?…—–]|--| - ")
 
 
-def diacope(passage: Passage) -> Span | None:
+@shows("diacope", repeats=True)
+def diacope(passage: Passage) -> Iterator[Span]:
     """Find a content word that returns after one or two words and a mark."""
     for sentence in passage.sentences:
-        if sentence.repeated <= GRAMMAR:
-            continue
         last: dict[str, tuple[int, Word]] = {}
         for index, word in enumerate(sentence.words):
             before = last.get(word.lower)
@@ -185,10 +174,9 @@ def diacope(passage: Passage) -> Span | None:
                 and 1 < index - before[0] <= _INTERRUPTION
                 and _PAUSE.search(passage.text, before[1].end, word.start)
             ):
-                return span_between(before[1], word)
+                yield span_between(before[1], word)
             if len(word.lower) > 1 and can_echo(word.lower):
                 last[word.lower] = index, word
-    return None
 
 
 _INTERRUPTION: Final = 3
@@ -197,7 +185,8 @@ _INTERRUPTION: Final = 3
 _ENDINGS: Final = frozenset({""}) | listed("repetition: endings")
 
 
-def polyptoton(passage: Passage) -> Span | None:
+@shows("polyptoton", repeats=True)
+def polyptoton(passage: Passage) -> Iterator[Span]:
     """Find three different words of one sentence that share their first three or more letters."""
     for sentence in passage.sentences:
         families: dict[str, dict[str, Word]] = {}
@@ -208,8 +197,7 @@ def polyptoton(passage: Passage) -> Span | None:
         for family in families.values():
             span = len(family) >= _SHORTEST and _kin(family)
             if span:
-                return span
-    return None
+                yield span
 
 
 def _kin(family: dict[str, Word]) -> Span | None:
@@ -220,8 +208,15 @@ def _kin(family: dict[str, Word]) -> Span | None:
         pairs = zip(triple[0], triple[-1], strict=False)
         root = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         rests = [form[len(root) :] for form in triple]
+        # A regular ending may also follow a doubled last letter, an e, or an i for y.
+        regular = [
+            root[-1] in "ew"
+            if rest in ("d", "r", "rs", "n")
+            else rest in _ENDINGS or (rest[0] in (root[-1], "e", "i") and rest[1:] in _ENDINGS)
+            for rest in rests
+        ]
         # "care" is not a form of "car": a final e is an ending only if the root alone is not a word.
-        if all(_is_ending(root, rest) for rest in rests) and not ("" in rests and "e" in rests):
+        if all(regular) and not ("" in rests and "e" in rests):
             words = sorted((family[form] for form in triple), key=lambda word: word.start)
             return span_between(words[0], words[-1])
     return None
@@ -230,27 +225,20 @@ def _kin(family: dict[str, Word]) -> Span | None:
 _FEW: Final = 8
 
 
-def _is_ending(root: str, rest: str) -> bool:
-    """Whether a regular ending follows a root, also after a doubled last letter, an e, or an i for y."""
-    if rest in ("d", "r", "rs", "n"):
-        return root[-1] in "ew"
-    return rest in _ENDINGS or (rest[0] in (root[-1], "e", "i") and rest[1:] in _ENDINGS)
-
-
 _LONGEST_ROUND: Final = 16
 _OVERLOOKED: Final = ARTICLES | {"and", "but"}
 _SENTENCE: Final = 4
 
 
-def epanalepsis(passage: Passage) -> Span | None:
+@shows("epanalepsis", repeats=True)
+def epanalepsis(passage: Passage) -> Iterator[Span]:
     """Find a sentence or part of four or more words that begins and ends with the same word."""
     for parts in passage.divisions:
         for part in parts:
             if _comes_round(part):
-                return span_of(part)
+                yield span_of(part)
     if len(passage.sentences) == 1 and len(passage.words) <= _LONGEST_ROUND and _comes_round(passage.words):
-        return span_of(passage.words)
-    return None
+        yield span_of(passage.words)
 
 
 def _comes_round(part: Words) -> bool:
@@ -263,14 +251,105 @@ def _comes_round(part: Words) -> bool:
     return part[start].lower == last and len(part) - start >= _SHORTEST and can_echo(last)
 
 
-CHECKERS: Final[Mapping[str, Checker]] = {
-    "anaphora": anaphora,
-    "epistrophe": epistrophe,
-    "epizeuxis": epizeuxis,
-    "anadiplosis": anadiplosis,
-    "antimetabole": antimetabole,
-    "diacope": diacope,
-    "symploce": symploce,
-    "polyptoton": polyptoton,
-    "epanalepsis": epanalepsis,
-}
+_CONSONANTS: Final = frozenset("bcdfghjklmnpqrstvwxyz")
+_VOWEL = re.compile(r"[aeiouy]")
+_SUFFIXES: Final = re.compile(
+    r"(?:ically|ations|ation|ising|izing|ments?|ness|ings?|ions?|able|ible|less|[ai]bly|[ae]nce|ingly|fully|ers|ie[sd]|ity"
+    r"|ous|ful|est|(?<=[^aeiou])e[dr]|ly)$"
+)
+
+
+@shows("alliteration")
+def alliteration(passage: Passage) -> Iterator[Span]:
+    """Find three different content words with the same first consonant, with at most one word between."""
+    for sentence in passage.sentences:
+        # The initials of a name of several words are chance.
+        capital = [index for index, word in enumerate(sentence.words) if word.text[0].isupper()]
+        of_names = {index for index in capital if index > 1 and not {index - 1, index + 1}.isdisjoint(capital)}
+        initials = [
+            (index, word.lower[0])
+            for index, word in enumerate(sentence.words)
+            if word.lower[0] in _CONSONANTS and word.lower not in GRAMMAR and index not in of_names
+        ]
+        span = _chain(sentence, initials, 2)
+        if span:
+            yield span
+
+
+@shows("homoioteleuton")
+def homoioteleuton(passage: Passage) -> Iterator[Span]:
+    """Find three different words of five or more letters with the same last three, at most two words between."""
+    for sentence in passage.sentences:
+        endings = [
+            (index, word.lower[-3:])
+            for index, word in enumerate(sentence.words)
+            if word.end - word.start >= _LONG and word.lower not in _NO_ENDING and word.lower[-3:].isalpha()
+        ]
+        span = _chain(sentence, endings, 3)
+        if span:
+            yield span
+
+
+_LONG: Final = 5
+_NO_ENDING: Final = LITTLE | word_set("morning evening during ceiling")
+"""Words whose last letters do not form an ending."""
+
+
+def _chain(sentence: Sentence, keyed: list[tuple[int, str]], step: int) -> Span | None:
+    """Find three different words with the same key, each at most `step` words after the previous one."""
+    chains: dict[str, list[Word]] = {}
+    last: dict[str, int] = {}
+    for index, key in keyed:
+        word = sentence.words[index]
+        if key in chains and index - last[key] <= step:
+            if all(word.lower != other.lower for other in chains[key]):
+                chains[key].append(word)
+            if len(chains[key]) == _ENOUGH:
+                return span_between(chains[key][0], word)
+        else:
+            chains[key] = [word]
+        last[key] = index
+    return None
+
+
+_ENOUGH: Final = 3
+
+
+@shows("end rhyme")
+def end_rhyme(passage: Passage) -> Iterator[Span]:
+    """Find two neighboring pieces of three or more words whose last words share their last three letters."""
+    for first, second in pairwise(passage.pieces):
+        if len(first) >= _ENOUGH and len(second) >= _ENOUGH and _rhymes(first[-1].lower, second[-1].lower):
+            yield span_between(first[0], second[-1])
+
+
+def _rhymes(first: str, second: str) -> bool:
+    if first[-3:] != second[-3:] or first == second or min(len(first), len(second)) < _ENOUGH:
+        return False
+    if not first[-3:].isalpha():
+        return False
+    suffix = _SUFFIXES.search(first)
+    rests = (first[: suffix.start()], second[: suffix.start() - len(first)]) if suffix else ("", "")
+    if suffix and second.endswith(suffix[0]) and all(_VOWEL.search(rest) for rest in rests):
+        return rests[0][-2:] == rests[1][-2:]
+    return True
+
+
+@shows("abecedarian run")
+def abecedarian_run(passage: Passage) -> Iterator[Span]:
+    """Find four consecutive words whose first letters follow each other in the alphabet."""
+    for sentence in passage.sentences:
+        words = sentence.words
+        run = 1
+        before = 0
+        for index, word in enumerate(words):
+            initial = ord(word.lower[0])
+            run = run + 1 if initial == before + 1 and word.lower[0] in _LETTERS else 1
+            before = initial
+            if run == _RUN:
+                yield span_between(words[index - _RUN + 1], word)
+
+
+_RUN: Final = 4
+_LETTERS: Final = frozenset("bcdefghijklmnopqrstuvwxyz")
+"""Letters that may follow another letter of the alphabet; "a" cannot."""

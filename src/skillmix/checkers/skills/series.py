@@ -1,10 +1,10 @@
 """Checkers of series and pairs: how members are joined, and whether they match in form."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from skillmix.checkers.passage import Checker, Passage, Span, Words, has_mark, only_comma, span_between
+from skillmix.checkers.passage import Passage, Span, Words, has_mark, only_comma, shows, span_between
 from skillmix.checkers.verbs import is_finite
 from skillmix.checkers.words import (
     ARTICLES,
@@ -24,11 +24,10 @@ _FAR: Final = 6
 """The largest distance from one conjunction to the next: five words between."""
 
 
-def polysyndeton(passage: Passage) -> Span | None:
+@shows("polysyndeton")
+def polysyndeton(passage: Passage) -> Iterator[Span]:
     """Find the same conjunction three times in a sentence, with one to five words between."""
     for conjunction in ("and", "or", "nor"):
-        if passage.lower.count(conjunction) < _THREE:
-            continue
         for sentence in passage.sentences:
             indices = [index for index, word in enumerate(sentence.words) if word.lower == conjunction]
             for first, second, third in zip(indices, indices[1:], indices[2:], strict=False):
@@ -37,26 +36,23 @@ def polysyndeton(passage: Passage) -> Span | None:
                 heads = {one: sentence.words[one + 1].lower in DETERMINERS for one in (first, second, third)}
                 # In "he and his wife moved and bought and let" the first "and" joins nouns, not verbs.
                 if not (any(heads.values()) and any(is_finite(sentence.words, index + 1) for index in heads)):
-                    return span_between(sentence.words[max(first - 1, 0)], sentence.words[third + 1])
-    return None
+                    yield span_between(sentence.words[max(first - 1, 0)], sentence.words[third + 1])
 
 
 _JOINS: Final = CONJUNCTIONS | {"nor"}
 _LONGEST_MEMBER: Final = 5
 
 
-def asyndeton(passage: Passage) -> Span | None:
+@shows("asyndeton")
+def asyndeton(passage: Passage) -> Iterator[Span]:
     """Find three short members of nearly equal length at the end of a clause, with only commas between."""
     for sentence in passage.sentences:
-        if sentence.text.count(",") < 2:
-            continue
         pieces = sentence.pieces
         for index in range(2, len(pieces)):
             first, second, third = pieces[index - 2 : index + 1]
             closes = index + 1 == len(pieces) or not only_comma(passage.text, third, pieces[index + 1])
             if closes and _is_bare_series(first, second, third) and _commas(passage.text, first, second, third):
-                return span_between(first[-min(len(first), len(second))], third[-1])
-    return None
+                yield span_between(first[-min(len(first), len(second))], third[-1])
 
 
 def _is_bare_series(first: Words, second: Words, third: Words) -> bool:
@@ -77,7 +73,13 @@ def _is_bare_series(first: Words, second: Words, third: Words) -> bool:
     if third[0].lower in _STEPS:  # "My aunt, then a widow, ..." is not a step
         second, third = _without_step(second), _without_step(third)
     openers = {second[0].lower, third[0].lower} | ({first[0].lower} if len(first) == 1 else set())
-    return not openers & OPENS_AN_ASIDE and not _is_insertion(first, second, third)
+    if openers & OPENS_AN_ASIDE:
+        return False
+    # The second part may be an insertion in a clause: "My brother, a baker, sings".
+    if len(second) == 1:
+        return third[0].lower not in SUBJECTS and third[0].lower != "you"
+    is_name = len(first) == 1 or (first[0].lower in _DETERMINERS and len(first) <= _THREE)
+    return not (is_name and second[0].lower in _DETERMINERS and third[0].lower not in _DETERMINERS)
 
 
 def _are_names(members: Words) -> bool:
@@ -95,14 +97,6 @@ def _without_step(member: Words) -> Words:
 _DETERMINERS: Final = ARTICLES | word_set("my your his her its our their")
 
 
-def _is_insertion(first: Words, second: Words, third: Words) -> bool:
-    """Whether the second part is an insertion in a clause: "My brother, a baker, sings"."""
-    if len(second) == 1:
-        return third[0].lower in SUBJECTS or third[0].lower == "you"
-    is_name = len(first) == 1 or (first[0].lower in _DETERMINERS and len(first) <= _THREE)
-    return is_name and second[0].lower in _DETERMINERS and third[0].lower not in _DETERMINERS
-
-
 def _commas(text: str, first: Words, second: Words, third: Words) -> bool:
     return only_comma(text, first, second) and only_comma(text, second, third)
 
@@ -110,11 +104,10 @@ def _commas(text: str, first: Words, second: Words, third: Words) -> bool:
 _LONGEST_OF_THREE: Final = 10
 
 
-def tricolon(passage: Passage) -> Span | None:
+@shows("tricolon", repeats=True)
+def tricolon(passage: Passage) -> Iterator[Span]:
     """Find three members with the same number of words before a mark, with a conjunction before the third."""
     for sentence in passage.sentences:
-        if sentence.text.count(",") < 2:
-            continue
         for first, second, third in zip(sentence.pieces, sentence.pieces[1:], sentence.pieces[2:], strict=False):
             size = len(second)
             if third[0].lower not in ("and", "or") or not 2 <= size <= _LONGEST_OF_THREE:
@@ -125,8 +118,7 @@ def tricolon(passage: Passage) -> Span | None:
                 and not _are_names((*second, *third[1:]))
                 and _could_match(first[-size:], second, third[1:])
             ):
-                return span_between(first[-size], third[-1])
-    return None
+                yield span_between(first[-size], third[-1])
 
 
 def _could_match(first: Words, second: Words, third: Words) -> bool:
@@ -149,31 +141,20 @@ _NO_MEMBER: Final = frozenset(("way", "case"))
 _REACH: Final = 20
 
 
-def correlative_pair(passage: Passage) -> Span | None:
+@shows("correlative pair")
+def correlative_pair(passage: Passage) -> Iterator[Span]:
     """Find a pair such as "either ... or", each word directly before its member."""
     for sentence in passage.sentences:
         words = sentence.words
         for index, word in enumerate(words[:-1]):
-            closing = _PAIRS.get(word.lower)
-            if closing and _opens_pair(passage.text, words, index):
-                end = _after(words, index + 2, closing)
-                if end:
-                    return span_between(word, words[end])
-    return None
-
-
-def _opens_pair(text: str, words: Words, index: int) -> bool:
-    if words[index].lower == "only" and (index == 0 or words[index - 1].lower != "not"):
-        return False
-    return words[index + 1].lower not in _NO_MEMBER and not has_mark(text, words[index], words[index + 1])
-
-
-def _after(words: Words, start: int, closing: str) -> int:
-    """Find the index of the word after the closing word; 0 if none is near enough."""
-    for index in range(start, min(start + _REACH, len(words) - 1)):
-        if words[index].lower == closing and words[index - 1].lower not in _ALL_BUT:
-            return index + 1
-    return 0
+            closing, after = _PAIRS.get(word.lower), words[index + 1]
+            if closing is None or (word.lower == "only" and (index == 0 or words[index - 1].lower != "not")):
+                continue
+            if after.lower in _NO_MEMBER or has_mark(passage.text, word, after):
+                continue
+            for end in range(index + 2, min(index + 2 + _REACH, len(words) - 1)):
+                if words[end].lower == closing and words[end - 1].lower not in _ALL_BUT:
+                    yield span_between(word, words[end + 1])
 
 
 _ALL_BUT: Final = word_set("everyone everybody everything nobody nothing anything none all anyone")
@@ -182,25 +163,21 @@ _INSTEAD: Final = frozenset(("rather", "instead"))
 _LONGEST_DENIED: Final = 10
 
 
-def antithesis(passage: Passage) -> Span | None:
+@shows("antithesis (not this but that)")
+def antithesis(passage: Passage) -> Iterator[Span]:
     """Find "not A but B" where A and B begin alike or have the same number of words."""
     for sentence in passage.sentences:
         words = sentence.words
         buts = [index for index, word in enumerate(words) if word.lower == "but"]
         for but in buts:
-            denial = _denial_before(words, but)
-            end = _matching_end(passage.text, words, denial, but) if denial >= 0 else 0
+            near = range(but - 2, max(-1, but - 2 - _LONGEST_DENIED), -1)
+            denials = (one for one in near if words[one].lower == "not" or words[one].lower.endswith("n't"))
+            denial = next(denials, None)
+            if denial is None or words[denial + 1].lower in _NOT_A_DENIAL:
+                continue
+            end = _matching_end(passage.text, words, denial, but)
             if end:
-                return span_between(words[denial], words[end])
-    return None
-
-
-def _denial_before(words: Words, but: int) -> int:
-    """Find the nearest "not" that negates the words up to "but"; -1 if there is none."""
-    for index in range(but - 2, max(-1, but - 2 - _LONGEST_DENIED), -1):
-        if words[index].lower == "not" or words[index].lower.endswith("n't"):
-            return -1 if words[index + 1].lower in _NOT_A_DENIAL else index
-    return -1
+                yield span_between(words[denial], words[end])
 
 
 def _matching_end(text: str, words: Words, denial: int, but: int) -> int:
@@ -212,7 +189,13 @@ def _matching_end(text: str, words: Words, denial: int, but: int) -> int:
     while end + 1 < len(words) and end - start < _REACH and not has_mark(text, words[end], words[end + 1]):
         end += 1
     denied, instead = words[denial + 1], words[start]
-    if (instead.lower, words[min(start + 1, end)].lower) in _TURNS_OF_TALK or _adds_a_clause(words, denial, but, end):
+    # If only the part after "but" has a subject, it is a clause of its own, and nothing is replaced.
+    has_subject = [
+        not _NEW_SUBJECTS.isdisjoint(word.lower for word in part)
+        for part in (words[denial:but], words[but + 2 : end + 1])
+    ]
+    turn = instead.lower, words[min(start + 1, end)].lower
+    if turn in _TURNS_OF_TALK or has_subject == [False, True]:
         return 0
     same_size = end - start + 1 == but - denial - 1
     # "not sad but angry about the bill": words that belong to both may follow a single word.
@@ -224,37 +207,18 @@ def _matching_end(text: str, words: Words, denial: int, but: int) -> int:
 _TURNS_OF_TALK: Final = {tuple(turn.split("_")) for turn in word_set("in_fairness at_least of_course in_fact for_now")}
 
 
-def _adds_a_clause(words: Words, denial: int, but: int, end: int) -> bool:
-    """Whether a clause with its own subject follows "but" but not "not", so that nothing is replaced."""
-    subjects = [{word.lower for word in part} & _NEW_SUBJECTS for part in (words[denial:but], words[but + 2 : end + 1])]
-    return not subjects[0] and bool(subjects[1])
-
-
 _NEW_SUBJECTS: Final = SUBJECTS | {"nobody", "everyone", "someone"}
 _LONG_MEMBER: Final = 4
 _SHARED: Final = 2
 
 
-def isocolon(passage: Passage) -> Span | None:
+@shows("isocolon", repeats=True)
+def isocolon(passage: Passage) -> Iterator[Span]:
     """Find two neighboring pieces with the same number of words, four or more, that share two words by position."""
     for first, second in pairwise(passage.pieces):
         two = bare(second)
         one = bare(first) if len(first) > len(two) else first
-        is_numbered = is_number(one[1].lower) and is_number(two[1].lower) if len(one) == len(two) > 1 else False
-        if len(one) == len(two) >= _LONG_MEMBER and not is_numbered and _shared_indices(one, two) >= _SHARED:
-            return span_between(first[0], second[-1])
-    return None
-
-
-def _shared_indices(first: Words, second: Words) -> int:
-    return sum(one.lower == two.lower for one, two in zip(first, second, strict=True))
-
-
-CHECKERS: Final[Mapping[str, Checker]] = {
-    "polysyndeton": polysyndeton,
-    "asyndeton": asyndeton,
-    "tricolon": tricolon,
-    "correlative pair": correlative_pair,
-    "antithesis (not this but that)": antithesis,
-    "isocolon": isocolon,
-}
+        if not len(one) == len(two) >= _LONG_MEMBER or (is_number(one[1].lower) and is_number(two[1].lower)):
+            continue
+        if sum(left.lower == right.lower for left, right in zip(one, two, strict=True)) >= _SHARED:
+            yield span_between(first[0], second[-1])

@@ -1,10 +1,10 @@
 """Checkers of social acts: thanks, apologies, promises, warnings, polite requests."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words
+from skillmix.checkers.passage import Passage, Sentence, Span, Words, shows
 from skillmix.checkers.words import DETERMINERS, is_minor, listed, opens_clause, word_set
 
 _OTHERS: Final = word_set("he she they you it who he's she's they're you're it's nobody everyone")
@@ -15,18 +15,15 @@ _NEW_CLAUSE: Final = listed("social: new clause")
 _BEFORE_THANKS: Final = listed("social: before thanks")
 
 
-def giving_thanks_with_a_reason(passage: Passage) -> Span | None:
+@shows("giving thanks with a reason", "thank", "grateful", "appreciate")
+def giving_thanks_with_a_reason(passage: Passage) -> Iterator[Span]:
     """Find thanks with a reason, as in "thank you for A"."""
-    lower = passage.lower
-    if not ("thank" in lower or "grateful" in lower or "appreciate" in lower):
-        return None
     for sentence in passage.sentences:
         for index, word in enumerate(sentence.words[:-3]):
             if word.lower in _THANKS and _THANKS[word.lower](sentence, index):
                 reason = _reason_after(sentence.words, index)
                 if reason:
-                    return Span(word.start, sentence.words[-1].end)
-    return None
+                    yield Span(word.start, sentence.words[-1].end)
 
 
 def _reason_after(words: Words, index: int) -> bool:
@@ -39,18 +36,13 @@ def _reason_after(words: Words, index: int) -> bool:
     return False
 
 
-def _thank(sentence: Sentence, index: int) -> bool:
-    """Whether the speaker thanks someone, unlike "they thank you" and "thank goodness"."""
-    if sentence.words[index + 1].lower in _NOT_THANKED:
-        return False
-    return _opens_piece(sentence, index) or _speaker_before(sentence, index)
-
-
 def _thanks(sentence: Sentence, index: int) -> bool:
-    """Whether "thanks" is the speaker's thanks, unlike "he thanks her" and "thanks to the rain"."""
+    """Whether the speaker thanks someone, unlike "they thank you", "thank goodness" and "thanks to the rain"."""
     words = sentence.words
     if words[index + 1].lower in _NOT_THANKED:
         return False
+    if words[index].lower == "thank":
+        return _opens_piece(sentence, index) or _speaker_before(sentence, index)
     if index and words[index - 1].lower in _BEFORE_THANKS:
         return words[index - 1].lower != "say" or _speaker_before(sentence, index)
     return _opens_piece(sentence, index) and (words[index + 1].lower != "to" or words[index + 2].lower in _THANKED)
@@ -97,7 +89,7 @@ def _after_mark(sentence: Sentence, index: int) -> bool:
 
 _AND: Final = word_set("and but so or then well oh hey please also now because")
 _THANKS: Final = {
-    "thank": _thank,
+    "thank": _thanks,
     "thanks": _thanks,
     "grateful": _feels,
     "thankful": _feels,
@@ -112,24 +104,21 @@ _FRIENDS: Final = word_set("friend friends dear love lord lady boy girl son darl
 _NO_FAULTS: Final = word_set("morning evening thing everything something anything nothing during")
 
 
-def offering_an_apology(passage: Passage) -> Span | None:
+@shows("offering an apology", "sorry", "apolog", "forgive")
+def offering_an_apology(passage: Passage) -> Iterator[Span]:
     """Find an apology for a deed, as in "sorry for breaking A"."""
-    lower = passage.lower
-    if not ("sorry" in lower or "apolog" in lower or "forgive" in lower):
-        return None
     for number, sentence in enumerate(passage.sentences):
         words = sentence.words
         for index in range(len(words)):
             if not _apologizes(sentence, index):
                 continue
             if _own_fault(sentence, index + 1):
-                return Span(words[index].start, words[-1].end)
+                yield Span(words[index].start, words[-1].end)
             following = passage.sentences[number + 1 : number + 2]
             # The sentence after an apology may say what the speaker did: "I broke it".
             after = following[0].words if following else ()
             if len(words) - index <= 3 and len(after) > 2 and after[0].lower in _CONFESSING:
-                return Span(words[index].start, following[0].end)
-    return None
+                yield Span(words[index].start, following[0].end)
 
 
 def _apologizes(sentence: Sentence, index: int) -> bool:
@@ -195,16 +184,13 @@ _BETWEEN_I_AND_WILL: Final = frozenset(
 _WILLS: Final = frozenset({"will", "shall", "won't", "i'll", "we'll"})
 
 
-def giving_a_promise(passage: Passage) -> Span | None:
+@shows("giving a promise", "promise", "swear", "vow", "my word", "pledge")
+def giving_a_promise(passage: Passage) -> Iterator[Span]:
     """Find a promise, as in "I promise that I will do A"."""
-    lower = passage.lower
-    if not ("promise" in lower or "swear" in lower or "vow" in lower or "my word" in lower or "pledge" in lower):
-        return None
     for sentence in passage.sentences:
         for index in range(1, len(sentence.words)):
             if _promises(sentence.words, index) and _own_future(sentence.words, index):
-                return Span(sentence.words[0].start, sentence.words[-1].end)
-    return None
+                yield Span(sentence.words[0].start, sentence.words[-1].end)
 
 
 def _promises(words: Words, index: int) -> bool:
@@ -230,14 +216,12 @@ def _own_future(words: Words, index: int) -> bool:
             return True
         if lowers[to] == "to" and lowers[to + 1] in ("be", "do", "have", "always", "get", "let"):
             return True
-    return any(lower in _WILLS and _is_speakers(lowers, number) for number, lower in enumerate(lowers))
-
-
-def _is_speakers(lowers: list[str], will: int) -> bool:
-    """Whether the speaker will act: "I will", "we never will", "never will I"."""
-    if not {"i", "we"}.isdisjoint(lowers[max(will - 1, 0) : will + 2]):
-        return True
-    return will > 1 and lowers[will - 2] in ("i", "we") and lowers[will - 1] in _BETWEEN_I_AND_WILL
+    for will, lower in enumerate(lowers):  # "I will", "never will I", "we never will"
+        if lower in _WILLS and not {"i", "we"}.isdisjoint(lowers[max(will - 1, 0) : will + 2]):
+            return True
+        if lower in _WILLS and will > 1 and lowers[will - 1] in _BETWEEN_I_AND_WILL and lowers[will - 2] in ("i", "we"):
+            return True
+    return False
 
 
 _HARMS: Final = frozenset({"will", "could", "can", "may", "might", "would", "won't"})
@@ -246,31 +230,25 @@ _GOING_ON: Final = word_set("it you they he she we this that otherwise or else s
 _LINKS: Final = frozenset({"or", "otherwise", "because", "since", "as", "for", "lest", "before", "if", "else"})
 
 
-def warning_with_a_consequence(passage: Passage) -> Span | None:
+@shows(
+    *("warning with a consequence", "don't", "do not", "never"),
+    *("careful", "watch", "beware", "stop", "look out"),
+)
+def warning_with_a_consequence(passage: Passage) -> Iterator[Span]:
     """Find a warning, as in "don't do A, or B will happen"."""
-    for sentence, following in _with_next(passage):
+    for number, sentence in enumerate(passage.sentences):
+        following = passage.sentences[number + 1 : number + 2]
+        # The next sentence may continue the warning.
+        goes_on = following and following[0].words and following[0].words[0].lower in _GOING_ON
+        later = following[0].pieces[:6] if goes_on else ()
         pieces = sentence.pieces
-        for number, piece in enumerate(pieces):
+        for place, piece in enumerate(pieces):
             index = next((index for index in range(len(piece) - 1) if _forbids(piece, index)), None)
             if index is None:
                 continue
-            end = _harm_after(piece[index + 1 :], [*pieces[number + 1 : number + 7], *following[:6]])
+            end = _harm_after(piece[index + 1 :], [*pieces[place + 1 : place + 7], *later])
             if end:
-                return Span(piece[index].start, end)
-    return None
-
-
-def _with_next(passage: Passage) -> Iterator[tuple[Sentence, tuple[Words, ...]]]:
-    """Each sentence that may forbid something, and the pieces of the next sentence if it continues the warning."""
-    lower = passage.lower
-    if not any(
-        word in lower for word in ("don't", "do not", "never", "careful", "watch", "beware", "stop", "look out")
-    ):
-        return
-    for sentence, following in pairwise((*passage.sentences, None)):
-        goes_on = following is not None and following.words and following.words[0].lower in _GOING_ON
-        if sentence is not None:
-            yield sentence, following.pieces if following is not None and goes_on else ()
+                yield Span(piece[index].start, end)
 
 
 def _forbids(piece: Words, index: int) -> bool:
@@ -311,41 +289,28 @@ def _harm_after(rest: Words, later: list[Words]) -> int | None:
     return None
 
 
-_ASKING: Final = frozenset({"could", "would", "can", "will", "may", "might"})
+_ASKING: Final = {
+    **dict.fromkeys(("would", "will"), ("you",)),
+    **dict.fromkeys(("may", "could", "can", "might"), ("you", "i", "we")),
+}
 _COURTESY: Final = frozenset({"please", "kindly", "mind"})
 
 
-def asking_politely(passage: Passage) -> Span | None:
+@shows("asking politely", *_COURTESY)
+def asking_politely(passage: Passage) -> Iterator[Span]:
     """Find a polite question, as in "could you please do A?"."""
-    if "?" not in passage.text or not any(word in passage.lower for word in _COURTESY):
-        return None
     for sentence in passage.sentences:
-        if "?" not in sentence.text or all(word.lower not in _COURTESY for word in sentence.words):
-            continue
         for piece in sentence.pieces[:40]:
-            index = next((index for index in range(len(piece) - 1) if _asks(piece, index)), None)
-            if index is None:
+            asking = (
+                word.start
+                for index, (word, after) in enumerate(pairwise(piece))
+                if after.lower in _ASKING.get(word.lower, ()) and opens_clause(piece, index)
+            )
+            start = next(asking, None)
+            if start is None:
                 continue
-            start = piece[index].start
             mark = passage.text.find("?", start, sentence.end)
             # The polite word comes before the question mark, or directly before the question.
             courteous = [word for word in sentence.words if word.lower in _COURTESY]
             if mark > 0 and any(start - 12 < word.start < mark for word in courteous):
-                return Span(start, sentence.end)
-    return None
-
-
-def _asks(piece: Words, index: int) -> bool:
-    lower, after = piece[index].lower, piece[index + 1].lower
-    if lower not in _ASKING or not opens_clause(piece, index):
-        return False
-    return after == "you" or (lower in ("may", "could", "can", "might") and after in ("i", "we"))
-
-
-CHECKERS: Final[Mapping[str, Checker]] = {
-    "giving thanks with a reason": giving_thanks_with_a_reason,
-    "offering an apology": offering_an_apology,
-    "giving a promise": giving_a_promise,
-    "warning with a consequence": warning_with_a_consequence,
-    "asking politely": asking_politely,
-}
+                yield Span(start, sentence.end)

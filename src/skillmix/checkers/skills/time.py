@@ -1,9 +1,9 @@
 """Checkers of time: steps in order, deadlines, time spans, simultaneous actions."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Final
 
-from skillmix.checkers.passage import Checker, Passage, Sentence, Span, Words
+from skillmix.checkers.passage import Passage, Sentence, Span, Words, shows
 from skillmix.checkers.verbs import PAST
 from skillmix.checkers.words import DETERMINERS, listed, numbers_in, word_set
 
@@ -15,11 +15,9 @@ _THENS: Final = frozenset({"then", "next", "second", "secondly", "afterward", "a
 _LASTS: Final = frozenset({"finally", "lastly", "last"})
 
 
-def sequence_of_steps(passage: Passage) -> Span | None:
+@shows("sequence of steps", "first", "to begin", "to start")
+def sequence_of_steps(passage: Passage) -> Iterator[Span]:
     """Find "first A, then B, finally C"."""
-    lower = passage.lower
-    if not ("first" in lower or "to begin" in lower or "to start" in lower):
-        return None
     words = passage.words
     opening = middle = -1
     for index in range(len(words) - 2):
@@ -28,8 +26,7 @@ def sequence_of_steps(passage: Passage) -> Span | None:
         elif opening >= 0 and middle < 0 and index - opening >= 3 and _goes_on(words, index):
             middle = index
         elif middle >= 0 and index - middle >= 3 and _ends_steps(words, index):
-            return Span(words[opening].start, words[index + 2].end)
-    return None
+            yield Span(words[opening].start, words[index + 2].end)
 
 
 def _opens_steps(words: Words, index: int) -> bool:
@@ -106,10 +103,9 @@ _ANY_DUTY: Final = _DUTIES | _HAVING
 _LIMITS: Final = frozenset({"by", "before", "than"})
 
 
-def duty_with_a_deadline(passage: Passage) -> Span | None:
+@shows("duty with a deadline", "by ", "before ", "later than")
+def duty_with_a_deadline(passage: Passage) -> Iterator[Span]:
     """Find a duty with a deadline, as in "you must do it by Friday"."""
-    if "by " not in passage.lower and "before " not in passage.lower and "later than" not in passage.lower:
-        return None
     for sentence in passage.sentences:
         words = sentence.words
         limits = [index for index, word in enumerate(words[:-1]) if word.lower in _LIMITS and _limits(words, index)]
@@ -120,8 +116,7 @@ def duty_with_a_deadline(passage: Passage) -> Span | None:
         for index in limits:
             end = _time_at(words, index + 1, ends)
             if end:
-                return Span(words[min(index, duties[0])].start, words[max(end - 1, duties[0])].end)
-    return None
+                yield Span(words[min(index, duties[0])].start, words[max(end - 1, duties[0])].end)
 
 
 def _limits(words: Words, index: int) -> bool:
@@ -152,18 +147,16 @@ _UNTIL: Final = frozenset({"to", "until", "till", "til", "through"})
 _CHANGES: Final = listed("time: changes")
 
 
-def start_and_end_time(passage: Passage) -> Span | None:
+@shows("start and end time", "from ")
+def start_and_end_time(passage: Passage) -> Iterator[Span]:
     """Find a time span, as in "from nine until five"."""
-    if "from " not in passage.lower:
-        return None
     for sentence in passage.sentences:
         words = sentence.words
         ends = _piece_ends(sentence)
         for index, word in enumerate(words[:-3]):
             end = _time_span(words, index, ends) if word.lower == "from" else None
             if end and not _is_change(words, index, end, ends):
-                return Span(word.start, words[end - 1].end)
-    return None
+                yield Span(word.start, words[end - 1].end)
 
 
 def _time_span(words: Words, index: int, ends: frozenset[int]) -> int | None:
@@ -200,10 +193,9 @@ _MOST_JOINTS: Final = 8
 _JOINING: Final = frozenset({"while", "as", "meanwhile", "whilst"})
 
 
-def two_actions_at_once(passage: Passage) -> Span | None:
+@shows("two actions at once", "ing")
+def two_actions_at_once(passage: Passage) -> Iterator[Span]:
     """Find two simultaneous actions, as in "while A was cooking, B was reading"."""
-    if passage.lower.count("ing") < 2:
-        return None
     for sentence in passage.sentences:
         words = sentence.words
         actions = [index for index, word in enumerate(words) if word.lower.endswith("ing") and _is_action(words, index)]
@@ -216,8 +208,7 @@ def two_actions_at_once(passage: Passage) -> Span | None:
             if (words[index].lower == "same" and words[index + 1].lower == "time")
         ]
         if any(_joins(sentence, joint, actions) for joint in joints[:_MOST_JOINTS]):
-            return Span(words[0].start, words[-1].end)
-    return None
+            yield Span(words[0].start, words[-1].end)
 
 
 def _is_action(words: Words, index: int) -> bool:
@@ -247,11 +238,3 @@ def _joins(sentence: Sentence, joint: int, actions: list[int]) -> bool:
     between = {word.lower for word in words[actions[0] : actions[-1]]}
     apart = actions[-1] - actions[0] >= 3 and between.isdisjoint(("and", "or", "but", "nor", "that"))
     return joint < actions[0] and apart and close >= actions[-1]
-
-
-CHECKERS: Final[Mapping[str, Checker]] = {
-    "sequence of steps": sequence_of_steps,
-    "duty with a deadline": duty_with_a_deadline,
-    "start and end time": start_and_end_time,
-    "two actions at once": two_actions_at_once,
-}

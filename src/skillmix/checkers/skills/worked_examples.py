@@ -1,10 +1,10 @@
 """Checkers of the five skills that occur only in few-shot examples."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Final
 
-from skillmix.checkers.passage import Checker, Passage, Span, Words, has_mark, only_comma, span_between
+from skillmix.checkers.passage import Passage, Span, Words, has_mark, only_comma, shows, span_between
 from skillmix.checkers.words import PERSONS, listed, word_set
 
 _AS_AS = re.compile(
@@ -16,19 +16,18 @@ _LIKE_A = re.compile(r"\b(?P<before>[a-z']{1,20}),? (?:just |almost |exactly |mu
 _NOT_LIKENED: Final = PERSONS - {"it", "him", "her", "me", "us", "them"} | listed("worked_examples: not likened")
 
 
-def simile(passage: Passage) -> Span | None:
+@shows("simile", "as ", "like a")
+def simile(passage: Passage) -> Iterator[Span]:
     """Find a comparison such as "as cold as a stone" or "ran like a deer"."""
     text = passage.lower
-    match = _AS_AS.search(text) if text.count("as ") > 1 else None
-    if match:
-        return Span(*match.span())
-    for like in _LIKE_A.finditer(text) if "like a" in text else ():
+    yield from (Span(*match.span()) for match in _AS_AS.finditer(text))
+    for like in _LIKE_A.finditer(text):
         if like["before"] not in _NOT_LIKENED:
-            return Span(*like.span())
-    return None
+            yield Span(*like.span())
 
 
-def list_after_a_colon(passage: Passage) -> Span | None:
+@shows("list after a colon")
+def list_after_a_colon(passage: Passage) -> Iterator[Span]:
     """Find three or more words, a colon, and three members with a conjunction before the last."""
     for sentence in passage.sentences:
         colon = sentence.text.find(": ")
@@ -38,8 +37,7 @@ def list_after_a_colon(passage: Passage) -> Span | None:
         before = [word for word in sentence.words if word.end <= index]
         after = tuple(piece for piece in sentence.pieces if piece[0].start > index)
         if len(before) >= 3 and _is_list(passage.text, after):
-            return span_between(before[0], after[-1][-1])
-    return None
+            yield span_between(before[0], after[-1][-1])
 
 
 def _is_list(text: str, pieces: tuple[Words, ...]) -> bool:
@@ -60,7 +58,8 @@ _FIELD: Final = word_set("in of on ever i i've we we've that")
 _REACH: Final = 6
 
 
-def superlative_claim(passage: Passage) -> Span | None:
+@shows("superlative claim")
+def superlative_claim(passage: Passage) -> Iterator[Span]:
     """Find "the" with a superlative, and the field of comparison within six words."""
     for sentence in passage.sentences:
         words = sentence.words
@@ -68,8 +67,7 @@ def superlative_claim(passage: Passage) -> Span | None:
             if words[index].lower == "the" and _is_superlative(words[index + 1].lower):
                 end = _field_of_comparison(passage.text, words, index + 2)
                 if end:
-                    return span_between(words[index], words[end])
-    return None
+                    yield span_between(words[index], words[end])
 
 
 def _field_of_comparison(text: str, words: Words, start: int) -> int:
@@ -91,17 +89,18 @@ def _is_superlative(word: str) -> bool:
 _MARKS_OFF: Final = word_set("that which who for with")
 
 
-def plain_definition(passage: Passage) -> Span | None:
+@shows("plain definition")
+def plain_definition(passage: Passage) -> Iterator[Span]:
     """Find a thing with its article, "is a", its kind, and what distinguishes it."""
     for sentence in passage.sentences:
         words = sentence.words
         for index in range(2, len(words) - 3):
             if words[index].lower == "is" and words[index + 1].lower in ("a", "an"):
                 start = _subject_start(passage.text, words, index)
-                end = _mark_off(words, index + 3)
-                if start >= 0 and end:
-                    return span_between(words[start], words[end])
-    return None
+                near = range(index + 3, min(index + 3 + _REACH, len(words) - 1))
+                mark_off = next((one for one in near if words[one].lower in _MARKS_OFF), None)
+                if start >= 0 and mark_off is not None:
+                    yield span_between(words[start], words[mark_off + 1])
 
 
 _OF_ONE: Final = PERSONS | word_set("of at in on from")
@@ -119,13 +118,6 @@ def _subject_start(text: str, words: Words, verb: int) -> int:
     return -1
 
 
-def _mark_off(words: Words, start: int) -> int:
-    for index in range(start, min(start + _REACH, len(words) - 1)):
-        if words[index].lower in _MARKS_OFF:
-            return index + 1
-    return 0
-
-
 _WISH = re.compile(
     r"(?:^|[.!?,;:—–(\"]|\b(?:and|but|oh|o)) ?(?P<only>if only) "
     r"|\b(?P<wish>(?:i|we) (?:do |just |only |really )?wish) (?!to\b)",
@@ -134,28 +126,13 @@ _WISH = re.compile(
 _UNREAL: Final = listed("worked_examples: unreal")
 
 
-def if_only_wish(passage: Passage) -> Span | None:
+@shows("if-only wish", "if only", "wish")
+def if_only_wish(passage: Passage) -> Iterator[Span]:
     """Find "if only" or "I wish", a subject, and soon a verb for something unreal."""
     text = passage.lower
-    if "if only" not in text and "wish" not in text:
-        return None
     for match in _WISH.finditer(text):
-        after = text[match.end() : match.end() + 80].split()[: _REACH + 1]
-        if any(_is_unreal(word.strip('.,;:!?"()'), number) for number, word in enumerate(after)):
-            start = max(match.start("only"), match.start("wish"))
-            return Span(start, match.end() - 1)
-    return None
-
-
-def _is_unreal(word: str, number: int) -> bool:
-    contracted = "'d" in word
-    return (number > 0 or contracted) and (word in _UNREAL or (word.endswith("ed") and len(word) > 4))
-
-
-CHECKERS: Final[Mapping[str, Checker]] = {
-    "simile": simile,
-    "list after a colon": list_after_a_colon,
-    "superlative claim": superlative_claim,
-    "plain definition": plain_definition,
-    "if-only wish": if_only_wish,
-}
+        after = [word.strip('.,;:!?"()') for word in text[match.end() : match.end() + 80].split()[: _REACH + 1]]
+        # The first word is the subject, unless it is one with its verb: "I'd".
+        verbs = after if after and "'d" in after[0] else after[1:]
+        if any(word in _UNREAL or (word.endswith("ed") and len(word) > 4) for word in verbs):
+            yield Span(max(match.start("only"), match.start("wish")), match.end() - 1)
