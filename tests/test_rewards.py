@@ -110,7 +110,7 @@ def test_a_catalogue_with_code_of_its_own_needs_trust(tmp_path: Path) -> None:
     folder = str(write_catalog(tmp_path))
     asked: dict[str, Any] = {"skills": [["color pair"]], "topic": ["Ships"], "catalog": [folder]}
 
-    with pytest.raises(UserError, match="nothing says that you trust it"):
+    with pytest.raises(UserError, match="you have not said that you trust it"):
         full_marks(["Answer: The red and blue ship left the harbour at dawn."], **asked)
 
 

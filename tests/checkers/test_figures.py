@@ -201,7 +201,7 @@ def test_all_faults_of_the_files_are_reported_at_once(tmp_path: Path) -> None:
     folder = copied(tmp_path / "mine", figures=yaml.safe_dump(figures), grammar=grammar)
     with pytest.raises(UserError) as caught:
         load_catalog(str(folder))
-    assert "figures.yaml: figures, tag, patterns, entry 1: " in caught.value.message
+    assert "figures.yaml: figures, tag, patterns, entry 1: must be words, marks and slots" in caught.value.message
     figures["figures"]["tag"]["patterns"] = []
     with pytest.raises(UserError) as caught:
         load_catalog(str(copied(folder, figures=yaml.safe_dump(figures), grammar=grammar)))

@@ -18,6 +18,7 @@ from skillmix.catalog.own_code import trusting_code
 from skillmix.commands import main
 from skillmix.errors import UserError
 from skillmix.runs import verdicts
+from skillmix.runs.run import open_run as stored_run
 from skillmix.runs.verdicts import RulesGrader, judge_of, on_all_cores
 from tests.checkers.own_catalog import CHECKERS, earned_there, was_run, write_catalog
 
@@ -169,7 +170,7 @@ def test_a_changed_checker_grades_the_same_texts_anew(finished: Path) -> None:
 def test_a_run_notes_the_hash_of_the_code(finished: Path) -> None:
     code = load_catalog(str(finished)).code
     assert code is not None
-    assert open_run("own").state.versions[-1].notes["checkers_hash"] == code.hash
+    assert stored_run("own").state.versions[-1].notes["checkers_hash"] == code.hash
 
 
 def test_a_worker_process_gets_trusted_code_with_its_catalogue(ships: Path, monkeypatch: pytest.MonkeyPatch) -> None:

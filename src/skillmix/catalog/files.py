@@ -42,10 +42,12 @@ Name = Annotated[
     accepted_if(_NAME.fullmatch, "must be one non-empty line without leading or trailing blanks, ';' or '|'"),
 ]
 """A name on one line without leading or trailing blanks, ';' (which separates names on the command line) or '|'."""
-FigureWord = Annotated[str, StringConstraints(pattern=r"^[A-Za-z]+$")]
+FigureWord = Annotated[str, accepted_if(re.compile(r"[A-Za-z]+").fullmatch, "must be a word of plain letters")]
 Pair = Annotated[list[Name], Field(min_length=2, max_length=2)]
-Pattern = Annotated[str, StringConstraints(pattern=PATTERN)]
-Prose = Annotated[str, StringConstraints(min_length=1, pattern=r"\S")]
+Pattern = Annotated[
+    str, accepted_if(re.compile(PATTERN).match, "must be words, marks and slots with one blank between them")
+]
+Prose = Annotated[str, accepted_if(re.compile(r"\S").search, "must not be empty")]
 
 
 _T = TypeVar("_T")
