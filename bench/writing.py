@@ -15,12 +15,10 @@ import heapq
 import os
 import pstats
 import tempfile
-import threading
 import time
 from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, cast
 
 import yaml
@@ -29,7 +27,7 @@ from skillmix.calls import GenerateKey, Reply, Request
 from skillmix.catalog.files import load_catalog
 from skillmix.hashing import digest
 from skillmix.models import specs
-from skillmix.models.local.model import LocalModel, _all_of, _wait_for_one
+from skillmix.models.local.model import LocalModel, ThreadWork
 
 LABELLED = Path(__file__).parent.parent / "tests" / "checkers" / "texts"
 ROUND_S = 0.01
@@ -60,22 +58,22 @@ class PacedModel(LocalModel):
     async def probe(self) -> None:
         """There is no checkpoint to check."""
 
-    def _generate(self, first: Request, incoming: "SimpleQueue[Request]", is_over: threading.Event, put: Any) -> None:
+    def _generate(self, requests: list[Request], work: ThreadWork, put: Any) -> None:
         started = time.thread_time()
         try:
-            self._pace(first, incoming, is_over, put)
+            self._pace(requests, work, put)
         finally:
             PacedModel.cpu_s += time.thread_time() - started
 
-    def _pace(self, first: Request, incoming: "SimpleQueue[Request]", is_over: threading.Event, put: Any) -> None:
+    def _pace(self, waiting: list[Request], work: ThreadWork, put: Any) -> None:
         self._slots = slots = self._concurrency or self.most_slots
         texts, seconds = Texts(os.environ[RATE]), float(os.environ[SECONDS])
-        waiting, rows = [first], list[tuple[float, int, Request]]()
+        rows = list[tuple[float, int, Request]]()
         count = 0
         now = time.monotonic()
         PacedModel.first_s = PacedModel.first_s or now
         while not self._stop.is_set():
-            waiting += _all_of(incoming)
+            waiting += work.taken(waits=False)
             starting, waiting = waiting[: slots - len(rows)], waiting[slots - len(rows) :]
             for request in starting:
                 count += 1
@@ -83,10 +81,9 @@ class PacedModel(LocalModel):
                     PacedModel.last_began_s, PacedModel.busy_until_last_began_s = now, PacedModel.busy_s
                 heapq.heappush(rows, (now + seconds * (0.5 + (request.seed or 0) % 1000 / 1000), count, request))
             if not rows:
-                more = _wait_for_one(incoming, is_over, self._stop)
-                if more is None:
+                waiting, now = work.taken(waits=True), time.monotonic()
+                if not waiting:
                     return
-                waiting, now = [more], time.monotonic()
                 continue
             time.sleep(ROUND_S)
             now, before = time.monotonic(), now

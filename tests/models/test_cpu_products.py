@@ -71,7 +71,7 @@ def test_a_processor_on_which_sizes_differ_gets_pieces(monkeypatch: pytest.Monke
             result[-1] += 1e-3
         return result
 
-    monkeypatch.setattr(products, "_packed_rows_agree", lambda *_: False)
+    monkeypatch.setattr(products, "rows_agree", lambda *_, **__: False)
     monkeypatch.setattr(torch.nn.functional, "linear", last_row_is_off)
     model = small_model()
 
@@ -100,7 +100,7 @@ def test_a_build_without_packed_products_is_no_error(monkeypatch: pytest.MonkeyP
     def missing(*_: Any) -> Any:
         raise NotImplementedError("no kernel")  # what torch raises for an operation that its build does not have
 
-    monkeypatch.setattr(products, "_packed", missing)
+    monkeypatch.setattr(products, "Packed", missing)
 
     model = small_model()
     make_rows_independent(model)

@@ -23,7 +23,7 @@ from skillmix.catalog.files import load_catalog
 from skillmix.experiment.costs import Price
 from skillmix.grading.answers import RULES, extract_answer
 from skillmix.grading.points import decide_points
-from skillmix.models.joined import JoinedModel
+from skillmix.models.simple import JoinedModel
 from skillmix.models.specs import open_model, parse_spec
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.verdicts import RulesGrader, reading_of

@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from hashlib import file_digest
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import copyfile, copyfileobj, rmtree
@@ -167,7 +167,10 @@ def _make(source: BundledSource, folder: Path, *, say: Say) -> None:
         _convert(workshop / "model.gguf", checkpoint)
         record = {
             **asdict(source),
-            "converted_with": {package: _version(package) for package in (*_NEEDED, "tokenizers", "skillmix")},
+            "converted_with": {
+                name: next((found.version for found in distributions(name=name)), None)
+                for name in (*_NEEDED, "tokenizers", "skillmix")
+            },
             "sha256_of_weights": _sha256(checkpoint / "model.safetensors"),
             "files": {file.name: file.stat().st_size for file in sorted(checkpoint.iterdir())},
         }
@@ -277,13 +280,6 @@ def _name_and_part(name: str) -> tuple[str, str]:
 
 def _field(reader: "GGUFReader", name: str) -> Any:
     return reader.get_field(name).contents()
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _sha256(path: Path) -> str:

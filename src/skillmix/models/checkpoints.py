@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b, file_digest
 from math import prod
@@ -145,8 +146,12 @@ def base_and_adapters(spec: ModelSpec) -> tuple[str, tuple[str, ...]]:
     parts = spec.name.split("+")
     names = [parts.pop(0)] if spec.provider == "bundled" else []
     while parts:
-        sizes = range(len(parts), 0, -1)
-        size = next((n for n in sizes if _is_folder("+".join(parts[:n]))), 1)
+        size = len(parts)
+        while size > 1:
+            with suppress(OSError):  # for instance, the name is too long
+                if Path("+".join(parts[:size])).expanduser().is_dir():
+                    break
+            size -= 1
         names.append("+".join(parts[:size]))
         del parts[:size]
     return names[0], tuple(names[1:])
@@ -248,10 +253,3 @@ def _tensors(file: Path) -> Iterator[_Tensor]:
 
 def _weight_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.safetensors"))
-
-
-def _is_folder(name: str) -> bool:
-    try:
-        return Path(name).expanduser().is_dir()
-    except OSError:  # for instance, the name is too long
-        return False

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StringConstraints, ValidationError, field_validator
 
 from skillmix.errors import UserError, faults_error
 from skillmix.files import json_object
@@ -16,17 +16,8 @@ from skillmix.models.specs import parse_spec
 LINEAGE_FILE: Final = "skillmix.json"
 
 
-def _parsable(spec: str) -> str:
-    try:
-        parse_spec(spec)
-    except UserError as error:
-        raise ValueError(error.message) from None
-    return spec
-
-
 _Count = Annotated[int, Field(ge=0)]
 _Text = Annotated[str, StringConstraints(min_length=1)]
-_Spec = Annotated[_Text, AfterValidator(_parsable)]
 _SkillCount = Annotated[int, Field(ge=1)]
 _Key = Annotated[str, StringConstraints(pattern=r"^[1-9]\d*$")]
 """A k as a key of a JSON object."""
@@ -56,9 +47,18 @@ class _LineageFile(_Entry):
 class BaseEntry(_Entry):
     """The model that was tuned."""
 
-    spec: _Spec
+    spec: _Text
     hash: _Text | None = None
     """The hash of its weights."""
+
+    @field_validator("spec")
+    @classmethod
+    def _is_model(cls, spec: str) -> str:
+        try:
+            parse_spec(spec)
+        except UserError as error:
+            raise ValueError(error.message) from None
+        return spec
 
 
 class DataEntry(_Entry):

@@ -9,12 +9,14 @@ import asyncio
 import logging
 import os
 import pickle
+import platform
+import shutil
 import signal
 import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint
 from importlib.util import find_spec
@@ -23,14 +25,20 @@ from math import inf
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from skillmix.calls import CallKey, CallProblem, Limits, Outcome, Request
+from skillmix import __version__
+from skillmix.calls import CallKey, CallProblem, Limits, Model, Outcome, Request
 from skillmix.errors import UserError, visible
-from skillmix.models.checkpoints import checkpoint_of
-from skillmix.models.installed import installed_providers
-from skillmix.models.ray_actor import VERSIONS, Begun, ModelActor, OpenOrder, RestartedError, SharedFolder, Taken
+from skillmix.hashing import digest
+from skillmix.models.bundled import cache_folder
+from skillmix.models.checkpoints import checkpoint_of, content_hash_of
+from skillmix.models.installed import InstalledProvider, installed_providers
+from skillmix.models.local.model import MODELS
+from skillmix.models.servers.pool import CONCURRENCY
 from skillmix.models.specs import ModelOptions, ModelSpec, open_model, provider_of
 from skillmix.render import plural
 
+VERSIONS: Final = f"skillmix {__version__} with Python {'.'.join(platform.python_version_tuple()[:2])}"
+"""What must be equal on all machines."""
 _LOOK_S: Final = 1.0
 """Seconds between two looks for new nodes, and for a worker that was lost."""
 _PATIENCE_S: Final = 300.0
@@ -39,17 +47,191 @@ _MOST_LOST: Final = 5
 """Times in a row that a worker may be lost without an outcome in between before it is given up."""
 _REACH_S: Final = 20.0
 _END_S: Final = 5.0
+_GATHERING_S: Final = 0.005
+"""Seconds in which outcomes gather for one message."""
 _LOCAL_ROOM: Final = 3072
 """Calls at a worker with a local model: they fill its slots, and a slot that becomes free finds a call that waits."""
 _MANY: Final = 4096
 """Calls in flight of a model without a limit: the number of workers is not known when they begin."""
 _PART: Final = 32 << 20
 """Bytes of a file that are sent together."""
+_PARTS_OF_MODELS: Final = (".json", ".safetensors", ".jinja", ".txt", ".model")
+"""Endings of the files that a checkpoint is loaded from; code and weights in other formats are never loaded."""
 _LISTENER: Final = "listen_error_messages"
 
 
 class LostWorkerError(Exception):
-    """A worker that does not answer now; the message says why."""
+    """A worker that does not answer now, or that was restarted and has no models; the message says why."""
+
+
+class SharedFolder(NamedTuple):
+    """A folder on the driver's machine, with name, size and hash of each file that a model is loaded from."""
+
+    path: str
+    files: tuple[tuple[str, int, str], ...]
+
+    @classmethod
+    def of(cls, folder: Path) -> "SharedFolder":
+        """Read the facts of a folder."""
+        files = [file for file in sorted(folder.iterdir()) if file.suffix in _PARTS_OF_MODELS and file.is_file()]
+        facts = tuple((file.name, file.stat().st_size, content_hash_of(file)) for file in files)
+        return cls(str(folder.absolute()), facts)
+
+    @property
+    def copy(self) -> Path:
+        """Where a machine keeps the folder if it was sent: under the hash of names and contents."""
+        return cache_folder() / "sent" / digest("folder", [list(file) for file in self.files]).hex()
+
+    def place(self) -> Path | None:
+        """Where the same files are on this machine: at the driver's path or in the cache; None if nowhere."""
+        return next((place for place in (Path(self.path), self.copy) if self._is_in(place)), None)
+
+    def _is_in(self, place: Path) -> bool:
+        try:
+            return all(
+                (place / name).stat().st_size == size and content_hash_of(place / name) == own
+                for name, size, own in self.files
+            )
+        except OSError:
+            return False
+
+    def store(self, name: str | None, data: bytes) -> None:
+        """Store the next part of a file that the driver sends; None for the name ends the folder."""
+        partial = self.copy.with_name(f".{self.copy.name}.{os.getpid()}")
+        try:
+            if name is not None:
+                partial.mkdir(parents=True, exist_ok=True)
+                with (partial / Path(name).name).open("ab") as file:
+                    file.write(data)
+                return
+        except OSError as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise UserError(
+                f"{self.path} cannot be stored in {self.copy.parent}: {error.strerror or error}.",
+                hint="Make room on that machine, or set SKILLMIX_CACHE there to another folder before `ray start`.",
+            ) from None
+        if not self._is_in(partial):
+            shutil.rmtree(partial, ignore_errors=True)
+            raise UserError(f"{self.path} was changed while it was sent.", hint="Run the same command again.")
+        shutil.rmtree(self.copy, ignore_errors=True)  # damaged, or it would have been used
+        partial.rename(self.copy)
+
+
+class OpenOrder(NamedTuple):
+    """Which model an actor opens."""
+
+    spec: ModelSpec
+    options: ModelOptions
+    folders: tuple[SharedFolder, ...] = ()
+    """The base and the adapters of a checkpoint."""
+    provider: InstalledProvider | None = None
+    """The provider with its class, if another package brings it."""
+
+
+class Begun(NamedTuple):
+    """The answer of an actor that was told to open a model."""
+
+    host: str
+    room: int = 0
+    """Calls that the model works on at once; 0 if it is not open, because folders are lacking."""
+    lacking: tuple[SharedFolder, ...] = ()
+
+
+_Item = tuple[CallKey, Outcome] | str | UserError
+"""What an actor tells the driver about a model: an outcome, a line for the user, or the error that ends the model."""
+
+
+class _Served(NamedTuple):
+    """A model that an actor has opened, with the requests that it has not pulled and what the driver has not taken."""
+
+    model: Model
+    requests: asyncio.Queue[Request]
+    news: asyncio.Queue[_Item]
+    serving: asyncio.Task[None]
+
+
+class ModelActor:
+    """Answers requests on a node, for one driver; each open model has a number. Ray makes actors of this class."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it to the CPUs that an actor reserves, which may be none
+        os.environ.update(environment)
+        self._kept = ExitStack()
+        self._kept.enter_context(MODELS.keeping())
+        self._open: dict[int, _Served] = {}
+
+    async def begin(self, number: int, versions: str, order: bytes) -> Begun:
+        """Open a model, or open it again if the driver has lost its answers, unless folders are lacking."""
+        host = visible(platform.node())
+        if versions != VERSIONS:
+            raise UserError(
+                f"{host} has {VERSIONS}, and the machine of the command has {versions}.",
+                hint="Install the same versions on all machines.",
+            )
+        await self.end(number)
+        wanted: OpenOrder = pickle.loads(order)
+        spec = wanted.spec
+        if wanted.folders:
+            places = [await asyncio.to_thread(folder.place) for folder in wanted.folders]
+            lacking = tuple(folder for folder, place in zip(wanted.folders, places, strict=True) if place is None)
+            if lacking:
+                return Begun(host, lacking=lacking)
+            provider = "local" if provider_of(spec).is_engine else spec.provider
+            spec = ModelSpec(provider, "+".join(map(str, places)))
+        requests: asyncio.Queue[Request] = asyncio.Queue()
+        news: asyncio.Queue[_Item] = asyncio.Queue()
+        options = replace(wanted.options, say=news.put_nowait)
+        model = open_model(spec, options) if wanted.provider is None else wanted.provider.open(spec, options)
+
+        async def pulled() -> AsyncIterator[Request]:
+            while True:
+                yield await requests.get()
+
+        async def serve() -> None:
+            try:
+                async for request, outcome in model.serve(pulled()):
+                    news.put_nowait((request.key, outcome))
+            except UserError as error:
+                news.put_nowait(error)
+            except Exception as error:  # noqa: BLE001  # the driver raises it
+                words = visible(f"{type(error).__name__}: {error}".splitlines()[0])
+                hint = "The log files of Ray have the whole message."
+                news.put_nowait(UserError(f"{wanted.spec} failed: {words}.", hint=hint))
+
+        self._open[number] = _Served(model, requests, news, asyncio.create_task(serve()))
+        return Begun(host, model.limits.in_flight or CONCURRENCY)
+
+    async def add(self, number: int, group: bytes) -> None:
+        """Let a model answer requests."""
+        served = self._model(number)
+        for request in pickle.loads(group):
+            served.requests.put_nowait(request)
+
+    async def take(self, number: int) -> bytes:
+        """The news of a model since the last call, as soon as there are some."""
+        news = self._model(number).news
+        found = [await news.get()]
+        await asyncio.sleep(_GATHERING_S)
+        while not news.empty():
+            found.append(news.get_nowait())
+        return pickle.dumps(found, pickle.HIGHEST_PROTOCOL)
+
+    def _model(self, number: int) -> _Served:
+        if number not in self._open:
+            raise LostWorkerError("it was restarted")
+        return self._open[number]
+
+    async def end(self, number: int) -> None:
+        """Close a model, and leave its calls in flight."""
+        served = self._open.pop(number, None)
+        if served is not None:
+            served.serving.cancel()
+            await asyncio.gather(served.serving, return_exceptions=True)
+            await served.model.close()
+
+    async def store(self, folder: SharedFolder, name: str | None, data: bytes) -> None:
+        """Store the next part of a file of a folder."""
+        await asyncio.to_thread(folder.store, name, data)
 
 
 class Placement(NamedTuple):
@@ -104,8 +286,8 @@ class Worker:
         try:
             return await getattr(self.actor, method).remote(*arguments)
         except RayTaskError as error:
-            if isinstance(error.cause, RestartedError):
-                raise LostWorkerError("it was restarted") from None
+            if isinstance(error.cause, LostWorkerError):
+                raise LostWorkerError(str(error.cause)) from None
             if isinstance(error.cause, UserError):
                 raise UserError(f"{self}: {error.cause.message}", hint=error.cause.hint) from None
             raise UserError(f"{self} failed: {_last_line(error)}.", hint="See the log files of Ray.") from None
@@ -126,7 +308,7 @@ class RayCluster:
         self._placement = placement
         self._is_local = False
         self._workers: list[Worker] = []
-        self._given_up: list[Worker] = []
+        self._given_up = 0
         self._started = count(1)
 
     def use(self, *, is_local: bool) -> None:
@@ -146,7 +328,7 @@ class RayCluster:
                 hint="Lower workers.cpus, or start Ray with more (ray start --num-cpus, --num-gpus).",
             )
         is_first = not self._workers
-        while len(self._workers) + len(self._given_up) < wanted:
+        while len(self._workers) + self._given_up < wanted:
             self._workers.append(self._start(uses_gpus=self._placement.uses_gpus(nodes, is_local=self._is_local)))
         if is_first and self._workers:
             self.say(f"{plural(len(self._workers), 'worker')} on Ray")
@@ -162,7 +344,7 @@ class RayCluster:
             return
         self.say(f"{worker} gets no more calls: {why.rstrip('.')}")
         self._workers.remove(worker)
-        self._given_up.append(worker)
+        self._given_up += 1
         self._kill(worker)
         if not self._workers:
             raise UserError(
@@ -175,7 +357,7 @@ class RayCluster:
         for worker in self._workers:
             self._kill(worker)
         self._workers.clear()
-        self._given_up.clear()
+        self._given_up = 0
 
     async def _alive_nodes(self) -> list[Mapping[str, Any]]:
         """The nodes that live, none if the head does not answer; the cluster is joined first."""
@@ -408,16 +590,16 @@ class OnRay:
                 await worker.ask("store", folder, None, b"")
         return await self._open(worker)
 
-    def _take(self, link: _Link, taken: Taken) -> None:
-        for line in taken.lines:
-            self._cluster.say(f"{link.worker}: {line}")
-        for key, outcome in taken.outcomes:
-            request = link.in_flight.pop(key, None)
-            if request is not None:  # else the message that brought it seemed to be lost, and the call is repeated
-                self._results.put_nowait((request, outcome))
+    def _take(self, link: _Link, news: Sequence[_Item]) -> None:
+        for item in news:
+            if isinstance(item, str):
+                self._cluster.say(f"{link.worker}: {item}")
+            elif isinstance(item, UserError):
+                raise UserError(f"{link.worker}: {item.message}", hint=item.hint)
+            # Else the message that brought it seemed to be lost, and the call is repeated.
+            elif (request := link.in_flight.pop(item[0], None)) is not None:
+                self._results.put_nowait((request, item[1]))
                 link.losses = 0
-        if taken.error is not None:
-            raise UserError(f"{link.worker}: {taken.error.message}", hint=taken.error.hint)
         self._end_if_over()
 
     def _repeat(self, link: _Link, calls: Sequence[Request], why: str) -> None:

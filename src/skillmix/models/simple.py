@@ -1,11 +1,19 @@
-"""Base classes for models: one for any provider, here and in other packages, and one for replies computed by code."""
+"""Base classes for models, and a baseline for tuned students.
+
+`SimpleModel` is for any provider, here and in other packages, `CodeModel` for replies computed by code. `JoinedModel`
+asks a model for each skill separately and joins the texts by code.
+"""
 
 import asyncio
+import re
 from abc import abstractmethod
 from collections.abc import AsyncIterator
-from typing import ClassVar
+from dataclasses import replace
+from typing import ClassVar, Final
 
-from skillmix.calls import CallProblem, Limits, Model, Outcome, Request
+from skillmix.calls import CallKey, CallProblem, GenerateKey, Limits, Model, Outcome, Reply, Request, was_cut
+from skillmix.catalog.combinations import single_skills
+from skillmix.hashing import seed_of
 from skillmix.models.servers.pool import CONCURRENCY, Pool
 from skillmix.models.specs import ModelOptions, ModelSpec
 
@@ -63,3 +71,71 @@ class CodeModel(Model):
         """Answer requests in order."""
         async for request in requests:
             yield request, self.answer(request)
+
+
+_FULL_STOP: Final = re.compile(r"\.(?=[\"'”’]?$)")
+"""The final period of a text, also before a closing quotation mark."""
+
+
+class JoinedModel:
+    """Sends each of a request's final prompts separately and joins the replies."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of the underlying model."""
+        return self._model.limits
+
+    async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
+        """Split requests into one per skill, and yield each when all its parts have outcomes."""
+        waiting: dict[CallKey, tuple[Request, int, dict[int, Outcome]]] = {}
+
+        async def parts() -> AsyncIterator[Request]:
+            async for request in requests:
+                before, prompts = request.messages[: -request.prompts], request.messages[-request.prompts :]
+                key, subject = request.key, request.subject
+                assert isinstance(key, GenerateKey) and subject  # a student's request, made from a combination
+                outcomes: dict[int, Outcome] = {}
+                for number, (prompt, skill) in enumerate(
+                    zip(prompts, single_skills(subject.combination), strict=True), 1
+                ):
+                    # Parts have different combinations: a local model keeps the turns of one conversation together.
+                    part = replace(
+                        request,
+                        key=replace(key, combination=f"{key.combination}.{number}"),
+                        messages=(*before, prompt),
+                        seed=None if request.seed is None else seed_of(request.seed, "joined", number),
+                        subject=replace(subject, combination=skill),
+                    )
+                    waiting[part.key] = request, number, outcomes
+                    yield part
+
+        async for part, outcome in self._model.serve(parts()):
+            request, number, outcomes = waiting.pop(part.key)
+            outcomes[number] = outcome
+            if len(outcomes) == request.prompts:
+                yield request, _joined([outcomes[number] for number in sorted(outcomes)])
+
+    async def probe(self) -> CallProblem | None:
+        """Probe the underlying model."""
+        return await self._model.probe()
+
+    async def close(self) -> None:
+        """Close the underlying model."""
+        await self._model.close()
+
+
+def _joined(outcomes: list[Outcome]) -> Outcome:
+    """Join the texts of all parts, or return the first problem, which is free only if no part was billed."""
+    problems = [outcome for outcome in outcomes if isinstance(outcome, CallProblem)]
+    replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
+    if problems:
+        return replace(problems[0], tokens=(None, None), is_free=not replies and all(p.is_free for p in problems))
+    texts = [reply.text.strip() for reply in replies if reply.text.strip()]
+    counts = [reply.input_tokens for reply in replies], [reply.output_tokens for reply in replies]
+    read, written = (None if None in own else sum(filter(None, own)) for own in counts)
+    text = "; ".join([*(_FULL_STOP.sub("", text) for text in texts[:-1]), *texts[-1:]])
+    finish = next((reply.finish for reply in replies if was_cut(reply.finish)), replies[0].finish)
+    return replace(replies[0], text=text, finish=finish, input_tokens=read, output_tokens=written)

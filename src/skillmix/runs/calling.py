@@ -12,9 +12,9 @@ from skillmix.catalog.combinations import Combination
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, Settings, settings_by_model
 from skillmix.experiment.step_base import Step
-from skillmix.models.joined import JoinedModel
 from skillmix.models.ray import OnRay, RayCluster
 from skillmix.models.servers.managed import stop_servers
+from skillmix.models.simple import JoinedModel
 from skillmix.models.specs import ModelOptions, open_model, parse_spec, provider_of
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.batches.step_batches import WAIT, open_batched, watch

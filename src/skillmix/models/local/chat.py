@@ -32,7 +32,6 @@ class Renderer:
         self._name = name
         self._special = sorted(tokenizer.all_special_tokens, key=len, reverse=True)
         self._shows_thoughts = any(map(is_thought_tag, self._special))
-        self._inert = lru_cache(maxsize=4096)(self._with_inert_marks)
         self._decoded = tokenizer.backend_tokenizer.decode_batch
         self._rendered = lru_cache(maxsize=4096)(self._render)
 
@@ -70,7 +69,13 @@ class Renderer:
         return sorted({token for token in (*listed, self.tokenizer.eos_token_id) if token is not None})
 
     def _render(self, messages: tuple[Message, ...], extra: str | None) -> str:
-        turns = [{"role": message.role, "content": self._inert(message.content)} for message in messages]
+        turns = []
+        for message in messages:
+            content = message.content
+            for token in self._special:  # broken up, so that a text that mentions one does not act as one
+                if token in content:
+                    content = content.replace(token, f"{token[0]}{_WORD_JOINER}{token[1:]}")
+            turns.append({"role": message.role, "content": content})
         options = json.loads(extra).get(TEMPLATE_OPTIONS, {}) if extra else {}
         has_system = messages[0].role == "system"
         try:
@@ -82,10 +87,3 @@ class Renderer:
         if has_system and turns[0]["content"].strip() not in text:
             raise UserError(f"The chat template of {self._name} leaves out the system text.", hint=_SYSTEM_HINT)
         return text
-
-    def _with_inert_marks(self, content: str) -> str:
-        """Break up special tokens in a message, so that a text that mentions one does not act as one."""
-        for token in self._special:
-            if token in content:
-                content = content.replace(token, f"{token[0]}{_WORD_JOINER}{token[1:]}")
-        return content

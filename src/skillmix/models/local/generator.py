@@ -254,7 +254,13 @@ class Generator:
         if opening in starting.openings and self._is_gpu:
             later.append(row)
             return True
-        slot = self._slot_for(match)
+        # A row takes over a slot at rest; one that shares only a small part of it copies that part to another slot.
+        if match and self._table.is_resting(match.slot) and 2 * match.length > len(self._table.tokens(match.slot)):
+            slot: int | None = match.slot
+            self._table.take(match.slot)
+        else:
+            patience = min(_PATIENCE, _PATIENT_ROUNDS * self._round_s) if self._active else _SHORT_PATIENCE
+            slot = self._table.free(now=time.monotonic(), patience=patience)
         if slot is None:
             return False
         starting.openings.add(opening)
@@ -268,20 +274,9 @@ class Generator:
         starting.starts.append(start_of(row.request, row.tokens, slot=slot, known=known))
         return True
 
-    def _slot_for(self, match: Match | None) -> int | None:
-        if match is not None and self._can_be_taken(match):
-            self._table.take(match.slot)
-            return match.slot
-        patience = min(_PATIENCE, _PATIENT_ROUNDS * self._round_s) if self._active else _SHORT_PATIENCE
-        return self._table.free(now=time.monotonic(), patience=patience)
-
     def _exact(self, tokens: list[int]) -> list[int]:
         """The tokens that other rows may reuse: on a CPU only whole pieces, which are the same to the last bit."""
         return tokens[: len(tokens) - len(tokens) % self._pace.grain]
-
-    def _can_be_taken(self, match: Match) -> bool:
-        """Whether a row takes over a matching slot; a row that shares only a small part of it copies that part."""
-        return self._table.is_resting(match.slot) and 2 * match.length > len(self._table.tokens(match.slot))
 
     def _write(self) -> None:
         decoder = self._decoder

@@ -55,8 +55,14 @@ def read_tokenizer(checkpoint: Checkpoint) -> tuple[Any, list[int]]:
     ends: set[int] = set()
     for name in ("generation_config.json", "config.json"):
         file = checkpoint.base / name
-        if file.is_file():
-            ends |= _ends_in(file)
+        if not file.is_file():
+            continue
+        setting = json_object(file.read_bytes(), source=str(file), hint=_CHECKPOINT_HINT).get("eos_token_id")
+        listed = setting if isinstance(setting, list) else [] if setting is None else [setting]
+        if not all(isinstance(token, int) for token in listed):
+            hint = "Mend the file, or fetch it again."
+            raise UserError(f"{file}: eos_token_id is not the number of a token.", hint=hint)
+        ends.update(listed)
     return tokenizer, sorted(ends)
 
 
@@ -72,14 +78,6 @@ def architecture_of(checkpoint: Checkpoint) -> Any:
         _refuse_absurd_sizes(config, checkpoint.base)
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-
-
-def _ends_in(file: Path) -> set[int]:
-    setting = json_object(file.read_bytes(), source=str(file), hint=_CHECKPOINT_HINT).get("eos_token_id")
-    listed = setting if isinstance(setting, list) else [] if setting is None else [setting]
-    if not all(isinstance(token, int) for token in listed):
-        raise UserError(f"{file}: eos_token_id is not the number of a token.", hint="Mend the file, or fetch it again.")
-    return set(listed)
 
 
 _CHECKPOINT_HINT: Final = (

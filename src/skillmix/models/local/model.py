@@ -4,11 +4,10 @@ import asyncio
 import gc
 import sys
 import threading
-from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 from skillmix.calls import CallProblem, Limits, Message, Outcome, Request
@@ -28,26 +27,6 @@ _TURN: Final = 0.0002
 """Seconds after which another thread of the process may run."""
 
 _Result = tuple[Request, Outcome]
-
-
-class _Results:
-    """Items on their way from the model's thread to the event loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._ready: deque[_Result | BaseException | None] = deque()
-        self.waiting: asyncio.Queue[_Result | BaseException | None] = asyncio.Queue()
-
-    def put(self, item: "_Result | BaseException | None") -> None:
-        """Hand over an item; one wake-up of the loop serves all items until the loop takes them."""
-        self._ready.append(item)
-        if len(self._ready) == 1:
-            with suppress(RuntimeError):  # the loop is closed, and no one waits for the item
-                self._loop.call_soon_threadsafe(self._take)
-
-    def _take(self) -> None:
-        while self._ready:
-            self.waiting.put_nowait(self._ready.popleft())
 
 
 @dataclass(slots=True)
@@ -139,15 +118,36 @@ MODELS: Final = ModelKeeper()
 
 
 class ThreadWork:
-    """A model that answers requests in a thread of this process."""
+    """A model that answers requests in a thread of this process, and the requests on their way to it."""
 
     def __init__(self, model: "LocalModel", put: Put) -> None:
-        self._incoming: SimpleQueue[Request] = SimpleQueue()
-        self._is_over = threading.Event()
-        self.stop, self.end, self.add = model.stop, self._is_over.set, self._incoming.put
-        self._thread = threading.Thread(target=model.work, args=(self._incoming, self._is_over, put), daemon=True)
+        self._stop_model = model.stop
+        self._incoming: SimpleQueue[Request | None] = SimpleQueue()
+        self._is_over = False
+        self.add = self._incoming.put
+        self._thread = threading.Thread(target=model.work, args=(self, put), daemon=True)
         self.join = self._thread.join
         self._thread.start()
+
+    def end(self) -> None:
+        """Note that no more requests come."""
+        self._incoming.put(None)
+
+    def stop(self) -> None:
+        """End the work after the present round."""
+        self._stop_model()
+        self._incoming.put(None)
+
+    def taken(self, *, waits: bool) -> list[Request]:
+        """The requests that have come, for the thread; at least one if it `waits`, unless there are no more."""
+        found: list[Request] = []
+        while not self._is_over and ((waits and not found) or not self._incoming.empty()):
+            request = self._incoming.get()
+            if request is None:
+                self._is_over = True
+            else:
+                found.append(request)
+        return found
 
 
 class LocalModel:
@@ -183,12 +183,18 @@ class LocalModel:
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[_Result]:
         """Answer requests, and yield outcomes in the order in which rows end."""
-        results = _Results(asyncio.get_running_loop())
+        results: asyncio.Queue[_Result | BaseException | None] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def put(item: _Result | BaseException | None) -> None:
+            with suppress(RuntimeError):  # the loop is closed, and no one waits for the item
+                loop.call_soon_threadsafe(results.put_nowait, item)
+
         process = MODELS.process()
         if process is None:
-            work: ThreadWork | RemoteWork = ThreadWork(self, results.put)
+            work: ThreadWork | RemoteWork = ThreadWork(self, put)
         else:
-            work = self._remote = process.open(self._spec, self._concurrency, results.put)
+            work = self._remote = process.open(self._spec, self._concurrency, put)
         self._work = work
 
         async def feed() -> None:
@@ -198,7 +204,7 @@ class LocalModel:
 
         feeding = asyncio.create_task(feed())
         try:
-            while (item := await results.waiting.get()) is not None:
+            while (item := await results.get()) is not None:
                 if isinstance(item, BaseException):
                     raise item
                 yield item
@@ -218,30 +224,28 @@ class LocalModel:
         """End the work after the present round."""
         self._stop.set()
 
-    def work(self, incoming: "SimpleQueue[Request]", is_over: threading.Event, put: Put) -> None:
+    def work(self, work: ThreadWork, put: Put) -> None:
         """Answer requests in this thread until there are no more."""
         try:
-            first = _wait_for_one(incoming, is_over, self._stop)
-            if first is not None:
-                self._generate(first, incoming, is_over, put)
+            if requests := work.taken(waits=True):
+                self._generate(requests, work, put)
         except BaseException as error:  # noqa: BLE001  # `serve` raises it
             put(error)
         finally:
             put(None)
 
-    def _generate(self, first: Request, incoming: "SimpleQueue[Request]", is_over: threading.Event, put: Put) -> None:
+    def _generate(self, requests: list[Request], work: ThreadWork, put: Put) -> None:
         model = MODELS.take(self._spec, self._concurrency)
         generator = model.generator
         generator.done = lambda request, outcome: put((request, outcome))
         self._slots = generator.slots
-        waiting: Request | None = first
         with _quick_turns():
-            while waiting is not None and not self._stop.is_set():
-                generator.add([waiting, *_all_of(incoming)])
+            while requests and not self._stop.is_set():
+                generator.add(requests)
                 while not generator.is_idle and not self._stop.is_set():
                     generator.work()
-                    generator.add(_all_of(incoming))
-                waiting = _wait_for_one(incoming, is_over, self._stop)
+                    generator.add(work.taken(waits=False))
+                requests = work.taken(waits=True)
         if generator.is_idle:
             MODELS.keep(model)
 
@@ -261,36 +265,16 @@ def _quick_turns() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def _wait_for_one(incoming: "SimpleQueue[Request]", is_over: threading.Event, stop: threading.Event) -> Request | None:
-    """The next request; None after the last one."""
-    while not stop.is_set():
-        was_over = is_over.is_set()
-        try:
-            return incoming.get(timeout=0.02)
-        except Empty:
-            if was_over:
-                return None
-    return None
-
-
-def _all_of(incoming: "SimpleQueue[Request]") -> list[Request]:
-    requests = []
-    with suppress(Empty):
-        while True:
-            requests.append(incoming.get_nowait())
-    return requests
-
-
 async def check_chat_template(spec: ModelSpec, system: str | None, extra: str | None) -> None:
     """Render a conversation with a system text and template options, and raise an error if the template cannot."""
-    await asyncio.to_thread(_render_once, spec, system, extra)
 
+    def render() -> None:
+        require_packages(spec)
+        from skillmix.models.local.chat import Renderer
+        from skillmix.models.local.loading import read_tokenizer
 
-def _render_once(spec: ModelSpec, system: str | None, extra: str | None) -> None:
-    require_packages(spec)
-    from skillmix.models.local.chat import Renderer
-    from skillmix.models.local.loading import read_tokenizer
+        turns = (Message("user", "First."), Message("assistant", "Reply."), Message("user", "Second."))
+        conversation = turns if system is None else (Message("system", system), *turns)
+        Renderer(read_tokenizer(checkpoint_of(spec))[0], name=str(spec)).tokens([conversation], [extra])
 
-    turns = (Message("user", "First."), Message("assistant", "Reply."), Message("user", "Second."))
-    conversation = turns if system is None else (Message("system", system), *turns)
-    Renderer(read_tokenizer(checkpoint_of(spec))[0], name=str(spec)).tokens([conversation], [extra])
+    await asyncio.to_thread(render)

@@ -193,7 +193,9 @@ async def _read(
     With `take`, each line is given away as it comes and only an unfinished one is kept.
     """
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
-    decompressor = _decompressor(encoding)
+    if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
+        raise ValueError(f"the reply is encoded as {encoding}, which the request did not allow")
+    decompressor = None if encoding in ("", "identity") else zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
     body = bytearray()
     received = decoded = 0
     async for chunk in response.content.iter_any():
@@ -216,14 +218,6 @@ async def _read(
     if take is not None:
         take(bytes(body))
     return bytes(body), True
-
-
-def _decompressor(encoding: str) -> Any:
-    if encoding in ("", "identity"):
-        return None
-    if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise ValueError(f"the reply is encoded as {encoding}, which the request did not allow")
-    return zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
 
 
 def fatal_in_probe(problem: CallProblem) -> CallProblem | None:

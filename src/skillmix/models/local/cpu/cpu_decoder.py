@@ -14,8 +14,7 @@ import torch
 
 from skillmix.models.local.attention import CacheShape
 from skillmix.models.local.cpu.cpu_cache import GRAIN, CpuCache, PromptPiece
-from skillmix.models.local.cpu.fused_layers import fuse_layers
-from skillmix.models.local.cpu.products import LARGEST, make_rows_independent, size_for
+from skillmix.models.local.cpu.products import LARGEST, fuse_layers, make_rows_independent, size_for
 from skillmix.models.local.sampling import Rows, Start
 
 
@@ -27,29 +26,6 @@ class _Reading:
     next: int
     source: int | None
     """The slot to copy the known tokens from when the reading begins; None once they are in place."""
-
-    def next_part(self) -> Sequence[int]:
-        """The tokens of the next piece; none after the last."""
-        return self.start.tokens[self.next : self.next // GRAIN * GRAIN + GRAIN]
-
-
-class _Order:
-    """Which of the waiting prompts a batch may read: copies see the slots as if prompts were read one by one."""
-
-    def __init__(self) -> None:
-        self._unread: set[int] = set()
-        """Slots whose prompts are not read before this batch."""
-        self._needed: set[int] = set()
-        """Slots from which prompts that must wait will copy."""
-
-    def allows(self, reading: _Reading) -> bool:
-        """Whether a batch may read a prompt; call this once for each prompt, in order."""
-        slot, source = reading.start.slot, reading.source
-        must_wait = source in self._unread or slot in self._needed
-        self._unread.add(slot)
-        if must_wait and source is not None:
-            self._needed.add(source)
-        return not must_wait
 
 
 class CpuDecoder:
@@ -120,23 +96,32 @@ class CpuDecoder:
         ends = [*range(len(slots)), *(len(slots) + index for _, index in ready)]
         if ends:
             rows = torch.tensor([*slots, *(slot for slot, _ in ready)])
-            self.rows.accept(rows, self._logits(hidden, ends), with_top_p)
+            filled = [*ends, *[0] * (size_for(len(ends)) - len(ends))]
+            logits = self._model.get_output_embeddings()(hidden[filled])[: len(ends)]
+            self.rows.accept(rows, logits, with_top_p)
 
     def _next_pieces(self, room: int) -> tuple[list[PromptPiece], list[int], list[tuple[int, int]]]:
         """Pieces that fit into a batch, their tokens, and each slot whose prompt ends with its last token's index."""
         pieces: list[PromptPiece] = []
         tokens: list[int] = []
         ready: list[tuple[int, int]] = []
-        order = _Order()
+        unread: set[int] = set()
+        """Slots whose prompts are not read before this batch."""
+        needed: set[int] = set()
+        """Slots from which prompts that must wait will copy: copies see slots as if prompts were read one by one."""
         for reading in list(self._waiting):
-            if not order.allows(reading):
-                continue
             slot = reading.start.slot
+            must_wait = reading.source in unread or slot in needed
+            unread.add(slot)
+            if must_wait and reading.source is not None:
+                needed.add(reading.source)
+            if must_wait:
+                continue
             if reading.source is not None:
                 self.cache.copy(reading.source, slot, length=reading.start.known)
                 reading.source = None
             # A piece attends to pieces of the same batch too, since every layer stores its keys first.
-            while part := reading.next_part():
+            while part := reading.start.tokens[reading.next : reading.next // GRAIN * GRAIN + GRAIN]:
                 if len(tokens) + len(part) > room:
                     return pieces, tokens, ready
                 pieces.append(PromptPiece(slot, reading.next, len(part)))
@@ -145,8 +130,3 @@ class CpuDecoder:
             ready.append((slot, len(tokens) - 1))
             self._waiting.remove(reading)
         return pieces, tokens, ready
-
-    def _logits(self, hidden: torch.Tensor, ends: list[int]) -> torch.Tensor:
-        filled = [*ends, *[0] * (size_for(len(ends)) - len(ends))]
-        logits: torch.Tensor = self._model.get_output_embeddings()(hidden[filled])
-        return logits[: len(ends)]

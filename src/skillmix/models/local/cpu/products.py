@@ -3,10 +3,11 @@
 A processor may round a row differently when a product has another number of rows, or when the row stands elsewhere in
 the product. `make_rows_independent` tries this on the processor at hand. Where packed weights give every row the same
 bits in products of every size in `SIZES`, products have the size that fits the work. Elsewhere each product is cut into
-pieces of one small number of rows.
+pieces of one small number of rows. `fuse_layers` computes norms and MLPs in fewer passes over memory; each is used only
+where a trial on random rows gives the same results.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
@@ -20,6 +21,7 @@ _PIECE: Final = 32
 """The largest number of rows in a piece, where pieces are necessary."""
 MOST_SLOTS: Final = 64
 """Rows that write at once at most: they leave most of a batch to prompts, and the head has no larger product."""
+_TRIED_ROWS: Final = 16
 _MARK: Final = "_skillmix_rows_are_independent"
 
 _Product = Callable[[torch.Tensor], torch.Tensor]
@@ -40,14 +42,21 @@ def make_rows_independent(model: Any) -> bool:
         return False
     setattr(model, _MARK, True)
     layers = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
+    one_of_each_shape = {tuple(layer.weight.shape): layer for layer in layers}.values()
     head = model.get_output_embeddings()
-    can_pack = all(
-        _packed_rows_agree(layer, MOST_SLOTS if layer is head else LARGEST) for layer in _one_of_each_shape(layers)
-    )
-    piece = 0 if can_pack else _largest_piece(layers)
+    try:
+        can_pack = all(
+            rows_agree(Packed(layer), inputs=layer.in_features, most_rows=MOST_SLOTS if layer is head else LARGEST)
+            for layer in one_of_each_shape
+        )
+    except (RuntimeError, AttributeError):  # this build of torch has no oneDNN
+        can_pack = False
+    piece = _PIECE
+    while piece > 1 and not can_pack and not _treats_rows_alike(one_of_each_shape, piece):
+        piece //= 2
     embeddings = model.get_input_embeddings().weight
     for layer in layers:
-        product: Any = _packed(layer) if can_pack else _in_pieces(layer, piece)
+        product: Any = Packed(layer) if can_pack else _in_pieces(layer, piece)
         layer.forward = product
         if can_pack and layer.weight is not embeddings:
             # The packed weights take the place of the plain ones, which would double the memory.
@@ -55,45 +64,22 @@ def make_rows_independent(model: Any) -> bool:
     return True
 
 
-def _one_of_each_shape(layers: list[Any]) -> Iterator[Any]:
-    return iter({tuple(layer.weight.shape): layer for layer in layers}.values())
-
-
 class Packed:
     """A product with weights in the layout of oneDNN; it accepts any number of rows."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, LARGEST)
-        self._bias = bias
+    def __init__(self, layer: Any) -> None:
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), LARGEST)
+        self._bias = None if layer.bias is None else layer.bias.detach()
 
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """The product with some rows."""
-        return self._with("none", rows)
-
-    def swish(self, rows: torch.Tensor) -> torch.Tensor:
-        """The product through the activation SiLU."""
-        return self._with("swish", rows)
+    def __call__(self, rows: torch.Tensor, activation: str = "none") -> torch.Tensor:
+        """The product with some rows, through an activation."""
+        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.weight, self._bias, activation, [], "")
+        return product
 
     def times(self, rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
         """The product, multiplied number by number."""
         product: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(rows, factors, self.weight, self._bias, "mul")
         return product
-
-    def _with(self, activation: str, rows: torch.Tensor) -> torch.Tensor:
-        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.weight, self._bias, activation, [], "")
-        return product
-
-
-def _packed(layer: Any) -> Packed:
-    return Packed(layer.weight.detach(), None if layer.bias is None else layer.bias.detach())
-
-
-def _packed_rows_agree(layer: Any, most_rows: int) -> bool:
-    """Whether packed weights of this shape give a row the same bits in every product."""
-    try:
-        return rows_agree(_packed(layer), inputs=layer.weight.shape[1], most_rows=most_rows)
-    except (RuntimeError, AttributeError):  # this build of torch has no oneDNN
-        return False
 
 
 def rows_agree(product: _Product, *, inputs: int, most_rows: int) -> bool:
@@ -107,18 +93,14 @@ def rows_agree(product: _Product, *, inputs: int, most_rows: int) -> bool:
     return bool((product(rows[:1].expand(most_rows, -1).contiguous()) == reference[0]).all())
 
 
-def _largest_piece(layers: list[Any]) -> int:
-    """The largest number of rows, up to a limit, for which every product treats all of its rows alike."""
-    piece = _PIECE
-    while piece > 1 and not all(_equal_rows_agree(layer, piece) for layer in _one_of_each_shape(layers)):
-        piece //= 2
-    return piece
-
-
-def _equal_rows_agree(layer: Any, count: int) -> bool:
-    row = torch.randn(1, layer.weight.shape[1], generator=torch.Generator().manual_seed(0))
-    product = functional.linear(row.expand(count, -1).contiguous(), layer.weight)
-    return bool((product == product[0]).all())
+def _treats_rows_alike(layers: Iterable[Any], count: int) -> bool:
+    """Whether plain products of some equal rows have equal rows."""
+    for layer in layers:
+        row = torch.randn(1, layer.in_features, generator=torch.Generator().manual_seed(0))
+        product = functional.linear(row.expand(count, -1).contiguous(), layer.weight)
+        if not (product == product[0]).all():
+            return False
+    return True
 
 
 def _in_pieces(layer: Any, piece: int) -> _Product:
@@ -131,3 +113,53 @@ def _in_pieces(layer: Any, piece: int) -> _Product:
         return torch.cat(pieces)[: len(flat)].view(*rows.shape[:-1], -1)
 
     return product
+
+
+@torch.inference_mode()  # type: ignore[untyped-decorator]
+def fuse_layers(model: Any) -> None:
+    """Replace the norms and MLPs of a model whose products treat every row alike."""
+    verdicts: dict[object, bool] = {}
+    for module in model.modules():
+        epsilon = getattr(module, "variance_epsilon", None)
+        parts = (getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj"))
+        gates = [getattr(part, "forward", None) for part in parts]
+        layer: _Norm | _Mlp
+        if type(module).__name__.endswith("RMSNorm") and isinstance(epsilon, float):
+            layer = _Norm(module.weight.detach(), epsilon)
+        elif all(isinstance(part, Packed) for part in gates):
+            layer = _Mlp(*gates)  # type: ignore[arg-type]
+        else:
+            continue
+        kind = type(module), layer.inputs
+        if kind not in verdicts:
+            rows = torch.randn(1, _TRIED_ROWS, layer.inputs, generator=torch.Generator().manual_seed(1))
+            try:
+                is_same = bool(torch.allclose(layer(rows), module(rows), rtol=1e-4, atol=1e-5))
+            except RuntimeError:  # this build of torch has no such operation
+                is_same = False
+            verdicts[kind] = is_same and rows_agree(layer, inputs=layer.inputs, most_rows=LARGEST)
+        if verdicts[kind]:
+            module.forward = layer
+
+
+class _Norm:
+    """A root mean square norm in one call."""
+
+    def __init__(self, weight: torch.Tensor, epsilon: float) -> None:
+        self.inputs = len(weight)
+        self._weight = weight
+        self._epsilon = epsilon
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        return functional.rms_norm(rows, (self.inputs,), self._weight, self._epsilon)
+
+
+class _Mlp:
+    """A gated MLP whose activation and product of gates are part of the matrix products."""
+
+    def __init__(self, gate: Packed, up: Packed, down: Packed) -> None:
+        self.inputs = int(gate.weight.shape[1])
+        self._gate, self._up, self._down = gate, up, down
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        return self._down(self._up.times(rows, self._gate(rows, "swish")))

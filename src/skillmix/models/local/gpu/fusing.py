@@ -40,7 +40,10 @@ def fuse(model: Any) -> None:
         if replacement is None:
             continue
         if kind not in is_right:
-            is_right[kind] = _agree(module, replacement)
+            weight = next(module.parameters())
+            generator = torch.Generator().manual_seed(0)
+            hidden = torch.randn(_TRIED_ROWS, 1, weight.shape[-1], generator=generator).to(weight.device, weight.dtype)
+            is_right[kind] = _is_close(replacement(hidden), module.forward(hidden))
         if is_right[kind]:
             module.forward = replacement
     for module in model.modules():
@@ -69,14 +72,6 @@ def _joined(modules: list[Any]) -> torch.Tensor:
         module.weight.data = joined[first : first + len(module.weight)]
         first += len(module.weight)
     return joined
-
-
-def _agree(module: Any, replacement: Callable[[torch.Tensor], torch.Tensor]) -> bool:
-    """Whether a module and its replacement compute the same."""
-    weight = next(module.parameters())
-    generator = torch.Generator().manual_seed(0)
-    hidden = torch.randn(_TRIED_ROWS, 1, weight.shape[-1], generator=generator).to(weight.device, weight.dtype)
-    return _is_close(replacement(hidden), module.forward(hidden))
 
 
 def _is_close(found: torch.Tensor, wanted: torch.Tensor) -> bool:

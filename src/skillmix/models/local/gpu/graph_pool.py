@@ -46,17 +46,15 @@ class GraphPool:
                 graph.capture_begin(pool=self._handle, capture_error_mode="thread_local")
                 _captured(work, graph)
             except BaseException as error:
-                self._abandon(graph)
+                # The capture may have ended, or this torch may have no such function.
+                with suppress(RuntimeError, AttributeError):
+                    torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._handle)
+                    self._broken.append(graph)
+                self.renew()
                 if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
                     raise NotCaptured(str(error).partition("\n")[0]) from error
                 raise
         return graph
-
-    def _abandon(self, graph: Any) -> None:
-        with suppress(RuntimeError, AttributeError):  # the capture has ended, or this torch has no such function
-            torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._handle)
-            self._broken.append(graph)
-        self.renew()
 
 
 def _captured(work: Callable[[], None], graph: Any) -> None:

@@ -53,7 +53,10 @@ class Snapshots:
         """Keep copies of some tensors of the device, whose first dimension is the slot."""
         self._state = list(state)
         self._events = [make_event() for _ in range(2)]
-        self._copies = [[_like(tensor) for tensor in state] for _ in range(2)]
+        self._copies = [
+            [torch.zeros(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda) for tensor in state]
+            for _ in range(2)
+        ]
         self._rounds = 0
         self._started = np.zeros(len(state[0]), dtype=np.int64)
         """The round after which a snapshot first shows the row of a slot."""
@@ -82,7 +85,3 @@ class Snapshots:
         self._events[index % 2].synchronize()
         self.newest_shown = [copy.numpy() for copy in self._copies[index % 2]]
         return self.newest_shown, self._started <= index
-
-
-def _like(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.zeros(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
