@@ -7,7 +7,7 @@ begin with a word, through a connection that closes when one of them ends:
     to the model    ("open", work, spec, concurrency), ("ask", work, requests), ("end", work), ("stop", work), ("drop",)
     to the command  ("answers", work, outcomes by key, slots, is_last, error), ("dropped",)
 
-The other process runs `python -m skillmix.models.local.apart FILE_NUMBER`.
+The other process runs `serve_command`.
 """
 
 import os
@@ -19,22 +19,21 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import groupby
 from multiprocessing.connection import Connection
-from operator import itemgetter
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
 
 from skillmix.calls import CallKey, Outcome, Request
 from skillmix.errors import UserError
-from skillmix.models.specs import ModelOptions, ModelSpec
+from skillmix.models.specs import ModelSpec
 
 Put = Callable[[tuple[Request, Outcome] | BaseException | None], None]
 """Takes outcomes, an error that ends the work, and None after the last item."""
 
 _GPU_FILES: Final = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 """Linux has one of these files if it has a GPU that torch may use."""
+_SERVER: Final = "skillmix.models.local.model"
 _GATHER_S: Final = 0.004
 """Seconds for which requests and outcomes wait for others: a letter costs as much as several requests."""
 
@@ -102,7 +101,7 @@ class ModelProcess:
         paths = [str(Path(path).absolute()) for path in sys.path]
         with there:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "skillmix.models.local.apart", str(there.fileno())],
+                [sys.executable, "-P", "-c", f"from {_SERVER} import serve_command; serve_command({there.fileno()})"],
                 pass_fds=[there.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for the command, which ends the process
@@ -194,63 +193,3 @@ class ModelProcess:
                     hint="The same command continues. Signal 9 often means that the memory of the machine was full.",
                 )
             )
-
-
-def serve_command() -> None:
-    """Serve local models until the command that started this process closes the connection."""
-    from skillmix.models.local.model import MODELS, LocalModel, ThreadWork
-
-    connection = Connection(int(sys.argv[1]))
-    works: dict[int, ThreadWork] = {}
-    outgoing: SimpleQueue[Any] = SimpleQueue()
-    # Answers are sent from a thread, so that no model waits for the reader of its answers.
-    threading.Thread(target=_send_answers, args=(connection, outgoing), daemon=True).start()
-
-    def put_from(work: int, model: LocalModel) -> Put:
-        return lambda item: outgoing.put(((work, model), item))
-
-    with MODELS.keeping():
-        try:
-            while True:
-                match pickle.loads(connection.recv_bytes()):  # from the command that started this process
-                    case "open", work, spec, concurrency:
-                        model = LocalModel(spec, ModelOptions(concurrency))
-                        works[work] = ThreadWork(model, put_from(work, model))
-                    case "ask", work, requests:
-                        for request in requests:
-                            works[work].add(request)
-                    case "end", work:
-                        works[work].end()
-                    case "stop", work:  # the last letter about a work
-                        works.pop(work).stop()
-                    case ("drop",):
-                        MODELS.drop()
-                        outgoing.put((None, None))
-        except (EOFError, OSError):
-            os._exit(0)  # at once: threads may hold a GPU that the next command wants
-
-
-def _send_answers(connection: Connection, outgoing: "SimpleQueue[Any]") -> None:
-    """Send what models put; an error that cannot travel is replaced by one with its words."""
-    try:
-        while True:
-            for place, group in groupby(gathered(outgoing), key=itemgetter(0)):
-                if place is None:
-                    connection.send_bytes(pickle.dumps(("dropped",)))
-                    continue
-                number, model = place
-                found = [item for _, item in group]
-                outcomes = [(item[0].key, item[1]) for item in found if isinstance(item, tuple)]
-                error = next((item for item in found if isinstance(item, BaseException)), None)
-                try:
-                    pickle.loads(pickle.dumps(error))
-                except Exception:  # noqa: BLE001  # anything may go wrong with an unknown error
-                    error = UserError(f"The local model failed: {type(error).__name__}: {error}")
-                answers = ("answers", number, outcomes, model.limits.in_flight, None in found, error)
-                connection.send_bytes(pickle.dumps(answers, pickle.HIGHEST_PROTOCOL))
-    except OSError:  # the command is gone
-        os._exit(1)
-
-
-if __name__ == "__main__":
-    serve_command()

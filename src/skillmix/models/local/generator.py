@@ -167,7 +167,7 @@ class Generator:
         if slot is None or not self._table.is_resting(slot):
             return None
         match = self._table.match(slot, row.tokens)
-        return match if self._can_be_taken(match) else None
+        return match if 2 * match.length > len(self._table.tokens(slot)) else None
 
     def _shrink(self) -> None:
         """Halve the slots; rows start again and write the same texts, since a seed decides all random numbers."""

@@ -2,17 +2,23 @@
 
 import asyncio
 import gc
+import os
+import pickle
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import groupby
+from multiprocessing.connection import Connection
+from operator import itemgetter
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 from skillmix.calls import CallProblem, Limits, Message, Outcome, Request
+from skillmix.errors import UserError
 from skillmix.models.checkpoints import FileStates, checkpoint_of, parameters_in
-from skillmix.models.local.apart import ModelProcess, Put, RemoteWork, has_gpu
+from skillmix.models.local.apart import ModelProcess, Put, RemoteWork, gathered, has_gpu
 from skillmix.models.specs import ModelOptions, ModelSpec, require_packages
 
 if TYPE_CHECKING:
@@ -263,6 +269,60 @@ def _quick_turns() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before)
+
+
+def serve_command(file: int) -> None:
+    """Serve local models until the command that started this process closes the connection with this file number."""
+    connection = Connection(file)
+    works: dict[int, ThreadWork] = {}
+    outgoing: SimpleQueue[Any] = SimpleQueue()
+    # Answers are sent from a thread, so that no model waits for the reader of its answers.
+    threading.Thread(target=_send_answers, args=(connection, outgoing), daemon=True).start()
+
+    def put_from(work: int, model: LocalModel) -> Put:
+        return lambda item: outgoing.put(((work, model), item))
+
+    with MODELS.keeping():
+        try:
+            while True:
+                match pickle.loads(connection.recv_bytes()):  # from the command that started this process
+                    case "open", work, spec, concurrency:
+                        model = LocalModel(spec, ModelOptions(concurrency))
+                        works[work] = ThreadWork(model, put_from(work, model))
+                    case "ask", work, requests:
+                        for request in requests:
+                            works[work].add(request)
+                    case "end", work:
+                        works[work].end()
+                    case "stop", work:  # the last letter about a work
+                        works.pop(work).stop()
+                    case ("drop",):
+                        MODELS.drop()
+                        outgoing.put((None, None))
+        except (EOFError, OSError):
+            os._exit(0)  # at once: threads may hold a GPU that the next command wants
+
+
+def _send_answers(connection: Connection, outgoing: "SimpleQueue[Any]") -> None:
+    """Send what models put; an error that cannot travel is replaced by one with its words."""
+    try:
+        while True:
+            for place, group in groupby(gathered(outgoing), key=itemgetter(0)):
+                if place is None:
+                    connection.send_bytes(pickle.dumps(("dropped",)))
+                    continue
+                number, model = place
+                found = [item for _, item in group]
+                outcomes = [(item[0].key, item[1]) for item in found if isinstance(item, tuple)]
+                error = next((item for item in found if isinstance(item, BaseException)), None)
+                try:
+                    pickle.loads(pickle.dumps(error))
+                except Exception:  # noqa: BLE001  # anything may go wrong with an unknown error
+                    error = UserError(f"The local model failed: {type(error).__name__}: {error}")
+                answers = ("answers", number, outcomes, model.limits.in_flight, None in found, error)
+                connection.send_bytes(pickle.dumps(answers, pickle.HIGHEST_PROTOCOL))
+    except OSError:  # the command is gone
+        os._exit(1)
 
 
 async def check_chat_template(spec: ModelSpec, system: str | None, extra: str | None) -> None:
