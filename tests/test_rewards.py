@@ -168,7 +168,7 @@ def test_options_that_do_not_fit_are_refused(
 def test_a_note_names_skills_that_no_code_checks(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prompts", "paper", "--dataset", "p.jsonl", "--n", "1", "--k", "1"]) == 0
 
-    assert "skillmix.rewards refuse them" in capsys.readouterr().err
+    assert "skillmix.rewards reject them" in capsys.readouterr().err
 
 
 HALF = "I waited four days for the beautiful autumn leaves on the mountain."

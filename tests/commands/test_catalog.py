@@ -37,7 +37,12 @@ def test_skills_that_are_never_drawn_are_on_the_page_and_in_the_hint(capsys: pyt
     _, _, error = run(capsys, "combinations", "verifiable", "--k", "200")
 
     assert "verifiable: 56 skills" in page
-    never = " ".join(page.split()).partition("On no side of kinds, and never drawn: ")[2].partition(".")[0].split(", ")
+    never = (
+        " ".join(page.split())
+        .partition("Outside both sides of kinds and never drawn: ")[2]
+        .partition(".")[0]
+        .split(", ")
+    )
     assert len(never) == 5 and "simile" in never
     assert "setting 'all' draws from 51 skills" in error and "Choose k from 1 to 51." in error
     assert "those outside both sides of the partition" in error
@@ -91,10 +96,10 @@ def test_catalog_shows_the_pairs_that_no_draw_combines(capsys: pytest.CaptureFix
     _, page, _ = run(capsys, "catalog", "verifiable")
     _, out, _ = run(capsys, "catalog", "verifiable", "--json")
 
-    assert "Pairs that no draw combines:" in page
+    assert "Pairs that are never drawn together:" in page
     pairs = json.loads(out)["entailed"]
     assert {"skill": "symploce", "brings": "epistrophe", "texts": 47, "with_both": 47, "source": "model texts"} in pairs
-    assert "Pairs that no draw combines" not in run(capsys, "catalog", "paper")[1]
+    assert "Pairs that are never drawn together" not in run(capsys, "catalog", "paper")[1]
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from tests.commands.command_line import EXAMPLE, run
 
 WRONG = {
     "a.yaml demo": "2 sources are given, one of them an experiment file.",
-    "demo --recipe D(1) --k 1": "The recipe D(1) already decides which k the data set has.",
+    "demo --recipe D(1) --k 1": "The recipe D(1) already determines k.",
     "demo --shares 1=1": "--shares '1=1' needs --size, and one part for each k.",
     "demo --k 1 2 --size 9 --shares 1=1": "--shares '1=1' needs --size, and one part for each k.",
     "demo --size 9 --shares 1=0": "--shares '1=0' has a k below 1, or a part that is not above 0.",
-    "demo --size 9 --shares one": "--shares 'one' cannot be read.",
+    "demo --size 9 --shares one": "--shares 'one' is not a list of K=PART.",
     "demo --reserved 2": "--reserved 2 is not a share.",
     "demo --near-duplicates -0.1": "--near-duplicates -0.1 is not a share.",
 }

@@ -80,7 +80,7 @@ def test_replies_that_end_in_their_thought_are_counted_and_sent_to_no_grader(
     _, document, _ = run(capsys, "status", "thinking", "--json")
 
     assert "calls: 4 done, 0 missing, 0 failed" in page
-    assert "replies cut in their thought: 2; raise max_tokens" in page
+    assert "replies truncated while thinking: 2; raise max_tokens" in page
     assert json.loads(document)["cut_in_thought"] == 2
     _, rows, _ = run(capsys, "scores", "thinking", "--json")
     [score] = [s for s in json.loads(rows) if s["metric"] == "full_marks"]

@@ -113,8 +113,8 @@ def test_the_command_takes_people_and_texts_from_the_step(
 
     capsys.readouterr()
     for wrong, fault in {
-        ("--n", "4"): "so --n cannot go with --step",
-        ("--k", "2", "--seed", "1"): "so --k and --seed cannot go with --step",
+        ("--n", "4"): "so --n cannot be combined with --step",
+        ("--k", "2", "--seed", "1"): "so --k and --seed cannot be combined with --step",
         ("--rater", "boo"): "boo is not one of its raters",
         ("--export", "all.csv"): "A spreadsheet is for one person",
     }.items():
@@ -123,7 +123,7 @@ def test_the_command_takes_people_and_texts_from_the_step(
     assert main(["annotate", "people", "--step", "reed"]) == 2
     assert 'Did you mean "read"?' in capsys.readouterr().err
     assert main(["annotate", "people"]) == 2
-    assert "--rater, or a step with --step" in capsys.readouterr().err
+    assert "Add --rater NAME for each person, or --step NAME" in capsys.readouterr().err
 
 
 def test_outcomes_have_no_points_that_people_could_check(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,10 +1,8 @@
-"""The command line. Each module has the commands of one noun, each a function below the table of its options.
+"""The command line: each module defines the commands about one noun, each a function below the table of its options.
 
-`skillmix --help` loads every module of this folder, so they import what takes time inside their functions.
-
-Standard output is for data, standard error for everything else. Exit status 0: done; 1: finished with missing or
-unreadable items; 2: the user must change something; 3: batches wait at a provider; 128 + n: ended by signal n
-(130: Ctrl-C).
+`skillmix --help` loads every module of this folder, so slow imports are inside the functions. Standard output is for
+data, standard error for everything else. Exit status 0: done; 1: finished with missing or unparseable items; 2: the
+user must change something; 3: batches wait at a provider; 128 + n: ended by signal n (130: Ctrl-C).
 """
 
 import logging
@@ -37,16 +35,17 @@ ORDER: Final = (
 )
 """The commands in the order of `skillmix --help`."""
 _TO_BEGIN: Final = (
-    "To begin: `skillmix run smoke` tries it with simulated models, `skillmix run quickstart` with a small model on "
-    "this machine, and `skillmix init evaluate` writes a file for your own model. `skillmix --help` lists all commands."
+    "To begin: `skillmix run smoke` runs a demo with simulated models, `skillmix run quickstart` "
+    "trains a small model on this machine, and `skillmix init evaluate` writes a file for your own model. "
+    "`skillmix --help` lists all commands."
 )
 
 
 @cache
 def parser_of_all() -> CommandParser:
-    """The parser of the command line, with every command; nobody may change it."""
+    """Return the parser of the command line, with every command; callers must not change it."""
     parser = CommandParser(
-        prog="skillmix", description="Measure whether a chat model can combine language skills, and teach it to."
+        prog="skillmix", description="Measure whether a language model can combine skills in one text, and teach it to."
     )
     parser.add_argument("--version", action="version", version=f"skillmix {__version__}")
     commands: Any = parser.add_subparsers(title="commands", metavar="COMMAND")
@@ -57,7 +56,7 @@ def parser_of_all() -> CommandParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command, print its errors and return its exit status."""
+    """Run one command, print its errors, and return its exit status."""
     if sys.stderr is None:  # closed by the caller; print(file=None) would write to standard output
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115, it stays open
     for stream in (sys.stdout, sys.stderr):
@@ -77,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
             return status
     except UserError as error:
-        # In a file or a pipe each stays one line, so that programs can read it.
+        # In a file or a pipe each message stays on one line, so that programs can parse it.
         layout = wrapped if sys.stderr.isatty() else lambda text, indent: text
         print(layout(f"error: {visible(error.message)}", indent=4), file=sys.stderr)
         if error.hint:
@@ -90,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         path = f": {error.filename}" if error.filename else ""
         print(f"error: {error.strerror or error}{path}", file=sys.stderr)
-        print("hint: Check the path, its permissions and the space on the disk.", file=sys.stderr)
+        print("hint: Check the path, its permissions and the disk space.", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
         print("interrupted; run the same command again to continue", file=sys.stderr)
@@ -108,7 +107,7 @@ def ending_like_ctrl_c() -> Iterator[None]:
         raise Interrupted(number)
 
     def send_again(problem: "UnraisableHookArgs") -> None:
-        # Nobody can catch an error of a finalizer, so a signal that came during one is sent again soon.
+        # Errors in a finalizer cannot be caught, so a signal that arrives in one is sent again soon.
         if not isinstance(problem.exc_value, KeyboardInterrupt):
             hook(problem)
             return
@@ -117,7 +116,8 @@ def ending_like_ctrl_c() -> Iterator[None]:
         again.daemon = True
         again.start()
 
-    # The ranks of a distributed training cannot agree on a step to stop at; their launcher's signal must end them.
+    # The ranks of a distributed training cannot agree on a step at which to stop, so their launcher's signal must end
+    # them.
     is_alone = int(os.environ.get("WORLD_SIZE") or 1) == 1
     before = {}
     if is_alone and threading.current_thread() is threading.main_thread():

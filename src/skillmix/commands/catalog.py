@@ -72,7 +72,7 @@ def catalog(options: argparse.Namespace) -> int:
 
 
 def _catalog_page(catalog: "Catalog") -> str:
-    """Skills by category, sizes of the partitions, and topics, for a terminal."""
+    """Format the skills by category, the sizes of the partitions and the topics for a terminal."""
     from skillmix.catalog.files import shipped_catalogs
 
     categories = sorted({skill.category for skill in catalog.skills})
@@ -101,13 +101,13 @@ def _catalog_page(catalog: "Catalog") -> str:
         drawn = partition.side("all").skills
         names = [skill.name for skill in catalog.skills if skill.name not in drawn]
         if names:
-            parts.append(wrapped(f"On no side of {partition.name}, and never drawn: {', '.join(names)}."))
+            parts.append(wrapped(f"Outside both sides of {partition.name} and never drawn: {', '.join(names)}."))
     if catalog.entailed:
         pairs = [
             [pair.skill, pair.brings, f"{pair.with_both} of {pair.texts}", pair.source] for pair in catalog.entailed
         ]
         table = markdown_table(["skill", "mostly brings", "texts", "source"], pairs, right=frozenset({2}))
-        parts.append(f"Pairs that no draw combines:\n\n{table}")
+        parts.append(f"Pairs that are never drawn together:\n\n{table}")
     lists = ", ".join(catalog.exclude) or "none"
     parts.append(wrapped(f"Default partition: {catalog.default_partition}. Exclude lists: {lists}."))
     parts.append(wrapped(f"Topics: {'; '.join(catalog.topics)}", indent=2))
@@ -116,7 +116,7 @@ def _catalog_page(catalog: "Catalog") -> str:
 
 
 def _partition_page(partition: "Partition") -> str:
-    """The skills and the topics of every group, for a terminal."""
+    """Format the skills and the topics of every group for a terminal."""
     parts = [f"Partition {partition.name}"]
     for name in partition.settings:
         side = partition.side(name)
@@ -138,14 +138,14 @@ def _partition_page(partition: "Partition") -> str:
     option("--n", "number of combinations (default 10)", type=int, default=10),
     SEED,
     PARTITION,
-    option("--exclude", 'skills or exclude lists to leave out, "a; file:PATH"', default=""),
+    option("--exclude", 'skills or exclude lists to omit, "a; file:PATH"', default=""),
     option(
         "--purpose",
-        "draws for evaluation (default) and training are disjoint",
+        "purpose of the draw (default: evaluation); draws for evaluation and for training are disjoint",
         choices=("evaluation", "training"),
         default="evaluation",
     ),
-    flag("--ladder", "each combination adds one skill to the one drawn for k - 1"),
+    flag("--ladder", "add one skill to each combination drawn for k - 1"),
 )
 def combinations(options: argparse.Namespace) -> int:
     """Draw combinations of skills and a topic."""
@@ -171,14 +171,14 @@ def wanted_draw(
     exclude: str = "",
     purpose: "Purpose" = "evaluation",
 ) -> "Draw":
-    """The draw from a catalog that options describe; `exclude` has names of skills and lists with semicolons."""
+    """Make the draw that the options describe; `exclude` has names of skills and lists with semicolons."""
     from skillmix.catalog.combinations import Draw, training_draw
     from skillmix.catalog.files import load_catalog
     from skillmix.files import with_listed_skills
 
     catalog = load_catalog(name)
     pools = catalog.pools(partition=partition, exclude=with_listed_skills(listed_names(exclude)))
-    catalog.partition(partition).side(setting)  # an unknown name is an error
+    catalog.partition(partition).side(setting)  # raises an error for an unknown name
     spec = Draw(side=dict(pools)[setting], setting=setting, k=k, seed=seed)
     return training_draw(spec, pools) if purpose == "training" else spec
 
@@ -189,11 +189,11 @@ def wanted_draw(
     option("--tokens", "size of the corpus, such as 2e12", type=float, required=True),
     option("--skill-frequency", "largest share of sentences that show one skill", type=float),
     option("--topic-frequency", "largest share of sentences on one topic", type=float),
-    option("--sentences-per-token", "sentences of the corpus for each of its tokens", type=float),
+    option("--sentences-per-token", "sentences per token of the corpus", type=float),
     group(
-        "with the shares that `skillmix frequency` measured",
+        "file of frequencies measured by `skillmix frequency`",
         option("--frequencies", "frequencies.json of a run", type=Path, metavar="FILE.json"),
-        option("--exclude", 'skills or lists to leave out, "common; a; file:PATH"', default=""),
+        option("--exclude", 'skills or lists to omit, "common; a; file:PATH"', default=""),
         option("--unit", "where skills meet", choices=("sentence", "passage"), default="sentence"),
     ),
 )
@@ -204,16 +204,18 @@ def novelty(options: argparse.Namespace) -> int:
     inputs = NoveltyInputs(**given(options, "skill_frequency", "topic_frequency", "sentences_per_token"))
     if options.frequencies is not None:
         if options.skill_frequency is not None:
-            raise UserError("--frequencies has the frequency of each skill.", hint="Leave out --skill-frequency.")
+            raise UserError(
+                "--frequencies already gives the frequency of each skill.", hint="Leave out --skill-frequency."
+            )
         return _measured_novelty(options, inputs)
     if options.exclude or options.unit != "sentence":
-        raise UserError("--exclude and --unit belong to --frequencies.", hint="Name a frequencies.json, too.")
+        raise UserError("--exclude and --unit need --frequencies.", hint="Name a frequencies.json, too.")
     bound = novelty(options.k, options.tokens, inputs)
     if options.json:
         return print_json({**asdict(bound), "inputs": asdict(inputs), "assumptions": list(ASSUMPTIONS)})
     lines = [
-        f"is the most often that one combination of {plural(bound.k, 'skill')} and a topic can be expected in a corpus "
-        f"of {bound.tokens:.3g} tokens.",
+        f"is an upper bound on how often one combination of {plural(bound.k, 'skill')} and a topic is expected "
+        f"in a corpus of {bound.tokens:.3g} tokens.",
         _meaning_of(bound.expected_occurrences, bound.a_third_new_above),
         f"Inputs: skill frequency {inputs.skill_frequency:g}, topic frequency {inputs.topic_frequency:g}, "
         f"{bound.sentences:.3g} sentences.",
@@ -223,7 +225,7 @@ def novelty(options: argparse.Namespace) -> int:
 
 
 def _measured_novelty(options: argparse.Namespace, inputs: "NoveltyInputs") -> int:
-    """Print the bound with measured shares."""
+    """Print the bound with measured frequencies."""
     from skillmix.catalog.novelty import MEASURED_ASSUMPTIONS, SENTENCE_ASSUMPTION, measured_novelty
     from skillmix.frequencies.frequency_file import load_result, upper_shares
 
@@ -243,8 +245,8 @@ def _measured_novelty(options: argparse.Namespace, inputs: "NoveltyInputs") -> i
         used["sentences_per_passage"] = result.sentences_per_passage
         return print_json({**asdict(bound), "inputs": used, "shares": shares, "assumptions": assumptions})
     lines = [
-        f"is the most often that a combination of {plural(bound.k, 'skill')} and a topic can be expected in a "
-        f"{bound.unit} of a corpus of {bound.tokens:.3g} tokens, as the mean over all combinations of {bound.skills} "
+        f"is an upper bound on how often a combination of {plural(bound.k, 'skill')} and a topic is expected in "
+        f"a {bound.unit} of a corpus of {bound.tokens:.3g} tokens, averaged over all combinations of {bound.skills} "
         "skills.",
         _meaning_of(bound.mean_occurrences, bound.a_third_new_above),
         f"The combination of the most common skills: {expectation(bound.most_occurrences)}.",
@@ -260,7 +262,7 @@ def _print_bound(occurrences: float, lines: Sequence[str], assumptions: Sequence
 
 
 def _meaning_of(occurrences: float, a_third_new_above: float) -> str:
-    """What a bound says about texts that are new."""
+    """Explain what a bound implies about new texts."""
     if occurrences >= 1:
         return "No ratio is above 1, so at this k the bound says nothing about new texts."
     return (
@@ -274,30 +276,32 @@ def _meaning_of(occurrences: float, a_third_new_above: float) -> str:
     TRUST,
     option("--catalog", "a shipped catalog or a folder (default: paper)", default="paper", metavar="NAME"),
     option("--corpus", "text, JSON Lines or Parquet; or folders", type=Path, nargs="+", required=True, metavar="PATH"),
-    option("--grader", "a model, or rules: to decide by code", required=True, metavar="SPEC"),
+    option("--grader", "grader: a model, or rules: to decide by code", required=True, metavar="SPEC"),
     option("--n", "number of passages (default 1000)", type=positive, default=1000),
-    option("--seed", "another seed draws other passages (default 0)", type=int, default=0),
-    option("--words", "words of a passage (default 100)", type=positive, default=100),
-    option("--field", "where records keep their text, such as a.b (default: text)", default="text", metavar="KEY"),
-    option("--skills-per-call", "skills in a call (default 20)", type=positive, default=20, metavar="N"),
-    option("--threshold", "share of a common skill (default 0.05)", type=above_zero, default=0.05),
-    option("--run", "the run that keeps everything (default: frequency)", default="frequency", metavar="NAME"),
+    option("--seed", "seed of the draw (default 0)", type=int, default=0),
+    option("--words", "words per passage (default 100)", type=positive, default=100),
+    option(
+        "--field", "field of a record that holds the text, such as a.b (default: text)", default="text", metavar="KEY"
+    ),
+    option("--skills-per-call", "skills per call (default 20)", type=positive, default=20, metavar="N"),
+    option("--threshold", "share from which a skill is common (default 0.05)", type=above_zero, default=0.05),
+    option("--run", "run that stores everything (default: frequency)", default="frequency", metavar="NAME"),
     option("--exclude-list", "also write the exclude list here", type=Path, metavar="FILE"),
     option("--readers", "processes that read the corpus", type=positive, metavar="N"),
     group(
-        "how a model is asked",
+        "settings of a model",
         option("--prompt", "your own prompt", type=Path, metavar="FILE"),
-        option("--temperature", "of the model's replies (default 0.7)", type=float),
-        option("--max-tokens", "of a reply (default 1,024)", type=positive, metavar="N"),
+        option("--temperature", "sampling temperature of the model (default 0.7)", type=float),
+        option("--max-tokens", "maximum length of a reply (default 1,024)", type=positive, metavar="N"),
         option("--concurrency", "simultaneous calls", type=positive, metavar="N"),
-        option("--key", "the environment variable that holds the key of an address", metavar="NAME"),
-        option("--max-usd", "the most that all calls of the run may cost", type=above_zero, metavar="X"),
+        option("--key", "environment variable that holds the key for the model's URL", metavar="NAME"),
+        option("--max-usd", "budget for all calls of the run, in US dollars", type=above_zero, metavar="X"),
         PRICES,
         DRY_RUN,
     ),
 )
 def frequency(options: argparse.Namespace) -> int:
-    """Count how common each skill of a catalog is in a corpus; the same command again continues."""
+    """Count how common each skill of a catalog is in a corpus; rerun the same command to continue."""
     from skillmix.frequencies.counting import FrequencyWanted, count_skills, estimate_counting
     from skillmix.frequencies.frequency_file import LIST_FILE, result_lines, result_table
     from skillmix.runs.scheduler import signal_of
@@ -325,10 +329,10 @@ def frequency(options: argparse.Namespace) -> int:
     stopped = counted.counts.stopped
     number = signal_of(stopped)
     if number is not None:
-        LOG.warning(f"interrupted; all answers are in {counted.run.path}: run the same command to continue")
+        LOG.warning(f"interrupted; all answers are in {counted.run.path}; rerun the same command to continue")
         return 128 + number
     if stopped is not None:
-        LOG.warning(f"stopped: {stopped.value}; raise it and run again to continue")
+        LOG.warning(f"stopped: {stopped.value}; raise it and rerun the command to continue")
     result = counted.result
     if options.json:
         print_json(result.as_json())
@@ -339,6 +343,6 @@ def frequency(options: argparse.Namespace) -> int:
     for reason, count in result.corpus["skipped"].items():
         LOG.warning(f"corpus: {count:,} {reason}")
     if result.unknown:
-        LOG.warning(f"unknown: {are(result.unknown, 'answer')} missing or cannot be read")
+        LOG.warning(f"unknown: {are(result.unknown, 'answer')} missing or unparseable")
     LOG.info(f"exclude list: exclude: [file:{counted.run.path / LIST_FILE}]")
     return 0 if counted.is_complete else 1

@@ -18,10 +18,10 @@ from skillmix.steps.step_kind import RunResult
 
 
 def run_cost(result: RunResult) -> str:
-    """The cost of a run that just ended, with the CPU time of its child processes."""
+    """Compute the cost of a run that just ended, with the CPU time of its child processes."""
     found = result.found
-    # Two steps that use one call count it twice. One step finds no call twice, and a run that was finished before ends
-    # without a look into its journal.
+    # Two steps that share a call count it twice. Within a step, calls are unique, and a run that was already finished
+    # ends without reading its journal.
     if found and len(result.counts) > 1 and not result.counts.keys() <= result.taken:
         with result.run.read() as journal:
             found = min(found, max(0, journal.extent()[0] - result.called))
@@ -35,7 +35,7 @@ def run_cost(result: RunResult) -> str:
 
 
 def cost_line(*, called: int, found: int, seconds: float, cpu_seconds: float, cost_usd: float | None) -> str:
-    """The calls, the time and the dollars of one command; no dollars if everything was free.
+    """Format the calls, the time and the dollars of one command; no dollars if everything was free.
 
     >>> cost_line(called=480, found=0, seconds=660, cpu_seconds=1080, cost_usd=0.0)
     'cost: 480 calls made, 0 found, 11 min, 18 min of CPU time'
@@ -60,7 +60,7 @@ _COUNT = 3
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A run that just ended, and how it was started."""
+    """A run that just ended, and the command that started it."""
 
     run: Run
     file: Path
@@ -72,18 +72,18 @@ class Ended:
 
 
 def run_name(run: Run) -> str:
-    """The name under which commands find a run."""
+    """The name by which commands find a run."""
     return run.name if run.path == Path("runs") / run.name else str(run.path)
 
 
 def next_commands(ended: Ended, *, program: str) -> list[tuple[str, str]]:
-    """Commands as a user types them, each with what it does."""
+    """Suggest commands as a user types them, each with a description."""
     trust = " --trust-code" if ended.run.catalog.code is not None else ""
     return [(f"{line}{trust}", what) for line, what in islice(_all(ended, program), _COUNT)]
 
 
 def _all(ended: Ended, program: str) -> Iterator[tuple[str, str]]:
-    """Every command that fits the run, the most useful first."""
+    """Yield every command that fits the run, most useful first."""
     name = run_name(ended.run)
     experiment = load_experiment(ended.file, changes=ended.changes)
     if ended.scored.scores:
@@ -101,31 +101,31 @@ def _all(ended: Ended, program: str) -> Iterator[tuple[str, str]]:
         chosen = ["--student", student, "--k", str(k)]
         yield f"{program} {join(['texts', name, '--n', '3', *chosen])}", f"the best texts of {student}"
         if not ended.has_report:
-            yield f"{program} {join(['report', name])}", "pages in which every number leads to its texts"
+            yield f"{program} {join(['report', name])}", "pages on which every number links to its texts"
         if plan and plan.against:
             words = join(["compare", name, plan.against, plan.student, "--texts", "2"])
-            yield f"{program} {words}", "two texts for each of two requests, and every difference"
+            yield f"{program} {words}", "two texts for each of two requests, and all differences"
         if own := _own_text(experiment):
-            yield f"{_ECHO} | {program} {own}", "let code grade a sentence of yours"
+            yield f"{_ECHO} | {program} {own}", "grade a sentence of your own by code"
         rules, whose = ("default", "the default") if experiment.rules == "paper" else ("paper", "the paper's")
         yield f"{program} {join(['scores', name, '--rules', rules])}", f"the same texts, scored by {whose} rules"
     if ended.run.has_outcomes:
-        yield f"{program} {join(['texts', name, '--n', '3'])}", "texts with their outcomes and the words of graders"
+        yield f"{program} {join(['texts', name, '--n', '3'])}", "texts with their outcomes and the graders' comments"
         if not ended.has_report:
             yield f"{program} {join(['report', name])}", "pages in which every number leads to its texts"
     changes = [*ended.changes, f"name={experiment.name}-again", f"seed={experiment.seed + 1}"]
     options = [word for change in changes for word in ("--set", change)]
     repeated = join(["run", str(ended.file), *options, "--dry-run"])
-    yield f"{program} {repeated}", "what a repetition with another seed would cost"
-    yield f"{program} {join(['status', name])}", "what is done, missing and failed"
-    yield f"{program} {join(['export', name, '--what', 'calls'])}", "every call with its messages, as a file"
+    yield f"{program} {repeated}", "the cost of a repetition with another seed"
+    yield f"{program} {join(['status', name])}", "finished, missing and failed calls"
+    yield f"{program} {join(['export', name, '--what', 'calls'])}", "every call with its messages, in a file"
 
 
 _ECHO = "echo 'Write a sentence of your own here.'"
 
 
 def _own_text(experiment: Experiment) -> str | None:
-    """`grade-text` with skills and a topic of this experiment; None if no grader is code alone."""
+    """Suggest `grade-text` with skills and a topic of this experiment; None if no grader is code alone."""
     if not any(settings.asked is None for settings in experiment.graders.values()):
         return None
     catalog = load_catalog(experiment.catalog, *experiment.other_catalogs)

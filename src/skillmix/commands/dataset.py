@@ -19,29 +19,30 @@ if TYPE_CHECKING:
     group("with an experiment", STEP, *CHANGES, ON),
     group(
         "with runs",
-        option("--recipe", "D(1), D(1,2), … or ablation; leaves out every text that the recipe forbids"),
-        option("--k", "every text with these numbers of skills; a leak is an error", type=positive, nargs="+"),
+        option("--recipe", "D(1), D(1,2), … or ablation; excludes every text that the recipe forbids"),
+        option("--k", "all texts with these numbers of skills; a leak is an error", type=positive, nargs="+"),
         option("--skills", "skills of k = 1 (default: all in a recipe, else train)", choices=("train", "all")),
-        option("--size", "number of texts; a smaller set is part of a larger one", type=positive),
-        option("--shares", "parts of each k in the set, such as 1=1,2=3", metavar="K=PART,…", default=""),
+        option("--size", "number of texts; a larger set contains the smaller one", type=positive),
+        option("--shares", "proportions of each k in the set, such as 1=1,2=3", metavar="K=PART,…", default=""),
         option("--graders", "graders that must all give full marks (default: all)", nargs="+", metavar="NAME"),
         option("--writers", "only texts of these students", nargs="+", metavar="NAME"),
         option("--prompts", "prompt set of the training prompts (default: the first run's)", metavar="DIR"),
-        option("--partition", "partition that decides what is held out (default: the first run's)"),
-        option("--evaluations", "combinations to keep out", nargs="+", default=[], metavar="FILE"),
+        option("--partition", "partition that determines the held-out skills and topics (default: the first run's)"),
+        option("--evaluations", "file of combinations to exclude", nargs="+", default=[], metavar="FILE"),
         option(
             "--names",
-            "list texts that name held-out skills, or refuse them (default: list)",
+            "texts that name held-out skills: report them, or fail (default: list)",
             choices=("list", "strict"),
             default="list",
         ),
         option(
             "--shown",
-            "texts that show a reserved pair or two held-out skills (default: the first run's)",
+            "texts that show a reserved pair or two held-out skills: fail, exclude them or report them "
+            "(default: the first run's)",
             choices=("refuse", "drop", "count"),
         ),
-        flag("--only-requested", "leave out texts that show a skill that was not requested"),
-        option("--reserved", "share of the skill sets to keep out (default 0.2)", type=float, default=0.2),
+        flag("--only-requested", "exclude texts that show a skill that was not requested"),
+        option("--reserved", "share of the skill sets to exclude (default 0.2)", type=float, default=0.2),
         option(
             "--near-duplicates",
             "overlap that makes a text a copy (default 0.7); 0: only exact copies",
@@ -69,13 +70,13 @@ def dataset(options: argparse.Namespace) -> int:
             )
         if options.preferences is not None:
             raise UserError(
-                "--preferences takes the texts of runs.",
+                "--preferences needs the texts of runs.",
                 hint="Run the experiment first, then: skillmix dataset RUN --preferences FILE.jsonl.",
             )
         options.experiment = Path(options.sources[0])
         return run(options)
     if options.on is not None:
-        raise UserError(f"--on {options.on} is for an experiment file.", hint="A data set from runs makes no calls.")
+        raise UserError(f"--on {options.on} needs an experiment file.", hint="A data set from runs makes no calls.")
     return _dataset_of_runs(options)
 
 
@@ -100,8 +101,8 @@ def _dataset_of_runs(options: argparse.Namespace) -> int:
     left = written.left
     counts = {
         "with less than full marks": left.less,
-        "undecided: votes are missing or cannot be read": left.undecided,
-        "of conversations that are not over": left.unfinished,
+        "undecided: votes are missing or unparseable": left.undecided,
+        "of unfinished conversations": left.unfinished,
         "without all turns of a conversation": left.not_conversations,
         **{f"outside of {recipe.name}: {why}": count for why, count in left.outside.items()},
         **{f"left out: {why}": count for why, count in {**left.removed, **left.shown}.items()},
@@ -120,13 +121,13 @@ def _dataset_of_runs(options: argparse.Namespace) -> int:
 
 
 def _recipe(options: argparse.Namespace) -> "DataRecipe":
-    """The recipe that `--recipe` names, or that `--k`, `--size` and `--shares` make."""
+    """Make the recipe from `--recipe`, or from `--k`, `--size` and `--shares`."""
     from skillmix.experiment.recipes import plain_recipe, recipe_named
 
     if options.recipe and (options.k or options.shares):
         raise UserError(
-            f"The recipe {options.recipe} already decides which k the data set has.",
-            hint="Give --recipe, or --k with --shares, not both.",
+            f"The recipe {options.recipe} already determines k.",
+            hint="Give either --recipe, or --k with --shares.",
         )
     if options.recipe:
         return recipe_named(options.recipe, size=options.size, skills=options.skills)
@@ -135,13 +136,13 @@ def _recipe(options: argparse.Namespace) -> "DataRecipe":
         pairs = [part.split("=") for part in options.shares.split(",") if part.strip()]
         shares = {int(k): float(part) for k, part in pairs}
     except ValueError:
-        raise UserError(f"--shares {options.shares!r} cannot be read.", hint=form) from None
+        raise UserError(f"--shares {options.shares!r} is not a list of K=PART.", hint=form) from None
     if any(k < 1 or not 0 < part < float("inf") for k, part in shares.items()):
         raise UserError(f"--shares {options.shares!r} has a k below 1, or a part that is not above 0.", hint=form)
     ks = options.k or sorted(shares)
     if shares and (options.size is None or set(ks) != set(shares)):
         raise UserError(
             f"--shares {options.shares!r} needs --size, and one part for each k.",
-            hint="Write for example --size 1000 --shares 1=1,2=3.",
+            hint="For example: --size 1000 --shares 1=1,2=3.",
         )
     return plain_recipe(ks, size=options.size, skills=options.skills, shares=shares)

@@ -34,16 +34,14 @@ def export(options: argparse.Namespace) -> int:
     option("--output", "folder for the files", type=Path, required=True, metavar="DIR"),
     option(
         "--id",
-        "public name of a student, where its spec does not say it; may be repeated",
+        "public name of a student, if its model string does not contain it; repeatable",
         dest="ids",
         action="append",
         default=[],
         metavar="STUDENT=OWNER/NAME",
     ),
-    option(
-        "--student", "only this student; may be repeated", dest="students", action="append", default=[], metavar="NAME"
-    ),
-    option("--benchmark", "data set on the hub; adds files in .eval_results/", metavar="OWNER/NAME"),
+    option("--student", "only this student; repeatable", dest="students", action="append", default=[], metavar="NAME"),
+    option("--benchmark", "data set on the hub, for files in .eval_results/", metavar="OWNER/NAME"),
     option("--source", "page about the evaluation, for .eval_results/", metavar="URL"),
     RULES,
 )
@@ -52,7 +50,7 @@ def share(options: argparse.Namespace) -> int:
     from skillmix.exchange.share import share
 
     shared = share(options.run, options.output, **taken(options, "ids", "students", "benchmark", "source", "rules"))
-    print_notes(f"{student} has no score yet, and is left out" for student in shared.left_out)
+    print_notes(f"{student} has no score yet and is omitted" for student in shared.left_out)
     if options.json:
         return print_json(shared.as_json())
     print(f"{plural(shared.results, 'result')} of {', '.join(shared.students)}:")
@@ -62,16 +60,14 @@ def share(options: argparse.Namespace) -> int:
 
 @command(
     "import-texts",
-    option("file", "one text or conversation in each line", type=Path, metavar="FILE.jsonl"),
+    option("file", "file with one text or conversation per line", type=Path, metavar="FILE.jsonl"),
     NEW_RUN,
     option("--catalog", "catalog of the skills and topics (default: paper)", default="paper", metavar="DIR"),
-    option(
-        "--prompts", "prompt set whose words the graders used (default: standard)", default="standard", metavar="DIR"
-    ),
+    option("--prompts", "prompt set that the graders used (default: standard)", default="standard", metavar="DIR"),
     has_json=False,
 )
 def import_texts(options: argparse.Namespace) -> int:
-    """Turn texts and gradings from elsewhere into a run."""
+    """Import texts and gradings from elsewhere as a run."""
     from skillmix.exchange.import_texts import import_texts
 
     imported = import_texts(options.file, options.run, **taken(options, "catalog", "prompts"))
@@ -87,14 +83,14 @@ def import_texts(options: argparse.Namespace) -> int:
     has_json=False,
 )
 def import_reference(options: argparse.Namespace) -> int:
-    """Turn records of the original SKILL-MIX code into a run."""
+    """Import records of the original SKILL-MIX code as a run."""
     from skillmix.exchange.import_reference import import_reference
 
     imported = import_reference(options.folder, options.run)
     print(f"conversations: {imported.conversations}")
     print(f"texts known only from a grader's prompt: {imported.texts_from_prompts}")
     print(f"gradings: {imported.gradings}, of which copies of another vote: {imported.copies}")
-    print(f"unreadable: {sum(imported.unreadable.values())} of {imported.gradings - imported.copies} different ones")
+    print(f"unparseable: {sum(imported.unreadable.values())} of {imported.gradings - imported.copies} different ones")
     for reason, count in imported.unreadable.items():
         print(f"  {count} × {reason}")
     print(f"gradings without their text: {imported.unmatched}")
@@ -106,13 +102,13 @@ def import_reference(options: argparse.Namespace) -> int:
     "import-inspect",
     option("logs", "a log of Inspect AI, .eval or .json", nargs="+", type=Path, metavar="LOG"),
     NEW_RUN,
-    option("--student", "name of the student (default: that of the model)", metavar="NAME"),
-    option("--catalog", "folder of the catalog, if the task was run with a folder", metavar="DIR"),
-    option("--prompts", "folder of the prompts, if the task was run with a folder", metavar="DIR"),
+    option("--student", "name of the student (default: the model's)", metavar="NAME"),
+    option("--catalog", "folder of the catalog, if the task used a folder", metavar="DIR"),
+    option("--prompts", "folder of the prompts, if the task used a folder", metavar="DIR"),
     has_json=False,
 )
 def import_inspect(options: argparse.Namespace) -> int:
-    """Turn logs of the task skillmix/skillmix of Inspect AI into a run."""
+    """Import logs of the Inspect AI task skillmix/skillmix as a run."""
     from skillmix.exchange.import_inspect import import_inspect
 
     imported = import_inspect(options.logs, options.run, **taken(options, "student", "catalog", "prompts"))
@@ -121,5 +117,5 @@ def import_inspect(options: argparse.Namespace) -> int:
     print(f"{conversations} and {gradings} are in {imported.run}; {are(imported.new, 'call')} new.")
     if imported.unfinished:
         samples = are(imported.unfinished, "sample", verb=("has", "have"))
-        print(f"{samples} no finished conversation: missing in the run.")
+        print(f"{samples} without a finished conversation: missing in the run.")
     return 0

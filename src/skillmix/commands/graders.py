@@ -1,4 +1,4 @@
-"""Commands that check graders: `annotate` lets people read texts, `calibrate` asks a grader about known texts."""
+"""Commands that check graders: `annotate` collects human labels, `calibrate` tests a grader on labeled texts."""
 
 import argparse
 import sys
@@ -33,33 +33,35 @@ if TYPE_CHECKING:
     from skillmix.validation.task import AnnotationTask
 
 _DECIDED: Final = ("n", "width", "agreement", "overlap", "student", "k", "seed")
-"""The options that decide which texts are read; a step decides the same."""
+"""The options that choose the texts to annotate; an annotate step makes the same choices."""
 
 
 @command(
     "annotate",
     TRUST,
     RUN,
-    option("--rater", "a person who reads; repeat it for several", action="append", metavar="NAME"),
-    option("--step", "an annotate step of the run's experiment, which says who reads which texts", metavar="NAME"),
-    option("--n", "texts for each person (default 50)", type=positive),
-    option("--width", "instead of --n: as many texts as make the interval of agreement this narrow", type=above_zero),
-    option("--agreement", "the agreement to expect for --width (default .5, the worst case)", type=float),
-    option("--overlap", "the share of a person's texts that everybody reads (default .3)", type=float),
+    option("--rater", "name of a rater; repeatable", action="append", metavar="NAME"),
+    option("--step", "annotate step of the run's experiment, which assigns texts to raters", metavar="NAME"),
+    option("--n", "texts per rater (default 50)", type=positive),
+    option(
+        "--width", "instead of --n: as many texts as narrow the interval of agreement to this width", type=above_zero
+    ),
+    option("--agreement", "expected agreement for --width (default .5, the worst case)", type=float),
+    option("--overlap", "share of a rater's texts that all raters read (default .3)", type=float),
     option("--student", "only texts of this student"),
     option("--k", "only texts with this number of skills", type=positive),
-    option("--seed", "another seed chooses other texts (default 0)", type=int),
+    option("--seed", "seed for the choice of texts (default 0)", type=int),
     option(
         "--port",
-        "default: the port of last time, or any free one",
+        "port of the page (default: the previous one, or any free one)",
         type=number(int, "a port from 0 to 65535", lambda port: 0 <= port < 65536),
     ),
-    flag("--new-links", "make new links on the same port; the old ones end"),
-    option("--export", "write the task as a spreadsheet instead", type=Path, metavar="FILE.csv"),
-    option("--import", "store the votes of a spreadsheet", type=Path, metavar="FILE.csv", dest="filled"),
+    flag("--new-links", "make new links; the old ones become invalid"),
+    option("--export", "write the task to a spreadsheet instead", type=Path, metavar="FILE.csv"),
+    option("--import", "import the votes from a spreadsheet", type=Path, metavar="FILE.csv", dest="filled"),
 )
 def annotate(options: argparse.Namespace) -> int:
-    """Let people grade texts of a run blind, on a page of this machine, until Ctrl-C; the next start continues.
+    """Serve a local web page where people grade a run's texts blind. Stop with Ctrl-C; rerun to continue.
 
     Each answer is stored at once, as a vote of the grader human:NAME.
     """
@@ -68,7 +70,7 @@ def annotate(options: argparse.Namespace) -> int:
     from skillmix.validation.task import TaskSettings, annotate_step_of, make_task, step_task
 
     if options.export is not None and options.filled is not None:
-        raise UserError("--export and --import cannot go together.", hint="Give one of them.")
+        raise UserError("--export and --import cannot go together.", hint="Give only one of them.")
     raters = tuple(options.rater or ())
     if options.step is not None:
         run = open_run(options.run)
@@ -80,9 +82,11 @@ def annotate(options: argparse.Namespace) -> int:
         ks = () if options.k is None else (options.k,)
         settings = TaskSettings(raters=raters, students=students, ks=ks, **chosen)
     else:
-        raise UserError("Nobody is named who reads.", hint="Name each person with --rater, or a step with --step.")
+        raise UserError(
+            "No raters given.", hint="Add --rater NAME for each person, or --step NAME for an annotate step."
+        )
     if (options.export is not None or options.filled is not None) and len(raters) > 1:
-        raise UserError("A spreadsheet is for one person.", hint="Name one --rater; run the command again for others.")
+        raise UserError("A spreadsheet is for one person.", hint="Give one --rater, and repeat the command for others.")
     task = make_task(open_run(options.run), settings) if options.step is None else step_task(step, run)
     if options.filled is not None:
         return _import(task, raters[0], options)
@@ -90,7 +94,9 @@ def annotate(options: argparse.Namespace) -> int:
         texts, agreement = len(task.assignment.texts[rater]), task.settings.agreement
         wanted = task.settings.texts
         short = "" if texts == wanted else f" instead of {whole(wanted)}: the run has no more"
-        width = f"interval of agreement {share(width_of(texts, agreement=agreement))} wide at {share(agreement)}"
+        width = (
+            f"interval of agreement {share(width_of(texts, agreement=agreement))} wide at {share(agreement)} agreement"
+        )
         LOG.info(f"{rater} reads {plural(texts, 'text')}{short}; {width}")
     if len(task.raters) > 1:
         shared = task.assignment.shared
@@ -99,23 +105,24 @@ def annotate(options: argparse.Namespace) -> int:
 
 
 def _people_of(step: "AnnotateStep", options: argparse.Namespace) -> tuple[str, ...]:
-    """The people of a step that `--rater` names, or all of them."""
+    """Return the people of a step, or those of them that `--rater` names."""
     decided = [f"--{name}" for name in _DECIDED if getattr(options, name) is not None]
     if decided:
         raise UserError(
-            f"The step {step.name} decides who reads which texts, so {' and '.join(decided)} cannot go with --step.",
-            hint="Change the step in the experiment file, and run it again.",
+            f"The step {step.name} already assigns the texts, so {' and '.join(decided)} cannot be combined "
+            "with --step.",
+            hint="Change the step in the experiment file and rerun it.",
         )
     people = tuple(dict.fromkeys(options.rater or step.people))
     for rater in people:
         if rater not in step.people:
-            fault = "is simulated, and nobody answers for it" if rater in step.raters else "is not one of its raters"
+            fault = "is simulated and needs no person" if rater in step.raters else "is not one of its raters"
             listed = f"The people of the step: {', '.join(step.people) or 'none'}."
             raise UserError(
                 f"The step {step.name}: {rater} {fault}.", hint=name_hint(rater, step.people, otherwise=listed)
             )
     if not people:
-        raise UserError(f"All raters of the step {step.name} are simulated.", hint="Nobody has to answer.")
+        raise UserError(f"All raters of the step {step.name} are simulated.", hint="No person needs to answer.")
     return people
 
 
@@ -147,7 +154,7 @@ def _import(task: "AnnotationTask", rater: str, options: argparse.Namespace) -> 
 
 
 def _serve(task: "AnnotationTask", raters: Sequence[str], options: argparse.Namespace) -> int:
-    """Serve the page of each person until Ctrl-C."""
+    """Serve one page for each person until Ctrl-C."""
     import asyncio
 
     from skillmix.validation.server import links_of, serve
@@ -158,7 +165,7 @@ def _serve(task: "AnnotationTask", raters: Sequence[str], options: argparse.Name
         else:
             for rater, address in addresses.items():
                 print(f"{rater}: {address}")
-        LOG.info("open the link of each person in a browser of this machine; Ctrl-C ends")
+        LOG.info("open each person's link in a browser on this machine; stop with Ctrl-C")
         sys.stdout.flush()
 
     with ExitStack() as opened:
@@ -176,7 +183,7 @@ def _serve(task: "AnnotationTask", raters: Sequence[str], options: argparse.Name
 @command(
     "calibrate",
     TRUST,
-    option("grader", "a model spec, or rules: to let code grade", metavar="GRADER"),
+    option("grader", "grader: a model string, or rules: to grade by code", metavar="GRADER"),
     option(
         "--set",
         "texts with known labels: paper (shipped), a YAML file or a folder of them, or bigbench:TASK",
@@ -185,25 +192,25 @@ def _serve(task: "AnnotationTask", raters: Sequence[str], options: argparse.Name
     ),
     option("--catalog", "a shipped catalog or a folder (default: paper)", default="paper", metavar="DIR"),
     option("--run", "name of the run, or a path to it (default: set and grader)", metavar="NAME"),
-    option("--n", "take only N texts of the set, chosen by hash", type=positive, metavar="N"),
+    option("--n", "use only N texts of the set, chosen by hash", type=positive, metavar="N"),
     option("--rounds", "gradings of a text, an odd number (default: 3)", type=positive, metavar="R"),
     option("--prompts", "a shipped prompt set or a folder (default: standard)", default="standard", metavar="DIR"),
     option("--variant", "the grader's prompt: grade-NAME.txt of the prompt set (default: gpt)", metavar="NAME"),
-    option("--system", "system text before the grader's prompt (default: none)", metavar="TEXT"),
-    option("--temperature", "of the grader's replies (default: 0.7)", type=float, metavar="T"),
+    option("--system", "system prompt before the grader's prompt (default: none)", metavar="TEXT"),
+    option("--temperature", "sampling temperature of the grader (default: 0.7)", type=float, metavar="T"),
     option("--max-tokens", "of a reply (default: 1,024)", type=positive, metavar="N"),
-    option("--attempts", "calls until a reply is readable (default: 3)", type=positive, metavar="N"),
+    option("--attempts", "most calls until a reply can be parsed (default: 3)", type=positive, metavar="N"),
     option("--concurrency", "simultaneous calls", type=positive, metavar="N"),
-    option("--key", "environment variable with the key for the model's address", metavar="VARIABLE"),
+    option("--key", "environment variable that holds the key for the model's URL", metavar="VARIABLE"),
     option("--seed", "seed of the calls (default 0)", type=int, default=0),
-    option("--max-usd", "stop before the calls cost more", type=above_zero, metavar="X"),
+    option("--max-usd", "budget in US dollars", type=above_zero, metavar="X"),
     PRICES,
     option("--bigbench", "source archive of the package bigbench, or a folder with it", type=Path, metavar="PATH"),
     DRY_RUN,
     WIDE_DRY_RUN,
 )
 def calibrate(options: argparse.Namespace) -> int:
-    """Ask a grader about texts with known labels, and print its card; run the same command again to continue."""
+    """Grade texts with known labels and print the grader's report; rerun the same command to continue."""
     from skillmix.runs.scheduler import signal_of
     from skillmix.steps.calibrating import calibrated
     from skillmix.validation.calibration import card_lines, planned, write_card
@@ -230,10 +237,10 @@ def calibrate(options: argparse.Namespace) -> int:
     stopped = calibration.counts.stopped
     signal = signal_of(stopped)
     if signal is not None:
-        LOG.warning(f"interrupted; all answers are in {calibration.run.path}: run the same command to continue")
+        LOG.warning(f"interrupted; all answers are in {calibration.run.path}: rerun the same command to continue")
         return 128 + signal
     if stopped is not None:
-        LOG.warning(f"stopped: {stopped.value}; raise it and run again to continue")
+        LOG.warning(f"stopped: {stopped.value}; raise it and rerun the command to continue")
     page = write_card(calibration)
     if options.json:
         print_json(calibration.as_json())

@@ -1,4 +1,4 @@
-"""Commands about one combination, named on the command line: `prompts`, `parse-reply` and `grade-text`."""
+"""Commands about one combination given on the command line: `prompts`, `parse-reply` and `grade-text`."""
 
 import argparse
 from collections.abc import AsyncIterator, Mapping
@@ -38,7 +38,7 @@ _COMBINATION: Final = (
     option("--topic", "name of the topic", required=True),
     option("--prompts", "a shipped prompt set or a folder (default: standard)", default="standard", metavar="DIR"),
 )
-"""The options that name a combination and its wording."""
+"""The options for a combination and its wording."""
 
 
 @command(
@@ -48,16 +48,16 @@ _COMBINATION: Final = (
     option("--topic", "name of the topic"),
     _COMBINATION[-1],
     option("--answer", "text to put into the grader's prompts", default="(the student's text)"),
-    option("--copy", "copy the prompt set to a new folder, to change it", type=Path, metavar="DIR"),
+    option("--copy", "copy the prompt set to a new folder for editing", type=Path, metavar="DIR"),
     group(
-        "a data set of prompts, for trainers that let the model write",
+        "data set of prompts, for trainers in which the model writes",
         option("--dataset", "write prompts to FILE.jsonl or FILE.parquet", type=Path, metavar="FILE"),
         option("--k", "numbers of skills (default 1 2 3)", type=positive, nargs="+"),
         option("--n", "combinations for each k (default 100)", type=positive),
         option("--setting", "group of the partition: train (default), held-out, all, …", metavar="GROUP"),
         PARTITION,
-        option("--exclude", 'skills or exclude lists to leave out, "a; file:PATH"'),
-        option("--seed", "another seed draws other combinations (default 0)", type=int),
+        option("--exclude", 'skills or exclude lists to omit, "a; file:PATH"'),
+        option("--seed", "seed of the draw (default 0)", type=int),
     ),
 )
 def prompts(options: argparse.Namespace) -> int:
@@ -71,23 +71,26 @@ def prompts(options: argparse.Namespace) -> int:
     of_dataset = [f"--{name}" for name in draws if getattr(options, name) is not None]
     if of_dataset:
         raise UserError(
-            f"{', '.join(of_dataset)} belong to --dataset.", hint="Name the file to write: --dataset FILE.jsonl."
+            f"{', '.join(of_dataset)} belong to --dataset.", hint="Add the file to write: --dataset FILE.jsonl."
         )
     if options.copy is not None:
         if options.skills is not None or options.topic is not None:
-            raise UserError("--copy copies whole files.", hint="Leave out --skills and --topic.")
+            raise UserError("--copy copies whole files and takes no combination.", hint="Remove --skills and --topic.")
         files = copy_prompts(options.prompts, options.copy)
         if options.json:
             return print_json({"folder": str(options.copy), "files": files})
         print("\n".join(str(options.copy / file) for file in files))
-        # In an experiment file a bare name means a shipped set.
+        # a bare name in an experiment file means a shipped set
         is_path = options.copy.is_absolute() or len(options.copy.parts) > 1
-        LOG.info(f"Change the files, then name the folder: prompts: {options.copy if is_path else f'./{options.copy}'}")
+        LOG.info(
+            "Edit the files, then set the folder in the experiment: prompts: "
+            f"{options.copy if is_path else f'./{options.copy}'}"
+        )
         return 0
     if options.skills is None or options.topic is None:
         raise UserError(
-            "--skills and --topic name the combination to show.",
-            hint='For example --skills "metaphor; red herring" --topic Sewing. --copy and --dataset need neither.',
+            "--skills and --topic are needed to show prompts.",
+            hint='For example: --skills "metaphor; red herring" --topic Sewing. --copy and --dataset need neither.',
         )
     catalog, as_named = _named_combination(options)
     combination = combination_of(as_named.skills, as_named.topic)  # in the order of a run's prompts
@@ -114,7 +117,7 @@ def _write_prompts(options: argparse.Namespace) -> int:
     from skillmix.prompts.prompt_set import load_prompts
 
     if options.copy is not None or options.skills is not None or options.topic is not None:
-        raise UserError("--dataset draws combinations.", hint="Leave out --copy, --skills and --topic.")
+        raise UserError("--dataset draws combinations.", hint="Remove --copy, --skills and --topic.")
     require_new_rows_file(options.dataset)
     name = catalog_name(options)
     combinations: list[Combination] = []
@@ -130,8 +133,8 @@ def _write_prompts(options: argparse.Namespace) -> int:
     unchecked = {skill for combination in combinations for skill in combination.skills if checker_of(skill) is None}
     if unchecked:
         LOG.warning(
-            f"note: code cannot check {len(unchecked)} of these skills, such as {min(unchecked)!r}; the functions of "
-            "skillmix.rewards refuse them. The catalog verifiable has skills that code can check."
+            f"note: code cannot check {len(unchecked)} of these skills, such as {min(unchecked)!r}; the "
+            "functions of skillmix.rewards reject them. The catalog verifiable has skills that code can check."
         )
     if options.json:
         return print_json({"file": str(options.dataset), "rows": len(rows), "prompts_hash": prompts.content_hash()})
@@ -141,7 +144,7 @@ def _write_prompts(options: argparse.Namespace) -> int:
 
 @command("parse-reply", *_COMBINATION, option("--text", "file with the student's text, if known", type=Path))
 def parse_reply(options: argparse.Namespace) -> int:
-    """Read a grader's reply on standard input and show its points."""
+    """Parse a grader's reply from standard input and show its points."""
     from skillmix.files import read_text
     from skillmix.grading.reader import read_grades
     from skillmix.prompts.prompt_set import load_prompts
@@ -165,7 +168,7 @@ def parse_reply(options: argparse.Namespace) -> int:
 
 
 def _named_combination(options: argparse.Namespace) -> "tuple[Catalog, Combination]":
-    """The catalog, and the combination with its skills in the order of `--skills`."""
+    """Return the catalog, and the combination with its skills in the order of `--skills`."""
     from skillmix.catalog.combinations import Combination, combination_of
     from skillmix.catalog.files import load_catalog
 
@@ -173,7 +176,7 @@ def _named_combination(options: argparse.Namespace) -> "tuple[Catalog, Combinati
     names = listed_names(options.skills)
     if not names:
         raise UserError(
-            f"--skills {options.skills!r} names no skill.",
+            f"--skills {options.skills!r} contains no skill.",
             hint='Give names separated by ";", such as --skills "metaphor; red herring".',
         )
     errors = errors_of([lambda: catalog.require_skills(names), lambda: catalog.topic(options.topic)])
@@ -187,10 +190,10 @@ def _named_combination(options: argparse.Namespace) -> "tuple[Catalog, Combinati
     "grade-text",
     TRUST,
     *_COMBINATION,
-    option("--grader", "a model, or rules: to let code grade (the default)", default="rules:", metavar="SPEC"),
+    option("--grader", "grader: a model, or rules: to grade by code (default)", default="rules:", metavar="SPEC"),
     option("--variant", "the grader's prompt: grade-NAME.txt of the prompt set (default: gpt)", metavar="NAME"),
-    option("--system", "system text before the grader's prompt (default: none)", metavar="TEXT"),
-    option("--rules", "default or paper (default: default)", default="default"),
+    option("--system", "system prompt before the grader's prompt (default: none)", metavar="TEXT"),
+    option("--rules", "scoring rules: default or paper (default: default)", default="default"),
     option("--seed", "seed of the call (default 0)", type=int, default=0),
 )
 def grade_text(options: argparse.Namespace) -> int:
@@ -230,27 +233,27 @@ def grade_text(options: argparse.Namespace) -> int:
         if note not in graded.reasons.values():
             print(f"note: {note}")
     if verdict and verdict.unrequested:
-        print(f"shown without being asked for: {', '.join(verdict.unrequested)}")
+        print(f"shown but not requested: {', '.join(verdict.unrequested)}")
     return 0
 
 
 @dataclass(frozen=True, slots=True)
 class GradedText:
-    """A grader's reading of a text, and the points after the rules that code decides."""
+    """The grades of a text, and its points under the rules that code applies."""
 
     rubric: "Rubric"
     reading: "Reading"
     points: "Points"
     verdict: "Verdict | None"
-    """What code found, if code was a grader."""
+    """The evidence of code, if code graded."""
     reasons: Mapping[str, str]
-    """Why code denied a point, by criterion."""
+    """The reason for each point that code denied, by criterion."""
     grader_words: Mapping[str, str]
-    """What the model wrote about each criterion, where it wrote more than a point."""
+    """The model's comment on each criterion, if it wrote more than a point."""
 
 
 def _graded_text(options: argparse.Namespace, text: str) -> GradedText:
-    """Grade a text that is the answer itself, with at most one call to a model.
+    """Grade a text that is itself the answer, with at most one call to a model.
 
     A variant must be in the prompt set even if no model is called.
     """
@@ -275,7 +278,7 @@ def _graded_text(options: argparse.Namespace, text: str) -> GradedText:
     asked = asked_model(options.grader)
     if options.system is not None:
         if asked is None:
-            raise UserError("--system is for models, and rules: is code.", hint="Name a model with --grader.")
+            raise UserError("--system is for models, but rules: is code.", hint="Choose a model with --grader.")
         fault = system_fault(options.system)
         if fault is not None:
             raise UserError(f"--system: {fault}.", hint="Give a text such as 'You are a strict grader.'")
@@ -285,7 +288,7 @@ def _graded_text(options: argparse.Namespace, text: str) -> GradedText:
         prompts.grader_file(options.variant)
     if prompts.phrases.outcomes:
         raise UserError(
-            f"The graders of prompt set {prompts.name!r} name outcomes and give no points.",
+            f"The graders of prompt set {prompts.name!r} give outcomes instead of points.",
             hint="`skillmix parse-reply` reads such a reply; an experiment grades texts with the set.",
         )
     rubric = rubric_of(combination.skills, combination.topic, phrases=prompts.phrases)
@@ -295,7 +298,7 @@ def _graded_text(options: argparse.Namespace, text: str) -> GradedText:
         verdict = RulesGrader(catalog).verdict(answer.text, skills=combination.skills, topic=combination.topic)
     if asked is None:
         require_checkers(catalog, combination.skills, options.grader)
-        assert verdict is not None  # code that asks no model decides everything
+        assert verdict is not None  # code alone decides everything
         reading = reading_of(verdict, combination.skills)
     else:
         variant = options.variant or DEFAULT_VARIANT
@@ -323,17 +326,17 @@ def _graded_text(options: argparse.Namespace, text: str) -> GradedText:
 
 
 _MAX_TOKENS: Final = 1024
-"""Of a grader's reply."""
+"""Sampling settings of a grader's reply."""
 _HINTS: Final = {
-    "fatal": "Check the model's name, its address and the key in the environment.",
+    "fatal": "Check the model's name, its URL and the key in the environment.",
     "final": "This grader refuses to grade this text; try another grader.",
-    "failed": "This grader cannot be asked about this text; try another grader.",
-    "passing": "The cause may be temporary; run the command again.",
+    "failed": "This grader cannot grade this text; try another grader.",
+    "passing": "The cause may be temporary; rerun the command.",
 }
 
 
 async def _outcome_of(request: "Request") -> "Outcome":
-    """Call the model of a request once, at each of its addresses until one takes the call."""
+    """Call the model of a request once, trying its servers in turn until one takes the call."""
     from skillmix.calls import CallProblem
     from skillmix.models.local.model import check_chat_template
     from skillmix.models.specs import ModelOptions, open_model, parse_spec, provider_of

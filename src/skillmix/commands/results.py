@@ -51,7 +51,7 @@ _METRIC: Final = option("--metric", "default: full_marks", default="full_marks",
 
 @command("status", TRUST, RUN)
 def status(options: argparse.Namespace) -> int:
-    """Count the calls of a run that are done, missing, failed or unreadable, and show its steps."""
+    """Count the calls of a run that are done, missing, failed or unparseable, and show its steps."""
     from skillmix.runs.run import open_run
     from skillmix.scores.status import run_status
     from skillmix.validation.task import run_progress
@@ -72,7 +72,7 @@ def status(options: argparse.Namespace) -> int:
         print("\n".join(f"  {part.in_words}" for part in status.batches))
     print(f"unreadable gradings: {whole(status.unreadable)}")
     if status.cut_in_thought:
-        print(f"replies cut in their thought: {whole(status.cut_in_thought)}; raise max_tokens")
+        print(f"replies truncated while thinking: {whole(status.cut_in_thought)}; raise max_tokens")
     print(status.cost_line())
     for name, own in raters.items():
         print("\n".join(f"{name}: {one.in_words}" for one in own) or f"{name}: there is no text to read yet")
@@ -82,14 +82,14 @@ def status(options: argparse.Namespace) -> int:
 
 
 def _floor(text: str) -> tuple[str, float]:
-    """The student, or "" for all of them, and the least share of `--fail-below`."""
+    """Parse `--fail-below`: the student, or "" for all of them, and the smallest share."""
     student, _, share = text.rpartition("=")
     try:
         least = float(share)
     except ValueError:
         least = -1.0
     if not 0 <= least <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share from 0 to 1, nor STUDENT=SHARE")
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a share from 0 to 1 nor STUDENT=SHARE")
     return student, least
 
 
@@ -100,10 +100,10 @@ def _floor(text: str) -> tuple[str, float]:
     RULES,
     _METRIC,
     flag("--wide", "print every metric and count, one row for each k"),
-    flag("--sets", "add rows for reserved and for seen skill sets of train skills"),
+    flag("--sets", "add rows for reserved and for seen sets of train skills"),
     option(
         "--fail-below",
-        "exit with 1 if a score of --metric is unknown or below; may be repeated",
+        "exit with status 1 if a score of --metric is unknown or lower; repeatable",
         action="append",
         default=[],
         type=_floor,
@@ -121,7 +121,7 @@ def scores(options: argparse.Namespace) -> int:
     if run.has_outcomes:
         if options.fail_below:
             raise UserError(
-                "--fail-below needs scores, and the graders of this run name outcomes.", hint="Leave it out."
+                "--fail-below needs scores, but the graders of this run give outcomes.", hint="Leave it out."
             )
         print_outcomes(run, name=options.run, as_json=options.json)
         return 0
@@ -129,7 +129,7 @@ def scores(options: argparse.Namespace) -> int:
     scored = scored_run(run, rules=options.rules, by_sets=by_sets)
     scores = scored.scores
     ungraded = students_without_scores(run, scores)
-    print_notes(f"the texts of {student} have no gradings yet, and are in no row" for student in ungraded)
+    print_notes(f"the texts of {student} have no grades yet and are omitted" for student in ungraded)
     print_notes(scored.notes)
     for line in cut_lines(scores):
         LOG.warning(f"cut: {line}")
@@ -167,7 +167,7 @@ def print_scores(
     wide: bool = False,
     by_sets: bool = False,
 ) -> None:
-    """Print which students miss the format, the scores, the main result and every tuned student against its base.
+    """Print students that often miss the format, the scores, the main result, and each tuned student against its base.
 
     As JSON, `by_sets` adds the skill sets, and how many combinations were trained on.
     """
@@ -195,7 +195,7 @@ def print_scores(
 
 
 def print_outcomes(run: "Run", *, name: str, as_json: bool) -> "list[OutcomeScore]":
-    """Print and return the outcomes of a run whose graders name them, and the differences between its students."""
+    """Print and return the outcomes of a run whose graders give outcomes, and the differences between its students."""
     from skillmix.scores.outcomes import run_outcome_changes, run_outcomes
     from skillmix.scores.table import OUTCOME_NOTE, outcome_change_note, outcome_table, outcome_title
 
@@ -220,10 +220,10 @@ def print_outcomes(run: "Run", *, name: str, as_json: bool) -> "list[OutcomeScor
     _METRIC,
     RULES,
     flag("--wide", "print every column"),
-    option("--texts", "also show N combinations on which A and B differ, with their texts", type=positive, metavar="N"),
+    option("--texts", "also show the texts of N combinations on which A and B differ", type=positive, metavar="N"),
 )
 def compare(options: argparse.Namespace) -> int:
-    """Compare two students of a run on the combinations that both have complete."""
+    """Compare two students of a run on the combinations that both have completed."""
     from skillmix.runs.run import open_run
     from skillmix.runs.text_rows import TextUnderGrader, denial_words
     from skillmix.scores.comparisons import (
@@ -270,7 +270,7 @@ def compare(options: argparse.Namespace) -> int:
 
 
 def _denied_without_reason(text: "BestText | TextRow") -> set[str]:
-    """The criteria whose point is denied without a reason of code."""
+    """Return the criteria whose point is denied without a reason from code."""
     return {name for name, point in text.points.items() if point is False and name not in text.reasons}
 
 
@@ -284,14 +284,14 @@ def _denied_without_reason(text: "BestText | TextRow") -> set[str]:
     flag("--worst", "show texts with the fewest points first"),
 )
 def texts(options: argparse.Namespace) -> int:
-    """Show texts of a run with their points and why points were lost, best first."""
+    """Show texts of a run with their points and the reasons for lost points, best first."""
     from skillmix.runs.run import open_run
     from skillmix.runs.text_rows import TextUnderGrader, denial_words, first_texts
 
     run = open_run(options.run)
     rows, total = first_texts(run, options.n, student=options.student, k=options.k, worst=options.worst)
     keys = [TextUnderGrader(row.student, row.combination, row.generation, row.grader) for row in rows]
-    # The grader's words are shown about points that it denied, or about the outcome that it named.
+    # The grader's words are shown about points that it denied, or about the outcome that it chose.
     unexplained: list[Collection[str]] = []
     for row in rows:
         named = [row.outcome] if row.outcome is not None and row.outcome not in row.reasons else []
@@ -309,7 +309,7 @@ def texts(options: argparse.Namespace) -> int:
 
 
 def _paragraph(row: "TextRow", words: Mapping[str, str], *, names_grader: bool) -> str:
-    """A text with its points, for a terminal."""
+    """Format a text with its points for a terminal."""
     grader = f", graded by {row.grader}" if names_grader else ""
     settings = f", {' and '.join(row.settings) or 'in no score'}"
     cut = f" [{CUT}]" if row.cut else ""
@@ -334,12 +334,16 @@ def _paragraph(row: "TextRow", words: Mapping[str, str], *, names_grader: bool) 
     "graders",
     TRUST,
     option("runs", "names of runs, or paths to them", nargs="+", metavar="RUN"),
-    option("--truth", "a grader, rules (code) or people (default: people, else code, else another)", metavar="GRADER"),
-    option("--rules", "default or paper (default: each run's own)"),
+    option(
+        "--truth",
+        "reference labels: a grader, rules (code) or people (default: people, else code, else another)",
+        metavar="GRADER",
+    ),
+    option("--rules", "scoring rules: default or paper (default: each run's own)"),
     flag("--wide", "print every measure, and a table by skill"),
 )
 def graders(options: argparse.Namespace) -> int:
-    """Print a card for each grader: agreement with the truth, bias, steadiness, cost, and corrected scores."""
+    """Print a report on each grader: agreement with reference labels, bias, consistency, cost, and corrected scores."""
     from skillmix.scores.cards import CORRECTED_NOTE, NOTE, card_text, cards_as_json, run_cards
 
     cards = run_cards(options.runs, truth=options.truth, rules=options.rules)
@@ -365,10 +369,12 @@ def graders(options: argparse.Namespace) -> int:
     option("--rules", "default: each run's own", choices=("default", "paper", "both")),
     flag("--published", "show the paper's published figures beside the run's"),
     option("--tokens", "corpus size for the novelty bound (default 2e12)", type=above_zero, metavar="N"),
-    option("--frequencies", "frequencies.json of `skillmix frequency`, for the bound", type=Path, metavar="FILE.json"),
+    option(
+        "--frequencies", "frequencies.json from `skillmix frequency`, for the bound", type=Path, metavar="FILE.json"
+    ),
     flag("--no-figures", "write only pages and tables"),
-    option("--style", "also draw figures for a paper or for slides, as PDF and PNG", choices=("paper", "slide")),
-    option("--texts", "show a sample of N texts of a larger run (default 200,000)", type=positive, metavar="N"),
+    option("--style", "also draw figures for a paper or slides, as PDF and PNG", choices=("paper", "slide")),
+    option("--texts", "largest number of texts shown; more are sampled (default 200,000)", type=positive, metavar="N"),
     option("--output", "default: report/ in the run's folder", type=Path, metavar="DIR"),
 )
 def report(options: argparse.Namespace) -> int:

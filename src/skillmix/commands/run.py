@@ -1,4 +1,4 @@
-"""Commands that run an experiment: `run`, and those for the steps of one stage; and `merge`."""
+"""Commands that run an experiment: `run`, those for the steps of one stage, and `merge`."""
 
 import argparse
 import sys
@@ -26,41 +26,39 @@ from skillmix.errors import LOG
 from skillmix.render import plural, wrapped
 
 IN_BATCHES: Final = 3
-"""The exit status of a command that left batches at a provider."""
+"""The exit status of a command that leaves batches at a provider."""
 EXPERIMENT: Final = option(
-    "experiment", "a file, or an experiment that ships, such as smoke", type=Path, metavar="EXPERIMENT.yaml"
+    "experiment", "experiment file, or a shipped experiment such as smoke", type=Path, metavar="EXPERIMENT.yaml"
 )
 CHANGES: Final = (
-    option("--set", "change a value of the experiment; may be repeated", action="append", default=[], metavar="A.B=C"),
+    option("--set", "change a value of the experiment; repeatable", action="append", default=[], metavar="A.B=C"),
     DRY_RUN,
     WIDE_DRY_RUN,
     PRICES,
     TRUST,
 )
-STEP: Final = option("--step", "only the step with this name", metavar="NAME")
-ON: Final = option(
-    "--on", "let workers on the Ray cluster of RAY_ADDRESS, or a new one, make the calls", choices=["ray"]
-)
+STEP: Final = option("--step", "run only this step", metavar="NAME")
+ON: Final = option("--on", "make calls from Ray workers (cluster at RAY_ADDRESS, or a new local one)", choices=["ray"])
 _BATCHES: Final = (
     OptionGroup(
         (
-            flag("--no-wait", "send and read batches, then leave with exit status 3 if some are unfinished"),
+            flag("--no-wait", "send and read batches, then exit with status 3 if some are unfinished"),
             option(
                 "--wait",
-                "leave batches after so many hours without a result (default 26)",
+                "stop waiting for batches after H hours without a result (default 26)",
                 type=number(float, "a number of hours from 0 to 1000", lambda hours: 0 <= hours <= 1000),
                 metavar="HOURS",
             ),
         )
     ),
-    flag("--forget-batches", "make the calls of all batches again, although the provider may bill twice"),
+    flag("--forget-batches", "repeat the calls of all batches, although the provider may bill twice"),
 )
 """The options for models with `batch: true`."""
 
 
 @command("run", EXPERIMENT, *CHANGES, ON, *_BATCHES, stage=None, step=None)
 def run(options: argparse.Namespace) -> int:
-    """Run every step of an experiment; run the same command again to continue."""
+    """Run every step of an experiment; rerun the same command to continue."""
     if options.dry_run:
         return dry_run(options)
     from skillmix.commands.closing import Ended, next_commands, run_cost, run_name
@@ -69,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     from skillmix.scores.table import cut_lines
     from skillmix.steps.run import StepFilter, run_experiment
 
-    hours = getattr(options, "wait", None)  # `dataset` makes no batches
+    hours = getattr(options, "wait", None)  # `dataset` sends no batches
     wait = 0.0 if getattr(options, "no_wait", False) else WAIT if hours is None else 3600 * hours
     result = run_experiment(
         options.experiment,
@@ -83,18 +81,18 @@ def run(options: argparse.Namespace) -> int:
     for line in result.failure_lines():
         LOG.warning(f"failed: {line}")
     if result.is_interrupted:
-        LOG.warning(f"interrupted; all answers are in {result.run.path}: run the same command to continue")
+        LOG.warning(f"interrupted; all answers are in {result.run.path}; rerun the same command to continue")
         return 128 + (result.signal or 0)
     if result.has_batches:
         for part in parts_in_batches(result.run):
             LOG.warning(f"waiting: {part.in_words}")
         LOG.info(
-            f"batches are unfinished; all answers are in {result.run.path}: run the same command again to read them "
+            f"batches are unfinished; all answers are in {result.run.path}; rerun the same command to read them "
             "and continue"
         )
         return IN_BATCHES
     if result.stopped:
-        LOG.warning(f"stopped: {result.stopped.value}; raise it and run again to continue")
+        LOG.warning(f"stopped: {result.stopped.value}; raise it and rerun the command to continue")
     scored = ScoredRun([], [], [])
     undecided = 0
     if options.stage == "dataset" and options.json:
@@ -111,9 +109,9 @@ def run(options: argparse.Namespace) -> int:
     ungraded = result.ungraded(scored.scores)
     if ungraded and result.has_all_texts:
         whose = "its" if ungraded == 1 else "their"
-        LOG.warning(f"ungraded: {plural(ungraded, 'text')}, as too many of {whose} grades cannot be read")
+        LOG.warning(f"ungraded: {plural(ungraded, 'text')}, because too many of {whose} grades are unparseable")
     if undecided and result.has_all_texts:
-        LOG.warning(f"undecided: {plural(undecided, 'text')}, as grades cannot be read or have no majority")
+        LOG.warning(f"undecided: {plural(undecided, 'text')}, because grades are unparseable or have no majority")
     sys.stdout.flush()
     for line in cut_lines(scored.scores):
         LOG.warning(f"cut: {line}")
@@ -155,7 +153,7 @@ def dry_run(options: argparse.Namespace) -> int:
         for note in [*estimate_notes(estimates), *([NOTE] if has_hours else [])]:
             print(f"\n{wrapped(note)}")
         if not options.wide:
-            print("\nMore: --wide for the tokens and what the expectation comes from; --json")
+            print("\nMore: --wide for the tokens and the basis of the estimate; --json")
     sys.stdout.flush()
     lacking = lacks_here(experiment, calls_here=getattr(options, "on", None) is None)
     for warning in (*budget_warnings(estimates, experiment.budget), *lacking):
@@ -202,7 +200,7 @@ def _show_mask(options: argparse.Namespace) -> int:
         trained = sum(token.is_trained for token in one.tokens)
         lines = [f"{one.step}: {one.key}: {len(one.tokens)} tokens, {trained} of them trained ({_MARK})"]
         for position, token in enumerate(one.tokens):
-            # Quoted, so that blanks show and no character acts on a terminal.
+            # Quoted, so that blanks are visible and no character affects the terminal.
             text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in token.text)
             lines.append(f"{position:>6} {token.id:>7} {_MARK if token.is_trained else ' '} '{text}'")
         pages.append("\n".join(lines))

@@ -1,4 +1,4 @@
-"""What the commands share: the table of commands and their options, what they read, and how they print JSON."""
+"""Shared code of the commands: the table of commands and options, input, and JSON output."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ from skillmix.errors import LOG, UserError, visible
 from skillmix.render import did_you_mean, name_hint
 
 Command = Callable[[argparse.Namespace], int]
-"""A function that does a command with its options and returns the exit status."""
+"""Runs a command with its options and returns the exit status."""
 
 
 class Option(NamedTuple):
@@ -29,7 +29,7 @@ class Option(NamedTuple):
 
 
 class OptionGroup(NamedTuple):
-    """Options below their own title in the help text; without a title, options that exclude each other."""
+    """Options below their own title in the help text; without a title, mutually exclusive options."""
 
     options: tuple[Option, ...]
     title: str | None = None
@@ -42,7 +42,7 @@ class CommandRow:
     name: str
     run: Command
     about: str
-    """The help text; its first line stands in the list of commands."""
+    """The help text; its first line appears in the list of commands."""
     options: tuple[Option | OptionGroup, ...]
     defaults: dict[str, Any]
 
@@ -65,17 +65,17 @@ COMMANDS: Final[dict[str, CommandRow]] = {}
 
 
 def option(name: str, about: str, **settings: Any) -> Option:
-    """An option or a positional argument with its help text."""
+    """Define an option or a positional argument with its help text."""
     return Option(name, {"help": about, **settings})
 
 
 def flag(name: str, about: str) -> Option:
-    """An option without a value."""
+    """Define an option without a value."""
     return option(name, about, action="store_true")
 
 
 def group(title: str, *options: Option) -> OptionGroup:
-    """Options below their own title in the help text."""
+    """Group options below a title in the help text."""
     return OptionGroup(options, title)
 
 
@@ -97,7 +97,7 @@ def command(
 
 
 def number(kind: type[int] | type[float], words: str, is_good: Callable[[float], bool]) -> Callable[[str], Any]:
-    """A type for `argparse` that reads a number and says in `words` what it takes."""
+    """Make a type for `argparse` that parses a number; `words` describes the valid numbers in errors."""
 
     def read(text: str) -> float:
         try:
@@ -111,14 +111,14 @@ def number(kind: type[int] | type[float], words: str, is_good: Callable[[float],
     return read
 
 
-positive: Final = number(int, "a whole number of 1 or more", lambda value: value >= 1)
-not_negative: Final = number(int, "a whole number of 0 or more", lambda value: value >= 0)
+positive: Final = number(int, "an integer of 1 or more", lambda value: value >= 1)
+not_negative: Final = number(int, "an integer of 0 or more", lambda value: value >= 0)
 above_zero: Final = number(float, "a number above 0", lambda value: 0 < value < inf)
 
 RUN: Final = option("run", "name of a run, or a path to it", metavar="RUN")
 NEW_RUN: Final = option("--run", "name of the run, or a path to it", metavar="NAME", required=True)
-RULES: Final = option("--rules", "default or paper (default: the run's own)")
-SEED: Final = option("--seed", "another seed draws other combinations (default 0)", type=int, default=0)
+RULES: Final = option("--rules", "scoring rules: default or paper (default: the run's own)")
+SEED: Final = option("--seed", "seed of the draw (default 0)", type=int, default=0)
 PARTITION: Final = option("--partition", "a name, or random-skills:SEED, random-categories:SEED, nested:SEED")
 CATALOG: Final = (
     option("name", "a shipped catalog or a folder (default: paper)", nargs="?", metavar="NAME"),
@@ -126,25 +126,25 @@ CATALOG: Final = (
 )
 """The two ways to name a catalog; `catalog_name` reads them."""
 TRUST: Final = flag("--trust-code", "run the checkers.py in the catalog's folder; read it first")
-"""Lets a command run the code of a catalog; `main` reads it."""
+"""Lets a command run the code of a catalog, after `main` has read it."""
 DRY_RUN: Final = flag("--dry-run", "print calls, tokens and cost without calling a model")
 WIDE_DRY_RUN: Final = flag("--wide", "with --dry-run: print the whole table")
-PRICES: Final = option("--prices", "your own price file", type=Path, metavar="FILE")
+PRICES: Final = option("--prices", "price file (default: the shipped one)", type=Path, metavar="FILE")
 
 
 class CommandParser(argparse.ArgumentParser):
     """A parser whose errors suggest the nearest name."""
 
     _words: Sequence[str] = ()
-    """The words of the command line that this parser reads."""
+    """The command-line words that this parser parses."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse words, and keep them for an error about them."""
+        """Parse words, and keep them for error messages."""
         self._words = sys.argv[1:] if args is None else list(args)
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Print the error with a hint, and exit with 2; an unknown option may be why another one is missing."""
+        """Print the error with a hint, and exit with 2; an unknown option may explain a missing one."""
         unknown = []
         for word in takewhile(lambda word: word != "--", self._words):
             name = word.partition("=")[0]
@@ -171,7 +171,7 @@ class CommandParser(argparse.ArgumentParser):
         return " ".join([*filter(None, hints), f"{self.prog} --help lists the options."])
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a value that is not one of the choices."""
+        """Reject a value that is not one of the choices."""
         if action.choices is None or value in action.choices:
             return
         choices = list(map(str, action.choices))
@@ -187,32 +187,32 @@ _OPTION: Final = re.compile(r"--?[^-\s\d.]\S*")
 
 
 def catalog_name(options: argparse.Namespace) -> str:
-    """The catalog that the user named, or the default one."""
+    """Return the catalog that the user chose, or the default one."""
     if options.name and options.catalog and options.name != options.catalog:
         raise UserError(
-            f"Two catalogs are named: {options.name!r} and {options.catalog!r}.",
-            hint="Give NAME or --catalog, not both.",
+            f"Two catalogs are given: {options.name!r} and {options.catalog!r}.",
+            hint="Give either NAME or --catalog.",
         )
     return str(options.name or options.catalog or "paper")
 
 
 def listed_names(text: str) -> tuple[str, ...]:
-    """Names separated by semicolons."""
+    """Split names at semicolons."""
     return tuple(name.strip() for name in text.split(";") if name.strip())
 
 
 def taken(options: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """The options of these names."""
+    """Return the options of these names."""
     return {name: getattr(options, name) for name in names}
 
 
 def given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """The options of these names that have a value."""
+    """Return the options of these names that have a value."""
     return {name: value for name, value in taken(options, *names).items() if value is not None}
 
 
 def program() -> str:
-    """How a user in this folder calls skillmix: by its name if the shell finds it, otherwise by its path."""
+    """Return the command that runs skillmix from this folder: its name if the shell finds it, otherwise its path."""
     called = Path(sys.argv[0])
     is_script = called.name == "skillmix"
     on_path = which("skillmix") if is_script else None
@@ -233,19 +233,19 @@ def standard_input() -> str:
             LOG.info("reading standard input; end it with Ctrl-D")
         raw = sys.stdin.buffer.read(_LONGEST_INPUT + 1)
     except (AttributeError, ValueError):
-        raise UserError("Standard input is closed.", hint="Give the text to read on standard input.") from None
+        raise UserError("Standard input is closed.", hint="Provide the text on standard input.") from None
     if len(raw) > _LONGEST_INPUT:
         raise UserError(f"Standard input has more than {_LONGEST_INPUT >> 20} MiB.", hint="Give one text.")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(
-            f"Standard input is not UTF-8 text (byte {error.start}).", hint="Give the text in UTF-8."
+            f"Standard input is not UTF-8 text (byte {error.start}).", hint="Encode the text as UTF-8."
         ) from None
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """Print notes on a result to standard error."""
+    """Print remarks on a result to standard error."""
     for note in notes:
         LOG.warning(f"note: {note}")
 

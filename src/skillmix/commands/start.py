@@ -1,6 +1,6 @@
-"""Commands to begin with: `init`, `schema` and `completion` write what an editor or a shell needs.
+"""Commands to begin with: `init`, `schema` and `completion` write files for users, editors and shells.
 
-`models` and `prices` list what an experiment can name, and what it costs.
+`models` and `prices` list the models that an experiment can use, and their prices.
 """
 
 import argparse
@@ -31,17 +31,21 @@ _NAMES: Final = {
     "zsh": ("_skillmix_names", '_skillmix_names() { _files; compadd -- @ ${(f)"$(ls runs 2>/dev/null)"} }'),
     "fish": ("(__fish_complete_path (commandline -ct)) @ (ls runs 2>/dev/null)", ""),
 }
-"""By shell, how experiments and runs complete: files, the names of shipped experiments (@) and the folders of runs."""
+"""For each shell, the completion of experiments and runs: files, the names of shipped experiments (@) and the folders
+of runs.
+"""
 
 
 @command(
-    "completion", option("shell", "the shell that the script is for", choices=("bash", "zsh", "fish")), has_json=False
+    "completion",
+    option("shell", "shell for which to write the script", choices=("bash", "zsh", "fish")),
+    has_json=False,
 )
 def completion(options: argparse.Namespace) -> int:
     """Print a script that completes commands, options and runs in bash, zsh or fish.
 
     bash: source <(skillmix completion bash), also in ~/.bashrc. fish: skillmix completion fish >
-    ~/.config/fish/completions/skillmix.fish, once. zsh: skillmix completion zsh > _skillmix, in a folder of $fpath.
+    ~/.config/fish/completions/skillmix.fish, once. zsh: skillmix completion zsh > _skillmix, in a directory of $fpath.
     """
     import shtab
 
@@ -83,7 +87,9 @@ def init(options: argparse.Namespace) -> int:
         with file.open("x", encoding="utf-8") as stream:
             stream.write(text.replace("FILE", shown))
     except FileExistsError:
-        raise UserError(f"{file} exists, and init overwrites nothing.", hint="Choose another file: --output.") from None
+        raise UserError(
+            f"{file} exists, and init does not overwrite files.", hint="Choose another file: --output."
+        ) from None
     print(file)
     LOG.info(f"next: read the file, then: {program()} run {shown} --dry-run")
     return 0
@@ -98,7 +104,7 @@ def schema(_: argparse.Namespace) -> int:
 
 
 def starter(purpose: str, *, model: str | None = None) -> str:
-    """The text of a starting file, with a model in the place of the first student's."""
+    """Write the text of a starting file, with a model instead of the first student's."""
     from skillmix.files import SHIPPED
     from skillmix.models.specs import check_spec, uses_code
 
@@ -107,7 +113,7 @@ def starter(purpose: str, *, model: str | None = None) -> str:
         return text
     check_spec(model)
     if uses_code(model):
-        raise UserError(f"--model {model} grades and writes nothing.", hint="Give a model that writes texts.")
+        raise UserError(f"--model {model} only grades.", hint="Give a model that writes texts.")
     quoted = json.dumps(model, ensure_ascii=False)[1:-1]
     before, students, after = text.partition("\nstudents:")
     return before + students + _MODEL.sub(lambda _: quoted, after, count=1)
@@ -115,7 +121,7 @@ def starter(purpose: str, *, model: str | None = None) -> str:
 
 @command("models", flag("--fetch", "download the bundled models into the cache"))
 def models(options: argparse.Namespace) -> int:
-    """List the forms of model specs and the bundled models."""
+    """List the forms of model strings and the bundled models."""
     from skillmix.models.bundled import SOURCES, bundled_model, bundled_models
     from skillmix.models.specs import provider_forms
 
@@ -139,9 +145,9 @@ _LIST_TIMEOUT: Final = 60.0
 
 @command(
     "prices",
-    option("specs", "further models whose prices are wanted", nargs="*", metavar="SPEC"),
-    option("--prices", "your own price file", type=Path, metavar="FILE"),
-    option("--from", "a price list: a JSON file or an https address", dest="source", metavar="LIST"),
+    option("specs", "further models to price", nargs="*", metavar="SPEC"),
+    option("--prices", "price file (default: the shipped one)", type=Path, metavar="FILE"),
+    option("--from", "price list: a JSON file or an https URL", dest="source", metavar="LIST"),
     option("--output", "write the refreshed prices here", type=Path, metavar="FILE"),
 )
 def prices(options: argparse.Namespace) -> int:
@@ -151,12 +157,12 @@ def prices(options: argparse.Namespace) -> int:
     known = load_prices(options.prices)
     missing: list[str] = []
     if options.specs and not options.source:
-        raise UserError("Prices of further models come from a price list.", hint="Name it with --from LIST.")
+        raise UserError("Prices of further models come from a price list.", hint="Give the list with --from LIST.")
     if options.source:
         content = _price_list(options.source)
         known, missing = refreshed_prices(known, options.specs, content, source=options.source)
         for spec in missing:
-            LOG.warning(f"{options.source} has no price of {spec}" + ("; the old one is kept" if spec in known else ""))
+            LOG.warning(f"{options.source} has no price of {spec}" + ("; keeping the old one" if spec in known else ""))
     shown = prices_as_yaml(known)
     if options.output:
         new = options.output.with_name(f"{options.output.name}.new")
@@ -173,7 +179,7 @@ def prices(options: argparse.Namespace) -> int:
 
 
 def _price_list(source: str) -> str:
-    """The text of a price list, from a file or an https address."""
+    """Read a price list from a file or an https URL."""
     from skillmix.files import read_text
 
     if not source.startswith("https://"):
@@ -185,7 +191,7 @@ def _price_list(source: str) -> str:
         with urlopen(source, timeout=_LIST_TIMEOUT) as response:
             content: bytes = response.read(_LONGEST_LIST + 1)
     except (URLError, OSError, ValueError) as error:
-        raise UserError(f"{source} cannot be fetched: {error}.", hint="Download the list and name the file.") from None
+        raise UserError(f"{source} cannot be fetched: {error}.", hint="Download the list and give the file.") from None
     if len(content) > _LONGEST_LIST:
         raise UserError(f"{source} has more than {_LONGEST_LIST >> 20} MiB.", hint="Check the address.")
     return content.decode("utf-8", "replace")

@@ -144,7 +144,7 @@ def _spread(y: SamplingYield) -> str:
 def _left_out(left: LeftOut) -> str:
     rows = [
         ("less than full marks", left.less),
-        ("undecided: a vote is missing or cannot be read", left.undecided),
+        ("undecided: a vote is missing or unparseable", left.undecided),
         ("unfinished conversations", left.unfinished),
         ("texts without all turns of a conversation", left.not_conversations),
         *((f"outside the recipe: {why}", count) for why, count in sorted(left.outside.items())),

@@ -154,7 +154,7 @@ def dataset_of_runs(wanted: FromRuns) -> WrittenDataset:
     require_replaceable(output, DATASET)
     if named := [run.name for run in runs if run.has_outcomes]:
         raise UserError(
-            f"The graders of {', '.join(named)} name outcomes and give no points, so no text has full marks.",
+            f"The graders of {', '.join(named)} give outcomes instead of points, so no text has full marks.",
             hint="Give runs whose graders give points.",
         )
     formats = {run.experiment.format: run.name for run in runs}

@@ -69,7 +69,7 @@ def run_cards(runs: Iterable[Run | str], *, truth: str | None = None, rules: str
     for run in stored:
         if run.has_outcomes:
             raise UserError(
-                f"The graders of {run.name} name outcomes and give no points, so they have no cards.",
+                f"The graders of {run.name} give outcomes instead of points, so they have no cards.",
                 hint="skillmix scores shows the shares of the outcomes.",
             )
     return cards_of([graded_run(run, rules=rules) for run in stored], truth=truth)

@@ -534,7 +534,7 @@ def compare_students(
         )
     if run.has_outcomes:
         raise UserError(
-            f"The graders of the run {run.name} name outcomes and give no points.",
+            f"The graders of the run {run.name} give outcomes instead of points.",
             hint=f"`skillmix scores {run.name}` compares its students.",
         )
     cells = scored_cells(run, rules=rules)

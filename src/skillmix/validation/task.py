@@ -153,7 +153,7 @@ class TaskSettings:
             if self.raters.count(rater) > 1:
                 raise UserError(f"The rater {rater!r} is named twice.", hint="Give each person one name.")
         if not self.raters:
-            raise UserError("Nobody is named who reads.", hint="Name each person with --rater NAME.")
+            raise UserError("No raters given.", hint="Name each person with --rater NAME.")
         if not 0 <= self.overlap <= 1:
             raise UserError(f"{self.overlap} is not a share of texts.", hint="Use a number from 0 to 1.")
         if self.n is not None and self.width is not None:

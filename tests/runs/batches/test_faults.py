@@ -196,7 +196,7 @@ def test_a_run_that_does_not_wait_goes_on_batch_by_batch(
 
         assert command(run) == IN_BATCHES
         said = capsys.readouterr().err
-        assert "first turns of student s: 8 calls in" in said and "run the same command again" in said
+        assert "first turns of student s: 8 calls in" in said and "rerun the same command" in said
         assert command(run) == IN_BATCHES
         assert len(stub.batches) == 1 and sum(stub.billed.values()) == 0
         status = run_status("run")

@@ -209,7 +209,7 @@ def test_the_command_prints_shares_and_differences_and_a_documented_form(
     ]
     assert run_scores("printed") == []
     assert main(["compare", "printed", "wary", "tuned"]) == 2
-    assert "name outcomes and give no points" in capsys.readouterr().err
+    assert "give outcomes instead of points" in capsys.readouterr().err
     assert main(["texts", "printed", "--k", "0", "--n", "2"]) == 0
     assert "the grader: “the reply has the code word for it.”" in capsys.readouterr().out
 
@@ -299,5 +299,5 @@ def test_imported_texts_with_replies_have_outcomes_too(in_folder: Path) -> None:
 def test_a_run_of_outcomes_gives_no_training_data(in_folder: Path) -> None:
     run_of(name="no-data", k=[1], combinations=4)
 
-    with pytest.raises(UserError, match="name outcomes and give no points, so no text has full marks"):
+    with pytest.raises(UserError, match="give outcomes instead of points, so no text has full marks"):
         skillmix.build_dataset(["no-data"])
