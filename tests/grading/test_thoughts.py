@@ -17,6 +17,8 @@ PAIRS = [
     ("[THINK]", "[/THINK]"),
     ("◁think▷", "◁/think▷"),
     ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|channel>thought\n", "<channel|>"),
     ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
     ("analysis", "assistantfinal"),
 ]
@@ -71,6 +73,7 @@ def test_a_prompt_may_open_the_thought() -> None:
     assert opens_thought("<|im_start|>assistant\n<think>\n")
     assert not opens_thought("<|im_start|>assistant\n<think>\n\n</think>\n\n")
     assert is_thought_tag("[THINK]") and is_thought_tag("[/THINK]") and not is_thought_tag("<s>")
+    assert is_thought_tag("<|channel>") and is_thought_tag("<channel|>")
 
 
 def test_tags_without_end_take_linear_time() -> None:

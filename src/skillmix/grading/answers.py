@@ -18,6 +18,8 @@ _OPENS: Final = (
     r"\[THINK\]",
     r"◁think▷",
     r"<\|START_THINKING\|>",
+    r"<\|begin_of_thought\|>",
+    r"<\|channel>(?:thought)?",
     r"(?:<\|start\|>assistant)?<\|channel\|>(?:analysis|commentary)[^<>]{0,99}<\|message\|>",
     r"\Aanalysis(?=[A-Z])",  # gpt-oss without its special tokens
 )
@@ -26,12 +28,14 @@ _CLOSES: Final = (
     r"\[/THINK\]",
     r"◁/think▷",
     r"<\|END_THINKING\|>",
+    r"<\|end_of_thought\|>",
+    r"<channel\|>",
     r"(?:<\|start\|>assistant)?<\|channel\|>final[^<>]{0,99}<\|message\|>",
     r"assistantfinal",
 )
 _TAG: Final = re.compile(rf"(?P<opens>{'|'.join(_OPENS)})|(?:{'|'.join(_CLOSES)})")
 _OPENS_LAST: Final = re.compile(rf"(?:{'|'.join(_OPENS)})\s*\Z")
-_SIGNS: Final = ("hink", "hought", "easoning", "THINK", "<|channel|>", "analysis", "assistantfinal")
+_SIGNS: Final = ("hink", "hought", "easoning", "THINK", "channel", "analysis", "assistantfinal")
 _END_OF_TURN: Final = re.compile(r"(?:<\|(?:end|return)\|>\s*)+\Z")
 
 

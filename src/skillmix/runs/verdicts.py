@@ -36,7 +36,7 @@ from skillmix.grading.points import Ballot, StudentText
 from skillmix.grading.reader import Reading
 from skillmix.hashing import digest
 
-READER_VERSION: Final = 5
+READER_VERSION: Final = 6
 """To be raised whenever the same replies could be decided otherwise; a test notices changed code."""
 PERSON: Final = "person"
 """The model of a grader that is a person, as the journal stores it."""
