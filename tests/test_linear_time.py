@@ -90,10 +90,11 @@ def test_an_expression_takes_time_linear_in_what_it_reads(name: str, pattern: "r
     assert next(filter(None, slow), None) is None
 
 
-# Expressions made at run time, each around a name that is escaped.
+# Expressions made at run time, each around a name or a key that is escaped.
 MADE_FROM_NAMES: Final = {
     ("grading/answers", "search"),
     ("models/servers/openai", "search"),
+    ("models/servers/masking", "sub"),
     ("models/scripted", "search"),
 }
 # Used on our own words when the module is loaded, or on the label of a model.

@@ -278,7 +278,7 @@ def nearest(name: str, known: Iterable[str], *, most: int = 3) -> list[str]:
     """
 
     def likeness(other: str) -> float:
-        one, two = (" ".join(re.sub("[_-]", " ", text.casefold()).split()) for text in (name, other))
+        one, two = (" ".join(text.casefold().replace("_", " ").replace("-", " ").split()) for text in (name, other))
         if one == two:
             return 1.0
         by_letters = SequenceMatcher(None, one, two, autojunk=False).ratio()

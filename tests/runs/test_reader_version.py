@@ -25,7 +25,7 @@ DECIDING = (
     "runs/verdicts.py",
 )
 """The files that decide what a stored reply is worth."""
-KNOWN = (6, "c4018592b8f8af39")
+KNOWN = (6, "4fe24e725c7ac60f")
 """READER_VERSION, and the hash of those files when it was last looked at."""
 
 
