@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import yaml
 
-from skillmix.catalog.files import SHIPPED, load_catalog
+from skillmix.catalog.files import load_catalog
+from skillmix.files import SHIPPED
 
 NONCE: Final = ("dax", "blick", "wug", "toma", "fep", "zorp", "gazzer", "kiki", "tupa")
 """Words that stand for figures in studies of word learning, or could."""
