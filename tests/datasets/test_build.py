@@ -30,7 +30,7 @@ from skillmix.experiment.experiment import experiment_of, load_experiment
 from skillmix.experiment.recipes import DataRecipe, plain_recipe, recipe_named
 from skillmix.grading.answers import RULES, count_sentences
 from skillmix.grading.points import text_score
-from skillmix.runs.decisions import DecisionRules, decision_rules
+from skillmix.runs.decisions import Decisions
 from skillmix.runs.run import open_run
 from skillmix.runs.scheduler import StopReason
 from skillmix.runs.texts import run_records
@@ -707,12 +707,12 @@ def test_the_card_says_which_filters_were_switched_off(in_folder: Path) -> None:
 def test_a_step_keeps_texts_by_its_own_rules(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counters: Counter[str] = Counter()
 
-    def counted(*given: Any, **named: Any) -> DecisionRules:
-        rules = decision_rules(*given, **named)
-        counters[rules.rules.counter] += 1
-        return rules
+    class Counted(Decisions):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            counters[self.rules.counter] += 1
 
-    monkeypatch.setattr(window, "decision_rules", counted)
+    monkeypatch.setattr(window, "Decisions", Counted)
 
     assert run(in_folder, step("one", k=[1], target=5, generations=2)).is_complete
     assert set(counters) == {"robust"}

@@ -134,7 +134,7 @@ class Made:
             patch.setattr(window, "_LOOK_EVERY_S", 0)
             patch.setattr(window, "_READ_AT_ONCE", 7)
             patch.setattr(window, "_SEARCH", 60)
-            patch.setattr(window, "OpenDecisions", lambda rules: nullcontext())
+            patch.setattr(window, "Decisions", lambda *run, **chosen: nullcontext())
             patch.setattr(DatasetWriting, "_decide", lambda self, _, keys: world.decided(keys))
             made = self.writing(**changes)
             asyncio.run(made.run())

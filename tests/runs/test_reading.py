@@ -16,7 +16,7 @@ from skillmix.errors import UserError
 from skillmix.exchange.import_texts import import_texts
 from skillmix.grading.points import earns_nothing, text_score
 from skillmix.grading.reader import Reading
-from skillmix.runs.decisions import decided_conversations, decision_rules
+from skillmix.runs.decisions import Decisions
 from skillmix.runs.journal import JournalReader
 from skillmix.runs.run import Run, open_run
 from skillmix.runs.texts import GradedConversation, RunRecords, graded_conversations, run_records, written_conversations
@@ -208,13 +208,13 @@ def test_calls_out_of_order_are_an_error_and_no_lost_votes(in_folder: Path, monk
 @pytest.mark.parametrize("rules", ["default", "paper"])
 def test_records_and_decisions_agree(run: Run, rules: str) -> None:
     by_records = expected(run_records(run), rules)
-    chosen = decision_rules(run, rules=rules)
 
-    by_decisions = {
-        (*found.key, name): decision
-        for found, decisions in decided_conversations(chosen)
-        for name, decision in zip(chosen.names, decisions, strict=False)
-    }
+    with Decisions(run, rules=rules) as chosen:
+        by_decisions = {
+            (*found.key, name): decision
+            for found, decisions in chosen.every()
+            for name, decision in zip(chosen.names, decisions, strict=False)
+        }
 
     assert by_records.keys() <= by_decisions.keys()
     assert {key[:3] for key in by_decisions} == {text.conversation for text in run_records(run).texts}

@@ -13,7 +13,6 @@ from skillmix.catalog import combinations
 from skillmix.commands import main
 from skillmix.experiment import plan
 from skillmix.experiment.experiment import experiment_of
-from skillmix.files import read_yaml
 from skillmix.grading import reader
 from skillmix.runs.run import open_run
 
@@ -75,9 +74,13 @@ def wrapped(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., Any], Ca
     return wrap
 
 
-def gradings_with_a_reply() -> int:
-    with open_run("walk").read() as journal:
-        return sum(call.outcome is not None for call in journal.calls("grade"))
+def gradings_with_a_reply() -> tuple[int, int]:
+    """The number of all gradings, and of those that only the data set asked for."""
+    run = open_run("walk")
+    evaluated = {combination.id for cell in run.cells for combination in cell.combinations}
+    with run.read() as journal:
+        found = [call.key.combination for call in journal.calls("grade") if call.outcome is not None]
+    return len(found), sum(combination not in evaluated for combination in found)
 
 
 def test_a_reply_is_read_at_most_twice_and_a_cell_is_drawn_once(
@@ -95,26 +98,28 @@ def test_a_reply_is_read_at_most_twice_and_a_cell_is_drawn_once(
 
     assert main(["run", str(experiment(in_folder, STEPS))]) == 0
 
-    replies = gradings_with_a_reply()
-    assert replies > 150
-    # Once to decide whether to ask again, and once for the numbers; each time with the student's text.
-    assert 0 < reads[True] <= 2 * replies
+    replies, of_data = gradings_with_a_reply()
+    assert replies > 150 and of_data < replies / 3
+    # Once to decide whether to ask again, once for the numbers, and once to choose the texts of the data set; each time
+    # with the student's text.
+    assert 0 < reads[True] <= 2 * replies + of_data
     assert reads[False] == 0
     assert (len(drawn), len(started)) == (4, 6)
-    assert set(drawn.values()) == set(started.values()) == {1}
+    assert set(drawn.values()) == {1}
+    assert set(started.values()) == {1, 2}  # the first combination of a data set is checked before the first call
 
 
-def test_the_copy_of_the_experiment_is_read_at_most_once(in_folder: Path, wrapped: Callable[..., Counter[Any]]) -> None:
+def test_the_experiment_of_a_run_is_checked_at_most_once(in_folder: Path, wrapped: Callable[..., Counter[Any]]) -> None:
     file = str(experiment(in_folder, STEPS[:1]))
     assert main(["run", file]) == 0
-    read = wrapped(read_yaml, lambda path: path.name)
     checked = wrapped(experiment_of, lambda document, *, source, checks_outside=False: source)
+    own = "The experiment of runs/walk"
 
     assert main(["scores", "walk"]) == 0
-    assert (read["experiment.yaml"], checked["experiment.yaml"]) == (1, 1)
+    assert checked[own] == 1
     assert main(["status", "walk"]) == 0
-    assert (read["experiment.yaml"], checked["experiment.yaml"]) == (2, 2)
+    assert checked[own] == 2
     assert main(["report", "walk", "--no-figures"]) == 0
-    assert (read["experiment.yaml"], checked["experiment.yaml"]) == (3, 3)
+    assert checked[own] == 3
     assert main(["run", file]) == 0
-    assert (read["experiment.yaml"], checked["experiment.yaml"]) == (4, 3)
+    assert checked[own] == 4

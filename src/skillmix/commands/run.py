@@ -63,6 +63,7 @@ def run(options: argparse.Namespace) -> int:
         return dry_run(options)
     from skillmix.commands.closing import Ended, next_commands, run_cost, run_name
     from skillmix.runs.batches.step_batches import WAIT, BatchWishes, parts_in_batches
+    from skillmix.runs.texts import keep_table
     from skillmix.scores.sentences import ScoredRun, scored_run
     from skillmix.scores.table import cut_lines
     from skillmix.steps.run import StepFilter, run_experiment
@@ -106,6 +107,8 @@ def run(options: argparse.Namespace) -> int:
         print_notes(scored.notes)
         if scored.scores or options.json:
             print_scores(scored, run=name, as_json=options.json)
+    if options.stage != "dataset" and result.is_complete:
+        keep_table(result.run)
     ungraded = result.ungraded(scored.scores)
     if ungraded and result.has_all_texts:
         whose = "its" if ungraded == 1 else "their"

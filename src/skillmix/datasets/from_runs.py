@@ -36,7 +36,7 @@ from skillmix.files import own_or_shipped
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.render import name_hint
 from skillmix.runs.calling import StepContext
-from skillmix.runs.decisions import decided_conversations, decision_rules
+from skillmix.runs.decisions import Decisions
 from skillmix.runs.folder_replacement import DATASET, require_replaceable
 from skillmix.runs.run import Run, open_run
 from skillmix.runs.scheduler import CallCounts, StopReason, signal_of
@@ -229,26 +229,29 @@ def _refuse_step_folder(output: Path) -> None:
 
 def _kept_of_run(run: Run, wanted: FromRuns, left: LeftOut) -> tuple[Sequence[KeptText], LeftOut]:
     """The texts of a run with full marks in key order, and the counts of all other texts."""
-    rules = decision_rules(run, graders=wanted.graders)
-    unknown = sorted(set(wanted.graders or ()) - set(rules.names))
-    if unknown or not rules.graders:
-        raise UserError(
-            f"The run {run.name} has no grader {unknown[0]!r}." if unknown else f"The run {run.name} has no grades.",
-            hint=name_hint(
-                unknown[0] if unknown else "",
-                rules.names,
-                otherwise="`skillmix grade` grades the texts of a run; `skillmix export RUN --what votes` lists the "
-                "graders.",
-            ),
-        )
     kinds, decided, kept = Counter[str](), Counter[str](), list[KeptText]()
-    prompts, names = written_with(run.experiment), tuple(rules.names)
-    for one in decided_conversations(rules, students=wanted.students):
-        kind = kind_of(one)
-        kinds[kind] += 1
-        decided.update(name for name, d in zip(names, one.decisions, strict=False) if d.earned is not None)
-        if kind == "full":
-            kept.append(kept_text(one, run.name, prompts, names))
+    with Decisions(run, graders=wanted.graders) as decisions:
+        names = tuple(decisions.names)
+        unknown = sorted(set(wanted.graders or ()) - set(names))
+        if unknown or not names:
+            raise UserError(
+                f"The run {run.name} has no grader {unknown[0]!r}."
+                if unknown
+                else f"The run {run.name} has no grades.",
+                hint=name_hint(
+                    unknown[0] if unknown else "",
+                    names,
+                    otherwise="`skillmix grade` grades the texts of a run; `skillmix export RUN --what votes` lists "
+                    "the graders.",
+                ),
+            )
+        prompts = written_with(run.experiment)
+        for one in decisions.every(students=wanted.students):
+            kind = kind_of(one)
+            kinds[kind] += 1
+            decided.update(name for name, d in zip(names, one.decisions, strict=False) if d.earned is not None)
+            if kind == "full":
+                kept.append(kept_text(one, run.name, prompts, names))
     total = kinds.total()
     if kinds["undecided"] == total - kinds["unfinished"] - kinds["no turns"] > 0:
         shown = ", ".join(f"{name} decided {decided[name]} of {total} texts" for name in names)

@@ -16,7 +16,7 @@ from skillmix.datasets.shown import ShownRule
 from skillmix.errors import UserError
 from skillmix.prompts.prompt_set import PromptSet
 from skillmix.prompts.rubric import length_limit, limit_in_words
-from skillmix.runs.decisions import decided_conversations, decision_rules
+from skillmix.runs.decisions import Decisions
 from skillmix.runs.run import Run
 
 _WRITERS: Final = (".jsonl", ".parquet")
@@ -153,11 +153,12 @@ def rejected_by_combination(
     wanted = frozenset(text.combination.id for text in kept)
     found: dict[str, list[RejectedText]] = defaultdict(list)
     for run in runs:
-        for one in decided_conversations(decision_rules(run, graders=graders), students=students):
-            text = one.conversation.text
-            if text is None or text.combination.id not in wanted or not text.answer.text:
-                continue
-            if any(decision.earned == 0 for decision in one.decisions) and not rule.leaks_in(text.answer.text):
-                rejected = RejectedText(run.name, text.student, text.generation, text.answer.text)
-                found[text.combination.id].append(rejected)
+        with Decisions(run, graders=graders) as decisions:
+            for one in decisions.every(students=students):
+                text = one.conversation.text
+                if text is None or text.combination.id not in wanted or not text.answer.text:
+                    continue
+                if any(decision.earned == 0 for decision in one.decisions) and not rule.leaks_in(text.answer.text):
+                    rejected = RejectedText(run.name, text.student, text.generation, text.answer.text)
+                    found[text.combination.id].append(rejected)
     return found

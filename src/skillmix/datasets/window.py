@@ -26,7 +26,7 @@ from skillmix.experiment.steps import DatasetStep
 from skillmix.render import duration
 from skillmix.runs.budget import Task
 from skillmix.runs.calling import Calls, FirstTurns, StepContext, conversations_of, make_calls, passes, serve
-from skillmix.runs.decisions import OpenDecisions, decision_rules
+from skillmix.runs.decisions import Decisions
 from skillmix.runs.planned_work import calls_a_conversation
 from skillmix.runs.progress import Bound, say, watched
 from skillmix.runs.scheduler import CallCounts, Scheduler, StopReason
@@ -274,7 +274,7 @@ class DatasetWriting:
             per_skill, skills = step.per_skill, self._draw(k).side.skills
             target = Target(step.target_of(k), step.max_conversations(k), per_skill.floor, per_skill.ceiling, skills)
             self._windows.append(Window(self._candidates(k), target, k=k))
-        with OpenDecisions(decision_rules(context.run, graders=step.graders, rules=step.rules)) as decisions:
+        with Decisions(context.run, graders=step.graders, rules=step.rules) as decisions:
             if len(passes(used)) > 1:  # several local models: each is loaded for all conversations that can begin
                 is_new = True
                 while is_new and not self.counts.stopped:
@@ -299,7 +299,7 @@ class DatasetWriting:
                     await serve(used, tasks, follow, context, self.counts, partial(setattr, self, "_scheduler"))
             self._end(decisions)
 
-    def _tasks(self, turns: FirstTurns, decisions: OpenDecisions, *, waits_for_all: bool) -> Iterator[Task | None]:
+    def _tasks(self, turns: FirstTurns, decisions: Decisions, *, waits_for_all: bool) -> Iterator[Task | None]:
         """Yield the first turns of the conversations in the windows; None while nothing can begin until a call is over.
 
         With batches, one window is sent as a whole: the next begins when all its calls are over.
@@ -349,7 +349,7 @@ class DatasetWriting:
             del self._calls_open[key]
             self._ended.append(key)
 
-    def _read(self, decisions: OpenDecisions) -> bool:
+    def _read(self, decisions: Decisions) -> bool:
         """Decide some of the conversations that have ended; return False if there are none."""
         for call, problem in islice(self.counts.failed.items(), self._failures_seen, None):
             self._failures_seen += 1
@@ -364,7 +364,7 @@ class DatasetWriting:
         return bool(some)
 
     def _decide(
-        self, decisions: OpenDecisions, keys: Sequence[ConversationKey]
+        self, decisions: Decisions, keys: Sequence[ConversationKey]
     ) -> Iterator[tuple[ConversationKey, Decided]]:
         """Read conversations, and yield the decision on each; none for one that the next run continues."""
         for one in decisions.of(self._writer, keys):
@@ -419,7 +419,7 @@ class DatasetWriting:
         self._next_look = end + max(_LOOK_EVERY_S, 10 * (end - start))
         return bool(new) or window.is_over
 
-    def _end(self, decisions: OpenDecisions) -> None:
+    def _end(self, decisions: Decisions) -> None:
         """Take the texts written so far if the budget is spent; otherwise an open k lacks calls."""
         while self._read(decisions) or self._choose():
             pass

@@ -160,7 +160,7 @@ def vote_rows(run: Run) -> Iterator[Row]:
     """One row for each grading call, with its reply and its reading."""
     reader, name = TextFactsReader(run, run.rules()), run.name
     with run.read() as journal:
-        for text, calls, readings, _ in in_blocks(graded_conversations(run, journal)):
+        for text, calls, readings, *_ in in_blocks(graded_conversations(run, journal)):
             shared = _about(name, text, reader.facts(text))
             for call, reading in zip(calls, readings, strict=True):
                 key = grade_key(call)

@@ -28,7 +28,7 @@ from skillmix.report.records import Report, by_key
 from skillmix.runs.journal import JournalReader
 from skillmix.runs.run import Run
 from skillmix.runs.texts import ConversationKey, GradedConversation, grade_key
-from skillmix.runs.verdicts import JudgedText, applicable_reasons
+from skillmix.runs.verdicts import applicable_reasons
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.comparisons import PairRow, explanations
 from skillmix.scores.graders import Readability
@@ -175,9 +175,9 @@ class RunArchive:
             if isinstance(call.outcome, Reply) and call.outcome.not_sent:
                 self.not_sent |= {f"{name} ({call.model})" for name in call.outcome.not_sent}
 
-    def add_gradings(self, graded: GradedConversation, judged: JudgedText | None, journal: JournalReader) -> None:
+    def add_gradings(self, graded: GradedConversation, journal: JournalReader) -> None:
         """Write the votes on a text with their prompts, count them, and keep what denies its points."""
-        conversation = graded.text.conversation
+        conversation, judged = graded.text.conversation, graded.judged
         if judged is not None:
             reasons = {g.name: applicable_reasons(judged, is_alone=g.is_code_alone) for g in self._graders_with_code}
             found = CodeEvidence(judged.words, judged.unrequested, reasons, judged.masked, judged.woven)

@@ -470,7 +470,7 @@ def _read_calls(
 
         def found() -> Iterator[TextWithBallots]:
             for one in texts_with_ballots(run, journal, with_code=with_code, with_words=True):
-                archived.add_gradings(one.conversation, one.judged, journal)
+                archived.add_gradings(one.conversation, journal)
                 for number, (builder, own) in enumerate(zip(builders, chosen, strict=True)):
                     decided = [(ballot, ballot.points(own, run.phrases)) for ballot in one.ballots]
                     builder.add(one.text, decided)

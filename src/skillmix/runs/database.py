@@ -19,7 +19,9 @@ RUN_FILE: Final = "run.sqlite"
 APPLICATION_ID: Final = 0x736B6D78  # "skmx"
 FIRST_VERSION: Final = 4
 """Versions 1 to 3 were journals in `journal/calls.sqlite`; `migrate.py` reads them."""
-MIGRATIONS: Final[tuple[str, ...]] = ()
+MIGRATIONS: Final = (
+    "CREATE TABLE graded (name TEXT PRIMARY KEY, inputs TEXT NOT NULL, content TEXT NOT NULL) STRICT;",
+)
 """SQL that turns a file of `FIRST_VERSION` into one of the next version, and so on; `SCHEMA` is the last one."""
 VERSION: Final = FIRST_VERSION + len(MIGRATIONS)
 

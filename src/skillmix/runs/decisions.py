@@ -3,21 +3,18 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from skillmix.grading.answers import Rules
 from skillmix.grading.points import text_score
 from skillmix.runs.run import Run
 from skillmix.runs.texts import (
-    JudgedConversation,
     WrittenConversation,
     graded_conversations,
     judged_conversations,
     votes_by_grader,
     written_conversations,
 )
-from skillmix.runs.verdicts import RunGrader, ballot_of
+from skillmix.runs.verdicts import ballot_of
 
 
 class Decision(NamedTuple):
@@ -56,89 +53,57 @@ class DecidedConversation(NamedTuple):
         return bool(self.decisions) and all(decision.earned == 1 for decision in self.decisions)
 
 
-@dataclass(frozen=True)
-class DecisionRules:
-    """Everything that turns replies into decisions, for one run."""
+class Decisions(AbstractContextManager["Decisions"]):
+    """What the graders of a run decide about its conversations: all graders or those named, under its rules or others.
 
-    run: Run
-    graders: Sequence[RunGrader]
-    rules: Rules
+    The journal stays open, so that a few more conversations cost only themselves.
+    """
 
-    @property
-    def names(self) -> list[str]:
+    def __init__(self, run: Run, *, graders: Sequence[str] | None = None, rules: str | None = None) -> None:
+        self.names = [name for name in (run.graders if graders is None else graders) if name in run.graders]
         """The names of the graders."""
-        return [grader.name for grader in self.graders]
-
-    def decide(self, judged: JudgedConversation) -> tuple[Decision, ...]:
-        """The decision of each grader on a conversation that is over."""
-        (text, *_), verdict = judged
-        votes = votes_by_grader(judged.conversation)
-        address = text.id
-        decisions = []
-        for grader in self.graders:
-            ballot = ballot_of(text, grader, votes.get(grader.name, {}), verdict if grader.has_code else None)
-            earned = text_score(ballot.points(self.rules, self.run.phrases), "full_marks")
-            points = json.dumps([reading.points if reading else None for reading in ballot.readings])
-            decisions.append(Decision(None if earned is None else int(earned), address, text.answer.status, points))
-        return tuple(decisions)
-
-
-def decision_rules(run: Run, *, graders: Sequence[str] | None = None, rules: str | None = None) -> DecisionRules:
-    """What decides in a run: all of its graders, or those named, under its own rules or others."""
-    names = run.graders if graders is None else [name for name in graders if name in run.graders]
-    return DecisionRules(run, [run.graders[name] for name in names], run.rules(rules))
-
-
-def decided_conversations(
-    rules: DecisionRules, *, students: Iterable[str] | None = None
-) -> Iterator[DecidedConversation]:
-    """Every conversation of a run in key order, decided; of these students if any are named."""
-    run, chosen = rules.run, None if students is None else frozenset(students)
-    code = run.code if any(grader.has_code for grader in rules.graders) else None
-    unfinished: list[WrittenConversation] = []
-    with run.read() as journal:
-
-        def over() -> Iterator[WrittenConversation]:
-            for written in written_conversations(run, journal):
-                if chosen is None or written.key[0] in chosen:
-                    if written.text is None:
-                        unfinished.append(written._replace(turns=()))
-                    else:
-                        yield written
-
-        source = judged_conversations(run, graded_conversations(run, journal, over()), code)
-        for judged in source:
-            graded = judged.conversation
-            yield DecidedConversation(
-                WrittenConversation(graded.text.conversation, graded.turns, graded.text), rules.decide(judged)
-            )
-    yield from (DecidedConversation(written, ()) for written in unfinished)
-
-
-class OpenDecisions(AbstractContextManager["OpenDecisions"]):
-    """A run's journal, open, so that a few more conversations cost only themselves."""
-
-    def __init__(self, rules: DecisionRules) -> None:
-        self._rules = rules
+        self._run, self.rules = run, run.rules(rules)
+        self._graders = [run.graders[name] for name in self.names]
         # First, because a catalog whose code is not trusted is refused here, with nothing open yet.
-        self._code = rules.run.code if any(grader.has_code for grader in rules.graders) else None
-        self.journal = rules.run.read()
+        self._code = run.code if any(grader.has_code for grader in self._graders) else None
+        self._journal = run.read()
 
     def __exit__(self, *problem: object) -> None:
-        self.journal.close()
+        self._journal.close()
 
-    @property
-    def names(self) -> list[str]:
-        """The names of the graders that decide."""
-        return self._rules.names
+    def every(self, *, students: Iterable[str] | None = None) -> Iterator[DecidedConversation]:
+        """Every conversation in key order, then those that are not over; of these students if any are named."""
+        chosen = None if students is None else frozenset(students)
+        written = written_conversations(self._run, self._journal)
+        return self._decided(one for one in written if chosen is None or one.key[0] in chosen)
 
-    def of(self, student: str, keys: Iterable[tuple[str, int]]) -> list[DecidedConversation]:
+    def of(self, student: str, keys: Iterable[tuple[str, int]]) -> Iterator[DecidedConversation]:
         """The conversations of a student with these combinations and generations, as far as they have begun."""
-        run, wanted = self._rules.run, {(student, *key) for key in keys}
-        self.journal.limit_calls({combination for _, combination, _ in wanted})
-        source = written_conversations(run, self.journal, student=student, with_uncounted=True)
-        begun = [one for one in source if one.key in wanted]
-        graded = graded_conversations(run, self.journal, begun, student=student)
-        judged = judged_conversations(run, graded, self._code, workers=1)
-        decided = {one.conversation.text.conversation: self._rules.decide(one) for one in judged}
-        return [DecidedConversation(written, decided.get(written.key, ())) for written in begun]
+        wanted = {(student, *key) for key in keys}
+        self._journal.limit_calls({combination for _, combination, _ in wanted})
+        written = written_conversations(self._run, self._journal, student=student, with_uncounted=True)
+        return self._decided((one for one in written if one.key in wanted), student=student, workers=1)
+
+    def _decided(
+        self, written: Iterable[WrittenConversation], *, student: str | None = None, workers: int | None = None
+    ) -> Iterator[DecidedConversation]:
+        unfinished: list[WrittenConversation] = []
+
+        def over() -> Iterator[WrittenConversation]:
+            for one in written:
+                if one.text is not None:
+                    yield one
+                else:
+                    unfinished.append(one if student else one._replace(turns=()))  # which a whole run may have many of
+
+        graded = graded_conversations(self._run, self._journal, over(), student=student)
+        for one in judged_conversations(self._run, graded, self._code, workers=workers):
+            text, votes, address = one.text, votes_by_grader(one), one.text.id
+            decisions = []
+            for grader in self._graders:
+                ballot = ballot_of(text, grader, votes.get(grader.name, {}), one.judged if grader.has_code else None)
+                earned = text_score(ballot.points(self.rules, self._run.phrases), "full_marks")
+                points = json.dumps([reading.points if reading else None for reading in ballot.readings])
+                decisions.append(Decision(None if earned is None else int(earned), address, text.answer.status, points))
+            yield DecidedConversation(WrittenConversation(text.conversation, one.turns, text), tuple(decisions))
+        yield from (DecidedConversation(one, ()) for one in unfinished)

@@ -66,7 +66,7 @@ class Run:
         self._folder: Path | None = None
         self._writer: JournalWriter | None = None
         self._changes = 0
-        """The rows that this process has changed."""
+        """The rows of calls that this process has changed."""
         self._remembered: dict[str, Any] = {}
 
     def __repr__(self) -> str:
@@ -151,8 +151,10 @@ class Run:
     def _changing(self) -> Iterator[sqlite3.Connection]:
         """The connection of the open journal, in a transaction after which the state is read again."""
         assert self._writer is not None  # the caller holds the run's lock
+        before = self._writer.connection.total_changes
         with self._writer.transaction():
             yield self._writer.connection
+        self._changes -= self._writer.connection.total_changes - before
         for name in ("state", "cells", "earlier_cells"):
             self.__dict__.pop(name, None)
 
@@ -166,6 +168,7 @@ class Run:
         if combinations != self.excluded.get(step, frozenset()):
             with self._changing() as connection:
                 write_excluded(connection, step, combinations)
+            self._remembered.clear()
 
     def finished(self, step: str) -> StepRecord | None:
         """The record of a step that ended with everything done; None if it has not."""

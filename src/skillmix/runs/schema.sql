@@ -102,3 +102,8 @@ CREATE TABLE step (
     seconds REAL NOT NULL,
     at      TEXT NOT NULL
 ) STRICT;
+CREATE TABLE graded (                 -- what scores need of every text, so that a finished run shows them at once
+    name    TEXT PRIMARY KEY,         -- the scoring rules
+    inputs  TEXT NOT NULL,            -- a hash of what the content follows from; if it differs, the calls are read
+    content TEXT NOT NULL             -- JSON
+) STRICT;

@@ -1,13 +1,12 @@
 """The graded texts of a run as rows for readers: facts about texts, and why graders denied points."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from heapq import nlargest, nsmallest
 from typing import NamedTuple
 
 from skillmix.calls import GradeKey, Reply, is_human
-from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
 from skillmix.experiment.plan import PlannedCell
 from skillmix.grading.answers import AnswerStatus, Rules, count_sentences
@@ -152,17 +151,6 @@ class TextRow:
         return tuple(self.points) == OUTCOMES
 
 
-def run_texts(run: Run | str, *, student: str | None = None, k: int | None = None) -> list[TextRow]:
-    """Graded texts of a run: full marks first, then larger k, then more points."""
-    run = opened(run)
-    rules = run.rules()
-    ballots = _PlacedBallots(run, rules, student, k)
-    found = sorted(ballots.read())
-    _require_student(run, student, ballots.students)
-    reader = TextFactsReader(run, rules)
-    return [_row(ballot, run, rules, reader.facts(ballot.text)) for _, ballot in found]
-
-
 class FirstTexts(NamedTuple):
     """Some graded texts of a run, and how many there are."""
 
@@ -170,59 +158,42 @@ class FirstTexts(NamedTuple):
     total: int
 
 
+def run_texts(run: Run | str, *, student: str | None = None, k: int | None = None) -> list[TextRow]:
+    """Graded texts of a run: full marks first, then larger k, then more points."""
+    return first_texts(run, None, student=student, k=k).rows
+
+
 def first_texts(
-    run: Run | str, count: int, *, student: str | None = None, k: int | None = None, worst: bool = False
+    run: Run | str, count: int | None, *, student: str | None = None, k: int | None = None, worst: bool = False
 ) -> FirstTexts:
     """The first of the texts that `run_texts` gives, or the last ones, the last first; no others stay in memory."""
     run = opened(run)
-    rules = run.rules()
-    ballots = _PlacedBallots(run, rules, student, k)
-    chosen = (nlargest if worst else nsmallest)(count, ballots.read())
-    _require_student(run, student, ballots.students)
-    reader = TextFactsReader(run, rules)
-    return FirstTexts([_row(own, run, rules, reader.facts(own.text)) for _, own in chosen], ballots.total)
+    rules, total, students = run.rules(), 0, dict[str, None]()
 
-
-class _PlacedBallots:
-    """The ballots on the texts of one student and k, or of all, with what puts them into the order of `run_texts`."""
-
-    def __init__(self, run: Run, rules: Rules, student: str | None, k: int | None) -> None:
-        self._run = run
-        self._rules = rules
-        self._student = student
-        self._k = k
-        self.students: dict[str, None] = {}
-        """The students whose texts were read, also those that are not asked for."""
-        self.total = 0
-        """The number of ballots that were read."""
-
-    def read(self) -> Iterator[tuple[tuple[float, ...], Ballot]]:
-        """Every ballot, in the order of the journal; no two have the same place."""
-        with self._run.read() as journal:
-            for number, found in enumerate(texts_with_ballots(self._run, journal)):
-                self.students[found.text.student] = None
-                text = found.text
-                if self._student in (None, text.student) and self._k in (None, text.combination.k):
+    def placed() -> Iterator[tuple[tuple[float, ...], Ballot]]:
+        """Every ballot with its place, of which no two are equal."""
+        nonlocal total
+        with run.read() as journal:
+            for number, found in enumerate(texts_with_ballots(run, journal)):
+                students[found.text.student] = None
+                own_k = found.text.combination.k
+                if student in (None, found.text.student) and k in (None, own_k):
                     for group, ballots in enumerate(found.groups):
-                        self.total += len(ballots)
-                        yield from (((*self._rank(b), group, number, i), b) for i, b in enumerate(ballots))
+                        total += len(ballots)
+                        for index, ballot in enumerate(ballots):
+                            points = ballot.points(rules, run.phrases)
+                            full_marks = None if run.has_outcomes else text_score(points, "full_marks")
+                            rank = -(full_marks or 0), -own_k, -sum(map(bool, points))
+                            yield (*rank, group, number, index), ballot
 
-    def _rank(self, ballot: Ballot) -> tuple[float, int, int]:
-        points = ballot.points(self._rules, self._run.phrases)
-        full_marks = None if self._run.has_outcomes else text_score(points, "full_marks")
-        return _rank(full_marks, ballot.text.combination.k, points)
-
-
-def _rank(full_marks: float | None, k: int, points: Iterable[bool | None]) -> tuple[float, int, int]:
-    return -(full_marks or 0), -k, -sum(map(bool, points))
-
-
-def _require_student(run: Run, student: str | None, known: Collection[str]) -> None:
-    if student is not None and student not in known:
+    chosen = sorted(placed()) if count is None else (nlargest if worst else nsmallest)(count, placed())
+    if student is not None and student not in students:
         raise UserError(
             f"The run {run.name} has no student {student!r}.",
-            hint=name_hint(student, known, otherwise=f"Its students: {', '.join(known) or 'none'}."),
+            hint=name_hint(student, students, otherwise=f"Its students: {', '.join(students) or 'none'}."),
         )
+    reader = TextFactsReader(run, rules)
+    return FirstTexts([_row(ballot, run, rules, reader.facts(ballot.text)) for _, ballot in chosen], total)
 
 
 def _row(ballot: Ballot, run: Run, rules: Rules, facts: TextFacts) -> TextRow:
@@ -277,21 +248,17 @@ def denial_words(run: Run, denied: Mapping[TextUnderGrader, Collection[str]]) ->
             assert isinstance(key, GradeKey)  # the stage holds grading calls only
             text = TextUnderGrader(key.student, key.combination, key.generation, key.grader)
             if text in denied and isinstance(call.outcome, Reply) and not is_human(key.grader):
-                found = _words_in(run, combinations[key.combination], call.outcome.text, denied[text])
-                words[text] = {**found, **words.get(text, {})}
+                combination, reply = combinations[key.combination], call.outcome.text
+                rubric = rubric_of(combination.skills, combination.topic, phrases=run.phrases)
+                points = read_grades(rubric, reply).by_name(rubric) or {}
+                if rubric.has_outcomes:
+                    about = outcome_words(reply)
+                    found = {name: about for name in denied[text] if points.get(name) == 1.0}
+                else:
+                    found = {
+                        criterion.name: words_about(rubric, index, reply)
+                        for index, criterion in enumerate(rubric.criteria)
+                        if criterion.name in denied[text] and points.get(criterion.name) == 0.0
+                    }
+                words[text] = {**{name: own for name, own in found.items() if own}, **words.get(text, {})}
     return words
-
-
-def _words_in(run: Run, combination: Combination, reply: str, denied: Collection[str]) -> dict[str, str]:
-    """What one reply says about the denied criteria that it denies itself, or about the outcome that it names."""
-    rubric = rubric_of(combination.skills, combination.topic, phrases=run.phrases)
-    points = read_grades(rubric, reply).by_name(rubric) or {}
-    if rubric.has_outcomes:
-        words = outcome_words(reply)
-        return {name: words for name in denied if words and points.get(name) == 1.0}
-    about = {
-        criterion.name: words_about(rubric, index, reply)
-        for index, criterion in enumerate(rubric.criteria)
-        if criterion.name in denied and points.get(criterion.name) == 0.0
-    }
-    return {name: words for name, words in about.items() if words}

@@ -7,10 +7,12 @@ what scores, status and the choice of texts need: a few bytes, because a run of 
 different grades. Whoever needs the words of texts streams them.
 """
 
+import json
 import re
 from array import array
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, groupby, islice
@@ -34,10 +36,12 @@ from skillmix.grading.points import (
     reasons_of,
 )
 from skillmix.grading.reader import Reading, read_grades
+from skillmix.hashing import short_id
 from skillmix.prompts.rubric import rubric_of
 from skillmix.render import shortened
-from skillmix.runs.journal import JournalReader
+from skillmix.runs.journal import JournalReader, JournalWriter
 from skillmix.runs.people import read_human_answer
+from skillmix.runs.rows import json_text
 from skillmix.runs.run import Run
 from skillmix.runs.verdicts import (
     JudgedText,
@@ -47,6 +51,7 @@ from skillmix.runs.verdicts import (
     answer_of,
     applicable_reasons,
     ballot_of,
+    code_version,
     is_over,
     judged,
     latest_votes_of,
@@ -79,6 +84,8 @@ class GradedConversation(NamedTuple):
     """In the order of the calls; None for a call without a reply."""
     turns: tuple[Call, ...] = ()
     """The calls of the student."""
+    judged: JudgedText | None = None
+    """What code decided on the text; None if no code decides."""
 
 
 def written_conversations(
@@ -193,13 +200,6 @@ def _by_conversation(calls: Iterable[Call]) -> Iterator[tuple[ConversationKey, t
         yield key, tuple(group)
 
 
-class JudgedConversation(NamedTuple):
-    """A conversation with what code decided on its text; None if no code decides."""
-
-    conversation: GradedConversation
-    judged: JudgedText | None
-
-
 def judged_conversations(
     run: Run,
     source: Iterable[GradedConversation],
@@ -207,10 +207,10 @@ def judged_conversations(
     *,
     with_words: bool = False,
     workers: int | None = None,
-) -> Iterator[JudgedConversation]:
+) -> Iterator[GradedConversation]:
     """Conversations in their order, judged by code."""
     if code is None:
-        yield from (JudgedConversation(conversation, None) for conversation in source)
+        yield from source
         return
     waiting: deque[GradedConversation] = deque()
 
@@ -221,15 +221,13 @@ def judged_conversations(
             yield TextToJudge(graded.text.answer.text, combination.skills, combination.topic)
 
     for found in on_all_cores(partial(judged, with_words=with_words), texts(), run.catalog, code, workers=workers):
-        yield JudgedConversation(waiting.popleft(), found)
+        yield waiting.popleft()._replace(judged=found)
 
 
 class TextWithBallots(NamedTuple):
     """One text of a run with the ballots on it."""
 
     conversation: GradedConversation
-    judged: JudgedText | None
-    """What code decided on the text; None if no grader has code."""
     groups: tuple[Sequence[Ballot], ...]
     """The ballots by models, by code alone, by earlier graders, and by graders that need not be asked."""
 
@@ -257,103 +255,71 @@ def texts_with_ballots(
     With `combinations`, only their texts are read, and the journal gives no others from then on. `with_words` adds the
     words that show each skill to what code decided.
     """
-    ballots = BallotMaker(run, journal, with_code=with_code)
+    code = run.code if with_code else None
+    ballots_on = (_imported_ballots if run.is_imported else _planned_ballots)(run, journal, code)
     if combinations is not None:
         journal.limit_calls(combinations)
-    source = judged_conversations(run, graded_conversations(run, journal), ballots.code, with_words=with_words)
-    yield from in_blocks(ballots.of(*conversation) for conversation in source)
+    source = judged_conversations(run, graded_conversations(run, journal), code, with_words=with_words)
+    yield from in_blocks(TextWithBallots(conversation, ballots_on(conversation)) for conversation in source)
 
 
-class BallotMaker:
-    """Makes the ballots on the texts of a run: one for each grader that counts, whether it voted or not."""
-
-    def __init__(self, run: Run, journal: JournalReader, *, with_code: bool = True) -> None:
-        self._run = run
-        self.code = run.code if with_code else None
-        self._rules = run.rules()
-        self._alone = [g for g in run.graders.values() if self.code is not None and g.is_code_alone]
-        self._asked = sorted((g for g in run.graders.values() if g not in self._alone), key=lambda grader: grader.name)
-        self._earlier: dict[tuple[str, str], set[str]] = defaultdict(set)
-        """The graders that earlier experiments planned, by student and combination."""
-        for cell in run.earlier_cells:
-            for combination in cell.combinations:
-                self._earlier[cell.student, combination.id].update(cell.graders)
-        self._voters = _Voters(run)
-        if run.is_imported or any(self._voters.is_unknown(name) for name in journal.graders()):
-            # The ballots on a text depend on who voted on other texts, so a first pass looks for them.
-            for found in graded_conversations(run, journal, is_read=False):
-                self._voters.add(found.text, {grade_key(call).grader for call in found.calls})
-
-    def of(self, conversation: GradedConversation, judged: JudgedText | None) -> TextWithBallots:
-        """A text with all ballots on it."""
-        text, votes = conversation.text, votes_by_grader(conversation)
-        if self._run.is_imported:
-            return TextWithBallots(conversation, judged, self._imported(text, votes))
-        models = [ballot_of(text, grader, votes.get(grader.name, {}), judged) for grader in self._asked]
-        code = [ballot_of(text, grader, {}, judged) for grader in self._alone]
-        earlier = list(self._by_earlier_graders(text, votes, judged))
-        unasked = self._unasked(text, {ballot.grader for ballot in earlier})
-        return TextWithBallots(conversation, judged, (models, code, earlier, unasked))
-
-    def _by_earlier_graders(
-        self, text: StudentText, votes: Mapping[str, Votes], verdict: JudgedText | None
-    ) -> Iterator[Ballot]:
-        """Ballots of graders that the experiment does not name: those who voted, and those planned by earlier ones."""
-        planned = self._earlier.get((text.student, text.combination.id), ())
-        for name in sorted({*votes, *planned} - self._run.graders.keys()):
-            grader = self._run.grader(name)
-            if not (grader.is_code_alone and verdict is None):
-                yield ballot_of(text, grader, votes.get(name, {}), verdict)
-
-    def _unasked(self, text: StudentText, asked: Collection[str]) -> list[Ballot]:
-        """Ballots on a text that earns nothing: nobody asks a grader about it."""
-        if not earns_nothing(text.answer, self._rules):
-            return []
-        names = [name for name in self._voters.unknown(text) if name not in asked]
-        return [ballot_of(text, self._run.grader(name), {}, None) for name in names]
-
-    def _imported(self, text: StudentText, votes: Mapping[str, Votes]) -> tuple[list[Ballot], list[Ballot]]:
-        """The ballots on a text of every grader of its student, and of the people who voted on it."""
-        graders = [self._run.graders[name] for name in self._voters.of_import(text.student)]
-        people = [self._run.grader(name) for name in sorted(filter(is_human, votes))]
-        by_graders = [ballot_of(text, grader, votes.get(grader.name, {}), None) for grader in graders]
-        return by_graders, [ballot_of(text, person, votes[person.name], None) for person in people]
+_BallotsOn = Callable[[GradedConversation], tuple[Sequence[Ballot], ...]]
 
 
-class _Voters:
-    """Graders who stand on texts without a vote of theirs: those of an import, and those that no experiment names."""
+def _planned_ballots(run: Run, journal: JournalReader, code: RulesGrader | None) -> _BallotsOn:
+    """The ballots on the texts of an experiment: one for each grader that counts, whether it voted or not."""
+    alone = [grader for grader in run.graders.values() if code is not None and grader.is_code_alone]
+    asked = sorted((g for g in run.graders.values() if g not in alone), key=lambda grader: grader.name)
+    rules = run.rules()
+    planned: dict[tuple[str, str], set[str]] = defaultdict(set)
+    """The graders that earlier experiments planned, by student and combination."""
+    for cell in run.earlier_cells:
+        for combination in cell.combinations:
+            planned[cell.student, combination.id].update(cell.graders)
+    voters: dict[tuple[str, int], set[str]] = defaultdict(set)
+    """The graders that no experiment names, by student and k of texts that they voted on."""
+    unnamed = {name for name in journal.graders() if name not in run.known_graders and not is_human(name)}
+    for one in graded_conversations(run, journal, is_read=False) if unnamed else ():
+        voters[one.text.student, one.text.combination.k] |= unnamed & {grade_key(call).grader for call in one.calls}
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._by_student: dict[str, set[str]] = defaultdict(set)
-        self._gradeable: set[str] = set()
-        self._unknown: dict[tuple[str, int], set[str]] = defaultdict(set)
+    def ballots_on(one: GradedConversation) -> tuple[Sequence[Ballot], ...]:
+        text, votes, verdict = one.text, votes_by_grader(one), one.judged
+        others = sorted({*votes, *planned.get((text.student, text.combination.id), ())} - run.graders.keys())
+        earlier = [grader for name in others if not ((grader := run.grader(name)).is_code_alone and verdict is None)]
+        # Nobody asks a grader about a text that earns nothing.
+        unasked = voters.get((text.student, text.combination.k), set()) if earns_nothing(text.answer, rules) else set()
+        return (
+            [ballot_of(text, grader, votes.get(grader.name, {}), verdict) for grader in asked],
+            [ballot_of(text, grader, {}, verdict) for grader in alone],
+            [ballot_of(text, grader, votes.get(grader.name, {}), verdict) for grader in earlier],
+            [ballot_of(text, run.grader(name), {}, None) for name in sorted(unasked - {g.name for g in earlier})],
+        )
 
-    def is_unknown(self, grader: str) -> bool:
-        """Whether no known experiment of the run names a grader; people are in no experiment, and are known."""
-        return grader not in self._run.known_graders and not is_human(grader)
+    return ballots_on
 
-    def add(self, text: StudentText, graders: Iterable[str]) -> None:
-        """Note who voted on a text."""
-        if self._run.is_imported:
-            self._by_student[text.student].update(name for name in graders if not is_human(name))
-            if text.answer.text:
-                self._gradeable.add(text.student)
-        elif unknown := [name for name in graders if self.is_unknown(name)]:
-            self._unknown[text.student, text.combination.k].update(unknown)
 
-    def of_import(self, student: str) -> list[str]:
-        """The graders under which all texts of a student stand.
+def _imported_ballots(run: Run, journal: JournalReader, code: RulesGrader | None) -> _BallotsOn:
+    """The ballots on the texts of an import: one for each grader of its student, and one for each person who voted.
 
-        A student who earned nothing with every text was never given to a grader, and stands under each of them.
-        """
-        if student in self._gradeable:
-            return sorted(self._by_student[student])
-        return sorted(set[str]().union(*self._by_student.values()))
+    A student who earned nothing with every text was never given to a grader, and stands under each of them.
+    """
+    graders: dict[str, set[str]] = defaultdict(set)
+    gradeable: set[str] = set()
+    for one in graded_conversations(run, journal, is_read=False):
+        graders[one.text.student].update(run.graders.keys() & {grade_key(call).grader for call in one.calls})
+        gradeable.update([one.text.student] if one.text.answer.text else [])
+    every = set[str]().union(*graders.values())
 
-    def unknown(self, text: StudentText) -> list[str]:
-        """The graders that no experiment names and that voted on texts of the same student and k."""
-        return sorted(self._unknown.get((text.student, text.combination.k), ()))
+    def ballots_on(one: GradedConversation) -> tuple[Sequence[Ballot], ...]:
+        text, votes = one.text, votes_by_grader(one)
+        names = graders[text.student] if text.student in gradeable else every
+        people = sorted(filter(is_human, votes))
+        return tuple(
+            [ballot_of(text, run.grader(name), votes.get(name, {}), None) for name in own]
+            for own in (sorted(names), people)
+        )
+
+    return ballots_on
 
 
 def votes_by_grader(conversation: GradedConversation) -> dict[str, Votes]:
@@ -424,7 +390,7 @@ class TextGrade(NamedTuple):
     """Whether no text with this answer can earn a point, so that no grader is asked."""
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class TextColumn:
     """The conversations of one student, in the order of their keys."""
 
@@ -441,6 +407,30 @@ class TextTable:
         self.grades = grades
         """Every different grade, by number."""
         self._columns = columns
+
+    @classmethod
+    def of_json(cls, text: str) -> "TextTable":
+        """The table that `as_json` wrote."""
+        grades, columns = json.loads(text)
+        return cls(
+            [TextGrade(tuple(points), *others) for points, *others in grades],
+            {
+                student: TextColumn(
+                    np.array(ids, np.uint64),
+                    np.array(generations, np.uint32),
+                    {grader: np.array(own, np.int32) for grader, own in numbers.items()},
+                )
+                for student, (ids, generations, numbers) in columns.items()
+            },
+        )
+
+    def as_json(self) -> str:
+        """The form in which a run keeps its table."""
+        columns = {
+            student: [c.ids.tolist(), c.generations.tolist(), {name: own.tolist() for name, own in c.numbers.items()}]
+            for student, c in self._columns.items()
+        }
+        return json_text([self.grades, columns])
 
     def numbers(
         self, student: str, grader: str, combinations: Sequence[Combination], generations: Sequence[int]
@@ -506,15 +496,12 @@ class TextTable:
 
 def number_of(combination: str) -> int:
     """The id of a combination, which is a hash of eight bytes in hexadecimal digits, as a number."""
-    if not _ID.fullmatch(combination):
+    if not re.fullmatch("[0-9a-f]{16}", combination):
         raise UserError(
             f"The journal is damaged: {shortened(combination)!r} is not the id of a combination.",
             hint="Restore it from a copy.",
         )
     return int(combination, 16)
-
-
-_ID: Final = re.compile("[0-9a-f]{16}")
 
 
 @dataclass
@@ -545,10 +532,9 @@ class TableBuilder:
         """The table of the texts that were added."""
         columns = {}
         for student, (ids, generations, numbers) in sorted(self._students.items()):
-            whole = {}
-            for grader, own in numbers.items():
+            for own in numbers.values():
                 own.extend([-1] * (len(ids) - len(own)))
-                whole[grader] = np.array(own, np.int32)
+            whole = {grader: np.array(own, np.int32) for grader, own in numbers.items()}
             columns[student] = TextColumn(np.array(ids, np.uint64), np.array(generations, np.uint32), whole)
         return TextTable(list(self._grades), columns)
 
@@ -558,17 +544,45 @@ def text_table(run: Run, rules: Rules, *, with_code: bool = True) -> TextTable:
 
     Without code, checkers decide nothing: the catalog that they belong to is another one now.
     """
+    name = table_name(rules, with_code=with_code)
 
     def made() -> TextTable:
         builder = TableBuilder(run)
         with run.read() as journal:
+            for (stored,) in journal.rows(_KEPT_TABLE, (name, _table_inputs(run, journal))):
+                return TextTable.of_json(stored)
             for found in texts_with_ballots(run, journal, with_code=with_code):
                 builder.add(found.text, ((ballot, ballot.points(rules, run.phrases)) for ballot in found.ballots))
         return builder.table()
 
-    return run.remember(table_name(rules, with_code=with_code), made)
+    return run.remember(name, made)
 
 
 def table_name(rules: Rules, *, with_code: bool = True) -> str:
     """The name under which a run remembers its table."""
     return f"texts by {rules}{'' if with_code else ' without code'}"
+
+
+_KEPT_TABLE: Final = "SELECT content FROM graded WHERE name = ? AND inputs = ?"
+
+
+def keep_table(run: Run) -> None:
+    """Keep the table under the run's own rules, so that a finished run shows its scores without reading its calls."""
+    rules, name = run.rules(), table_name(run.rules())
+    with run.read() as journal:
+        inputs = _table_inputs(run, journal)
+        is_kept = any(journal.rows(_KEPT_TABLE, (name, inputs)))
+    if not is_kept:
+        content = text_table(run, rules).as_json()
+        with suppress(UserError), JournalWriter(run.file) as writer, writer.transaction():  # another may be writing
+            writer.connection.execute("INSERT OR REPLACE INTO graded VALUES (?, ?, ?)", (name, inputs, content))
+
+
+def _table_inputs(run: Run, journal: JournalReader) -> str:
+    """A hash of everything that the grades of a run follow from."""
+    query = "SELECT (SELECT count(*) FROM call), (SELECT max(id) FROM attempt), (SELECT count(*) FROM uncounted)"
+    versions = [(version.version, version.yaml) for version in run.state.versions]
+    excluded = {step: sorted(ids) for step, ids in run.excluded.items()}
+    catalog = None if run.fact("catalog") is None else run.catalog.content_hash()
+    rows = [*journal.extent(), *next(journal.rows(query))]
+    return short_id("graded texts", code_version(), rows, versions, excluded, catalog, run.phrases.as_document())
