@@ -49,7 +49,7 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
         "catalog/files.py",
         "prompts/prompt_set.py",
         "models/lineage_files.py",
-        "models/servers/replies.py",
+        "models/servers/protocols.py",
         "experiment/",
         "exchange/import_texts.py",
         "exchange/task_settings.py",

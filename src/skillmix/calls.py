@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from itertools import takewhile
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, Protocol, TypeGuard
 
 from skillmix.catalog.combinations import Combination
 from skillmix.errors import UserError
@@ -310,7 +310,7 @@ class Model(Protocol):
 _LARGEST_COUNT: Final = 2**53
 
 
-def is_count(value: object) -> bool:
+def is_count(value: object) -> TypeGuard[int]:
     """Whether a value can be a number of tokens.
 
     >>> is_count(7), is_count(-7), is_count(True), is_count(2**70), is_count("7")

@@ -16,10 +16,10 @@ from urllib.parse import quote
 
 from skillmix.calls import CallProblem, Outcome, Request, is_count
 from skillmix.models.batches.dialects import BatchDialect, BatchState
-from skillmix.models.servers.http import NamedFile, fatal_in_probe
+from skillmix.models.servers.http import fatal_in_probe
 from skillmix.models.servers.keys import server_of
 from skillmix.models.servers.masking import MASK
-from skillmix.models.servers.protocols import AnthropicModel, ChatServer
+from skillmix.models.servers.protocols import AnthropicServer, ChatServer, OpenAIServer
 from skillmix.models.specs import ModelOptions, ModelSpec
 
 _FOUND_BY: Final = "skillmix"
@@ -37,8 +37,6 @@ _NOT_OURS: Final = ("HTTP 403", "HTTP 404")
 _NOT_MADE: Final = ("batch_expired", "batch_cancelled", "batch_canceled", "request_cancelled", "request_canceled")
 """Codes of lines whose calls were not made."""
 _COUNTS: Final = ("processing", "succeeded", "errored", "canceled", "expired")
-LineServer = ChatServer | AnthropicModel
-"""A model whose requests and replies can travel in a batch."""
 
 
 class Sought(NamedTuple):
@@ -109,7 +107,7 @@ class BatchClient(ABC):
     after: str
     """The parameter that asks for the next page of a list."""
 
-    def __init__(self, dialect: BatchDialect, server: LineServer) -> None:
+    def __init__(self, dialect: BatchDialect, server: ChatServer) -> None:
         self.dialect = dialect
         self.server = server
 
@@ -152,7 +150,8 @@ class BatchClient(ABC):
 
     async def create(self, tag: str, file: str | None, lines: list[bytes]) -> BatchView | CallProblem:
         """Create the batch, with one request that is never repeated here."""
-        raw = await self.server.endpoint.make(self.dialect.batches, self.creation(tag, file, lines))
+        content = {"data": self.creation(tag, file, lines), "headers": {"Content-Type": "application/json"}}
+        raw = await self.server.endpoint.change("POST", self.dialect.batches, **content)
         if not isinstance(raw, bytes):
             return raw
         return self.read_view(_document(raw) or {}) or _unreadable("the new batch")
@@ -225,10 +224,10 @@ class BatchClient(ABC):
 
         for path in view.results:
             most = min(_LONGEST_LINE * (calls + 16), _LONGEST_FILE)
-            problem = await self.server.endpoint.stream(path, take, max_bytes=most)
-            if problem is not None and problem.reason != "reply too long":
+            problem = await self.server.endpoint.get(path, max_bytes=most, take=take)
+            if isinstance(problem, CallProblem) and problem.reason != "reply too long":
                 return problem
-            unreadable += problem is not None
+            unreadable += isinstance(problem, CallProblem)
         return unreadable
 
     def outcome(self, request: Request, line: LineResult) -> Outcome:
@@ -267,8 +266,8 @@ class FileBatches(BatchClient):
 
     async def upload(self, tag: str, lines: list[bytes]) -> str | CallProblem | None:
         """Upload the requests under a name with the tag."""
-        file = NamedFile(_file_name(tag), b"\n".join([*lines, b""]))
-        raw = await self.server.endpoint.upload("/files", {"purpose": "batch"}, file)
+        content = b"\n".join([*lines, b""])
+        raw = await self.server.endpoint.upload("/files", _file_name(tag), content, purpose="batch")
         if not isinstance(raw, bytes):
             return self.with_hint(raw)
         return identifier(_document(raw) or {}, "id") or _unreadable("the id of the uploaded file")
@@ -300,7 +299,7 @@ class FileBatches(BatchClient):
             named = [item for item in listed if _word(item, "filename") == _file_name(sought.tag)]
             file = identifier(named[0], "id") if named else None
         if file:
-            await self.server.endpoint.delete(f"/files/{quote(file, safe='')}")
+            await self.server.endpoint.change("DELETE", f"/files/{quote(file, safe='')}")
 
     def read_view(self, document: Mapping[str, object]) -> BatchView | None:
         """A batch of the OpenAI kind."""
@@ -404,15 +403,13 @@ class InlineBatches(BatchClient):
 
 def open_batches(spec: ModelSpec, options: ModelOptions, dialect: BatchDialect) -> BatchClient:
     """The batches of a model, with the key that its calls are sent with."""
-    if dialect.shape == "inline":
-        return InlineBatches(dialect, AnthropicModel(spec, options))
     place = server_of(spec, options.access)
+    if dialect.shape == "inline":
+        return InlineBatches(dialect, AnthropicServer(place, spec, options))
     if not place.address.endswith("/v1"):  # in Azure's older form batches are above deployments, and need a version
         root = place.address.partition("/deployments/")[0]
         place = replace(place, address=root, query=place.query or dialect.query)
-    return FileBatches(
-        dialect, ChatServer(place, spec.name, options.timeout, key_header=dialect.key_header, say=options.say)
-    )
+    return FileBatches(dialect, OpenAIServer(place, spec, options, key_header=dialect.key_header))
 
 
 def shown(text: str) -> str:
@@ -465,7 +462,7 @@ def _word(document: object, *names: str) -> str:
 
 def _number(document: object, *names: str) -> int | None:
     value = _at(document, *names)
-    return value if isinstance(value, int) and is_count(value) else None
+    return value if is_count(value) else None
 
 
 def _moment(value: object) -> float | None:

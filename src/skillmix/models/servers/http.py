@@ -4,6 +4,7 @@ No redirect is followed, no reply is read without a limit, and every failure bec
 to try again, and when.
 """
 
+import json
 import re
 import zlib
 from collections.abc import Callable, Mapping
@@ -12,14 +13,13 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import isfinite
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import aiohttp
 
 from skillmix.calls import CallProblem, ProblemKind
 from skillmix.models.servers.keys import Server
 from skillmix.models.servers.masking import MASK
-from skillmix.models.servers.replies import error_message
 
 _TOO_LONG = re.compile(
     r"context.?length|maximum context|too many tokens|prompt is too long|input is too long", re.IGNORECASE
@@ -49,13 +49,6 @@ _CONNECT_TIMEOUT: Final = 30.0
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-class NamedFile(NamedTuple):
-    """A file that is uploaded."""
-
-    name: str
-    content: bytes
-
-
 @dataclass(frozen=True, slots=True)
 class Refused(CallProblem):
     """A status of 400 or 422, perhaps because of a parameter; the caller may try again without that parameter."""
@@ -82,29 +75,24 @@ class Endpoint:
         max_bytes = max(MAX_REPLY, _BYTES_PER_TOKEN * (max_tokens or 0))
         return await self._exchange("POST", path, {"json": body}, max_bytes)
 
-    async def get(self, path: str) -> bytes | CallProblem:
-        """The body at another path of the same server, or the problem."""
-        return await self._exchange("GET", path, {}, MAX_LIST)
+    async def get(
+        self, path: str, *, max_bytes: int = MAX_LIST, take: Callable[[bytes], bool] | None = None
+    ) -> bytes | CallProblem:
+        """The body at another path of the same server, or the problem.
 
-    async def make(self, path: str, raw: bytes) -> bytes | CallProblem:
-        """Post a JSON text with which the server makes something; the body of its reply, or the problem."""
-        content = {"data": raw, "headers": {"Content-Type": "application/json"}}
-        return await self._exchange("POST", path, content, MAX_REPLY, _DONE_OR_MADE)
+        With `take`, it gets each line of the body as it comes, until it returns True, and the body is empty.
+        """
+        return await self._exchange("GET", path, {}, max_bytes, take=take)
 
-    async def upload(self, path: str, fields: Mapping[str, str], file: NamedFile) -> bytes | CallProblem:
-        """Post a form with a file; the body of the reply, or the problem."""
-        form = aiohttp.FormData(dict(fields))
-        form.add_field("file", file.content, filename=file.name, content_type="application/jsonl")
-        return await self._exchange("POST", path, {"data": form}, MAX_REPLY, _DONE_OR_MADE)
+    async def change(self, method: str, path: str, **content: Any) -> bytes | CallProblem:
+        """Let the server make or delete something; the body of its reply, or the problem."""
+        return await self._exchange(method, path, content, MAX_REPLY, _DONE_OR_MADE)
 
-    async def delete(self, path: str) -> bytes | CallProblem:
-        """Let the server delete something; the body of its reply, or the problem."""
-        return await self._exchange("DELETE", path, {}, MAX_REPLY, _DONE_OR_MADE)
-
-    async def stream(self, path: str, take: Callable[[bytes], bool], *, max_bytes: int) -> CallProblem | None:
-        """Give each line of the body at a path to `take` as it comes, until that returns True."""
-        raw = await self._exchange("GET", path, {}, max_bytes, take=take)
-        return None if isinstance(raw, bytes) else raw
+    async def upload(self, path: str, name: str, content: bytes, **fields: str) -> bytes | CallProblem:
+        """Post a form with a file of JSON Lines; the body of the reply, or the problem."""
+        form = aiohttp.FormData(fields)
+        form.add_field("file", content, filename=name, content_type="application/jsonl")
+        return await self.change("POST", path, data=form)
 
     async def _exchange(
         self,
@@ -218,6 +206,35 @@ async def _read(
     if take is not None:
         take(bytes(body))
     return bytes(body), True
+
+
+def json_in(raw: bytes) -> dict[str, object] | CallProblem:
+    """The JSON object in a body, or the problem."""
+    try:
+        document = json.loads(raw)
+    except RecursionError:
+        return CallProblem("passing", "invalid JSON", "it is nested too deeply")
+    except ValueError:
+        return CallProblem("passing", "invalid JSON", MASK.line(raw[:100_000].decode("utf-8", "replace")))
+    return document if isinstance(document, dict) else CallProblem("passing", "invalid JSON", "it is not an object")
+
+
+def error_message(raw: bytes) -> str:
+    """The message of an error body of any shape, with its code and parameter; it may still contain keys."""
+    text = raw.decode("utf-8", "replace")
+    document = json_in(raw)
+    if isinstance(document, CallProblem):
+        return text
+    error = document.get("error", document.get("message", document.get("detail")))
+    return error_text(error) or text
+
+
+def error_text(error: object) -> str:
+    """The usual fields of an error, joined."""
+    if isinstance(error, dict):
+        fields = (error.get(key) for key in ("message", "code", "type", "param"))
+        return " ".join(str(field) for field in fields if isinstance(field, str | int) and field)
+    return error if isinstance(error, str) else ""
 
 
 def fatal_in_probe(problem: CallProblem) -> CallProblem | None:

@@ -6,7 +6,6 @@ it; another model, a training or the end of the run stops it. A guard process en
 """
 
 import asyncio
-import json
 import os
 import shlex
 import signal
@@ -206,9 +205,8 @@ class _ManagedServer:
             name = f"adapter-{len(self.loaded) + 1}"
             loader = Endpoint(Server(f"{self.root}/v1", None, None, is_own=False), headers={}, timeout=600)
             try:
-                made = await loader.make(
-                    "/load_lora_adapter", json.dumps({"lora_name": name, "lora_path": adapter[0]}).encode()
-                )
+                body = {"lora_name": name, "lora_path": adapter[0]}
+                made = await loader.change("POST", "/load_lora_adapter", json=body)
             finally:
                 await loader.close()
             if not isinstance(made, bytes):

@@ -1,18 +1,24 @@
-"""Chat endpoints: those compatible with OpenAI's, with the quirks of many servers, and Anthropic's messages."""
+"""Chat endpoints: those compatible with OpenAI's, with the quirks of many servers, and Anthropic's messages.
+
+Replies are not trusted: a schema checks each body, which becomes a reply or a problem with its reason.
+"""
 
 import re
-from collections.abc import AsyncIterator, Callable
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Final
+from typing import Annotated, ClassVar, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
-from skillmix.calls import CallProblem, Limits, Outcome, Request
-from skillmix.models.servers.http import Endpoint, Refused, fatal_in_probe
-from skillmix.models.servers.keys import Server, server_of, servers_of
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from skillmix.calls import CallProblem, Limits, Outcome, Reply, Request, is_count
+from skillmix.grading.answers import OPENING
+from skillmix.models.servers.http import Endpoint, Refused, error_text, fatal_in_probe, json_in
+from skillmix.models.servers.keys import Server, servers_of
 from skillmix.models.servers.masking import MASK
 from skillmix.models.servers.pool import CONCURRENCY, Pool
-from skillmix.models.servers.replicas import Replicas
-from skillmix.models.servers.replies import ListedModel, NamesInReplies, anthropic_answer, chat_answer, listed_models
+from skillmix.models.servers.replicas import ListedModel, Replicas
 from skillmix.models.specs import ModelOptions, ModelSpec, provider_of
 
 _MAY_BE_LEFT_OUT: Final = ("seed", "temperature", "top_p")
@@ -25,84 +31,229 @@ _NAMES_SHOWN: Final = 8
 VERSION: Final = "2023-06-01"
 _DEFAULT_LIMIT: Final = 1024
 """The endpoint requires a limit."""
+_MAX_FINISH: Final = 60
+_CHARACTERS_PER_TOKEN: Final = 100
+_EXTRA_CHARACTERS: Final = 10_000
+_FILTERED: Final = ("content_filter", "sensitive", "safety")
+_ABORTED: Final = (
+    "abort",
+    "aborted",
+    "cancelled",
+    "error",
+    "insufficient_system_resource",
+    "network_error",
+    "timeout",
+)
+"""Finish reasons of a server that failed before the model had finished its text."""
 
 
-class OpenAIModel:
-    """A chat model behind `/chat/completions`, at one address or at several."""
+class _Part(BaseModel):
+    """A part of a reply; fields that the schema does not name are ignored."""
 
-    def __init__(self, spec: ModelSpec, options: ModelOptions) -> None:
-        places = servers_of(spec, options.access)
-        provider = provider_of(spec)
-        quirks = {"key_header": provider.key_header, "seed_field": provider.seed_field}
-        servers = [ChatServer(place, spec.name, options.timeout, say=options.say, **quirks) for place in places]
-        self._servers = servers
-        most = options.concurrency or CONCURRENCY * len(servers)
-        self.limits = Limits(in_flight=most)
-        """The calls in flight, over all addresses."""
-        self._replicas = Replicas(servers, say=options.say) if len(servers) > 1 else None
-        self.answer = servers[0].answer if self._replicas is None else self._replicas.answer
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class _TextPart(_Part):
+    type: str | None = None
+    text: str | None = None
+    thinking: str | None = None
+
+
+# Stop at the first fault: a hostile list may have a million of them.
+_Parts = Annotated[list[_TextPart], Field(fail_fast=True, max_length=10_000)]
+
+
+class _ChatMessage(_Part):
+    content: str | _Parts | None = None
+    refusal: str | None = None
+    reasoning: object = None
+    reasoning_content: object = None
+
+
+class _Choice(_Part):
+    message: _ChatMessage
+    finish_reason: str | None = None
+
+
+class _ChatCompletion(_Part):
+    choices: Annotated[list[_Choice], Field(fail_fast=True, max_length=100)] | None = None
+    error: object = None
+    usage: object = None
+    model: object = None
+
+
+class _AnthropicMessage(_Part):
+    content: _Parts | None = None
+    stop_reason: str | None = None
+    error: object = None
+    usage: object = None
+    model: object = None
+
+
+class _ListedModel(_Part):
+    id: str
+    root: object = None
+    max_model_len: object = None
+
+
+class _ModelList(_Part):
+    data: Annotated[list[_ListedModel], Field(fail_fast=True, max_length=20_000)]
+
+
+class _Answer(NamedTuple):
+    """A reply that fits its schema, with the model that made it, as the server names it."""
+
+    reply: Reply
+    model: object
+
+
+_Schema = TypeVar("_Schema", bound=BaseModel)
+
+
+def _checked(raw: bytes, schema: type[_Schema]) -> _Schema | CallProblem:
+    document = json_in(raw)
+    if isinstance(document, CallProblem):
+        return document
+    try:
+        return schema.model_validate(document)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        location = ".".join(map(str, fault["loc"]))
+        return CallProblem("passing", "unexpected reply", MASK.line(f"{location}: {fault['msg']}"))
+
+
+def _nothing(reason: str, error: object) -> CallProblem:
+    return CallProblem("passing", "error in a reply" if error else reason, MASK.line(error_text(error)))
+
+
+def _joined(parts: list[_TextPart]) -> str:
+    return "".join(part.text or "" for part in parts if part.type == "text")
+
+
+def _tokens(usage: object, *names: str) -> tuple[int | None, int | None]:
+    """Token counts of a server; a value that cannot be a count is unknown."""
+    counts = [usage.get(name) if isinstance(usage, dict) else None for name in names]
+    first, second = (count if is_count(count) else None for count in counts)
+    return first, second
+
+
+class ChatServer(ABC):
+    """One address of a chat model."""
+
+    def __init__(self, server: Server, spec: ModelSpec, options: ModelOptions, headers: dict[str, str]) -> None:
+        self.address = server.address
+        self.endpoint = Endpoint(server, headers=headers, timeout=options.timeout)
+        self._name = spec.name
+        self._is_own = server.is_own
+        self._say = options.say
+        self._said_model: object = None
+        """The name of the model in the last reply."""
+        self._has_said = False
+
+    @abstractmethod
+    async def listed(self) -> ListedModel | CallProblem | None:
+        """The model in the server's list of models, or why it cannot be used; None if the server has no list."""
+
+    @abstractmethod
+    async def answer(self, request: Request) -> Outcome:
         """Make one call."""
-        self._pool = Pool(self.answer, limit=most)
 
-    def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Answer requests, many at once."""
-        return self._pool.serve(requests)
+    @abstractmethod
+    def body(self, request: Request) -> dict[str, object]:
+        """The body of a request."""
 
-    async def probe(self) -> CallProblem | None:
-        """Look for the model in the list of each server that has a list."""
-        if self._replicas is not None:
-            return await self._replicas.probe()
-        listed = await self._servers[0].listed()
-        return listed if isinstance(listed, CallProblem) else None
+    @abstractmethod
+    def _read(self, request: Request, raw: bytes) -> _Answer | CallProblem:
+        """Check a reply."""
 
     async def close(self) -> None:
         """Close the connections."""
-        if self._replicas is not None:
-            await self._replicas.close()
-        for server in self._servers:
-            await server.close()
+        await self.endpoint.close()
+
+    def refusal(self, request: Request, status: int, raw: bytes) -> CallProblem:
+        """The problem of one call in a batch."""
+        return self.endpoint.failure(status, raw)
+
+    def outcome(self, request: Request, raw: bytes) -> Outcome:
+        """Read the reply to a request."""
+        answer = self._read(request, raw)
+        if isinstance(answer, CallProblem):
+            return answer
+        self.endpoint.note_good_reply()
+        self._check_name(answer.model)
+        return answer.reply
+
+    def _check_name(self, replied: object) -> None:
+        """Say once if replies name another model; a dated version, or the name without a folder, is the same model."""
+        if replied == self._said_model or self._has_said or not isinstance(replied, str) or not replied:
+            return
+        self._said_model = replied
+        requested = self._name.casefold().rsplit("/", 1)[-1].removesuffix("latest").rstrip(":-")
+        name = replied.casefold().rsplit("/", 1)[-1]
+        if requested in name or name in requested:
+            return
+        self._has_said = True
+        shown = MASK.line(replied, longest=80)
+        self._say(f"{self.address} replies as the model {shown!r}, and {self._name!r} was requested")
+
+    @staticmethod
+    def _checked_answer(
+        text: str | None,
+        finish: str | None,
+        tokens: tuple[int | None, int | None],
+        *,
+        model: object,
+        max_tokens: int | None,
+        not_sent: tuple[str, ...],
+    ) -> _Answer | CallProblem:
+        """The answer with its keys hidden, or the problem that its reason to stop or its length is."""
+        reason = (finish or "").lower()
+        if reason in _FILTERED:
+            return CallProblem("final", "content filter", tokens=tokens)
+        if reason in _ABORTED:
+            return CallProblem("passing", "broken off by the server", MASK.line(f"finish reason {reason}"))
+        if text is None and finish is None:
+            return CallProblem("passing", "no content", "the reply has neither a text nor a finish reason")
+        text = text or ""
+        if max_tokens is not None and len(text) > _CHARACTERS_PER_TOKEN * max_tokens + _EXTRA_CHARACTERS:
+            return CallProblem("passing", "reply too long", f"{len(text)} characters for at most {max_tokens} tokens")
+        shown = None if finish is None else MASK.line(finish, longest=_MAX_FINISH)
+        return _Answer(Reply(MASK.reply(text), shown, *tokens, not_sent=not_sent), model)
 
 
-class ChatServer:
-    """One address of a chat model, and the parameters that its server refuses."""
+class OpenAIServer(ChatServer):
+    """One address with `/chat/completions`, and the parameters that its server refuses."""
 
     def __init__(
-        self,
-        server: Server,
-        name: str,
-        timeout: float,
-        *,
-        key_header: str | None = None,
-        seed_field: str | None = "seed",
-        say: Callable[[str], None] = lambda line: None,
+        self, server: Server, spec: ModelSpec, options: ModelOptions, *, key_header: str | None = None
     ) -> None:
+        provider = provider_of(spec)
         headers = {"Authorization": f"Bearer {server.secret}"} if server.secret else {}
+        key_header = key_header or provider.key_header
         if key_header and server.secret:
             headers[key_header] = server.secret
-        self.address = server.address
-        self._name = name
-        self.endpoint = Endpoint(server, headers=headers, timeout=timeout)
-        self._names = NamesInReplies(name, server.address, say)
-        self._sent_as = {"seed": seed_field or "seed", "max_tokens": "max_tokens"}
-        self._left_out = set() if seed_field else {"seed"}
+        super().__init__(server, spec, options, headers)
+        self._sent_as = {"seed": provider.seed_field or "seed", "max_tokens": "max_tokens"}
+        self._left_out = set() if provider.seed_field else {"seed"}
 
     async def listed(self) -> ListedModel | CallProblem | None:
         """The model in the server's list of models, or why it cannot be used; None if the server has no list."""
         listed = await self.endpoint.get("/models")
         if isinstance(listed, CallProblem):
             return None if listed.reason == "HTTP 404" else fatal_in_probe(listed)
-        models = listed_models(listed) if isinstance(listed, bytes) else []
-        found = [
-            model for model in models if model.name in (self._name, f"{self._name}:latest", f"models/{self._name}")
-        ]
-        if found or not models:
-            return found[0] if found else None
-        shown = ", ".join(MASK.line(model.name, longest=80) for model in models[:_NAMES_SHOWN])
+        document = _checked(listed, _ModelList)
+        models = [] if isinstance(document, CallProblem) else document.data
+        names = self._name, f"{self._name}:latest", f"models/{self._name}"
+        found = next((model for model in models if model.id in names), None)
+        if found is not None:
+            # Machines may keep the same weights in different folders, so only the last part of a path tells them apart.
+            path = found.root.rstrip("/") if isinstance(found.root, str) else ""
+            context = found.max_model_len if is_count(found.max_model_len) else None
+            return ListedModel(found.id, path.rsplit("/", 1)[-1] or None, context)
+        if not models:
+            return None
+        shown = ", ".join(MASK.line(model.id, longest=80) for model in models[:_NAMES_SHOWN])
         return CallProblem("fatal", "unknown model", f"{self._name!r} is not among {MASK.line(shown)}")
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self.endpoint.close()
 
     async def answer(self, request: Request) -> Outcome:
         """Make one call; a parameter that the server refuses is left out from then on, and the reply says so."""
@@ -145,14 +296,28 @@ class ChatServer:
                 return True
         return False
 
-    def outcome(self, request: Request, raw: bytes) -> Outcome:
-        """Read the reply to a request."""
-        answer = chat_answer(raw, max_tokens=request.decoding.max_tokens)
-        if isinstance(answer, CallProblem):
-            return answer
-        self.endpoint.note_good_reply()
-        self._names.check(answer.model)
-        return answer.reply(not_sent=tuple(sorted(self._left_out & _parameters(request).keys())))
+    def _read(self, request: Request, raw: bytes) -> _Answer | CallProblem:
+        document = _checked(raw, _ChatCompletion)
+        if isinstance(document, CallProblem):
+            return document
+        if not document.choices:
+            return _nothing("no choices", document.error)
+        message = document.choices[0].message
+        tokens = _tokens(document.usage, "prompt_tokens", "completion_tokens")
+        if message.refusal:
+            return CallProblem("final", "refusal", MASK.line(message.refusal), tokens=tokens)
+        text = _joined(message.content) if isinstance(message.content, list) else message.content
+        thought = message.reasoning_content or message.reasoning
+        if not text and thought and isinstance(thought, str):
+            text = OPENING + thought
+        return self._checked_answer(
+            text,
+            document.choices[0].finish_reason,
+            tokens,
+            model=document.model,
+            max_tokens=request.decoding.max_tokens,
+            not_sent=tuple(sorted(self._left_out & _parameters(request).keys())),
+        )
 
 
 def _parameters(request: Request) -> dict[str, object]:
@@ -162,35 +327,19 @@ def _parameters(request: Request) -> dict[str, object]:
     return {name: value for name, value in {**given, "max_tokens": decoding.max_tokens}.items() if value is not None}
 
 
-class AnthropicModel:
-    """A chat model behind `/messages`."""
+class AnthropicServer(ChatServer):
+    """One address with `/messages`."""
 
-    def __init__(self, spec: ModelSpec, options: ModelOptions) -> None:
-        server = server_of(spec, options.access)
-        self.address = server.address
-        self._name = spec.name
-        self._is_own = server.is_own
-        self._names = NamesInReplies(spec.name, server.address, options.say)
+    def __init__(self, server: Server, spec: ModelSpec, options: ModelOptions) -> None:
         key = {"x-api-key": server.secret} if server.secret else {}
-        self.endpoint = Endpoint(server, headers={**key, "anthropic-version": VERSION}, timeout=options.timeout)
-        self.limits = Limits(in_flight=options.concurrency or CONCURRENCY)
-        """The calls in flight."""
-        self._pool = Pool(self.answer, limit=options.concurrency or CONCURRENCY)
+        super().__init__(server, spec, options, {**key, "anthropic-version": VERSION})
 
-    def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Answer requests, many at once."""
-        return self._pool.serve(requests)
-
-    async def probe(self) -> CallProblem | None:
+    async def listed(self) -> ListedModel | CallProblem | None:
         """Ask for the model's description, which a compatible server need not have."""
         description = await self.endpoint.get(f"/models/{quote(self._name, safe='')}")
         if not isinstance(description, CallProblem) or (description.reason == "HTTP 404" and not self._is_own):
             return None
         return fatal_in_probe(description)
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self.endpoint.close()
 
     async def answer(self, request: Request) -> Outcome:
         """Make one call; the endpoint takes no seed, and the reply says so."""
@@ -211,15 +360,69 @@ class AnthropicModel:
             **{name: value for name, value in optional.items() if value is not None},
         }
 
-    def refusal(self, request: Request, status: int, raw: bytes) -> CallProblem:
-        """The problem of one call in a batch."""
-        return self.endpoint.failure(status, raw)
+    def _read(self, request: Request, raw: bytes) -> _Answer | CallProblem:
+        document = _checked(raw, _AnthropicMessage)
+        if isinstance(document, CallProblem):
+            return document
+        if document.content is None:
+            return _nothing("no content", document.error)
+        tokens = _tokens(document.usage, "input_tokens", "output_tokens")
+        if document.stop_reason == "refusal":
+            return CallProblem("final", "refusal", tokens=tokens)
+        text = _joined(document.content) if document.content else None
+        thought = "".join(part.thinking or "" for part in document.content)
+        return self._checked_answer(
+            text or (OPENING + thought if thought else text),
+            document.stop_reason,
+            tokens,
+            model=document.model,
+            max_tokens=request.decoding.max_tokens,
+            not_sent=() if request.seed is None else ("seed",),
+        )
 
-    def outcome(self, request: Request, raw: bytes) -> Outcome:
-        """Read the reply to a request."""
-        answer = anthropic_answer(raw, max_tokens=request.decoding.max_tokens)
-        if isinstance(answer, CallProblem):
-            return answer
-        self.endpoint.note_good_reply()
-        self._names.check(answer.model)
-        return answer.reply(not_sent=() if request.seed is None else ("seed",))
+
+class _ServedModel:
+    """A chat model at one address or at several."""
+
+    server: ClassVar[type[OpenAIServer] | type[AnthropicServer]]
+
+    def __init__(self, spec: ModelSpec, options: ModelOptions) -> None:
+        servers = [self.server(place, spec, options) for place in servers_of(spec, options.access)]
+        self._servers = servers
+        most = options.concurrency or CONCURRENCY * len(servers)
+        self.limits = Limits(in_flight=most)
+        """The calls in flight, over all addresses."""
+        self._replicas = Replicas(servers, say=options.say) if len(servers) > 1 else None
+        self.answer = servers[0].answer if self._replicas is None else self._replicas.answer
+        """Make one call."""
+        self._pool = Pool(self.answer, limit=most)
+
+    def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
+        """Answer requests, many at once."""
+        return self._pool.serve(requests)
+
+    async def probe(self) -> CallProblem | None:
+        """Look for the model in the list of each server that has a list."""
+        if self._replicas is not None:
+            return await self._replicas.probe()
+        listed = await self._servers[0].listed()
+        return listed if isinstance(listed, CallProblem) else None
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._replicas is not None:
+            await self._replicas.close()
+        for server in self._servers:
+            await server.close()
+
+
+class OpenAIModel(_ServedModel):
+    """A chat model behind `/chat/completions`."""
+
+    server = OpenAIServer
+
+
+class AnthropicModel(_ServedModel):
+    """A chat model behind `/messages`."""
+
+    server = AnthropicServer

@@ -14,7 +14,6 @@ from typing import Final, Protocol
 
 from skillmix.calls import CallKey, CallProblem, Outcome, Request
 from skillmix.models.servers.masking import MASK
-from skillmix.models.servers.replies import ListedModel
 
 FIRST_WAIT: Final = 0.5
 LONGEST_WAIT: Final = 60.0
@@ -32,6 +31,18 @@ _MOST_REFUSALS: Final = 3
 """Calls in a row that an address may refuse while another one answers, until it is set aside."""
 _NAMED: Final = 16
 """Addresses that a message names."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedModel:
+    """A model in a server's list, with what the server says of it."""
+
+    name: str
+    weights: str | None = None
+    """The last part of the path or name of its weights; None if the server does not say."""
+    context: int | None = None
+    """The most tokens of a prompt and its reply; None if the server does not say."""
+
 
 Listed = ListedModel | CallProblem | None
 """The model in a server's list, or why the server cannot be used; None if the server has no list."""
