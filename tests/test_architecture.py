@@ -94,7 +94,6 @@ OPENS_LATER = ("models/specs.py",)
 MODULES_NAMED_TWICE = {  # a module's name and why its folder makes it plain
     "calls": "calls.py is one call of a model, steps/calls.py the steps that make calls",
     "catalog": "catalog/catalog.py is the catalog, commands/catalog.py the commands about it",
-    "dataset": "steps/dataset.py does the step, commands/dataset.py is the command",
     "files": "files.py reads any file, catalog/files.py those of a catalog",
     "graders": "scores/ compares graders, report/tables/ shows the comparison",
     "registry": "checkers/registry.py is the table of checkers, report/registry.py that of tables and figures",

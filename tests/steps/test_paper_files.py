@@ -156,7 +156,7 @@ def test_the_whole_files_have_the_sizes_of_the_paper(name: str) -> None:
     assert written == {"d1": (5000, 5000), "d2": (10000, 10000), "d3": (10000, 10000), "d4": (1000, 6000)}
     assert [name for name, step in steps.items() if step.trains_model] == ["m1", "m12", "m123", "m1234", "m123-8000"]
     for name in EVALUATED:
-        assert {(c.combinations, c.generations) for c in steps[name].undrawn_cells(experiment.steps)} == {(100, 3)}
+        assert {(c.count, c.generations) for c in steps[name].undrawn_cells(experiment.steps)} == {(100, 3)}
 
 
 def test_both_whole_files_differ_in_the_model_alone() -> None:

@@ -49,8 +49,7 @@ from skillmix.runs.students import (
     with_trained,
 )
 from skillmix.runs.verdicts import require_checkers
-from skillmix.steps.kinds import kind_of
-from skillmix.steps.train import check_trainable, packages_for_training
+from skillmix.steps.kinds import check_trainable, kind_of, packages_for_training
 from skillmix.tracking import require_trackers
 
 
@@ -250,12 +249,6 @@ def _require_training(step: TrainStep, asked: str | None, run: Run) -> None:
             hint=f"Name its format with format: {', '.join(CHAT_TEMPLATES)}.",
         )
     check_trainable(step, checkpoint, run)
-
-
-def check_plan(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> None:
-    """Refuse an experiment for all faults that show without its journal and without a call."""
-    checks = (*plan_checks(experiment, catalog, steps, run), *file_checks(experiment, catalog, steps, run))
-    refuse(experiment.name, errors_of(checks))
 
 
 def _check_prompts(experiment: Experiment, catalog: Catalog) -> None:

@@ -1,115 +1,133 @@
-"""Steps that make calls: students write texts (generate), graders grade them (grade), or both (evaluate)."""
+"""Steps that make calls: students write (generate), graders grade (grade), both (evaluate), or both for a data set."""
 
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
-from typing import Any
+from itertools import chain, islice
+from typing import Any, Final
 
 from skillmix.catalog.catalog import Catalog
-from skillmix.catalog.combinations import Combination
-from skillmix.datasets.leakage import refuse_other_partitions, trained_combinations, usable_around
+from skillmix.catalog.combinations import Combination, all_combinations
+from skillmix.datasets.leakage import bars_for, refuse_other_partitions, trained_combinations, usable_around
+from skillmix.datasets.row_files import content_hash, refuse_more_turns, require_parquet
 from skillmix.experiment.experiment import Experiment
-from skillmix.experiment.plan import PlannedCell, step_cells
-from skillmix.experiment.step_base import Step
-from skillmix.experiment.steps import EvaluateStep, GenerateStep, GradeStep
+from skillmix.experiment.plan import PlannedCell, place_of, step_cells
+from skillmix.experiment.step_base import Step, student_name
+from skillmix.experiment.steps import DatasetStep, EvaluateStep, GenerateStep, GradeStep
+from skillmix.experiment.train_step import TrainStep
 from skillmix.hashing import short_id
+from skillmix.models.lineage_files import LINEAGE_FILE
+from skillmix.prompts.prompt_set import load_prompts
 from skillmix.render import are, plural
 from skillmix.runs.calling import StepContext, calls_of, conversations_of, make_calls
 from skillmix.runs.conversations import Conversations
+from skillmix.runs.folder_replacement import DATASET, require_replaceable
 from skillmix.runs.planned_work import PlannedCalls
 from skillmix.runs.progress import say
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts
+from skillmix.runs.students import turns_of
 from skillmix.scores.scoring import run_scores, skipped_cells
-from skillmix.steps.estimates import (
-    CallEstimate,
-    EstimateBasis,
-    EstimatedStep,
-    Role,
-    grader_estimates,
-    student_estimate,
-)
-from skillmix.steps.step_kind import (
-    Inputs,
-    RunResult,
-    StepInputs,
-    StepKind,
-    StepT,
-    of_calls,
-    of_draws,
-    of_settings,
-)
+from skillmix.steps.estimates import CallEstimate, EstimateBasis, EstimatedStep, grader_estimates, student_estimate
+from skillmix.steps.step_kind import Inputs, RunResult, StepInputs, StepKind, of_calls, of_draws, of_files, of_settings
+
+_SAMPLED: Final = 50
+"""Combinations whose prompts stand for those of all in the estimate of a dataset step."""
+CellsStep = GenerateStep | GradeStep | EvaluateStep
 
 
-class CallKind(StepKind[StepT]):
-    """A kind of step that fills cells of the score table with calls."""
+class CallKind(StepKind[CellsStep]):
+    """Fill cells of the score table with calls; a text that is not written yet is not graded, but counted."""
 
-    def first_cells(self, step: StepT, context: StepContext) -> Iterable[tuple[Conversations, PlannedCell]]:
+    def check_students(self, step: CellsStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
+        """Refuse students of another partition, and a draw that training data leave too few combinations for."""
+        if isinstance(step, EvaluateStep):
+            skipped_combinations(step, experiment, catalog, run)
+            refuse_other_partitions(step, experiment, catalog)
+
+    def prepare(self, step: CellsStep, context: StepContext) -> None:
+        """Check students that an earlier step may just have trained, and draw around their data."""
+        self.check_students(step, context.experiment, context.catalog, context.run)
+        if isinstance(step, EvaluateStep) or (isinstance(step, GenerateStep) and step.purpose == "evaluation"):
+            draw_around_training(step, context)
+
+    def first_cells(self, step: CellsStep, context: StepContext) -> Iterable[tuple[Conversations, PlannedCell]]:
         """Every cell of the step."""
         conversations = conversations_of(calls_of(step), context)
         return ((conversations, cell) for cell in drawn_cells(step, context))
 
-    def estimates(self, step: StepT, basis: EstimateBasis) -> list[CallEstimate]:
+    def estimates(self, step: CellsStep, basis: EstimateBasis) -> list[CallEstimate]:
         """One estimate for each student and each grader, of the calls that no earlier step makes."""
         experiment, steps = basis.experiment, basis.experiment.steps
-        place = steps.index(step)  # type: ignore[arg-type]
+        place = steps.index(step)
         cells = [list(step_cells(one, experiment, basis.catalog)) for one in steps[: place + 1]]
         before, now = (PlannedCalls(chain(*some), experiment) for some in (cells[:place], cells))
 
         def new(**whose: str) -> list[tuple[Combination, int]]:
             return list((now.conversations(**whose) - before.conversations(**whose)).items())
 
+        has_grades = isinstance(step, GradeStep) and any(
+            other.grader_names
+            and (other.name in step.of or (isinstance(other, GradeStep) and {*other.of} & {*step.of}))
+            for other in steps[:place]
+        )
+        label = EstimatedStep(step.name, "re-grader" if has_grades else "grader")
         students = [
             student_estimate(EstimatedStep(step.name, "student"), name, new(student=name), basis)
             for name in dict.fromkeys(step.student_names)
         ]
-        label = EstimatedStep(step.name, self.grader_role(step, experiment))
-        graded = (grader_estimates(label, [name], new(grader=name), basis) for name in step.grader_names)
-        return students + list(chain(*graded))
+        return students + [one for n in step.grader_names for one in grader_estimates(label, [n], new(grader=n), basis)]
 
-    def grader_role(self, step: StepT, experiment: Experiment) -> Role:
-        """What the graders of the step do, in a word."""
-        return "grader"
-
-    def run(self, step: StepT, context: StepContext, result: RunResult) -> bool:
-        """Make the calls that the journal does not have yet."""
-        counts = result.counts[step.name] = CallCounts()
-        asyncio.run(self.make_calls(step, context, counts))
-        note = context.progress.end if counts.stopped is None else context.progress.leave
-        note(step.name, counts_line(step.name, counts))
-        return counts.stopped is None
-
-    def inputs(self, step: StepT, source: StepInputs) -> Inputs | None:
+    def inputs(self, step: CellsStep, source: StepInputs) -> Inputs | None:
         """The step's settings, its models, what its draws skip, and the settings of steps whose texts it grades."""
-        steps = source.experiment.steps
+        steps, skipped = source.experiment.steps, source.run.excluded
         cells = list(step.undrawn_cells(steps))
         students = [cell.student for cell in cells]
         found = of_settings(step) | of_draws(source) | of_calls(students, step.grader_names, source)
-        found["what its draws skip"] = _skipped_hash({cell.source for cell in cells}, source.run)
+        writing = sorted({cell.source for cell in cells})
+        found["what its draws skip"] = short_id(
+            "skipped", [[name, sorted(skipped[name])] for name in writing if skipped.get(name)]
+        )
         graded = {one.step for one in step.inputs}
         found |= {f"the step {s.name}": s.model_dump(mode="json") for s in steps if s.name in graded}
-        if getattr(step, "sets", "all") == "reserved":
+        if isinstance(step, EvaluateStep) and step.sets == "reserved":
             found["the share of reserved skill sets"] = source.experiment.reserved
         return found
 
-    def made(self, step: StepT, run: Run, result: RunResult) -> dict[str, Any]:
+    def made(self, step: CellsStep, run: Run, result: RunResult) -> dict[str, Any]:
         """The number of calls, and a hash of the combinations."""
         counts = result.counts[step.name]
         return {"calls": counts.called + counts.found, "combinations": _combinations_hash(step, run)}
 
-    def take(self, step: StepT, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
+    def take(self, step: CellsStep, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
         """Every call was found, if the draws still give the recorded combinations."""
         if made["combinations"] != _combinations_hash(step, run):
             return None
         result.counts[step.name] = CallCounts(found=made["calls"])
         return f"{plural(made['calls'], 'call')} found"
 
-    async def make_calls(self, step: StepT, context: StepContext, counts: CallCounts) -> None:
-        """Make the calls of all cells at once."""
-        cells = list(drawn_cells(step, context))
+    def run(self, step: CellsStep, context: StepContext, result: RunResult) -> bool:
+        """Make the calls that the journal does not have yet, and say how many texts are not written yet."""
+        counts = result.counts[step.name] = CallCounts()
+        asyncio.run(_make_calls(step, context, counts))
+        end_calls(step.name, counts, context)
+        if counts.left_out:
+            say(f"{step.name}: {are(counts.left_out, 'text')} not written yet and so not graded")
+        return counts.stopped is None
+
+
+async def _make_calls(step: CellsStep, context: StepContext, counts: CallCounts) -> None:
+    """Make the calls of all cells; with `stop_below`, go k by k and skip the cells that an early stop cancels."""
+    cells = list(drawn_cells(step, context))
+    parts = [{k} for k in sorted({cell.k for cell in cells})] if step.may_stop_early else [{cell.k for cell in cells}]
+    for ks in parts:
+        if ks != parts[0]:
+            skipped = skipped_cells(context.experiment, run_scores(context.run))
+            cells = [c for c in cells if (step.name, c.student, c.label, c.k) not in skipped]
         context.progress.expect(step.name, PlannedCalls(cells, context.experiment).total)
-        await make_calls(calls_of(step), cells, context, counts)
+        await make_calls(calls_of(step), [cell for cell in cells if cell.k in ks], context, counts)
+        if counts.stopped:
+            break
 
 
 def _combinations_hash(step: Step, run: Run) -> str:
@@ -118,12 +136,7 @@ def _combinations_hash(step: Step, run: Run) -> str:
     return short_id("members", members)
 
 
-def _skipped_hash(steps: Iterable[str], run: Run) -> str:
-    by_step = run.excluded
-    return short_id("skipped", [[name, sorted(by_step[name])] for name in sorted(steps) if by_step.get(name)])
-
-
-def drawn_cells(step: StepT, context: StepContext) -> Iterator[PlannedCell]:
+def drawn_cells(step: Step, context: StepContext) -> Iterator[PlannedCell]:
     """The cells of a step, drawn around what its students were trained on."""
     experiment, catalog = context.experiment, context.catalog
     return step_cells(step, experiment, catalog, usable_around(experiment, catalog, context.run.excluded))
@@ -164,60 +177,109 @@ def counts_line(step: str, counts: CallCounts) -> str:
     )
 
 
-class GenerateKind(CallKind[GenerateStep]):
-    """Students write texts."""
-
-    def prepare(self, step: GenerateStep, context: StepContext) -> None:
-        """Draw the combinations of an evaluation around what the students were trained on."""
-        if step.purpose == "evaluation":
-            draw_around_training(step, context)
+def end_calls(step: str, counts: CallCounts, context: StepContext) -> None:
+    """Show what a step of calls took, as its last line unless it was stopped."""
+    note = context.progress.end if counts.stopped is None else context.progress.leave
+    note(step, counts_line(step, counts))
 
 
-class GradeKind(CallKind[GradeStep]):
-    """Graders grade texts; a text that is not written yet is counted, not written."""
+class DatasetKind(StepKind[DatasetStep]):
+    """Let a model write until enough texts have full marks, or join earlier data sets."""
 
-    def grader_role(self, step: GradeStep, experiment: Experiment) -> Role:
-        """Graders of texts that an earlier step has already graded grade them again."""
-        earlier = experiment.steps[: [other.name for other in experiment.steps].index(step.name)]
-        has_grades = any(
-            other.grader_names
-            and (other.name in step.of or (isinstance(other, GradeStep) and {*other.of} & {*step.of}))
-            for other in earlier
-        )
-        return "re-grader" if has_grades else "grader"
+    def check(self, step: DatasetStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
+        """Look for pyarrow and the files of evaluations, and refuse to replace a folder that is not a data set."""
+        is_training = any(isinstance(other, TrainStep) for other in experiment.steps)
+        require_parquet("train" if is_training else "parquet")  # so that one installation is enough
+        require_replaceable(run.step(step.name) / "dataset", DATASET)
+        bars_for(step, experiment, catalog, run)
+        place_of(step, experiment, catalog).catalog.excluded(step.exclude)
+        if step.writer:
+            turns = turns_of(experiment, student_name(step.writer))
+            refuse_more_turns(step.writer, turns, load_prompts(step.prompts or experiment.prompts))
 
-    def run(self, step: GradeStep, context: StepContext, result: RunResult) -> bool:
-        """Grade the texts, and say how many are not written yet."""
-        may_go_on = super().run(step, context, result)
-        left_out = result.counts[step.name].left_out
-        if left_out:
-            say(f"{step.name}: {are(left_out, 'text')} not written yet and so not graded")
-        return may_go_on
+    def first_cells(self, step: DatasetStep, context: StepContext) -> Iterable[tuple[Conversations, PlannedCell]]:
+        """The first conversation of each k."""
+        from skillmix.datasets.from_runs import plan_of
+        from skillmix.datasets.window import DatasetWriting
+
+        if not step.writer:
+            return []
+        writing = DatasetWriting(step, context, plan_of(step, context), CallCounts())
+        conversations = conversations_of(writing.calls, context)
+        return [(conversations, cell) for cell in writing.first_cells()]
+
+    def estimates(self, step: DatasetStep, basis: EstimateBasis) -> list[CallEstimate]:
+        """The fewest conversations that can reach the targets, then the most that the step may write."""
+        place = place_of(step, basis.experiment, basis.catalog)
+        found: list[CallEstimate] = []
+        for bound, conversations_of_k in (("at least", step.target_of), ("at most", step.max_conversations)):
+            counted: list[tuple[Combination, int]] = []
+            for k in step.data_recipe.ks if step.writer else ():
+                sample = list(islice(all_combinations(place.dataset_draw(step, k)), _SAMPLED))
+                each, more = divmod(conversations_of_k(k), len(sample))
+                counted += [(combination, each + (index < more)) for index, combination in enumerate(sample)]
+            label, is_lower_bound = f"{step.name}, {bound}", bound == "at least"
+            writer, grader = (EstimatedStep(label, role, is_lower_bound) for role in ("writer", "grader"))
+            found += [student_estimate(writer, student, counted, basis) for student in step.student_names]
+            found += grader_estimates(grader, step.grader_names, counted, basis)
+        return found
+
+    def inputs(self, step: DatasetStep, source: StepInputs) -> Inputs | None:
+        """The step's settings, its models, the data sets that it joins, and what no data set may contain.
+
+        Evaluations of the experiment are not among them: they draw around a data set that exists.
+        """
+        leakage = step.leakage or source.experiment.leakage
+        found = of_settings(step, without={"leakage"}) | of_draws(source)
+        found |= of_calls(step.student_names, step.grader_names, source) if step.writer else {}
+        found["its prompts"] = source.prompts(step.prompts)
+        found |= {f"the data set {name}": dataset_hash(source.run, name) for name in step.of}
+        found |= {f"leakage.{name}": getattr(leakage, name) for name in ("evaluations", "names", "reserved", "shown")}
+        return found | of_files("the file", leakage.evaluations)
+
+    def made(self, step: DatasetStep, run: Run, result: RunResult) -> dict[str, Any]:
+        """The number of calls, and the data set with its hash; its members are in its folder."""
+        counts = result.counts[step.name]
+        return {"calls": counts.called + counts.found, "dataset": result.datasets[step.name].record()}
+
+    def take(self, step: DatasetStep, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
+        """The data set, if its conversations are still those of the record."""
+        from skillmix.datasets.build import recorded_dataset
+
+        dataset = recorded_dataset(run.step(step.name) / "dataset", made["dataset"])
+        if dataset_hash(run, step.name) != dataset.written.hash:
+            return None
+        result.counts[step.name] = CallCounts(found=made["calls"])
+        result.datasets[step.name] = dataset
+        return f"{plural(dataset.texts, 'conversation')} in {dataset.folder}"
+
+    def run(self, step: DatasetStep, context: StepContext, result: RunResult) -> bool:
+        """Write the data set; later steps wait until every k has enough texts."""
+        from skillmix.datasets.from_runs import work_on_dataset
+
+        counts = result.counts[step.name] = CallCounts()
+        dataset = asyncio.run(work_on_dataset(step, context, counts))
+        if step.writer:
+            end_calls(step.name, counts, context)
+        if dataset is None:
+            say(f"{step.name}: calls are missing, and no data set was written; run the same command to continue")
+            return False
+        result.datasets[step.name] = dataset
+        say(f"{step.name}: {plural(dataset.texts, 'conversation')} in {dataset.folder}")
+        for y in dataset.yields:
+            if y.taken < y.target:
+                consequence = "enough for later steps" if y.is_enough else "later steps wait for them"
+                say(
+                    f"{step.name}: only {y.taken} of {plural(y.target, 'text')} of k = {y.k} after "
+                    f"{plural(y.written, 'conversation')} ({y.full_marks} with full marks); {consequence}"
+                )
+        return counts.stopped is None and not dataset.short
 
 
-class EvaluateKind(CallKind[EvaluateStep]):
-    """Students write texts and graders grade them."""
-
-    def check_students(self, step: EvaluateStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Refuse students of another partition, and a draw that training data leave too few combinations for."""
-        skipped_combinations(step, experiment, catalog, run)
-        refuse_other_partitions(step, experiment, catalog)
-
-    def prepare(self, step: EvaluateStep, context: StepContext) -> None:
-        """Check students that an earlier step may just have trained, and draw around their data."""
-        self.check_students(step, context.experiment, context.catalog, context.run)
-        draw_around_training(step, context)
-
-    async def make_calls(self, step: EvaluateStep, context: StepContext, counts: CallCounts) -> None:
-        """With `stop_below`, make the calls k by k and skip the cells that an early stop cancels."""
-        if not step.may_stop_early:
-            await super().make_calls(step, context, counts)
-            return
-        cells = list(drawn_cells(step, context))
-        for k in sorted(set(step.k)):
-            skipped = skipped_cells(context.experiment, run_scores(context.run)) if k > min(step.k) else set()
-            cells = [c for c in cells if (step.name, c.student, c.label, c.k) not in skipped]
-            context.progress.expect(step.name, PlannedCalls(cells, context.experiment).total)
-            await make_calls(calls_of(step), [c for c in cells if c.k == k], context, counts)
-            if counts.stopped:
-                break
+def dataset_hash(run: Run, step: str) -> str | None:
+    """The hash of the conversations that a dataset step has made; None if its folder is not whole."""
+    folder = run.step(step) / "dataset"
+    files = [folder / "train.jsonl", folder / "validation.jsonl"]
+    if not all((folder / name).is_file() for name in ("train.jsonl", "rows.parquet", LINEAGE_FILE)):
+        return None
+    return content_hash(files)

@@ -4,18 +4,18 @@ Every row has an upper bound and an expectation. The upper bound takes the longe
 unreadable grades. The expectation takes the tokens of past calls, or typical lengths where there are none.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from skillmix.catalog.catalog import RESERVED_NAMES, Catalog
 from skillmix.catalog.combinations import Combination
 from skillmix.experiment.costs import Price, generation_hours, price_warnings, tokens_in, usual_tokens_in
-from skillmix.experiment.experiment import BudgetSettings, Experiment, StudentSettings
+from skillmix.experiment.experiment import BudgetSettings, Experiment
 from skillmix.experiment.plan import Settings
 from skillmix.models.request_fields import additions
 from skillmix.models.specs import short_spec
-from skillmix.prompts.prompt_set import PromptSet, load_prompts
+from skillmix.prompts.prompt_set import load_prompts
 from skillmix.render import dollars, hours, markdown_table, middle_cut, whole
 from skillmix.runs.batches.step_batches import batch_share, price_of_calls
 from skillmix.runs.conversations import model_name
@@ -119,124 +119,126 @@ Counted = Sequence[tuple[Combination, int]]
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
-    """Calls and tokens of one row."""
+    """Calls and tokens of one row, or of a part of it."""
 
-    calls: float
-    input: float
-    output: float
+    calls: float = 0
+    input: float = 0
+    output: float = 0
 
     def __add__(self, other: "_Tokens") -> "_Tokens":
         return _Tokens(self.calls + other.calls, self.input + other.input, self.output + other.output)
 
+    def cost(self, price: Price | None) -> float | None:
+        """The cost of the tokens; None if the price is not known."""
+        return None if price is None else price.of(self.input, self.output)
 
-_NO_TOKENS: Final = _Tokens(0, 0, 0)
 
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """The model of one row, and how it is asked."""
-
-    label: EstimatedStep
-    model: str
-    """The model as the row names it."""
-    spec: str
-    settings: Settings
-    past: AskedOf
-    price: Price | None
+_Part = tuple[int, _Tokens, _Tokens]
+"""The texts of one combination: its k, the most that they may take, and what they usually take."""
 
 
 def student_estimate(label: EstimatedStep, student: str, counted: Counted, basis: EstimateBasis) -> CallEstimate:
     """The calls of a student: one for each turn of a conversation."""
-    settings = settings_for(basis.experiment, student)
-    prompts = load_prompts(settings.prompts or basis.experiment.prompts, basis.experiment.format)
-    longest = settings.max_tokens
-    calls = prompts.turns * sum(count for _, count in counted)
-    bound = written = 0
-    typical: dict[int, _Tokens] = {}
+    experiment, catalog = basis.experiment, basis.catalog
+    settings = settings_for(experiment, student)
+    prompts = load_prompts(settings.prompts or experiment.prompts, experiment.format)
+    longest, turns, repeated = settings.max_tokens, prompts.turns, prompts.turns - 1
+    parts: list[_Part] = []
     for combination, texts in counted:
         count = texts * max(1, combination.k) if settings.joined else texts
-        written += count
-        first, *second = _prompt_lengths(prompts, basis.catalog, combination, settings)
+        first, *second = map(len, prompts.student_prompts(catalog, combination))
+        turns_before = [*prompts.worked_turns(), *prompts.lead_turns(catalog, combination)]
+        first += len(settings.system or "") + sum(len(prompt) + len(reply) for prompt, reply in turns_before)
         reply = min(longest, usual_tokens_in(_REPLY_PER_SKILL * (combination.k + 2)))
         # A second prompt repeats the first and the reply to it.
-        turns, repeated = prompts.turns, prompts.turns - 1
-        bound += count * (turns * tokens_in(first) + repeated * longest + sum(map(tokens_in, second)))
+        bound = turns * tokens_in(first) + repeated * longest + sum(map(tokens_in, second))
         read = usual_tokens_in(turns * first + sum(second)) + repeated * reply
-        usual = _Tokens(turns * texts, count * read, count * turns * reply)
-        typical[combination.k] = typical.get(combination.k, _NO_TOKENS) + usual
-    asked = _asked_student(label, student, settings, basis)
-    return _estimate(asked, _Tokens(calls, bound, prompts.turns * written * longest), typical, basis)
-
-
-def _asked_student(label: EstimatedStep, student: str, settings: StudentSettings, basis: EstimateBasis) -> _Asked:
-    if student not in basis.experiment.students:  # the model of a train step, which runs on this machine
-        past = AskedOf("generate", student, None, settings.extra_json)
-        return _Asked(label, f"step:{student}", settings.model, settings, past, Price(0.0, 0.0))
-    past = AskedOf("generate", student, model_name(settings.model), settings.extra_json)
-    price = price_of_calls(settings, basis.prices)
-    return _Asked(label, settings.model, settings.model, settings, past, price)
+        at_most = _Tokens(turns * texts, count * bound, turns * count * longest)
+        parts.append((combination.k, at_most, _Tokens(turns * texts, count * read, count * turns * reply)))
+    is_trained = student not in experiment.students  # the model of a train step, which runs on this machine
+    model = f"step:{student}" if is_trained else settings.model
+    price = Price(0.0, 0.0) if is_trained else price_of_calls(settings, basis.prices)
+    past = AskedOf("generate", student, None if is_trained else model_name(model), settings.extra_json)
+    return _estimate(label, model, settings, parts, past=past, price=price, basis=basis)
 
 
 def grader_estimates(
     label: EstimatedStep, graders: Sequence[str], counted: Counted, basis: EstimateBasis
 ) -> list[CallEstimate]:
     """The calls of each grader that is a model: one for each vote, and at most `attempts` for each."""
-    return [
-        _grader_estimate(label, name, counted, basis)
-        for name in graders
-        if basis.experiment.graders[name].asked is not None
-    ]
-
-
-def _grader_estimate(label: EstimatedStep, name: str, counted: Counted, basis: EstimateBasis) -> CallEstimate:
-    grader = basis.experiment.graders[name]
-    spec = str(grader.asked)
-    prompts = load_prompts(basis.experiment.prompts, basis.experiment.format)
-    votes = grader.votes * sum(count for _, count in counted)
+    experiment = basis.experiment
+    prompts = load_prompts(experiment.prompts, experiment.format)
     longest_text = basis.longest_text
     if longest_text is None:
-        longest_text = max((student.max_tokens for student in basis.experiment.students.values()), default=0)
-    bound = 0
-    typical: dict[int, _Tokens] = {}
-    for combination, count in counted:
-        prompt = prompts.grader_prompt(basis.catalog, combination, answer="", variant=grader.prompts)
-        length = len(prompt) + len(grader.system or "")
-        bound += grader.votes * count * (tokens_in(length) + longest_text)
-        read = usual_tokens_in(length + _TEXT_PER_SKILL * combination.k)
-        reply = min(grader.max_tokens, usual_tokens_in(_GRADING_PER_CRITERION * (combination.k + len(RESERVED_NAMES))))
-        usual = _Tokens(grader.votes * count, grader.votes * count * read, grader.votes * count * reply)
-        typical[combination.k] = typical.get(combination.k, _NO_TOKENS) + usual
-    past = AskedOf("grade", name, model_name(spec), grader.extra_json)
-    asked = _Asked(label, spec, spec, grader, past, price_of_calls(grader, basis.prices))
-    attempts = 1 if label.is_lower_bound else grader.attempts
-    at_most = _Tokens(votes * attempts, bound * attempts, votes * attempts * grader.max_tokens)
-    return _estimate(asked, at_most, typical, basis)
+        longest_text = max((student.max_tokens for student in experiment.students.values()), default=0)
+    estimates = []
+    for name in graders:
+        grader = experiment.graders[name]
+        if grader.asked is None:
+            continue
+        attempts = 1 if label.is_lower_bound else grader.attempts
+        parts: list[_Part] = []
+        for combination, count in counted:
+            prompt = prompts.grader_prompt(basis.catalog, combination, answer="", variant=grader.prompts)
+            length, votes = len(prompt) + len(grader.system or ""), grader.votes * count
+            calls = votes * attempts
+            at_most = _Tokens(calls, calls * (tokens_in(length) + longest_text), calls * grader.max_tokens)
+            read = usual_tokens_in(length + _TEXT_PER_SKILL * combination.k)
+            written = usual_tokens_in(_GRADING_PER_CRITERION * (combination.k + len(RESERVED_NAMES)))
+            usual = _Tokens(votes, votes * read, votes * min(grader.max_tokens, written))
+            parts.append((combination.k, at_most, usual))
+        past = AskedOf("grade", name, model_name(grader.asked), grader.extra_json)
+        price = price_of_calls(grader, basis.prices)
+        estimates.append(_estimate(label, grader.asked, grader, parts, past=past, price=price, basis=basis))
+    return estimates
 
 
-def _prompt_lengths(
-    prompts: PromptSet, catalog: Catalog, combination: Combination, settings: StudentSettings
-) -> tuple[int, ...]:
-    """Characters that the model reads before its first reply, and those of a second prompt if there is one."""
-    first, *later = prompts.student_prompts(catalog, combination)
-    turns_before = [*prompts.worked_turns(), *prompts.lead_turns(catalog, combination)]
-    characters_before = sum(len(prompt) + len(reply) for prompt, reply in turns_before)
-    return len(settings.system or "") + characters_before + len(first), *map(len, later)
+def _estimate(
+    label: EstimatedStep,
+    model: str,
+    settings: Settings,
+    parts: Sequence[_Part],
+    *,
+    past: AskedOf,
+    price: Price | None,
+    basis: EstimateBasis,
+) -> CallEstimate:
+    """One row; it expects what past calls of the same model took, k by k, or else the usual lengths.
 
-
-def _estimate(asked: _Asked, at_most: _Tokens, typical: dict[int, _Tokens], basis: EstimateBasis) -> CallEstimate:
-    settings = asked.settings
+    A free model does without the calls of other runs, which take time to read.
+    """
+    at_most = expected = _Tokens()
+    usual_of: dict[int, _Tokens] = {}
+    for k, most, usual in parts:
+        at_most += most
+        usual_of[k] = usual_of.get(k, _Tokens()) + usual
+    averages = None
+    for k, usual in usual_of.items():
+        averages = basis.past.averages(past, k, other_runs=price is None or not price.is_zero)
+        if averages is None:
+            expected += usual
+        else:
+            calls = usual.calls * averages.calls_per_vote
+            reply = min(averages.output_tokens, settings.max_tokens)
+            expected += _Tokens(calls, calls * averages.input_tokens, calls * reply)
     return CallEstimate(
-        step=asked.label.step,
-        model=asked.model,
+        step=label.step,
+        model=model,
         calls=int(at_most.calls),
         input_tokens=int(at_most.input),
         output_tokens=int(at_most.output),
-        cost_usd=_cost(at_most, asked.price),
-        gpu_hours=generation_hours(asked.spec, int(at_most.input + at_most.output)),
-        is_lower_bound=asked.label.is_lower_bound,
-        role=asked.label.role,
-        expected=_expected(asked, typical, basis.past),
-        price=asked.price,
+        cost_usd=at_most.cost(price),
+        gpu_hours=generation_hours(str(settings.asked), int(at_most.input + at_most.output)),
+        is_lower_bound=label.is_lower_bound,
+        role=label.role,
+        expected=Expected(
+            calls=round(expected.calls),
+            input_tokens=round(expected.input),
+            output_tokens=round(expected.output),
+            cost_usd=expected.cost(price),
+            basis=TYPICAL if averages is None else averages.basis,
+        ),
+        price=price,
         system=settings.system,
         extra=dict(settings.extra),
         is_batch=bool(settings.batch),
@@ -244,47 +246,21 @@ def _estimate(asked: _Asked, at_most: _Tokens, typical: dict[int, _Tokens], basi
     )
 
 
-def _expected(asked: _Asked, typical: dict[int, _Tokens], past_calls: PastCalls) -> Expected:
-    """Expectations from past calls of the same model, k by k, or else from typical lengths, which are given by k.
-
-    A free model does without the calls of other runs, which take time to read.
-    """
-    is_free = asked.price is not None and asked.price.input == asked.price.output == 0
-    past = None
-    tokens = _NO_TOKENS
-    for k, usual in typical.items():
-        past = past_calls.averages(asked.past, k, other_runs=not is_free)
-        if past is None:
-            tokens += usual
-        else:
-            calls = usual.calls * past.calls_per_vote
-            reply = min(past.output_tokens, asked.settings.max_tokens)
-            tokens += _Tokens(calls, calls * past.input_tokens, calls * reply)
-    return Expected(
-        calls=round(tokens.calls),
-        input_tokens=round(tokens.input),
-        output_tokens=round(tokens.output),
-        cost_usd=_cost(tokens, asked.price),
-        basis=TYPICAL if past is None else past.basis,
-    )
-
-
-def _cost(tokens: _Tokens, price: Price | None) -> float | None:
-    return None if price is None else price.of(tokens.input, tokens.output)
-
-
 def estimate_table(estimates: Sequence[CallEstimate], *, wide: bool = True) -> str:
     """One row for each model of each step, and the sums; an unknown part makes the sum unknown.
 
     Unless wide, the table fits a terminal: it has the calls, the dollars and the hours, and long specs are cut.
     """
-    rows = [
-        [e.step, e.role, _model_cell(e), *_estimate_cells(e), e.expected.basis if e.expected else "–"]
-        for e in estimates
-    ]
-    columns = zip(*(_numbers(estimate) for estimate in _counted_once(estimates)), strict=True)
-    sums = [_sum(column) for column in columns] or [0.0] * _NUMBERS
-    rows.append(["all", "", "", *_number_cells(sums), ""])
+    rows = []
+    for one in estimates:
+        words = additions(one.system, one.extra)
+        short = words if len(words) <= _LONGEST_ADDITIONS else f"{words[: _LONGEST_ADDITIONS - 1]}…"
+        model = short_spec(one.model) + (f" ({short})" if short else "")
+        calls, *others = _number_cells(_numbers(one))
+        known = one.expected.basis if one.expected else "–"
+        rows.append([one.step, one.role, model, f"≥ {calls}" if one.is_lower_bound else calls, *others, known])
+    columns = zip(*map(_numbers, _counted_once(estimates)), strict=True)
+    rows.append(["all", "", "", *_number_cells([_sum(column) for column in columns] or [0.0] * _NUMBERS), ""])
     if wide:
         return markdown_table(_HEADER, rows, right=frozenset(range(3, 3 + _NUMBERS)))
     chosen = [[*row[:2], middle_cut(row[2]), *(row[_HEADER.index(name)] for name in _SHORT)] for row in rows]
@@ -305,27 +281,9 @@ def _counted_once(estimates: Sequence[CallEstimate]) -> list[CallEstimate]:
     return [estimate for estimate in estimates if not estimate.is_lower_bound]
 
 
-def _model_cell(estimate: CallEstimate) -> str:
-    words = additions(estimate.system, estimate.extra)
-    short = words if len(words) <= _LONGEST_ADDITIONS else f"{words[: _LONGEST_ADDITIONS - 1]}…"
-    model = short_spec(estimate.model)
-    return f"{model} ({short})" if short else model
-
-
-def _numbers(estimate: CallEstimate) -> list[float | None]:
-    return [
-        estimate.calls,
-        estimate.input_tokens,
-        estimate.output_tokens,
-        estimate.expected.cost_usd if estimate.expected else 0.0,
-        estimate.cost_usd,
-        estimate.gpu_hours,
-    ]
-
-
-def _estimate_cells(estimate: CallEstimate) -> list[str]:
-    calls, *others = _number_cells(_numbers(estimate))
-    return [f"≥ {calls}" if estimate.is_lower_bound else calls, *others]
+def _numbers(one: CallEstimate) -> list[float | None]:
+    expected = one.expected.cost_usd if one.expected else 0.0
+    return [one.calls, one.input_tokens, one.output_tokens, expected, one.cost_usd, one.gpu_hours]
 
 
 def _number_cells(numbers: Sequence[float | None]) -> list[str]:
@@ -334,18 +292,13 @@ def _number_cells(numbers: Sequence[float | None]) -> list[str]:
     return [*texts, dollars(expected_usd), dollars(cost_usd), hours(gpu_hours)]
 
 
-def _sum(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = list(values)
+    return None if None in known else sum(filter(None, known))
 
 
 def estimate_notes(estimates: Sequence[CallEstimate]) -> list[str]:
     """What a reader must know about the table: what the numbers count, and the prices with their dates."""
-    paid = {
-        f"{short_spec(e.model)}{' in batches' if e.is_batch else ''}": e.price
-        for e in estimates
-        if e.price is not None and (e.price.input or e.price.output)
-    }
     notes = []
     if any(estimate.calls for estimate in estimates):
         notes.append(
@@ -359,67 +312,56 @@ def estimate_notes(estimates: Sequence[CallEstimate]) -> list[str]:
         )
     if any(estimate.is_lower_bound for estimate in estimates):
         notes.append("A data set ends at its target: its expected cost lies between those of its two bounds.")
-    notes += _batch_notes(_counted_once(estimates))
-    return notes + [_price_note(model, price) for model, price in sorted(paid.items())]
-
-
-def _batch_notes(estimates: Sequence[CallEstimate]) -> Iterator[str]:
-    """For each paid model that has batches, its cost in batches and with direct calls."""
     by_model: dict[str, list[CallEstimate]] = {}
+    prices: dict[str, Price] = {}
     for one in estimates:
-        if one.batch_share and one.price is not None and (one.price.input or one.price.output):
+        if one.price is None or one.price.is_zero:
+            continue
+        prices[f"{short_spec(one.model)}{' in batches' if one.is_batch else ''}"] = one.price
+        if one.batch_share and not one.is_lower_bound:
             by_model.setdefault(one.model, []).append(one)
     for model, own in sorted(by_model.items()):
-        expected, at_most = (_both_costs(own, at_most=at_most) for at_most in (False, True))
-        yield (
+        expected = _both_costs((one, one.expected.cost_usd if one.expected else 0.0) for one in own)
+        at_most = _both_costs((one, one.cost_usd) for one in own)
+        notes.append(
             f"{short_spec(model)}: in batches (batch: true) {dollars(expected[0])} US dollars are expected and "
             f"{dollars(at_most[0])} at most; with direct calls {dollars(expected[1])} and {dollars(at_most[1])}."
         )
+    for model, price in sorted(prices.items()):
+        noted = f"noted on {price.noted}" if price.noted else "the price file has no date"
+        source = f"; {price.source}" if price.source else ""
+        per_million = f"{price.input:g} and {price.output:g} US dollars per million tokens in and out"
+        notes.append(f"Price of {model}: {per_million} ({noted}{source}).")
+    return notes
 
 
-def _both_costs(estimates: Sequence[CallEstimate], *, at_most: bool) -> tuple[float, float]:
+def _both_costs(costs: Iterable[tuple[CallEstimate, float | None]]) -> tuple[float, float]:
     """The cost of a model in batches, and with direct calls."""
     in_batches = direct = 0.0
-    for one in estimates:
-        cost = (one.cost_usd if at_most else one.expected.cost_usd if one.expected else 0.0) or 0.0
+    for one, cost in costs:
         share = one.batch_share or 1.0
-        in_batches += cost if one.is_batch else share * cost
-        direct += cost / share if one.is_batch else cost
+        in_batches += (cost or 0.0) * (1.0 if one.is_batch else share)
+        direct += (cost or 0.0) / (share if one.is_batch else 1.0)
     return in_batches, direct
-
-
-def _price_note(model: str, price: Price) -> str:
-    noted = f"noted on {price.noted}" if price.noted else "the price file has no date"
-    source = f"; {price.source}" if price.source else ""
-    dollars_per_million = f"{price.input:g} and {price.output:g} US dollars per million tokens in and out"
-    return f"Price of {model}: {dollars_per_million} ({noted}{source})."
 
 
 def budget_warnings(estimates: Sequence[CallEstimate], budget: BudgetSettings) -> Iterator[str]:
     """A warning for each limit that is below what the experiment is expected to take, or may take at most."""
     yield from price_warnings({short_spec(e.model): e.price for e in estimates})
     counted = _counted_once(estimates)
-    cost = _sum([e.cost_usd for e in counted])
-    expected = _sum([e.expected.cost_usd for e in counted if e.expected])
+    cost = _sum(e.cost_usd for e in counted)
+    expected = _sum(e.expected.cost_usd for e in counted if e.expected)
     if budget.max_usd is not None and (cost is None or expected is None):
         unknown = ", ".join(sorted({e.model for e in counted if e.cost_usd is None}))
         yield f"budget.max_usd cannot be kept: the price of {unknown} is not known"
-    elif budget.max_usd is not None and cost is not None and expected is not None:
-        yield from _limit_warning("max_usd", budget.max_usd, (expected, cost), unit=" US dollars", digits=2)
-    if budget.max_calls is not None:
-        calls = sum(e.expected.calls for e in counted if e.expected), sum(e.calls for e in counted)
-        yield from _limit_warning("max_calls", budget.max_calls, calls, unit=" calls", digits=0)
-
-
-def _limit_warning(name: str, limit: float, needs: tuple[float, float], *, unit: str, digits: int) -> Iterator[str]:
-    expected, at_most = needs
-    if limit < expected:
-        yield (
-            f"budget.{name} is {limit:,.{digits}f}, below the expected {expected:,.{digits}f}{unit}: "
-            "the run will stop before its end"
-        )
-    elif limit < at_most:
-        yield (
-            f"budget.{name} is {limit:,.{digits}f}, below the maximum of {at_most:,.{digits}f}{unit}: "
-            "the run may stop before its end"
-        )
+    calls = sum(e.expected.calls for e in counted if e.expected), sum(e.calls for e in counted)
+    for name, limit, least, most, digits, unit in (
+        ("max_usd", budget.max_usd, expected, cost, 2, "US dollars"),
+        ("max_calls", budget.max_calls, *calls, 0, "calls"),
+    ):
+        if limit is None or least is None or most is None or limit >= max(least, most):
+            continue
+        need, may = (f"maximum of {most:,.{digits}f}", "may")
+        if limit < least:
+            need, may = (f"expected {least:,.{digits}f}", "will")
+        yield f"budget.{name} is {limit:,.{digits}f}, below the {need} {unit}: the run {may} stop before its end"

@@ -7,7 +7,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -21,6 +21,7 @@ from skillmix.experiment.costs import load_prices, price_warnings
 from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.plan import Settings, graded_cells, settings_by_model
 from skillmix.experiment.step_base import Step
+from skillmix.experiment.train_step import TrainStep
 from skillmix.models.local.model import MODELS
 from skillmix.models.ray import Placement, ray_cluster
 from skillmix.models.servers.managed import keeping_servers
@@ -40,7 +41,6 @@ from skillmix.steps.before_run import (
     check_chat_templates,
     check_journal,
     check_packages,
-    check_plan,
     fetch_from_hub,
     file_checks,
     pinned_experiment,
@@ -53,11 +53,10 @@ from skillmix.steps.before_run import (
 )
 from skillmix.steps.calls import drop_unusable_skips
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
-from skillmix.steps.kinds import kind_of
+from skillmix.steps.kinds import kind_of, train_step
 from skillmix.steps.step_kind import Inputs, RunResult, StepInputs, Trained
-from skillmix.steps.train import train_step
 from skillmix.tracking import track_scores
-from skillmix.training.job import chosen_steps, is_first_rank
+from skillmix.training.job import is_first_rank
 
 
 def take_finished(step: Step, context: StepContext, result: RunResult) -> bool:
@@ -65,45 +64,26 @@ def take_finished(step: Step, context: StepContext, result: RunResult) -> bool:
 
     A step that must run again although it was finished says why.
     """
-    source = inputs_of(context)
-    changes = _changes(step, source)
-    if changes is None:
-        return False
-    line = None if changes else _taken(step, source.run, result)
+    line, changes = _finished(step, inputs_of(context), result)
     if line is None:
-        say(f"{step.name} runs again: {listed(changes or ['what it made'])} changed")
+        if changes:
+            say(f"{step.name} runs again: {listed(changes)} changed")
         return False
     _end_taken(step, line, context.progress, result)
     return True
 
 
-def take_all_finished(steps: Sequence[Step], source: StepInputs, result: RunResult, progress: RunProgress) -> bool:
-    """Take all steps from their records, if all are finished and no input changed since."""
-    lines = []
-    for step in steps:
-        line = _taken(step, source.run, result) if _changes(step, source) == [] else None
-        if line is None:
-            return False
-        lines.append(line)
-    for step, line in zip(steps, lines, strict=True):
-        _end_taken(step, line, progress, result)
-    return True
-
-
-def _changes(step: Step, source: StepInputs) -> list[str] | None:
-    """The inputs of a step that changed since it was finished; None if it was not, or if nobody can tell."""
-    record = source.run.finished(step.name)
-    inputs = kind_of(step).inputs(step, source) if record is not None else None
-    return None if record is None or inputs is None else record.changes(json.loads(json.dumps(inputs)))
-
-
-def _taken(step: Step, run: Run, result: RunResult) -> str | None:
-    """What a finished step made, in words; None if it is gone, or if the record is of a version that noted less."""
-    record = run.finished(step.name)
-    try:
-        return None if record is None else kind_of(step).take(step, record.result or {}, run, result)
-    except (LookupError, TypeError, ValueError, AttributeError):
-        return None
+def _finished(step: Step, source: StepInputs, result: RunResult) -> tuple[str | None, list[str]]:
+    """What a finished step made, in words; or None, and what changed since the step was finished if it was."""
+    kind, record = kind_of(step), source.run.finished(step.name)
+    inputs = None if record is None else kind.inputs(step, source)
+    if record is None or inputs is None:
+        return None, []
+    if changes := record.changes(json.loads(json.dumps(inputs))):
+        return None, changes
+    with suppress(LookupError, TypeError, ValueError, AttributeError):  # a record of a version that noted less
+        return kind.take(step, record.result or {}, source.run, result), ["what it made"]
+    return None, ["what it made"]
 
 
 def _end_taken(step: Step, line: str, progress: RunProgress, result: RunResult) -> None:
@@ -178,6 +158,9 @@ def run_checked(
     run = new_run(experiment.name)
     experiment = pinned_experiment(experiment, run)
     steps = (wanted or StepFilter()).select(experiment)
+    if not is_first_rank():  # the first of several processes checks everything and keeps the run
+        training = [step for step in steps if isinstance(step, TrainStep)]
+        return RunResult(run, trained={step.name: train_step(experiment, step, run) for step in training})
     at_once = _taken_at_once(steps, experiment, catalog, run)
     if at_once is not None:
         return replace(at_once, seconds=time.monotonic() - started)
@@ -218,16 +201,14 @@ def run_checked(
             finally:
                 if (run.path / RUN_FILE).exists():  # the user may have deleted it meanwhile
                     _note_invocation(run, catalog, result)
-            if not result.is_interrupted:
+            if result.signal is None:
                 _run_steps([step for step in steps if step.reads_whole_run], context, result)
-        if not result.is_interrupted:
+        if result.signal is None:
             track_scores(run, experiment.track)
-    return replace(
-        result,
-        seconds=time.monotonic() - started,
-        has_unpriced=result.called > 0
-        and any(price_by_model[name] is None for step in steps for name in _models_asked(step, experiment)),
-    )
+    asked = {f"student:{name}" for step in steps for name in step.student_names}
+    asked |= {f"grader:{n}" for step in steps for n in step.grader_names if experiment.graders[n].asked}
+    has_unpriced = result.called > 0 and any(price_by_model[name] is None for name in asked)
+    return replace(result, seconds=time.monotonic() - started, has_unpriced=has_unpriced)
 
 
 def planned_work(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> list[Work]:
@@ -244,7 +225,15 @@ def _taken_at_once(steps: Sequence[Step], experiment: Experiment, catalog: Catal
     run.experiment = experiment
     result = RunResult(run, graded_cells=graded_cells(steps, experiment))
     source = StepInputs(with_trained(experiment, run), catalog, run)
-    return result if take_all_finished(steps, source, result, NO_PROGRESS) else None
+    lines: list[str] = []
+    for step in steps:
+        line, _ = _finished(step, source, result)
+        if line is None:
+            return None
+        lines.append(line)
+    for step, line in zip(steps, lines, strict=True):
+        _end_taken(step, line, NO_PROGRESS, result)
+    return result
 
 
 def _note_invocation(run: Run, catalog: Catalog, result: RunResult) -> None:
@@ -268,7 +257,11 @@ def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -
         started = time.monotonic()
         kind.prepare(step, now)
         inputs = kind.inputs(step, inputs_of(now))
+        if step.reads_whole_run:
+            now.progress.go_on(step.name)
         may_go_on = kind.run(step, now, result)
+        if step.reads_whole_run:
+            now.progress.end(step.name)
         seconds = time.monotonic() - started
         if may_go_on:
             record_step(step, context, result, inputs, seconds)
@@ -277,29 +270,12 @@ def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -
             break
 
 
-def train_steps(path: Path, *, changes: Sequence[str] = (), only: str | None = None) -> list[Trained]:
+def train_steps(
+    path: Path, *, changes: Sequence[str] = (), only: str | None = None, prices: Path | None = None
+) -> list[Trained]:
     """Run only the train steps of an experiment file, also as one of several processes under torchrun."""
-    experiment = load_experiment(path, changes=changes)
-    run = new_run(experiment.name)
-    experiment = pinned_experiment(experiment, run)
-    chosen = chosen_steps(experiment, only)
-    if not is_first_rank():
-        with RunProgress(()) as progress:
-            return [train_step(experiment, step, run, progress) for step in chosen]
-    catalog = load_catalog(experiment.catalog, *experiment.other_catalogs)
-    fetch_from_hub(experiment, catalog, chosen, run)
-    check_plan(experiment, catalog, chosen, run)
-    trained: list[Trained] = []
-    with RunProgress(planned_work(experiment, catalog, chosen, run)) as progress, run.write() as journal:
-        run.checked_document(experiment, catalog)
-        check_journal(StepContext(experiment, catalog, run, journal, Budget({})), chosen)
-        with run.continued(experiment, catalog, has_made=lambda: bool(trained)):
-            drop_unusable_skips(run)
-            for step in chosen:
-                started = time.monotonic()
-                trained.append(train_step(experiment, step, run, progress))
-                say(f"{step.name}: {duration(time.monotonic() - started)}")
-    return trained
+    result = run_experiment(path, prices=prices, changes=changes, wanted=StepFilter("train", only))
+    return list(result.trained.values())
 
 
 def estimate_experiment(experiment: Experiment, *, prices: Path | None) -> list[CallEstimate]:
@@ -329,9 +305,3 @@ def lacks_here(experiment: Experiment, *, calls_here: bool = True) -> Iterator[s
 
 def _all_settings(experiment: Experiment) -> dict[str, Settings]:
     return settings_by_model(experiment, list(experiment.students), list(experiment.graders))
-
-
-def _models_asked(step: Step, experiment: Experiment) -> list[str]:
-    """The models that a step calls, by their task names."""
-    graders = [name for name in step.grader_names if experiment.graders[name].asked]
-    return [f"student:{name}" for name in step.student_names] + [f"grader:{name}" for name in graders]

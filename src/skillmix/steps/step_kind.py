@@ -1,7 +1,7 @@
 """What skillmix does with a step, one `StepKind` for each kind, and `RunResult`, to which steps add their results."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import file_digest
 from pathlib import Path
@@ -95,47 +95,36 @@ def of_calls(students: Iterable[str], graders: Iterable[str], inputs: StepInputs
         "the rules": experiment.rules,
         "the treatment of missing markers": experiment.answer.missing_marker,
     }
-    for name in dict.fromkeys(students):
-        if name in experiment.students:
-            found |= _of_student(name, experiment.students[name], inputs)
-    for name in dict.fromkeys(graders):
-        found |= _of_grader(name, experiment.graders[name], inputs)
+    asked: list[tuple[str, str, StudentSettings | GraderSettings]] = [
+        *(("student", name, experiment.students[name]) for name in students if name in experiment.students),
+        *(("grader", name, experiment.graders[name]) for name in graders),
+    ]
+    for role, name, settings in asked:
+        whose = f"of the {role} {name}"
+        plain = settings.model_dump(mode="json", exclude=_SPEED_AND_ACCESS | _SHOWN_OTHERWISE)
+        found |= {f"the {key} {whose}": value for key, value in plain.items()}
+        found[f"the model {whose}"] = inputs.model(settings.asked) if settings.asked else settings.model
+        if isinstance(settings, GraderSettings):
+            found[f"the prompts {whose}"] = settings.prompts
+            found[f"the rounds {whose}"] = settings.votes
+        else:
+            found[f"the prompts {whose}"] = inputs.prompts(settings.prompts)
+            if settings.declares_lineage:
+                lineage = lineage_of_student(experiment, name)
+                found[f"the lineage {whose}"] = lineage.identity if lineage else None
     return found
-
-
-def _of_student(name: str, settings: StudentSettings, inputs: StepInputs) -> Inputs:
-    found = {f"the {key} of the student {name}": value for key, value in _settings(settings).items()}
-    found[f"the model of the student {name}"] = inputs.model(settings.asked)
-    found[f"the prompts of the student {name}"] = inputs.prompts(settings.prompts)
-    if settings.declares_lineage:
-        lineage = lineage_of_student(inputs.experiment, name)
-        found[f"the lineage of the student {name}"] = lineage.identity if lineage else None
-    return found
-
-
-def _of_grader(name: str, settings: GraderSettings, inputs: StepInputs) -> Inputs:
-    found = {f"the {key} of the grader {name}": value for key, value in _settings(settings).items()}
-    found[f"the model of the grader {name}"] = inputs.model(settings.asked) if settings.asked else settings.model
-    found[f"the prompts of the grader {name}"] = settings.prompts
-    found[f"the rounds of the grader {name}"] = settings.votes
-    return found
-
-
-def _settings(settings: StudentSettings | GraderSettings) -> Mapping[str, Any]:
-    return settings.model_dump(mode="json", exclude=_SPEED_AND_ACCESS | _SHOWN_OTHERWISE)
 
 
 def of_files(name: str, files: Iterable[str]) -> Inputs:
     """The content of files that the experiment names."""
-    return {f"{name} {file}": _hash_of(own_or_shipped(file)) for file in files}
-
-
-def _hash_of(file: Path) -> str | None:
-    try:
-        with file.open("rb") as content:
-            return file_digest(content, "blake2b").hexdigest()
-    except OSError:
-        return None
+    found: Inputs = {}
+    for file in files:
+        try:
+            with own_or_shipped(file).open("rb") as content:
+                found[f"{name} {file}"] = file_digest(content, "blake2b").hexdigest()
+        except OSError:
+            found[f"{name} {file}"] = None
+    return found
 
 
 StepT = TypeVar("StepT", bound=Step)
@@ -211,7 +200,13 @@ class RunResult:
         by_reason: dict[str, list[tuple[str, CallProblem]]] = {}
         for key, problem in self.failed.items():
             by_reason.setdefault(problem.reason, []).append((key, problem))
-        return [_failure_line(reason, calls) for reason, calls in by_reason.items()]
+        lines = []
+        for reason, calls in by_reason.items():
+            key, problem = next((call for call in calls if call[1].detail), calls[0])
+            detail = f": {problem.detail}" if problem.detail else ""
+            such_as = "such as " if len(calls) > 1 else ""
+            lines.append(f"{plural(len(calls), 'call')}: {reason}{detail} ({such_as}{key})")
+        return lines
 
     def waiting_lines(self) -> list[str]:
         """What steps wait for, each line with the name of its step."""
@@ -242,19 +237,9 @@ class RunResult:
         return next((counts.stopped for counts in self.counts.values() if counts.stopped), None)
 
     @property
-    def has_batches(self) -> bool:
-        """Whether the run left batches under way."""
-        return self.stopped is StopReason.BATCHES
-
-    @property
     def signal(self) -> int | None:
         """The signal that stopped the run, if one did."""
         return signal_of(self.stopped)
-
-    @property
-    def is_interrupted(self) -> bool:
-        """Whether a signal stopped the run."""
-        return self.signal is not None
 
     @property
     def is_complete(self) -> bool:
@@ -270,13 +255,6 @@ class RunResult:
     def short(self) -> "dict[str, list[SamplingYield]]":
         """Targets that data sets did not reach, by step."""
         return {name: dataset.short for name, dataset in self.datasets.items() if dataset.short}
-
-
-def _failure_line(reason: str, calls: Sequence[tuple[str, CallProblem]]) -> str:
-    key, problem = next((call for call in calls if call[1].detail), calls[0])
-    detail = f": {problem.detail}" if problem.detail else ""
-    count = plural(len(calls), "call")
-    return f"{count}: {reason}{detail} ({'such as ' if len(calls) > 1 else ''}{key})"
 
 
 class StepKind(ABC, Generic[StepT]):
@@ -301,6 +279,8 @@ class StepKind(ABC, Generic[StepT]):
 
     def work(self, step: StepT, experiment: Experiment, catalog: Catalog, run: Run) -> Work | None:
         """What the progress bar shows for the step; None for a step that takes no time."""
+        if step.reads_whole_run:
+            return Work(step.name, step.stage, total=1)  # no part of the step is measured
         return planned_calls(step, experiment, catalog) if step.makes_calls else None
 
     def inputs(self, step: StepT, source: StepInputs) -> Inputs | None:
