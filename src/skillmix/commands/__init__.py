@@ -50,7 +50,7 @@ def parser_of_all() -> CommandParser:
     parser.add_argument("--version", action="version", version=f"skillmix {__version__}")
     commands: Any = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name in ORDER:
-        COMMANDS[name].add_to(commands)
+        COMMANDS[name](commands)
     parser.set_defaults(whole=parser)
     return parser
 

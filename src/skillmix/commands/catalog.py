@@ -24,6 +24,7 @@ from skillmix.commands.shared import (
     option,
     positive,
     print_json,
+    say_why_stopped,
     taken,
 )
 from skillmix.errors import LOG, UserError
@@ -304,7 +305,6 @@ def frequency(options: argparse.Namespace) -> int:
     """Count how common each skill of a catalog is in a corpus; rerun the same command to continue."""
     from skillmix.frequencies.counting import FrequencyWanted, count_skills, estimate_counting
     from skillmix.frequencies.frequency_file import LIST_FILE, result_lines, result_table
-    from skillmix.runs.scheduler import signal_of
 
     wanted = FrequencyWanted(
         corpus=tuple(options.corpus),
@@ -324,15 +324,9 @@ def frequency(options: argparse.Namespace) -> int:
         print(f"{passages}, {calls}, about {tokens}, {cost} US dollars")
         return 0
     counted = count_skills(wanted)
-    for key, problem in list(counted.failed.items())[:1]:
-        LOG.warning(f"failed: {plural(len(counted.failed), 'call')}, such as {key}: {problem.reason}")
-    stopped = counted.counts.stopped
-    number = signal_of(stopped)
-    if number is not None:
-        LOG.warning(f"interrupted; all answers are in {counted.run.path}; rerun the same command to continue")
-        return 128 + number
-    if stopped is not None:
-        LOG.warning(f"stopped: {stopped.value}; raise it and rerun the command to continue")
+    signal_status = say_why_stopped(counted.counts.stopped, counted.run.path, counted.failed)
+    if signal_status is not None:
+        return signal_status
     result = counted.result
     if options.json:
         print_json(result.as_json())

@@ -4,11 +4,11 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
+from skillmix.commands.run import print_estimates
 from skillmix.commands.shared import (
     DRY_RUN,
     PRICES,
@@ -23,13 +23,13 @@ from skillmix.commands.shared import (
     option,
     positive,
     print_json,
+    say_why_stopped,
 )
 from skillmix.errors import LOG, UserError
-from skillmix.render import are, name_hint, plural, share, whole, wrapped
+from skillmix.render import are, name_hint, plural, share, whole
 
 if TYPE_CHECKING:
     from skillmix.experiment.steps import AnnotateStep
-    from skillmix.validation.calibration import CalibrationPlan
     from skillmix.validation.task import AnnotationTask
 
 _DECIDED: Final = ("n", "width", "agreement", "overlap", "student", "k", "seed")
@@ -211,8 +211,7 @@ def _serve(task: "AnnotationTask", raters: Sequence[str], options: argparse.Name
 )
 def calibrate(options: argparse.Namespace) -> int:
     """Grade texts with known labels and print the grader's report; rerun the same command to continue."""
-    from skillmix.runs.scheduler import signal_of
-    from skillmix.steps.calibrating import calibrated
+    from skillmix.steps.calibrating import calibrated, estimated
     from skillmix.validation.calibration import card_lines, planned, write_card
 
     names = ("rounds", "system", "temperature", "max_tokens", "attempts", "concurrency", "key")
@@ -229,18 +228,13 @@ def calibrate(options: argparse.Namespace) -> int:
         bigbench=options.bigbench,
     )
     if options.dry_run:
-        return _dry_run(plan, options)
+        print_estimates(estimated(plan, prices=options.prices), plan.experiment.budget, options)
+        return 0
     calibration = calibrated(plan, prices=options.prices)
-    for key, problem in list(calibration.counts.failed.items())[:1]:
-        failed = plural(len(calibration.counts.failed), "call")
-        LOG.warning(f"failed: {failed}, such as {key}: {problem.reason}")
-    stopped = calibration.counts.stopped
-    signal = signal_of(stopped)
-    if signal is not None:
-        LOG.warning(f"interrupted; all answers are in {calibration.run.path}: rerun the same command to continue")
-        return 128 + signal
-    if stopped is not None:
-        LOG.warning(f"stopped: {stopped.value}; raise it and rerun the command to continue")
+    counts = calibration.counts
+    signal_status = say_why_stopped(counts.stopped, calibration.run.path, counts.failed)
+    if signal_status is not None:
+        return signal_status
     page = write_card(calibration)
     if options.json:
         print_json(calibration.as_json())
@@ -249,21 +243,3 @@ def calibrate(options: argparse.Namespace) -> int:
     sys.stdout.flush()
     LOG.info(f"card: open {page} in a browser")
     return 0 if calibration.is_complete else 1
-
-
-def _dry_run(plan: "CalibrationPlan", options: argparse.Namespace) -> int:
-    """Print the calls, tokens and cost of a calibration."""
-    from skillmix.steps.calibrating import estimated
-    from skillmix.steps.estimates import budget_warnings, estimate_notes, estimate_table
-
-    estimates = estimated(plan, prices=options.prices)
-    if options.json:
-        print_json([asdict(estimate) for estimate in estimates])
-    else:
-        print(estimate_table(estimates, wide=options.wide))
-        for note in estimate_notes(estimates):
-            print(f"\n{wrapped(note)}")
-    sys.stdout.flush()
-    for warning in budget_warnings(estimates, plan.experiment.budget):
-        LOG.warning(f"warning: {warning}")
-    return 0

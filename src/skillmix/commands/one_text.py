@@ -1,8 +1,7 @@
 """Commands about one combination given on the command line: `prompts`, `parse-reply` and `grade-text`."""
 
 import argparse
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,13 +23,10 @@ from skillmix.errors import LOG, UserError, errors_of, refuse
 from skillmix.render import grounds, wrapped
 
 if TYPE_CHECKING:
-    from skillmix.calls import Outcome, Reply, Request
+    from skillmix.calls import Outcome, Request
     from skillmix.catalog.catalog import Catalog
     from skillmix.catalog.combinations import Combination
-    from skillmix.checkers.judge import Verdict
-    from skillmix.grading.points import Points
-    from skillmix.grading.reader import Reading
-    from skillmix.prompts.rubric import Rubric
+    from skillmix.prompts.prompt_set import PromptSet
 
 _COMBINATION: Final = (
     *CATALOG,
@@ -198,80 +194,19 @@ def _named_combination(options: argparse.Namespace) -> "tuple[Catalog, Combinati
 )
 def grade_text(options: argparse.Namespace) -> int:
     """Grade the text on standard input, by code or with one call to a model."""
-    from skillmix.grading.points import METRICS, text_score, woven_full_marks
-
-    graded = _graded_text(options, standard_input())
-    reading, verdict = graded.reading, graded.verdict
-    names = [criterion.name for criterion in graded.rubric.criteria]
-    skills = names[: graded.rubric.k]
-    evidence = {name: verdict.quote(verdict.evidence.get(name)) if verdict else None for name in skills}
-    woven = dict(verdict.woven) if verdict else {}
-    if options.json:
-        earned = {n: None if p is None else float(p) for n, p in zip(names, graded.points, strict=True)}
-        return print_json(
-            {
-                "points": None if reading.points is None else earned,
-                "problem": reading.problem,
-                "notes": list(reading.notes),
-                "scores": {metric: text_score(graded.points, metric) for metric in METRICS},
-                "woven_full_marks": woven_full_marks(graded.points, verdict.is_woven(skills)) if verdict else None,
-                "evidence": evidence,
-                "woven": woven if verdict else None,
-                "reasons": dict(graded.reasons),
-                "grader_words": dict(graded.grader_words),
-                "unrequested": list(verdict.unrequested) if verdict else None,
-            }
-        )
-    if reading.problem:
-        print(f"unreadable: {reading.problem}")
-    for name, point in zip(names, graded.points, strict=True):
-        words = graded.grader_words.get(name) if point is False else None
-        shown = grounds(evidence.get(name), graded.reasons.get(name), woven=woven.get(name), grader_words=words)
-        earned_point = "undecided" if point is None else int(point)
-        print(wrapped(f"{name}: {earned_point}" + (f"  {shown}" if shown else ""), indent=4))
-    for note in reading.notes:
-        if note not in graded.reasons.values():
-            print(f"note: {note}")
-    if verdict and verdict.unrequested:
-        print(f"shown but not requested: {', '.join(verdict.unrequested)}")
-    return 0
-
-
-@dataclass(frozen=True, slots=True)
-class GradedText:
-    """The grades of a text, and its points under the rules that code applies."""
-
-    rubric: "Rubric"
-    reading: "Reading"
-    points: "Points"
-    verdict: "Verdict | None"
-    """The evidence of code, if code graded."""
-    reasons: Mapping[str, str]
-    """The reason for each point that code denied, by criterion."""
-    grader_words: Mapping[str, str]
-    """The model's comment on each criterion, if it wrote more than a point."""
-
-
-def _graded_text(options: argparse.Namespace, text: str) -> GradedText:
-    """Grade a text that is itself the answer, with at most one call to a model.
-
-    A variant must be in the prompt set even if no model is called.
-    """
     import asyncio
 
-    from skillmix.calls import CallProblem, Decoding, GradeKey, Message, Request, Subject, seed_for, text_id
     from skillmix.grading.answers import plain_answer
-    from skillmix.grading.points import decide_points, reasons_of
+    from skillmix.grading.points import METRICS, decide_points, reasons_of, text_score, woven_full_marks
     from skillmix.grading.reader import read_grades, words_about
     from skillmix.models.request_fields import system_fault
     from skillmix.models.specs import asked_model, check_spec, uses_code
-    from skillmix.prompts.prompt_set import DEFAULT_VARIANT, load_prompts
+    from skillmix.prompts.prompt_set import load_prompts
     from skillmix.prompts.rubric import rubric_of
     from skillmix.runs.run import rules_named
     from skillmix.runs.verdicts import RulesGrader, applicable_reasons, reading_of, require_checkers, with_verdict
 
-    chosen = rules_named(options.rules)
-    answer = plain_answer(text)
+    rules, answer = rules_named(options.rules), plain_answer(standard_input())
     if answer.status == "empty":
         raise UserError("There is no text to grade.", hint="Give the student's text on standard input.")
     check_spec(options.grader)
@@ -283,7 +218,7 @@ def _graded_text(options: argparse.Namespace, text: str) -> GradedText:
         if fault is not None:
             raise UserError(f"--system: {fault}.", hint="Give a text such as 'You are a strict grader.'")
     catalog, combination = _named_combination(options)
-    prompts = load_prompts(options.prompts)
+    skills, prompts = combination.skills, load_prompts(options.prompts)
     if options.variant is not None:
         prompts.grader_file(options.variant)
     if prompts.phrases.outcomes:
@@ -291,38 +226,57 @@ def _graded_text(options: argparse.Namespace, text: str) -> GradedText:
             f"The graders of prompt set {prompts.name!r} give outcomes instead of points.",
             hint="`skillmix parse-reply` reads such a reply; an experiment grades texts with the set.",
         )
-    rubric = rubric_of(combination.skills, combination.topic, phrases=prompts.phrases)
-    verdict = None
+    rubric = rubric_of(skills, combination.topic, phrases=prompts.phrases)
     grader_words: dict[str, str] = {}
+    verdict = None
     if uses_code(options.grader):
-        verdict = RulesGrader(catalog).verdict(answer.text, skills=combination.skills, topic=combination.topic)
+        verdict = RulesGrader(catalog).verdict(answer.text, skills=skills, topic=combination.topic)
     if asked is None:
-        require_checkers(catalog, combination.skills, options.grader)
+        require_checkers(catalog, skills, options.grader)
         assert verdict is not None  # code alone decides everything
-        reading = reading_of(verdict, combination.skills)
+        reading = reading_of(verdict, skills)
     else:
-        variant = options.variant or DEFAULT_VARIANT
-        messages = [Message("user", prompts.grader_prompt(catalog, combination, answer=answer.text, variant=variant))]
-        if options.system is not None:
-            messages.insert(0, Message("system", options.system))
-        key = GradeKey("text", combination.id, 0, text_id(answer.text), "grader", 0, 0)
-        subject = Subject(combination, prompts.criteria(combination), answer.text)
-        seed = seed_for(options.seed, key)
-        request = Request(key, asked, tuple(messages), Decoding(max_tokens=_MAX_TOKENS), seed, subject)
-        outcome = asyncio.run(_outcome_of(request))
-        if isinstance(outcome, CallProblem):
-            problem = f"The grader did not answer: {outcome.reason}. {outcome.detail}".strip()
-            raise UserError(problem, hint=_HINTS[outcome.kind])
-        reply: Reply = outcome
-        reading = read_grades(rubric, reply.text, text=answer.text)
-        about = {c.name: words_about(rubric, index, reply.text) for index, c in enumerate(rubric.criteria)}
+        reply = asyncio.run(_reply_of(asked, options, prompts, catalog, combination, answer.text))
+        reading = read_grades(rubric, reply, text=answer.text)
+        about = {c.name: words_about(rubric, index, reply) for index, c in enumerate(rubric.criteria)}
         grader_words = {name: words for name, words in about.items() if words}
         if verdict is not None:
-            reading = with_verdict(reading, combination.skills, verdict)
-    points = decide_points(rubric, answer, [reading], rounds=1, rules=chosen)
+            reading = with_verdict(reading, skills, verdict)
+    points = decide_points(rubric, answer, [reading], rounds=1, rules=rules)
     denials = applicable_reasons(verdict, is_alone=asked is None) if verdict else {}
-    reasons = reasons_of(points, combination.skills, answer, chosen, denials)
-    return GradedText(rubric, reading, points, verdict, reasons, grader_words)
+    reasons = dict(reasons_of(points, skills, answer, rules, denials))
+    by_name = dict(zip((criterion.name for criterion in rubric.criteria), points, strict=True))
+    evidence = {name: verdict.quote(verdict.evidence.get(name)) if verdict else None for name in skills}
+    woven = dict(verdict.woven) if verdict else {}
+    if options.json:
+        earned = {name: None if point is None else float(point) for name, point in by_name.items()}
+        return print_json(
+            {
+                "points": None if reading.points is None else earned,
+                "problem": reading.problem,
+                "notes": list(reading.notes),
+                "scores": {metric: text_score(points, metric) for metric in METRICS},
+                "woven_full_marks": woven_full_marks(points, verdict.is_woven(list(skills))) if verdict else None,
+                "evidence": evidence,
+                "woven": woven if verdict else None,
+                "reasons": reasons,
+                "grader_words": grader_words,
+                "unrequested": list(verdict.unrequested) if verdict else None,
+            }
+        )
+    if reading.problem:
+        print(f"unreadable: {reading.problem}")
+    for name, point in by_name.items():
+        words = grader_words.get(name) if point is False else None
+        shown = grounds(evidence.get(name), reasons.get(name), woven=woven.get(name), grader_words=words)
+        earned_point = "undecided" if point is None else int(point)
+        print(wrapped(f"{name}: {earned_point}" + (f"  {shown}" if shown else ""), indent=4))
+    for note in reading.notes:
+        if note not in reasons.values():
+            print(f"note: {note}")
+    if verdict and verdict.unrequested:
+        print(f"shown but not requested: {', '.join(verdict.unrequested)}")
+    return 0
 
 
 _MAX_TOKENS: Final = 1024
@@ -335,13 +289,24 @@ _HINTS: Final = {
 }
 
 
-async def _outcome_of(request: "Request") -> "Outcome":
-    """Call the model of a request once, trying its servers in turn until one takes the call."""
-    from skillmix.calls import CallProblem
+async def _reply_of(
+    asked: str, options: argparse.Namespace, prompts: "PromptSet", catalog: "Catalog", about: "Combination", text: str
+) -> str:
+    """Ask a model to grade a text, once, at each of its addresses until one takes the call."""
+    from skillmix.calls import CallProblem, Decoding, GradeKey, Message, Request, Subject, seed_for, text_id
     from skillmix.models.local.model import check_chat_template
     from skillmix.models.specs import ModelOptions, open_model, parse_spec, provider_of
+    from skillmix.prompts.prompt_set import DEFAULT_VARIANT
 
-    spec = parse_spec(request.model)
+    variant = options.variant or DEFAULT_VARIANT
+    messages = [Message("user", prompts.grader_prompt(catalog, about, answer=text, variant=variant))]
+    if options.system is not None:
+        messages.insert(0, Message("system", options.system))
+    key = GradeKey("text", about.id, 0, text_id(text), "grader", 0, 0)
+    subject = Subject(about, prompts.criteria(about), text)
+    decoding = Decoding(max_tokens=_MAX_TOKENS)
+    request = Request(key, asked, tuple(messages), decoding, seed_for(options.seed, key), subject)
+    spec = parse_spec(asked)
     model = open_model(spec, ModelOptions(concurrency=1))
 
     async def only() -> "AsyncIterator[Request]":
@@ -349,11 +314,14 @@ async def _outcome_of(request: "Request") -> "Outcome":
 
     outcome: Outcome = CallProblem("passing", "not called", may_move=True)
     try:
-        if request.messages[0].role == "system" and provider_of(spec).is_engine:
-            await check_chat_template(spec, request.messages[0].content, None)
+        if options.system is not None and provider_of(spec).is_engine:
+            await check_chat_template(spec, options.system, None)
         while isinstance(outcome, CallProblem) and outcome.may_move:
             async for _, answer in model.serve(only()):
                 outcome = answer
     finally:
         await model.close()
-    return outcome
+    if isinstance(outcome, CallProblem):
+        problem = f"The grader did not answer: {outcome.reason}. {outcome.detail}".strip()
+        raise UserError(problem, hint=_HINTS[outcome.kind])
+    return outcome.text

@@ -2,9 +2,10 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from skillmix.commands.results import print_outcomes, print_scores
 from skillmix.commands.shared import (
@@ -12,8 +13,8 @@ from skillmix.commands.shared import (
     PRICES,
     TRUST,
     WIDE_DRY_RUN,
-    OptionGroup,
     command,
+    either,
     flag,
     number,
     option,
@@ -21,9 +22,14 @@ from skillmix.commands.shared import (
     print_json,
     print_notes,
     program,
+    say_why_stopped,
 )
 from skillmix.errors import LOG
 from skillmix.render import plural, wrapped
+
+if TYPE_CHECKING:
+    from skillmix.experiment.experiment import BudgetSettings
+    from skillmix.steps.estimates import CallEstimate
 
 IN_BATCHES: Final = 3
 """The exit status of a command that leaves batches at a provider."""
@@ -40,16 +46,14 @@ CHANGES: Final = (
 STEP: Final = option("--step", "run only this step", metavar="NAME")
 ON: Final = option("--on", "make calls from Ray workers (cluster at RAY_ADDRESS, or a new local one)", choices=["ray"])
 _BATCHES: Final = (
-    OptionGroup(
-        (
-            flag("--no-wait", "send and read batches, then exit with status 3 if some are unfinished"),
-            option(
-                "--wait",
-                "stop waiting for batches after H hours without a result (default 26)",
-                type=number(float, "a number of hours from 0 to 1000", lambda hours: 0 <= hours <= 1000),
-                metavar="HOURS",
-            ),
-        )
+    either(
+        flag("--no-wait", "send and read batches, then exit with status 3 if some are unfinished"),
+        option(
+            "--wait",
+            "stop waiting for batches after H hours without a result (default 26)",
+            type=number(float, "a number of hours from 0 to 1000", lambda hours: 0 <= hours <= 1000),
+            metavar="HOURS",
+        ),
     ),
     flag("--forget-batches", "repeat the calls of all batches, although the provider may bill twice"),
 )
@@ -64,3 +68,170 @@ def run(options: argparse.Namespace) -> int:
     from skillmix.commands.closing import Ended, next_commands, run_cost, run_name
     from skillmix.runs.batches.step_batches import WAIT, BatchWishes, parts_in_batches
     from skillmix.runs.scheduler import StopReason
+    from skillmix.runs.texts import keep_table
+    from skillmix.scores.sentences import ScoredRun, scored_run
+    from skillmix.scores.table import cut_lines
+    from skillmix.steps.run import StepFilter, run_experiment
+
+    hours = getattr(options, "wait", None)  # `dataset` sends no batches
+    wait = 0.0 if getattr(options, "no_wait", False) else WAIT if hours is None else 3600 * hours
+    result = run_experiment(
+        options.experiment,
+        prices=options.prices,
+        changes=options.set,
+        wanted=StepFilter(stage=options.stage, step=options.step),
+        on_ray=options.on == "ray",
+        batches=BatchWishes(wait, forgets=getattr(options, "forget_batches", False)),
+    )
+    name = run_name(result.run)
+    for line in result.failure_lines():
+        LOG.warning(f"failed: {line}")
+    if result.stopped is StopReason.BATCHES:
+        for part in parts_in_batches(result.run):
+            LOG.warning(f"waiting: {part.in_words}")
+        LOG.info(
+            f"batches are unfinished; all answers are in {result.run.path}; rerun the same command to read them "
+            "and continue"
+        )
+        return IN_BATCHES
+    signal_status = say_why_stopped(result.stopped, result.run.path)
+    if signal_status is not None:
+        return signal_status
+    scored = ScoredRun([], [], [])
+    undecided = 0
+    if options.stage == "dataset" and options.json:
+        print_json({name: dataset.as_json() for name, dataset in result.datasets.items()})
+    elif options.stage == "dataset":
+        print("\n".join(str(dataset.as_json()["folder"]) for dataset in result.datasets.values()))
+    elif result.run.has_outcomes:
+        undecided = result.undecided(print_outcomes(result.run, name=name, as_json=options.json))
+    else:
+        scored = scored_run(result.run)
+        print_notes(scored.notes)
+        if scored.scores or options.json:
+            print_scores(scored, run=name, as_json=options.json)
+    if options.stage != "dataset" and result.is_complete:
+        keep_table(result.run)
+    ungraded = result.ungraded(scored.scores)
+    if ungraded and result.has_all_texts:
+        whose = "its" if ungraded == 1 else "their"
+        LOG.warning(f"ungraded: {plural(ungraded, 'text')}, because too many of {whose} grades are unparseable")
+    if undecided and result.has_all_texts:
+        LOG.warning(f"undecided: {plural(undecided, 'text')}, because grades are unparseable or have no majority")
+    sys.stdout.flush()
+    for line in cut_lines(scored.scores):
+        LOG.warning(f"cut: {line}")
+    for line in result.waiting_lines():
+        LOG.warning(f"missing: {line}")
+    LOG.info(f"{run_cost(result)}; all in {result.run.path}")
+    for page in result.reports:
+        LOG.info(f"report: open {page} in a browser")
+    if not options.json:
+        ended = Ended(result.run, options.experiment, options.set, scored, has_report=bool(result.reports))
+        LOG.info("try next:")
+        for line, about in next_commands(ended, program=program()):
+            LOG.info(f"  {line}  # {about}")
+    return 0 if result.is_complete and not ungraded and not undecided else 1
+
+
+for _stage, _about in {
+    "generate": "Run the generate steps of an experiment: students write texts.",
+    "grade": "Run the grade steps of an experiment: graders vote on existing texts.",
+    "evaluate": "Run the evaluate steps of an experiment: students write texts, and graders vote on them.",
+}.items():
+    command(_stage, EXPERIMENT, *CHANGES, STEP, ON, *_BATCHES, about=_about, stage=_stage)(run)
+
+
+def dry_run(options: argparse.Namespace) -> int:
+    """Print the calls, tokens and cost of an experiment without running it."""
+    from skillmix.experiment.experiment import load_experiment
+    from skillmix.steps.run import estimate_experiment, lacks_here
+
+    experiment = load_experiment(options.experiment, changes=options.set)
+    print_estimates(estimate_experiment(experiment, prices=options.prices), experiment.budget, options)
+    for lacking in lacks_here(experiment, calls_here=getattr(options, "on", None) is None):
+        LOG.warning(f"warning: {lacking}")
+    return 0
+
+
+def print_estimates(estimates: "Sequence[CallEstimate]", budget: "BudgetSettings", options: argparse.Namespace) -> None:
+    """Print estimates as a table with its notes, or as JSON, and warn about limits that are too low."""
+    from skillmix.experiment.costs import NOTE
+    from skillmix.steps.estimates import budget_warnings, estimate_notes, estimate_table
+
+    if options.json:
+        print_json([asdict(estimate) for estimate in estimates])
+    else:
+        print(estimate_table(estimates, wide=options.wide))
+        has_hours = any(estimate.gpu_hours != 0 for estimate in estimates)
+        for note in [*estimate_notes(estimates), *([NOTE] if has_hours else [])]:
+            print(f"\n{wrapped(note)}")
+        if not options.wide:
+            print("\nMore: --wide for the tokens and the basis of the estimate; --json")
+    sys.stdout.flush()
+    for warning in budget_warnings(estimates, budget):
+        LOG.warning(f"warning: {warning}")
+
+
+@command(
+    "train",
+    EXPERIMENT,
+    *CHANGES,
+    STEP,
+    flag("--show-mask", "print conversations token by token and mark the trained tokens"),
+    option("--n", "number of conversations of --show-mask (default 1)", type=positive, default=1),
+)
+def train(options: argparse.Namespace) -> int:
+    """Run the train steps of an experiment: fine-tune models on data sets."""
+    if options.show_mask:
+        return _show_mask(options)
+    if options.dry_run:
+        return dry_run(options)
+    from skillmix.steps.run import train_steps
+    from skillmix.training.job import is_first_rank
+
+    trained = train_steps(options.experiment, changes=options.set, only=options.step, prices=options.prices)
+    if not is_first_rank():
+        return 0
+    if options.json:
+        return print_json([{**asdict(one), "folder": str(one.folder)} for one in trained])
+    for one in trained:
+        print(one.folder)
+    return 0
+
+
+def _show_mask(options: argparse.Namespace) -> int:
+    """Print one line for each token of a conversation: its position, its id, a mark if it is trained, and its text."""
+    from skillmix.training.job_run import shown_masks
+
+    shown = list(shown_masks(options.experiment, changes=options.set, only=options.step, count=options.n))
+    if options.json:
+        return print_json([asdict(conversation) for conversation in shown])
+    pages = []
+    for one in shown:
+        trained = sum(token.is_trained for token in one.tokens)
+        lines = [f"{one.step}: {one.key}: {len(one.tokens)} tokens, {trained} of them trained ({_MARK})"]
+        for position, token in enumerate(one.tokens):
+            # Quoted, so that blanks are visible and no character affects the terminal.
+            text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in token.text)
+            lines.append(f"{position:>6} {token.id:>7} {_MARK if token.is_trained else ' '} '{text}'")
+        pages.append("\n".join(lines))
+    print("\n\n".join(pages))
+    return 0
+
+
+_MARK: Final = "█"
+
+
+@command(
+    "merge",
+    option("model", "such as local:PATH+ADAPTER", metavar="MODEL+ADAPTER"),
+    option("--output", "a folder that does not exist yet", type=Path, required=True, metavar="DIR"),
+    has_json=False,
+)
+def merge(options: argparse.Namespace) -> int:
+    """Merge a model and its adapter into one checkpoint."""
+    from skillmix.training.saving import merge_adapters
+
+    print(merge_adapters(options.model, options.output))
+    return 0

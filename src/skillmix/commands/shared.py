@@ -4,69 +4,35 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import getdoc
 from itertools import takewhile
 from math import inf
 from pathlib import Path
 from shlex import quote
 from shutil import which
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from skillmix.errors import LOG, UserError, visible
-from skillmix.render import did_you_mean, name_hint
+from skillmix.render import did_you_mean, name_hint, plural
+
+if TYPE_CHECKING:
+    from skillmix.calls import CallProblem
+    from skillmix.runs.scheduler import StopReason
 
 Command = Callable[[argparse.Namespace], int]
 """Runs a command with its options and returns the exit status."""
 
 
-class Option(NamedTuple):
-    """An option or a positional argument of a command; `argparse` takes its settings."""
-
-    name: str
-    settings: dict[str, Any]
-
-
-class OptionGroup(NamedTuple):
-    """Options below their own title in the help text; without a title, mutually exclusive options."""
-
-    options: tuple[Option, ...]
-    title: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CommandRow:
-    """A row of the table of commands."""
-
-    name: str
-    run: Command
-    about: str
-    """The help text; its first line appears in the list of commands."""
-    options: tuple[Option | OptionGroup, ...]
-    defaults: dict[str, Any]
-
-    def add_to(self, commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-        """Add the parser of the command."""
-        parser = commands.add_parser(self.name, help=self.about.partition("\n")[0], description=self.about)
-        parser.set_defaults(command=self.run, parser=parser, **self.defaults)
-        for row in self.options:
-            if isinstance(row, Option):
-                parser.add_argument(row.name, **row.settings)
-                continue
-            exclusive = parser.add_mutually_exclusive_group() if row.title is None else None
-            group: argparse._ActionsContainer = exclusive or parser.add_argument_group(row.title)
-            for own in row.options:
-                group.add_argument(own.name, **own.settings)
-
-
-COMMANDS: Final[dict[str, CommandRow]] = {}
-"""The commands by name; the modules of this folder fill the table when they are imported."""
+Option = Callable[["argparse._ActionsContainer"], object]
+"""Adds one option, or a group of them, to a parser."""
+COMMANDS: Final[dict[str, Callable[["argparse._SubParsersAction[argparse.ArgumentParser]"], None]]] = {}
+"""By name, what adds the parser of a command; the modules of this folder fill the table when they are imported."""
 
 
 def option(name: str, about: str, **settings: Any) -> Option:
-    """Define an option or a positional argument with its help text."""
-    return Option(name, {"help": about, **settings})
+    """Define an option or a positional argument with its help text; `argparse` takes its settings."""
+    return lambda parser: parser.add_argument(name, help=about, **settings)
 
 
 def flag(name: str, about: str) -> Option:
@@ -74,9 +40,19 @@ def flag(name: str, about: str) -> Option:
     return option(name, about, action="store_true")
 
 
-def group(title: str, *options: Option) -> OptionGroup:
+def group(title: str, *options: Option) -> Option:
     """Group options below a title in the help text."""
-    return OptionGroup(options, title)
+    return lambda parser: _added(parser.add_argument_group(title), options)
+
+
+def either(*options: Option) -> Option:
+    """Define mutually exclusive options."""
+    return lambda parser: _added(parser.add_mutually_exclusive_group(), options)
+
+
+def _added(parser: "argparse._ActionsContainer", options: Iterable[Option]) -> None:
+    for add in options:
+        add(parser)
 
 
 _QUIET: Final = flag("--quiet", "print only warnings and errors on standard error")
@@ -84,13 +60,18 @@ _JSON: Final = flag("--json", "print JSON")
 
 
 def command(
-    name: str, *options: Option | OptionGroup, about: str | None = None, has_json: bool = True, **defaults: Any
+    name: str, *options: Option, about: str | None = None, has_json: bool = True, **defaults: Any
 ) -> Callable[[Command], Command]:
     """Add a command to the table; its help text is `about`, or the docstring of the function."""
 
     def add(run: Command) -> Command:
-        general = (_QUIET, _JSON) if has_json else (_QUIET,)
-        COMMANDS[name] = CommandRow(name, run, about or getdoc(run) or "", (*general, *options), defaults)
+        def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+            words = about or getdoc(run) or ""
+            parser = commands.add_parser(name, help=words.partition("\n")[0], description=words)
+            parser.set_defaults(command=run, parser=parser, **defaults)
+            _added(parser, (_QUIET, *((_JSON,) if has_json else ()), *options))
+
+        COMMANDS[name] = add_parser
         return run
 
     return add
@@ -242,6 +223,23 @@ def standard_input() -> str:
         raise UserError(
             f"Standard input is not UTF-8 text (byte {error.start}).", hint="Encode the text as UTF-8."
         ) from None
+
+
+def say_why_stopped(
+    stopped: "StopReason | None", folder: Path, failed: "Mapping[Any, CallProblem] | None" = None
+) -> int | None:
+    """Print how many calls failed and why no more were started; return the exit status if a signal was the reason."""
+    from skillmix.runs.scheduler import signal_of
+
+    for key, problem in list((failed or {}).items())[:1]:
+        LOG.warning(f"failed: {plural(len(failed or {}), 'call')}, such as {key}: {problem.reason}")
+    signal = signal_of(stopped)
+    if signal is not None:
+        LOG.warning(f"interrupted; all answers are in {folder}; rerun the same command to continue")
+        return 128 + signal
+    if stopped is not None:
+        LOG.warning(f"stopped: {stopped.value}; raise it and rerun the command to continue")
+    return None
 
 
 def print_notes(notes: Iterable[str]) -> None:

@@ -20,7 +20,7 @@ from skillmix.catalog.combinations import (
 )
 from skillmix.errors import UserError, refuse
 from skillmix.experiment.experiment import Experiment, GraderSettings, StudentSettings
-from skillmix.experiment.step_base import DrawingStep, DrawnPool, LabelParts, Step, UndrawnCell
+from skillmix.experiment.step_base import DrawingStep, LabelParts, Step, UndrawnCell
 from skillmix.experiment.steps import DatasetStep
 
 
@@ -74,9 +74,7 @@ class Place:
         return replace(draw, side=replace(draw.side, skills=self.pool("all", step.exclude).skills, topics=topics))
 
 
-def place_of(
-    drawing: DrawingStep | UndrawnCell | DrawnPool | LabelParts, experiment: Experiment, catalog: Catalog
-) -> Place:
+def place_of(drawing: DrawingStep | UndrawnCell | LabelParts, experiment: Experiment, catalog: Catalog) -> Place:
     """Return the catalog and the partition of a step or a cell: its own, or else the experiment's."""
     own = catalog.member(drawing.catalog)
     is_elsewhere = drawing.catalog is not None

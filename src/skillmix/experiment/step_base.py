@@ -223,15 +223,6 @@ class UndrawnCell:
         return setting_label(self.setting, self.sets, self.exclude, catalog=self.catalog, partition=self.partition)
 
 
-class DrawnPool(NamedTuple):
-    """A setting, and the skills and exclude lists that a step omits from it."""
-
-    setting: Setting
-    exclude: tuple[str, ...]
-    catalog: str | None = None
-    partition: str | None = None
-
-
 class Step(Section):
     """One step of an experiment."""
 
@@ -289,11 +280,6 @@ class Step(Section):
         Every text of a data set without full marks needs a further conversation; an early stop makes fewer calls.
         """
         return "at least" if self.stage == "dataset" else "at most" if self.may_stop_early else "about"
-
-    def pools_drawn_from(self, steps: Sequence["Step"]) -> tuple[DrawnPool, ...]:
-        """Return the pools from which the step may draw skills; `steps` are all steps of the experiment."""
-        cells = self.undrawn_cells(steps)
-        return tuple(dict.fromkeys(DrawnPool(c.setting, c.exclude, c.catalog, c.partition) for c in cells))
 
     def undrawn_cells(self, steps: Sequence["Step"]) -> Iterator[UndrawnCell]:
         """Return the cells of the score table that the step fills; `steps` are all steps of the experiment."""

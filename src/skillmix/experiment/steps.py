@@ -23,7 +23,6 @@ from skillmix.experiment.recipes import (
 from skillmix.experiment.step_base import (
     Counts,
     DrawingStep,
-    DrawnPool,
     FilledList,
     ModelRef,
     Name,
@@ -431,12 +430,6 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
     def planned_texts(self) -> int | None:
         """The sum of the targets; None for joined data sets."""
         return sum(self.target_of(k) for k in self.data_recipe.ks) if self.writer else None
-
-    def pools_drawn_from(self, steps: Sequence[Step]) -> tuple[DrawnPool, ...]:
-        """Return the pool `all` if k = 1 draws all skills, else `train` or the step's own pool."""
-        ks = self.data_recipe.ks if self.writer else ()
-        settings = dict.fromkeys(self.setting_of(k) for k in ks)
-        return tuple(DrawnPool(name, tuple(self.exclude), self.catalog, self.partition) for name in settings)
 
     def setting_of(self, k: int) -> Setting:
         """Return the group of the partition that the writer's combinations of k skills are drawn from."""

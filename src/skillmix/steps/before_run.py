@@ -190,18 +190,17 @@ def _local_model_checks(experiment: Experiment, steps: Sequence[Step], run: Run)
 
     A model that a step will train is asked with the architecture of its base; training gives it a chat template.
     """
-    checks: dict[tuple[str, bool, int], Callable[[], object]] = {}
+    checks: dict[tuple[str, bool, int, str], Callable[[], object]] = {}
     for step in steps:
         asked: list[tuple[Settings, bool]] = [
             *((settings_for(experiment, name), name in experiment.students) for name in step.student_names),
             *((experiment.graders[name], True) for name in step.grader_names),
         ]
         for settings, needs_template in asked:
-            checks[str(settings.asked), needs_template, settings.max_tokens] = partial(
-                _require_asking, settings, needs_template=needs_template
-            )
+            one = str(settings.asked), needs_template, settings.max_tokens, settings.additions
+            checks[one] = partial(_require_asking, settings, needs_template=needs_template)
         if isinstance(step, TrainStep) and step.base in experiment.students:
-            yield partial(_require_training, step, experiment.students[step.base].asked, run)
+            yield partial(_require_training, step, experiment.students[step.base], run)
     yield from checks.values()
 
 
@@ -236,9 +235,19 @@ def _require_asking(settings: Settings, *, needs_template: bool) -> None:
             f"The tokenizer of {asked} has no chat template.",
             hint="Use an instruction-tuned model, or the model of a train step with format:.",
         )
+    _require_rendering(settings, checkpoint)
 
 
-def _require_training(step: TrainStep, asked: str | None, run: Run) -> None:
+def _require_rendering(settings: Settings, checkpoint: Checkpoint | None) -> None:
+    """Refuse a system text and template options that the template of a local model cannot use."""
+    if checkpoint is None or not settings.additions or not provider_of(str(settings.asked)).is_engine:
+        return
+    if all(find_spec(package) for package in provider_of(str(settings.asked)).packages):
+        asyncio.run(check_chat_template(parse_spec(str(settings.asked)), settings.system, settings.extra_json))
+
+
+def _require_training(step: TrainStep, base: Settings, run: Run) -> None:
+    asked = base.asked
     checkpoint = _checkpoint_here(asked)
     # Bundled models are known to be trainable.
     if checkpoint is None or str(asked).removeprefix("new:").startswith("bundled:"):
@@ -248,6 +257,7 @@ def _require_training(step: TrainStep, asked: str | None, run: Run) -> None:
             f"Step {step.name!r}: the tokenizer of {asked} has no chat template.",
             hint=f"Name its format with format: {', '.join(CHAT_TEMPLATES)}.",
         )
+    _require_rendering(base, checkpoint)
     check_trainable(step, checkpoint, run)
 
 
@@ -319,9 +329,14 @@ def check_code_graders(experiment: Experiment, catalog: Catalog, steps: Sequence
     for step in steps:
         code = [name for name in step.grader_names if experiment.graders[name].asked is None]
         if code:
-            for drawn in step.pools_drawn_from(experiment.steps):
-                pool = place_of(drawn, experiment, catalog).pool(drawn.setting, drawn.exclude)
-                require_checkers(catalog, pool.skills, code[0])
+            cells = step.undrawn_cells(experiment.steps)
+            different = {(c.catalog, c.partition, c.setting, c.exclude): c for c in cells}.values()
+            drawn = [(place_of(c, experiment, catalog), c.setting, c.exclude) for c in different]
+            if isinstance(step, DatasetStep) and step.writer:
+                place = place_of(step, experiment, catalog)
+                drawn = [(place, step.setting_of(k), tuple(step.exclude)) for k in step.data_recipe.ks]
+            for place, setting, exclude in drawn:
+                require_checkers(catalog, place.pool(setting, exclude).skills, code[0])
 
 
 async def probe_models(experiment: Experiment, steps: Sequence[Step]) -> None:
@@ -346,18 +361,6 @@ async def probe_settings(settings: Mapping[str, Settings]) -> None:
             say(f"{key} is sent to {', '.join(addresses) or 'the address of its provider'}")
         errors += filter(None, await asyncio.gather(*(_probe(name, model) for name, model in probed.items())))
     refuse("The list of models", errors)
-
-
-async def check_chat_templates(experiment: Experiment, steps: Sequence[Step]) -> None:
-    """Find system texts and template options that a local model cannot use; a trained model has those of its base."""
-    references = {student_name(reference) for step in steps for reference in step.model_references}
-    students = [experiment.students[name] for name in sorted(references & set(experiment.students))]
-    graders = [experiment.graders[name] for name in sorted({name for step in steps for name in step.grader_names})]
-    used: list[Settings] = [*students, *graders]
-    for settings in used:
-        asked = settings.asked
-        if asked is not None and settings.additions and provider_of(asked).is_engine:
-            await check_chat_template(parse_spec(asked), settings.system, settings.extra_json)
 
 
 def require_access(settings: Settings) -> None:

@@ -38,7 +38,6 @@ from skillmix.runs.rows import StepRecord
 from skillmix.runs.run import Run, machine_in_words, new_run
 from skillmix.runs.students import with_trained
 from skillmix.steps.before_run import (
-    check_chat_templates,
     check_journal,
     check_packages,
     fetch_from_hub,
@@ -170,7 +169,6 @@ def run_checked(
         *plan_checks(experiment, catalog, steps, run),
         *file_checks(experiment, catalog, steps, run),
         lambda: prices_by_model(experiment, load_prices(prices)),
-        lambda: asyncio.run(check_chat_templates(experiment, steps)),
         lambda: asyncio.run(probe_models(experiment, steps)),
     )
     refuse(experiment.name, errors_of(checks))
