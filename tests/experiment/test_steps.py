@@ -130,18 +130,6 @@ def test_a_grade_step_that_would_grade_nothing_is_a_fault(change: dict[str, Any]
         experiment_of(document, source="test")
 
 
-def test_pools_drawn_from_include_those_of_graded_steps(steps: dict[str, Step]) -> None:
-    drawn = {name: step.pools_drawn_from(list(steps.values())) for name, step in steps.items()}
-
-    assert [pool[:2] for pool in drawn["again"]] == [
-        ("all", ()),
-        ("train", ("red herring",)),
-        ("all", ("red herring",)),
-    ]
-    assert [pool[:2] for pool in drawn["data"]] == [("train", ())]
-    assert drawn["report"] == ()
-
-
 @pytest.mark.parametrize(
     ("step", "fault"),
     [

@@ -157,7 +157,9 @@ def test_an_unreadable_grade_with_attempts_left_is_missing(in_folder: Path) -> N
     run_experiment(path, changes=["graders.judge.attempts=1"])
     assert run_status("plan").missing == 0
 
-    open_run("plan").continue_with(load_experiment(path), load_catalog("paper"))
+    run = open_run("plan")
+    with run.write():
+        run.continue_with(load_experiment(path), load_catalog("paper"))
 
     status = run_status("plan")
     assert status.missing == run_experiment(path).called == 5 * 2
