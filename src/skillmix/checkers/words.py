@@ -136,7 +136,6 @@ _ATOMS: Final = {
     **{word: 10 * tens for tens, word in enumerate(_TENS.split(), start=2)},
 }
 _SCALES: Final = {"dozen": 12, "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
-_NUMBER_WORDS: Final = frozenset({*_ATOMS, *_SCALES})
 _ONE_AMOUNT: Final = re.compile(r"(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+)?")
 _MAXIMUM_DIGITS: Final = 15  # longer numbers are not amounts, and a float would not be exact
 
@@ -158,11 +157,12 @@ def numbers_in(words: Words) -> list[Number]:
     """
     numbers: list[Number] = []
     for index, word in enumerate(words):
-        lower = word.lower
-        if lower in _NUMBER_WORDS or lower[0].isdigit() or ("-" in lower and _parts(lower)):
-            if numbers and numbers[-1].after > index:
-                continue
-            numbers += _numbers_at(words, index)
+        if numbers and numbers[-1].after > index:
+            continue
+        if word.lower[0].isdigit():
+            numbers += _digits_at(words, index)
+        elif _parts(word.lower):
+            numbers += _spelled_at(words, index)
     return numbers
 
 
@@ -171,29 +171,22 @@ def is_number(lower: str) -> bool:
     return lower.isdigit() or bool(_parts(lower))
 
 
-def _numbers_at(words: Words, first: int) -> list[Number]:
-    if words[first].lower[0].isdigit():
-        return _digits_at(words, first)
-    number = _number_at(words, first)
-    if number:
-        return [number]
-    parts = [part for part in _parts(words[first].lower) if part in _ATOMS]
-    return [Number(float(_ATOMS[part]), first, first + 1) for part in parts]
-
-
-def _number_at(words: Words, first: int) -> Number | None:
-    reader = _Reader()
-    index = first
+def _spelled_at(words: Words, first: int) -> list[Number]:
+    """Read the longest number in words from an index; a word that is no number may be several: "three-two-one"."""
+    spelled: list[str] = []
+    value, index = None, first
     while index < len(words) and (index == first or words[index].start == words[index - 1].end + 1):
-        if words[index].lower == "and" and reader.after_scale and index + 1 < len(words):
-            joined = _parts(words[index + 1].lower)
-            if not joined or not reader.takes(joined):
-                break
-            index += 1
-        elif not reader.takes(_parts(words[index].lower)):
+        is_joint = words[index].lower == "and" and spelled[-1:] and spelled[-1] in _SCALES and index + 1 < len(words)
+        last = index + 1 if is_joint else index
+        parts = _parts(words[last].lower)
+        longer = _value_of([*spelled, *parts]) if parts else None
+        if longer is None:
             break
-        index += 1
-    return Number(float(reader.value), first, index) if index > first else None
+        spelled += parts
+        value, index = longer, last + 1
+    if value is not None:
+        return [Number(float(value), first, index)]
+    return [Number(float(_ATOMS[part]), first, first + 1) for part in _parts(words[first].lower) if part in _ATOMS]
 
 
 def _digits_at(words: Words, first: int) -> list[Number]:
@@ -217,45 +210,23 @@ def _parts(lower: str) -> list[str]:
     return parts if all(part in _ATOMS or part in _SCALES for part in parts) else []
 
 
-class _Reader:
-    """Adds up number words as long as they form one number: tens before units, hundreds before tens."""
-
-    def __init__(self) -> None:
-        self._whole = 0
-        self._chunk = 0
-        self._limit = 10**12  # the next plain number must be smaller
-        self.after_scale = False
-
-    @property
-    def value(self) -> int:
-        return self._whole + self._chunk
-
-    def takes(self, parts: list[str]) -> bool:
-        before = (self._whole, self._chunk, self._limit, self.after_scale)
-        if parts and all(self._takes_one(part) for part in parts):
-            return True
-        self._whole, self._chunk, self._limit, self.after_scale = before
-        return False
-
-    def _takes_one(self, part: str) -> bool:
-        if part in _SCALES:
-            return self._takes_scale(_SCALES[part])
-        value = _ATOMS[part]
-        if value >= self._limit:
-            return False
-        self._chunk += value
-        self._limit = 10 if value >= 20 else 0
-        self.after_scale = False
-        return True
-
-    def _takes_scale(self, scale: int) -> bool:
-        if (self.after_scale and self._chunk == 0) or self._chunk >= scale:
-            return False
-        amount = max(self._chunk, 1) * scale
-        if scale >= 1000:
-            self._whole, self._chunk = self._whole + amount, 0
+def _value_of(parts: list[str]) -> int | None:
+    """Add up number words that form one number: tens before units, hundreds before tens."""
+    whole = chunk = 0
+    limit = 10**12  # the next plain number must be smaller
+    after_scale = False
+    for part in parts:
+        scale = _SCALES.get(part)
+        if scale is None:
+            if _ATOMS[part] >= limit:
+                return None
+            chunk += _ATOMS[part]
+            limit = 10 if _ATOMS[part] >= 20 else 0
         else:
-            self._chunk = amount
-        self._limit = scale if scale != 12 else 0
-        self.after_scale = True
-        return True
+            if (after_scale and chunk == 0) or chunk >= scale:
+                return None
+            amount = max(chunk, 1) * scale
+            whole, chunk = (whole + amount, 0) if scale >= 1000 else (whole, amount)
+            limit = scale if scale != 12 else 0
+        after_scale = scale is not None
+    return whole + chunk
