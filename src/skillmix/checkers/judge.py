@@ -8,7 +8,7 @@ first. Each skill needs a topic word of its own, and all words of the topic's na
 student could earn the mark with the name of the topic in every clause (`template_student`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -220,33 +220,26 @@ class Verdict:
     @cached_property
     def reasons(self) -> Mapping[str, str]:
         """The reason for each point that code denies, by criterion; computed on first use."""
-        return dict(self._reasons())
-
-    def _reasons(self) -> Iterator[tuple[str, str]]:
+        reasons = {}
         for skill, span in self.evidence.items():
             if span is None:
-                yield skill, why_not_shown(skill)
+                reasons[skill] = why_not_shown(skill)
             elif self.requires_woven and not self.woven[skill]:
-                yield skill, NOT_WOVEN
+                reasons[skill] = NOT_WOVEN
         if self.topic is None:
-            yield "topic", self.off_topic or topic_problem(self.passage, self.topic_words)
+            reasons["topic"] = self.off_topic or topic_problem(self.passage, self.topic_words)
         if self.nonsense is not None:
-            yield "sense", self.nonsense
+            reasons["sense"] = self.nonsense
+        return reasons
 
     @cached_property
     def unrequested(self) -> tuple[str, ...]:
         """Return the skills that the text shows although the prompt did not request them."""
         if self.figures_shown is not None:
             return tuple(name for name in self.figures_shown if name not in self.evidence)
-        return tuple(
-            name
-            for name, checker in all_checkers().items()
-            if name not in self._wanted and checker(self.passage) is not None
-        )
-
-    @cached_property
-    def _wanted(self) -> frozenset[str]:
-        return frozenset(fold_name(name) for name in self.evidence)
+        wanted = set(map(fold_name, self.evidence))
+        others = ((name, checker) for name, checker in all_checkers().items() if name not in wanted)
+        return tuple(name for name, checker in others if checker(self.passage) is not None)
 
     def masked_quote(self, span: Span | None) -> str | None:
         """Quote a span with the topic's words masked, so that texts on different topics can be compared."""

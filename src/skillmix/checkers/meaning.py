@@ -17,7 +17,9 @@ from typing import Any, Final, NamedTuple
 from skillmix.checkers.passage import Passage, Sentence, Words
 from skillmix.checkers.topics import TopicWords
 from skillmix.checkers.verbs import ADJECTIVES, is_finite
-from skillmix.checkers.words import DETERMINERS, LITTLE, PREPOSITIONS, is_number, listed, stem, word_set
+from skillmix.checkers.words import DETERMINERS, LITTLE, PREPOSITIONS, is_number, lists_of, stem, word_set
+
+_LISTS: Final = lists_of("meaning")
 
 ENOUGH: Final = 2
 """The sum of weights from which on a text makes no sense."""
@@ -64,14 +66,10 @@ _RELATIVES: Final = frozenset(map(stem, _TABLE["relatives"].split()))
 """Relatives, servants and organs, which things do not have."""
 _POSSESSIONS: Final = frozenset(map(stem, _TABLE["possessions"].split()))
 _UNITS: Final = [(frozenset(map(stem, units.split())), word_set(measured)) for units, measured in _TABLE["units"]]
-_DIMENSIONS: Final = word_set("tall wide long deep high thick old heavy")
 
-_UNREAL: Final = word_set("time measure form grammar office illness far")
 _FAR: Final = word_set("form grammar office illness measure far")
 """Technical fields such as mathematics, grammar and law; a text on another topic may contain one such word."""
-_FARTHEST: Final = word_set("form grammar")
-_THINGS: Final = _UNREAL | word_set("idea garment food drink plant nature weather stuff text sound event thing vehicle")
-_BODILY: Final = word_set("person kin animal body plant food drink garment thing vehicle place stuff")
+_THINGS: Final = _LISTS["unreal"] | _LISTS["things"]
 _NONE: Final[Kinds] = frozenset()
 _OWNED_BY_UNREAL: Final = [(word_set("body garment kin person vehicle"), word_set("thing place grammar form"))]
 _OWNED_BY_THINGS: Final = [(_NONE, word_set("idea office grammar garment"))]
@@ -82,12 +80,6 @@ _LIKENESSES: Final = [(_NONE, _FAR)]
 _IDENTITIES: Final = [(_FAR | {"time"}, _NONE)]
 
 _FUNCTION: Final = PREPOSITIONS | (LITTLE - DETERMINERS)
-_BE: Final = listed("meaning: be")
-_AUXILIARIES: Final = listed("meaning: auxiliaries")
-_DEGREES: Final = listed("meaning: degrees")
-_BEFORE_BASE: Final = word_set("to will would can could must don't not i we they you may might should never")
-_FILLED: Final = word_set("made full stuffed filled covered built wrapped packed soaked dipped")
-_SENSED: Final = word_set("smell taste scent sound noise color shape weight")
 _LONGEST_PHRASE: Final = 6
 """The most words of a noun phrase that are examined, which bounds the time for a long text."""
 _SINGULARS: Final = {
@@ -127,7 +119,7 @@ def clash(passage: Passage, topic: TopicWords) -> str | None:
     'its words do not go together: arrested, comma'
     """
     own = frozenset(map(stem, topic.forms))
-    is_far = any(kinds_of(form) & _FARTHEST for form in topic.forms)
+    is_far = any(kinds_of(form) & _LISTS["farthest"] for form in topic.forms)
     clashes = {found for piece in passage.pieces for found in _Piece(piece, own).clashes(is_far=is_far)}
     if sum(found.weight for found in clashes) >= ENOUGH:
         words = dict.fromkeys(word for found in sorted(clashes) for word in found[1:] if word)
@@ -136,18 +128,13 @@ def clash(passage: Passage, topic: TopicWords) -> str | None:
     return None if last is None else f'a sentence ends in "{last}"'
 
 
-_NO_END: Final = word_set("the a an and because although than since of")
-_BEFORE_OF: Final = listed("meaning: before of")
-_SINCE: Final = word_set("ever long not has have had happened")
-
-
 def _unfinished_end(sentence: Sentence) -> str | None:
     """Return a last word with which no sentence can end, such as "the", if a full stop follows."""
     end = sentence.text.rstrip("\"'”’)")
     last = [word.lower for word in sentence.words[-2:]]
-    if len(last) < 2 or last[1] not in _NO_END or not end.endswith(".") or end.endswith(".."):
+    if len(last) < 2 or last[1] not in _LISTS["no end"] or not end.endswith(".") or end.endswith(".."):
         return None
-    allowed = {"of": _BEFORE_OF, "since": _SINCE}.get(last[1], _NONE)
+    allowed = {"of": _LISTS["before of"], "since": _LISTS["since"]}.get(last[1], _NONE)
     return None if last[0] in allowed else last[1]
 
 
@@ -164,7 +151,7 @@ class _Piece:
         for index, word in enumerate(self.words):
             kinds = self.kinds(index)
             if kinds and kinds <= _FAR and not is_far and not is_number(self.before(index)):
-                yield Clash(2 if kinds <= _FARTHEST else 1, stem(word.lower))
+                yield Clash(2 if kinds <= _LISTS["farthest"] else 1, stem(word.lower))
             base = stem(word.lower)
             for pairs in (self.deeds(index, base), self.traits(index, base), self.relations(index), self.owned(index)):
                 for rules, noun in pairs:
@@ -198,7 +185,7 @@ class _Piece:
             yield _SUBJECTS[base], None if be is None else self.noun_before(be)
         elif be is None and before not in DETERMINERS and not before.endswith(("'", "'s")):
             agrees = is_participle or (is_finite(self.words, index) and not is_base)
-            if agrees or (is_base and (before in _AUXILIARIES or before.endswith("s"))):
+            if agrees or (is_base and (before in _LISTS["auxiliaries"] or before.endswith("s"))):
                 yield _SUBJECTS[base], self.noun_before(index)
 
     def object_of(self, index: int, *, is_base: bool, is_participle: bool) -> int | None:
@@ -211,7 +198,7 @@ class _Piece:
         if after in _FUNCTION:
             return None
         acts = word.endswith("s") and before not in DETERMINERS and before not in _ADJECTIVES
-        return self.noun_from(index + 1) if is_participle or acts or before in _BEFORE_BASE else None
+        return self.noun_from(index + 1) if is_participle or acts or before in _LISTS["before base"] else None
 
     def traits(self, index: int, base: str) -> Pairs:
         """Check the nouns that an adjective describes."""
@@ -230,17 +217,17 @@ class _Piece:
         has_article = after in DETERMINERS
         if word in _PLACES and has_article:
             yield _PLACES[word], self.noun_from(index + 1)
-        if word in _FILLED and after in ("of", "with", "in"):
+        if word in _LISTS["filled"] and after in ("of", "with", "in"):
             yield _CONTENTS, self.noun_from(index + 2)
-        if word in _SENSED and after == "of":
+        if word in _LISTS["sensed"] and after == "of":
             yield _SENSATIONS, self.noun_from(index + 2)
         if word == "than" and has_article:
             yield _STANDARDS, self.noun_from(index + 1)
         if word in ("as", "like") and after in ("a", "an"):
             yield _LIKENESSES, self.noun_from(index + 1)
-        if word in _BE and after in ("a", "an"):
+        if word in _LISTS["be"] and after in ("a", "an"):
             subject = self.noun_before(index)
-            if subject is not None and self.kinds(subject) and self.kinds(subject) <= _BODILY:
+            if subject is not None and self.kinds(subject) and self.kinds(subject) <= _LISTS["bodily"]:
                 yield _IDENTITIES, self.noun_from(index + 1)
 
     def owned(self, index: int) -> Pairs:
@@ -252,7 +239,7 @@ class _Piece:
             head = "" if noun is None else stem(self.lower[noun])
             if (word == "its" or is_thing) and (head in _RELATIVES or (head in _POSSESSIONS and head not in self.own)):
                 yield [(self.kinds(noun or 0) or _NONE, _NONE)], noun
-            if owner and owner <= _UNREAL:
+            if owner and owner <= _LISTS["unreal"]:
                 yield _OWNED_BY_UNREAL, noun
             elif is_thing and "vehicle" not in owner:
                 yield _OWNED_BY_THINGS, noun
@@ -269,18 +256,13 @@ class _Piece:
         other, lower = index + 1, self.lower
         word = lower[other]
         if word in ("more", "less"):
-            quality = self.kinds(other + 1) or _UNREAL
-            is_wrong = "than" in lower[other + 2 : other + 4] and quality <= _UNREAL | {
-                "person",
-                "kin",
-                "animal",
-                "idea",
-            }
+            quality = self.kinds(other + 1)
+            is_wrong = "than" in lower[other + 2 : other + 4] and quality <= _LISTS["no more"]
             return other + 1 if is_wrong else None
         if word.endswith("er") and "than" in lower[other + 1 : other + 3]:
             base = word.removesuffix("er")
             return None if measured & {base, base + "e", base[:-1], base[:-1] + "y"} else other
-        return other if word in _DIMENSIONS and word not in measured else None
+        return other if word in _LISTS["dimensions"] and word not in measured else None
 
     def weight(self, rules: Rules, noun: int | None) -> int:
         """Compute how much a word with these rules clashes with a noun."""
@@ -330,7 +312,7 @@ class _Piece:
         """Find the subject directly before an index; None if a preposition governs that noun."""
         lower = self.lower
         index -= 1
-        while index > 0 and (lower[index] in _AUXILIARIES or lower[index].endswith("ly")):
+        while index > 0 and (lower[index] in _LISTS["auxiliaries"] or lower[index].endswith("ly")):
             index -= 1
         if index < 0 or not kinds_of(lower[index]):
             return None
@@ -344,8 +326,9 @@ class _Piece:
         """Find a form of "be" before an index, with only adverbs in between."""
         for before in range(index - 1, max(0, index - _LONGEST_PHRASE), -1):
             lower = self.lower[before]
-            if lower in _BE and (before == index - 1 or lower not in _DEGREES or lower in ("been", "being")):
+            is_degree = lower in _LISTS["degrees"]
+            if lower in _LISTS["be"] and (before == index - 1 or not is_degree or lower in ("been", "being")):
                 return before
-            if lower not in _DEGREES and not lower.endswith("ly"):
+            if not is_degree and not lower.endswith("ly"):
                 return None
         return None

@@ -7,13 +7,14 @@ from typing import Final, NamedTuple
 
 from skillmix.checkers.passage import Passage, Span, Word, Words, span_of
 from skillmix.checkers.verbs import ADJECTIVES, VERBS, is_finite
-from skillmix.checkers.words import DETERMINERS, LITTLE, PREPOSITIONS, listed, word_set
+from skillmix.checkers.words import DETERMINERS, LITTLE, PREPOSITIONS, lists_of, word_set
 from skillmix.render import shortened
+
+_LISTS: Final = lists_of("topics")
 
 ENOUGH: Final = 2
 """The number of different topic words that put a text on its topic."""
 
-_SMALL: Final = frozenset(["a", "an", "and", "at", "by", "for", "from", "in", "of", "on", "or", "the", "to", "with"])
 _VOWELS: Final = "aeiou"
 
 
@@ -51,7 +52,7 @@ def topic_words(name: str, alone: Iterable[str], together: Iterable[str], near: 
     >>> sorted(words.name), words.forms["buses"], words.forms["riding"]
     (['bus', 'old'], 'bus', 'ride')
     """
-    of_name = [word for word in name.lower().replace("-", " ").split() if word not in _SMALL]
+    of_name = [word for word in name.lower().replace("-", " ").split() if word not in _LISTS["small"]]
     forms: dict[str, str] = {}
     for word in (*alone, *together):
         for form in _forms(word):
@@ -91,9 +92,6 @@ def on_topic(passage: Passage, topic: TopicWords) -> Span | None:
 _GOVERNING: Final = PREPOSITIONS | word_set("past like as about except but until till since despite via per around off")
 _SCENES: Final = word_set("in at under through with among from on beyond above beneath outside inside behind for by")
 """Prepositions that can set the scene at the start of a sentence: "In the attic"."""
-_TAKES_PREPOSITION: Final = listed("topics: takes preposition")
-_BEFORE_ORDER: Final = frozenset(("never", "don't", "please"))
-_WHEN: Final = word_set("when after before until")
 
 
 def in_passing(passage: Passage, topic: TopicWords) -> str | None:
@@ -113,17 +111,17 @@ def in_passing(passage: Passage, topic: TopicWords) -> str | None:
     lower = [word.lower for word in piece]
     governor = lower[before] if before >= 0 else ""
     if governor in _GOVERNING and governor != "of":
-        is_phrase = governor not in _WHEN or not any(is_finite(piece, at) for at in range(index + 1, len(piece)))
+        has_verb = any(is_finite(piece, at) for at in range(index + 1, len(piece)))
+        is_phrase = governor not in _LISTS["when"] or not has_verb
         verb = lower[before - 1] if before else ""
-        is_order = verb in VERBS and (before == 1 or lower[before - 2] in _BEFORE_ORDER)
+        is_order = verb in VERBS and (before == 1 or lower[before - 2] in _LISTS["before order"])
         near = lower[max(before - 4, 0) : before] if governor == "for" else [verb]
-        is_needed = (
-            not _TAKES_PREPOSITION.isdisjoint(near) or is_order or (governor == "to" and lower[before + 1] in VERBS)
-        )
+        is_needed = not _LISTS["takes preposition"].isdisjoint(near) or is_order
+        is_needed |= governor == "to" and lower[before + 1] in VERBS
         is_scene = before == 0 and is_first and governor in _SCENES
         return None if is_phrase and (is_needed or is_scene) else _in_passing(governor)
     for at in range(before, -1, -1):
-        if lower[at] in _WHEN:
+        if lower[at] in _LISTS["when"]:
             return _in_passing(lower[at])
         if is_finite(piece, at):
             break
@@ -271,12 +269,11 @@ def _forms(root: str, *, is_verb: bool = False) -> Iterator[str]:
     for own in _stems(root) if is_verb or root in VERBS else ():
         yield own + "ed"
         yield (root if root.endswith("y") else own) + "ing"
-        if len(root) > 3 and own + "er" not in _NOT_DOERS:
+        if len(root) > 3 and own + "er" not in _LISTS["not doers"]:
             yield from (own + "er", own + "ers")
 
 
 _PLURALS: Final = {"mouse": ("mice",), "goose": ("geese",), "calf": ("calves",)}
-_NOT_DOERS: Final = frozenset(["banker", "boarder", "brother", "corner", "flower", "shower", "tower"])
 
 
 def _stems(root: str) -> Iterator[str]:

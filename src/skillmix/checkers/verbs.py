@@ -8,21 +8,20 @@ from importlib.resources import files
 from typing import Final
 
 from skillmix.checkers.passage import Words
-from skillmix.checkers.words import LITTLE, PREPOSITIONS, listed, word_set
+from skillmix.checkers.words import LITTLE, PREPOSITIONS, lists_of, word_set
 
-_AUXILIARY: Final = listed("verbs: auxiliary")
-_SUBJECT: Final = listed("verbs: subject")
+_LISTS: Final = lists_of("verbs")
+
 _FORMS: Final[dict[str, frozenset[str]]] = {
     name: word_set(words)
     for name, words in json.loads(
         (files("skillmix.checkers") / "english" / "verb_forms.json").read_text(encoding="utf-8")
     ).items()
 }
-PAST: Final = _FORMS["past"] | listed("verbs: past")
+PAST: Final = _FORMS["past"] | _LISTS["past"]
 # Base forms that are nearly always verbs; their form in -s counts too.
-_COMMON: Final = listed("verbs: common")
-_NOUN_TOO: Final = (_FORMS["verbs or nouns"] - _COMMON) | listed("verbs: noun too")
-_SURE: Final = _COMMON | _FORMS["verbs"] | _FORMS["verbs or nouns"]
+_NOUN_TOO: Final = (_FORMS["verbs or nouns"] - _LISTS["common"]) | _LISTS["noun too"]
+_SURE: Final = _LISTS["common"] | _FORMS["verbs"] | _FORMS["verbs or nouns"]
 _ORDERS: Final = _FORMS["orders"]
 """Verbs that are also nouns, but rarely at the start of a sentence: "Use soap"."""
 _RARELY: Final = _FORMS["rarely verbs"]
@@ -31,37 +30,26 @@ VERBS: Final = (
 )
 """Base forms that are occasionally verbs."""
 ADJECTIVES: Final = _FORMS["adjectives"]
-_DETERMINER: Final = listed("verbs: determiner")
-_SINGLE: Final = word_set("a an this that every each another one")
-_ARTICLE: Final = _SINGLE | word_set("the my your his her its our their no")
-_NOT_BEFORE_VERB: Final = _DETERMINER | listed("verbs: not before verb")
-_ADVERB: Final = listed("verbs: adverb")
+_ARTICLE: Final = _LISTS["single"] | word_set("the my your his her its our their no")
+_NOT_BEFORE_VERB: Final = _LISTS["determiner"] | _LISTS["not before verb"]
 _OFTEN: Final = word_set("never always often rarely seldom sometimes")
 """Adverbs that do not precede a noun."""
-_AFTER_VERB: Final = _DETERMINER | listed("verbs: after verb")
-_SEVERAL: Final = word_set("some others many most people children men women both all few")
+_AFTER_VERB: Final = _LISTS["determiner"] | _LISTS["after verb"]
 _ADJECTIVE_ENDINGS: Final = ("less", "ful", "ous", "ive", "ish", "ed")
-_SUBORDINATOR: Final = listed("verbs: subordinator")
 
 
-_RELATIVE: Final = word_set("that which who whom whose where")
-_PREPOSITION: Final = listed("verbs: preposition")
-_TIME: Final = listed("verbs: time")
-_OPENER: Final = word_set("please never always just then first now so and but or only also don't")
 _POINTERS: Final = word_set("this that it you all each both nothing everything something anything")
 """Determiners and objects that can also be the subject at the start of a clause."""
 _HEADS_A_NOUN: Final = word_set("the a an my your his her its our their these those every another no some any")
 """Words that cannot follow a noun inside a noun phrase."""
-_LY_NOT_ADVERB: Final = listed("verbs: ly not adverb")
 _OBJECTS: Final = _HEADS_A_NOUN | word_set("it him them me us")
-_NO_VERB: Final = LITTLE | PREPOSITIONS | listed("verbs: no verb")
-_REFLEXIVE: Final = word_set("myself yourself himself herself itself ourselves themselves")
+_NO_VERB: Final = LITTLE | PREPOSITIONS | _LISTS["no verb"]
 _MOODS: Final[dict[str, frozenset[str]]] = {
     "?": word_set("what how why where who which when whose any anything anyone anybody more another no nothing"),
     "!": word_set("what how"),
 }
 """First words of questions and exclamations that need no verb: "Any news?", "What a day!"."""
-_VERBLESS: Final = frozenset(tuple(pair.split(":")) for pair in listed("verbs: verbless"))
+_VERBLESS: Final = frozenset(tuple(pair.split(":")) for pair in _LISTS["verbless"])
 """First two words of sentences that are complete without a verb of their own."""
 
 
@@ -89,14 +77,14 @@ def has_main_clause(pieces: tuple[Words, ...], question: bool) -> bool:
     """Whether the pieces of a sentence have more finite verbs than words that open a subordinate clause."""
     opened = 0
     for number, piece in enumerate(pieces):
-        if number and not question and piece[0].lower in _RELATIVE and not _points(piece):
+        if number and not question and piece[0].lower in _LISTS["relative"] and not _points(piece):
             continue
         if _has_main_verb(piece, question, opened):
             return True
         if number > 1 and _resumes(pieces[number - 2], pieces[number - 1], piece):
             return True
         # "a bridge that, in its way, should be ..."
-        if piece[-1].lower in _RELATIVE and piece[-2:][0].lower not in _NOT_BEFORE_VERB:
+        if piece[-1].lower in _LISTS["relative"] and piece[-2:][0].lower not in _NOT_BEFORE_VERB:
             opened = 1
     return _is_short_order(pieces)
 
@@ -106,12 +94,12 @@ def _resumes(subject: Words, aside: Words, piece: Words) -> bool:
     opening = aside[0].lower
     if aside[-1].lower != subject[-1].lower and opening not in _ARTICLE:
         is_name = len(aside) < 3 and aside[0].text[0].isupper()
-        if opening not in _RELATIVE and not opening.endswith("ing") and not is_name:
+        if opening not in _LISTS["relative"] and not opening.endswith("ing") and not is_name:
             return False
     first, after = piece[0].lower, piece[1].lower if len(piece) > 1 else ""
     if first.endswith("ed") and after in ("by", "with", "in", "as"):
         return False  # "a jar, an old one, filled with buttons"
-    if first.endswith("s") and _stem(first) not in _COMMON and after in PREPOSITIONS:
+    if first.endswith("s") and _stem(first) not in _LISTS["common"] and after in PREPOSITIONS:
         return False  # "a chair, a lamp, books without covers"
     return is_finite(subject + piece, len(subject))
 
@@ -121,7 +109,7 @@ def _is_short_order(pieces: tuple[Words, ...]) -> bool:
     if not pieces or len(pieces[0]) > 1 or pieces[0][0].lower not in _SURE:
         return False
     return any(
-        piece[0].lower in _SUBORDINATOR and any(is_finite(piece, index) for index in range(1, len(piece)))
+        piece[0].lower in _LISTS["subordinator"] and any(is_finite(piece, index) for index in range(1, len(piece)))
         for piece in pieces[1:]
     )
 
@@ -133,7 +121,7 @@ def _has_main_verb(piece: Words, question: bool, opened: int) -> bool:
             verbs += 1
             if verbs > opened:
                 return True
-        elif word.lower in _SUBORDINATOR and _opens(piece, index, question):
+        elif word.lower in _LISTS["subordinator"] and _opens(piece, index, question):
             opened += 1
     return False
 
@@ -142,12 +130,13 @@ def _opens(piece: Words, index: int, question: bool) -> bool:
     """Whether a word opens a subordinate clause, unlike a question word, "that house" or "until noon"."""
     word = piece[index].lower
     after = piece[index + 1].lower if index + 1 < len(piece) else ""
-    if word == "until" and (after in _TIME or any(one.lower == "from" for one in piece[max(index - 5, 0) : index])):
+    has_start = any(one.lower == "from" for one in piece[max(index - 5, 0) : index])
+    if word == "until" and (after in _LISTS["time"] or has_start):
         return False  # "until noon", "from Monday morning until the last bell"
-    if word not in _RELATIVE and after.endswith("ing"):
+    if word not in _LISTS["relative"] and after.endswith("ing"):
         return False  # "while waiting"
     if index:
-        if word == "that" and piece[index - 1].lower in _PREPOSITION:  # "in that house"
+        if word == "that" and piece[index - 1].lower in _LISTS["preposition"]:  # "in that house"
             return False
         return piece[index - 1].lower not in ("little", "a", "long", "like")  # "for a while", "a night like that"
     return not question and not _points(piece) and word != "that"  # "That old clock"
@@ -158,15 +147,15 @@ def _points(piece: Words) -> bool:
     if len(piece) < 2:
         return False
     first, second = piece[0].lower, piece[1].lower
-    if second == "only" or (first in ("that", "who") and second in _AUXILIARY):
+    if second == "only" or (first in ("that", "who") and second in _LISTS["auxiliary"]):
         return True
-    return first == "that" and second not in _DETERMINER and second not in _SUBJECT
+    return first == "that" and second not in _LISTS["determiner"] and second not in _LISTS["subject"]
 
 
 def is_finite(piece: Words, index: int) -> bool:
     """Whether the word at an index is a finite verb, as far as its neighbors show."""
     word = piece[index].lower
-    if word in _AUXILIARY:
+    if word in _LISTS["auxiliary"]:
         return True
     before = piece[index - 1].lower if index else ""
     if word in PAST:
@@ -182,32 +171,33 @@ def is_finite(piece: Words, index: int) -> bool:
 
 
 def _is_adverb(word: str) -> bool:
-    if word in _ADVERB:
+    if word in _LISTS["adverb"]:
         return True
-    return word.endswith("ly") and len(word) > 5 and word not in _LY_NOT_ADVERB and word not in ADJECTIVES
+    return word.endswith("ly") and len(word) > 5 and word not in _LISTS["ly not adverb"] and word not in ADJECTIVES
 
 
 def _is_verb_here(piece: Words, index: int, before: str, often: bool) -> bool:
     word = piece[index].lower
     after = piece[index + 1].lower if index + 1 < len(piece) else ""
-    if before in _SUBJECT and (word == "like" or (word not in _NOT_BEFORE_VERB and word not in _NO_VERB)):
+    if before in _LISTS["subject"] and (word == "like" or (word not in _NOT_BEFORE_VERB and word not in _NO_VERB)):
         return True
     if word.endswith("ed") and len(word) > 3:
         is_past = before not in _NOT_BEFORE_VERB or before == "them"
         if index:
             return is_past or _is_pointer(before, index) or _follows_relative(piece, index)
         # "..., cried Tom", "..., decided that ..."
-        takes_object = after in _DETERMINER or after in _REFLEXIVE or after in ("when", "that", "to", "not")
-        return takes_object or (len(piece) > 1 and piece[1].text[0].isupper())
+        if after in _LISTS["determiner"] or after in _LISTS["reflexive"] or after in ("when", "that", "to", "not"):
+            return True
+        return len(piece) > 1 and piece[1].text[0].isupper()
     if word.endswith("s") and word not in _SURE:
         if often and _stem(word) in _SURE:
             return True
         return _is_third_person(piece, index, before, after)
-    if before in _AUXILIARY or word == "like":
+    if before in _LISTS["auxiliary"] or word == "like":
         return False
     if word in _SURE:
         return _is_plain_form(piece, index, before, after)
-    return word in _RARELY and after in _OBJECTS and (index == 0 or before in _OPENER or _is_plural(before))
+    return word in _RARELY and after in _OBJECTS and (index == 0 or before in _LISTS["opener"] or _is_plural(before))
 
 
 def _is_pointer(before: str, index: int) -> bool:
@@ -225,14 +215,14 @@ def _is_plain_form(piece: Words, index: int, before: str, after: str) -> bool:
     word = piece[index].lower
     if before in ("that", "which", "god", "heaven", "lord") or (before in ("these", "those") and word not in _NOUN_TOO):
         return True
-    if index == 0 or before in _OPENER or (index == 1 and _is_adverb(before)):
+    if index == 0 or before in _LISTS["opener"] or (index == 1 and _is_adverb(before)):
         # An order: "Bake it", "Never mind", "Use soap", "Call me".
-        if word not in _NOUN_TOO or before in _OFTEN or (after == "of" and word in _WITH_OF):
+        if word not in _NOUN_TOO or before in _OFTEN or (after == "of" and word in _LISTS["with of"]):
             return bool(after)
         if word in _ORDERS and before not in ("and", "or"):
-            return bool(after) and (after not in _NO_OBJECT or (after == "on" and word in _WITH_ON))
+            return bool(after) and (after not in _NO_OBJECT or (after == "on" and word in _LISTS["with on"]))
         return after in _AFTER_VERB and after not in ("in", "on", "and", "with")
-    if before in _SEVERAL or (word not in _NOUN_TOO and len(piece) > 2 and before not in _NOT_BEFORE_VERB):
+    if before in _LISTS["several"] or (word not in _NOUN_TOO and len(piece) > 2 and before not in _NOT_BEFORE_VERB):
         return True
     if before in _NOT_BEFORE_VERB:
         return False
@@ -244,11 +234,10 @@ def _is_plain_form(piece: Words, index: int, before: str, after: str) -> bool:
 
 
 _NO_OBJECT: Final = PREPOSITIONS - word_set("to about at for with into") | word_set("and or but")
-_WITH_ON: Final = word_set("focus work turn hold carry put lean step press go look call")
 
 
 def _is_plural(word: str) -> bool:
-    return (word.endswith("s") and not word.endswith(("ss", "'s", "us", "is"))) or word in _SEVERAL
+    return (word.endswith("s") and not word.endswith(("ss", "'s", "us", "is"))) or word in _LISTS["several"]
 
 
 def _is_third_person(piece: Words, index: int, before: str, after: str) -> bool:
@@ -259,16 +248,16 @@ def _is_third_person(piece: Words, index: int, before: str, after: str) -> bool:
         is_noun = before in _NOT_BEFORE_VERB or _is_plural(before) or before.endswith(_ADJECTIVE_ENDINGS)
         if index == 0 or word.endswith(("ss", "us", "'s")) or is_noun:
             return False
-        return after in _DETERMINER and _follows(piece, index, _SINGLE | {"the"})
+        return after in _LISTS["determiner"] and _follows(piece, index, _LISTS["single"] | {"the"})
     if index == 0:
-        return stem not in _NOUN_TOO and (after in _SUBJECT or after in _HEADS_A_NOUN)  # "..., says she"
+        return stem not in _NOUN_TOO and (after in _LISTS["subject"] or after in _HEADS_A_NOUN)  # "..., says she"
     # After a phrase such as "none of us" the verb is singular.
     if before in ("this", "that", "it") or (
         index > 1 and piece[index - 2].lower == "of" and piece[index - 1].lower in ("us", "them", "you", "it", "these")
     ):
         return True  # "This forces him": a plural noun would follow "these"
     if stem not in _NOUN_TOO:
-        return before not in _NOT_BEFORE_VERB or before in _OPENER
+        return before not in _NOT_BEFORE_VERB or before in _LISTS["opener"]
     return before not in _NOT_BEFORE_VERB and _is_verb_not_noun(piece, index, before, after)
 
 
@@ -281,15 +270,12 @@ def _is_verb_not_noun(piece: Words, index: int, before: str, after: str) -> bool
     if _is_plural(before):
         # Two plural nouns do not form a compound; "makes plans" is a verb and its object.
         return index > 1 and (_stem(before) in _NOUN_TOO or _stem(before) not in _SURE)
-    if before in PAST or (index == 1 and _stem(piece[1].lower) not in _COMMON):
+    if before in PAST or (index == 1 and _stem(piece[1].lower) not in _LISTS["common"]):
         return False  # "lent books", "Street markets"
     if index == 1:
-        return not after or after in _DETERMINER or (piece[0].text[0].isupper() and after in _AFTER_VERB)
-    goes_on = after not in ("of", "or", "and") or (after == "of" and _stem(piece[index].lower) in _WITH_OF)
+        return not after or after in _LISTS["determiner"] or (piece[0].text[0].isupper() and after in _AFTER_VERB)
+    goes_on = after not in ("of", "or", "and") or (after == "of" and _stem(piece[index].lower) in _LISTS["with of"])
     return goes_on and (piece[index - 1].text[0].isupper() or _follows(piece, index, _ARTICLE))
-
-
-_WITH_OF: Final = word_set("talk smell taste dream")
 
 
 def _follows(piece: Words, index: int, articles: frozenset[str]) -> bool:

@@ -6,7 +6,7 @@ compare clauses by the stems of their main words.
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib.resources import files
 from typing import Final, NamedTuple
@@ -19,39 +19,38 @@ def word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_LISTS: Final[dict[str, str]] = json.loads(
+_ALL_LISTS: Final[dict[str, dict[str, str]]] = json.loads(
     (files("skillmix.checkers") / "english" / "word_lists.json").read_text(encoding="utf-8")
 )
 
 
-def listed(name: str) -> frozenset[str]:
-    """Return a long set of words by its name in `word_lists.json`, which gives the module and the purpose."""
-    return word_set(_LISTS[name])
+def lists_of(module: str) -> Mapping[str, frozenset[str]]:
+    """Return the sets of words that `word_lists.json` has for a module, by name."""
+    return {name: word_set(words) for name, words in _ALL_LISTS[module].items()}
 
 
+_LISTS: Final = lists_of("words")
 CONJUNCTIONS: Final = frozenset(("and", "or", "but"))
 ARTICLES: Final = frozenset(("a", "an", "the"))
-PERSONS: Final = listed("words: persons")
-PREPOSITIONS: Final = listed("words: prepositions")
+PERSONS: Final = _LISTS["persons"]
+PREPOSITIONS: Final = _LISTS["prepositions"]
 SUBJECTS: Final = word_set("i he she we they")
-LITTLE: Final = CONJUNCTIONS | ARTICLES | PERSONS | listed("words: little")
+LITTLE: Final = CONJUNCTIONS | ARTICLES | PERSONS | _LISTS["little"]
 """Words that carry grammar rather than content."""
 GRAMMAR: Final = LITTLE - word_set("all none never once more most much many few same other another again still")
 """The words of `LITTLE` that writers do not repeat for effect."""
-OPENS_AN_ASIDE: Final = listed("words: opens an aside")
+OPENS_AN_ASIDE: Final = _LISTS["opens an aside"]
 """First words of insertions between commas that are not list members."""
 
-DETERMINERS: Final = listed("words: determiners")
+DETERMINERS: Final = _LISTS["determiners"]
 SUBJECT_PRONOUNS: Final = word_set("i you he she it we they there one nobody everyone somebody someone")
-LEADS: Final = listed("words: leads")
+LEADS: Final = _LISTS["leads"]
 """Words that may come before the first word of a clause."""
 
-_MINOR: Final = DETERMINERS | SUBJECT_PRONOUNS | listed("words: minor")
-_DENIALS: Final = listed("words: denials")
+_MINOR: Final = DETERMINERS | SUBJECT_PRONOUNS | _LISTS["minor"]
+_DENIALS: Final = _LISTS["denials"]
 _FORMS: Final = {
-    form: verb
-    for verb, forms in (entry.split(":") for entry in listed("words: irregular forms"))
-    for form in forms.split(",")
+    form: verb for verb, forms in (entry.split(":") for entry in _LISTS["irregular forms"]) for form in forms.split(",")
 }
 _VOWELS: Final = frozenset("aeiouy")
 

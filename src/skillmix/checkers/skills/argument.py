@@ -6,12 +6,21 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from skillmix.checkers.passage import Passage, Span, Word, Words, shows
-from skillmix.checkers.words import DETERMINERS, SUBJECT_PRONOUNS, denies, is_number, main_words, opens_clause, word_set
+from skillmix.checkers.words import (
+    DETERMINERS,
+    SUBJECT_PRONOUNS,
+    denies,
+    is_number,
+    lists_of,
+    main_words,
+    opens_clause,
+    word_set,
+)
 
-_THEREFORE: Final = frozenset({"so", "therefore", "thus", "hence", "consequently"})
+_LISTS: Final = lists_of("argument")
+
 _NO_CONCLUSION: Final = frozenset({"that", "much", "many", "far", "long", "as"})  # after "so"
 _DEGREE: Final = word_set("is are was were be been am not ever it's i'm or do does did")  # before "so"
-_CONNECTIVES: Final = frozenset({"and", "but", "then", "yet"})
 _CLAUSE_OPENERS: Final = SUBJECT_PRONOUNS | DETERMINERS
 _REACH: Final = 60  # the most words from a rule to its conclusion
 _MOST_CUTS: Final = 8
@@ -73,7 +82,7 @@ def _premises(passage: Passage, cue: str) -> Iterator[_Premises]:
     cues = [index for index, word in enumerate(words) if word.lower == cue]
     for index in cues[:_MOST_RULES]:
         for mark in range(index + 4, min(index + _REACH, len(words) - 1)):
-            if words[mark].lower not in _THEREFORE:
+            if words[mark].lower not in _LISTS["therefore"]:
                 continue
             # "it is not so" is no conclusion, "it is not, so we go" is one
             degree = words[mark - 1].lower in _DEGREE and words[mark].start not in starts
@@ -89,7 +98,7 @@ def _readings(words: Words, index: int, mark: int, starts: set[int]) -> Iterator
     cuts = [
         cut
         for cut in range(1, len(inside))
-        if inside[cut].start in starts or (inside[cut].lower in _CONNECTIVES and cut + 1 < len(inside))
+        if inside[cut].start in starts or (inside[cut].lower in _LISTS["connectives"] and cut + 1 < len(inside))
     ][:_MOST_CUTS]
     unmarked = range(2, cuts[0] - 1) if cuts else ()
     guesses = [cut for cut in unmarked if inside[cut].lower in _CLAUSE_OPENERS]
@@ -98,7 +107,7 @@ def _readings(words: Words, index: int, mark: int, starts: set[int]) -> Iterator
     first = mark + 1
     for _ in range(_MOST_INSERTED):  # "so, not out of fear but out of habit, we wait"
         first += len(after)
-        if first >= len(words) or words[first].lower in _CONNECTIVES:
+        if first >= len(words) or words[first].lower in _LISTS["connectives"]:
             break
         later = _until_mark(words, first, starts)
         yield _Premises(words[opening:index], inside, cuts, guesses[:_MOST_CUTS], later)
@@ -189,7 +198,6 @@ def _conditions(passage: Passage) -> list[_Condition]:
     return conditions
 
 
-_ENDING_A_CONDITION: Final = frozenset({"then", "and", "but", "or", "else"})
 _DASH: Final = r"(?:(?<!-)--++|[–—]| - )"
 _ASIDE: Final = re.compile(rf"\([^()]{{1,200}}\)|{_DASH}(?:[^-–—.;!?()]|(?<=\w)-(?=\w)){{1,200}}{_DASH}")
 _RULE: Final = re.compile(r"\bif\b", re.IGNORECASE)
@@ -207,7 +215,7 @@ def _without_asides(passage: Passage) -> tuple[Words, set[int]]:
         if kept and resumes < len(words) and not _RULE.search(aside[0]):
             after = words[resumes]
             unmarked = not (text[kept[-1].end : aside.start()] + text[aside.end() : after.start]).strip()
-            if unmarked and after.lower not in _ENDING_A_CONDITION:
+            if unmarked and after.lower not in _LISTS["ending a condition"]:
                 starts.discard(after.start)
                 index = resumes
     return (*kept, *words[index:]), starts
@@ -224,7 +232,7 @@ def _words_before(words: Words, index: int, end: int, kept: list[Word]) -> int:
 def _end_of_condition(words: Words, starts: set[int]) -> int:
     """Find the end of an if-clause: a mark, "then", "and", or a new subject without a mark."""
     cut = 1
-    while cut < len(words) and not (words[cut].start in starts or words[cut].lower in _ENDING_A_CONDITION):
+    while cut < len(words) and not (words[cut].start in starts or words[cut].lower in _LISTS["ending a condition"]):
         cut += 1
     unmarked = not main_words(words[cut:])
     if unmarked or words[cut].lower in ("and", "but", "because"):

@@ -7,7 +7,9 @@ from itertools import pairwise
 from typing import Final
 
 from skillmix.checkers.passage import Passage, Span, Words, shows, span_between
-from skillmix.checkers.words import ARTICLES, LITTLE, PERSONS, PREPOSITIONS, listed, word_set
+from skillmix.checkers.words import ARTICLES, LITTLE, PERSONS, PREPOSITIONS, lists_of, word_set
+
+_LISTS: Final = lists_of("interruption")
 
 _BRACKET = re.compile(r"\(([^()]{5,300})\)")
 _DASH = re.compile(r"[—–]|--+| - ")
@@ -41,8 +43,6 @@ _REFERS: Final = word_set("see cf compare call tel page")
 _FEW: Final = 8
 
 _BREAK = re.compile(r"(?:(?:(?<!\.)|(?<= \. \. \.))\.\.++|…|[—–]|(?<!-)--++)[\"”'’)\]]*+(?=\s|$)|(?: \.){3}| -$")
-_CANNOT_BE_LAST: Final = listed("interruption: cannot be last")
-_HELPING: Final = listed("interruption: helping")
 _SHORTEST_BROKEN: Final = 4
 
 
@@ -66,27 +66,24 @@ def _is_unfinished(last_three: list[str]) -> bool:
     if len(last_three) < _LAST_WORDS:
         return False
     earlier, before, last = last_three
-    if last in _HELPING:
+    if last in _LISTS["helping"]:
         return earlier not in _HAS_A_LAST_HELPER
     if last in PREPOSITIONS and earlier == "to":  # "someone to talk with"
         return False
-    return last in _CANNOT_BE_LAST or before in _LEFT_HANGING.get(last, ())
+    return last in _LISTS["cannot be last"] or before in _LEFT_HANGING.get(last, ())
 
 
 _LAST_WORDS: Final = 3
-_HAS_A_LAST_HELPER: Final = listed("interruption: has a last helper")
+_HAS_A_LAST_HELPER: Final = _LISTS["has a last helper"]
 """Before a subject, these words let an auxiliary verb end the sentence: "all we could", "than she did"."""
-_OPENS_A_CLAUSE: Final = word_set("if when because and but that unless until while since although though whether")
-_BE: Final = word_set("is was are were am been it's he's she's i'm we're they're there's")
-_BEFORE_A_CLAUSE: Final = listed("interruption: before a clause")
 _LEFT_HANGING: Final = {
-    "that": _BEFORE_A_CLAUSE,
-    **dict.fromkeys(("you", "it", "there", "this"), _OPENS_A_CLAUSE),
+    "that": _LISTS["before a clause"],
+    **dict.fromkeys(("you", "it", "there", "this"), _LISTS["opens a clause"]),
     **dict.fromkeys(
         ("old", "new", "big", "little", "small", "great", "whole", "entire"), ARTICLES | word_set("my your his")
     ),
-    "so": _BE,
-    "no": _BE | word_set("have has had with"),
+    "so": _LISTS["be"],
+    "no": _LISTS["be"] | word_set("have has had with"),
     "like": word_set("looked looks felt feels sounded sounds was seemed something smelled"),
 }
 """Words that cannot end a sentence after certain other words."""
@@ -114,11 +111,10 @@ def tag_question(passage: Passage) -> Iterator[Span]:
         if len(before.split()) >= 2 and is_negative != bool(match["negative"]):
             # The tag takes up the statement's subject: not "I have never been there, have you?".
             subject = before.strip(" \"'(—–-").split(maxsplit=1)[0].partition("'")[0]
-            if subject not in _SUBJECTS or match["tag"].split()[-1] == subject or _OPINION.search(before):
+            if subject not in _LISTS["subjects"] or match["tag"].split()[-1] == subject or _OPINION.search(before):
                 yield Span(match.start("tag"), match.end("tag"))
 
 
-_SUBJECTS: Final = word_set("i you he she it we they")
 _OPINION: Final = re.compile(
     r"\b(?:think|suppose|guess|bet|believe|hope|know|see|said|says|hear|imagine|and|but)\b|[,;:]"
 )
@@ -132,7 +128,6 @@ _TAKEN_BACK = re.compile(
     r"|i mean\b(?! (?:to|it|that|what|business|well|no)\b)|or,? should i say\b|make that\b|scratch that\b|correction\b)"
     r"(?P<rest>.{0,40})"
 )
-_SAYING: Final = word_set("say says said saying answer answers answered reply replies replied think thought yes")
 _WORD = re.compile(r"\w")
 
 
@@ -142,7 +137,7 @@ def self_correction(passage: Passage) -> Iterator[Span]:
     for match in _TAKEN_BACK.finditer(passage.lower):
         before = passage.lower[max(0, match.start() - _REACH) : match.start()].rsplit("\n", 1)[-1]
         words = _SENTENCE_END.split(before)[-1].split()
-        if len(words) < 2 or words[-1] in _NOTHING_SAID_YET or (match["cue"] == "no" and words[-1] in _SAYING):
+        if len(words) < 2 or words[-1] in _NOTHING_SAID_YET or (match["cue"] == "no" and words[-1] in _LISTS["saying"]):
             continue
         if _WORD.search(match["rest"]) and not _GOES_ON.match(match["rest"]):
             yield Span(match.start("cue"), match.end("cue"))
@@ -184,12 +179,8 @@ def split_quotation(passage: Passage) -> Iterator[Span]:
             yield Span(*match.span("between"))
 
 
-_CALLS: Final = frozenset(("o", "oh", "dear"))
-_NO_ONE: Final = listed("interruption: no one")
-_READERS: Final = listed("interruption: readers")
+_READERS: Final = _LISTS["readers"]
 """Persons to whom a letter begins with "dear"."""
-_OATHS: Final = word_set("god lord goodness gosh heavens boy")
-_YOU: Final = word_set("you your yours yourself you're you've you'll you'd thou thee thy thine")
 _LONGEST_NAME: Final = 5
 
 
@@ -198,19 +189,20 @@ def apostrophe(passage: Passage) -> Iterator[Span]:
     """Find a piece of "O", "oh" or "dear" and a name, with a form of "you" elsewhere in the sentence."""
     for sentence in passage.sentences:
         for index, piece in enumerate(sentence.pieces):
-            if _is_call(piece) and any(
-                word.lower in _YOU for other in sentence.pieces[:index] + sentence.pieces[index + 1 :] for word in other
-            ):
+            others = sentence.pieces[:index] + sentence.pieces[index + 1 :]
+            if _is_call(piece) and any(word.lower in _LISTS["you"] for other in others for word in other):
                 yield span_between(piece[0], piece[-1])
 
 
 def _is_call(piece: Words) -> bool:
-    if piece[0].lower not in _CALLS or not 2 <= len(piece) <= _LONGEST_NAME or piece[1].lower in _NO_ONE:
+    if piece[0].lower not in _LISTS["calls"] or not 2 <= len(piece) <= _LONGEST_NAME:
         return False
-    if piece[1].lower in _OATHS:
+    if piece[1].lower in _LISTS["no one"]:
+        return False
+    if piece[1].lower in _LISTS["oaths"]:
         return piece[0].lower == "o"
     if piece[1].lower == "my":
-        return len(piece) > 2 and piece[2].lower not in _NO_ONE | _OATHS
+        return len(piece) > 2 and piece[2].lower not in _LISTS["no one"] | _LISTS["oaths"]
     if piece[0].lower == "dear" and (piece[1].lower in _READERS or piece[-1].lower in _READERS):
         return False
     return piece[1].lower != "dear" or len(piece) > 2

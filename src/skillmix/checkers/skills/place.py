@@ -5,12 +5,10 @@ from itertools import pairwise
 from typing import Final
 
 from skillmix.checkers.passage import Passage, Sentence, Span, Words, shows
-from skillmix.checkers.words import DETERMINERS, is_minor, is_number, listed, numbers_in, word_set
+from skillmix.checkers.words import DETERMINERS, is_minor, is_number, lists_of, numbers_in
 
-_PLACES_WITHOUT_ARTICLE: Final = listed("place: places without article")
-_ON_THE_WAY: Final = frozenset({"through", "past", "via", "across", "over", "along"})
-_GOALS: Final = frozenset({"to", "into", "onto"})
-_NO_PLACES: Final = listed("place: no places")
+_LISTS: Final = lists_of("place")
+
 _LONGEST_LEG: Final = 12
 
 
@@ -30,9 +28,11 @@ def _route_end(words: Words, start: int) -> int | None:
         if _is_way(words, way):
             first = way + (3 if words[way].lower == "by" else 1)
             for goal in range(first + 1, min(first + _LONGEST_LEG, len(words) - 1)):
-                if words[goal].lower in _GOALS and (words[goal].lower != "to" or _is_place(words, goal + 1)):
+                if words[goal].lower in _LISTS["goals"] and (words[goal].lower != "to" or _is_place(words, goal + 1)):
                     return goal + 1
-        elif words[way].lower in _GOALS and _is_place(words, way + 1) and words[way - 1].lower not in ("next", "close"):
+            continue
+        is_near = words[way - 1].lower in ("next", "close")  # "close to"
+        if words[way].lower in _LISTS["goals"] and not is_near and _is_place(words, way + 1):
             return None  # the destination comes before the stop
     return None
 
@@ -40,10 +40,10 @@ def _route_end(words: Words, start: int) -> int | None:
 def _is_way(words: Words, index: int) -> bool:
     if words[index].lower == "by":
         return [word.lower for word in words[index + 1 : index + 3]] == ["way", "of"]
-    if words[index].lower not in _ON_THE_WAY:
+    if words[index].lower not in _LISTS["on the way"]:
         return False
     after = words[index + 1].lower
-    return _is_place(words, index + 1) or not (is_minor(after) or after in _NO_PLACES or is_number(after))
+    return _is_place(words, index + 1) or not (is_minor(after) or after in _LISTS["no places"] or is_number(after))
 
 
 def _is_place(words: Words, index: int) -> bool:
@@ -53,10 +53,10 @@ def _is_place(words: Words, index: int) -> bool:
     lower = words[index].lower
     if lower in DETERMINERS:
         following = next((word.lower for word in words[index + 1 : index + 2]), "")
-        return following not in _NO_PLACES
-    if lower in _PLACES_WITHOUT_ARTICLE:
+        return following not in _LISTS["no places"]
+    if lower in _LISTS["places without article"]:
         return True
-    return words[index].text[0].isupper() and lower not in _NO_PLACES
+    return words[index].text[0].isupper() and lower not in _LISTS["no places"]
 
 
 _POSITIONS: Final = (
@@ -80,8 +80,6 @@ _NO_POSITION_BEFORE: Final = {
     "opposite": DETERMINERS,  # "the opposite house"
     "left": frozenset({"is", "was", "are", "were", "what's", "be", "little", "nothing"}),  # "what is left of it"
 }
-_OBJECT_PRONOUNS: Final = word_set("me him her it us them you one mine yours hers ours theirs which whom")
-_NO_OBJECTS: Final = listed("place: no objects")
 
 
 @shows("double placement")
@@ -106,9 +104,9 @@ def _positions(piece: Words) -> dict[str, int]:
             continue
         after = piece[index + len(phrase)].lower if index + len(phrase) < len(piece) else ""
         before = piece[index - 1].lower if index else ""
-        if not after or after in _NO_OBJECTS or before in _NO_POSITION_BEFORE.get(phrase[0], ()):
+        if not after or after in _LISTS["no objects"] or before in _NO_POSITION_BEFORE.get(phrase[0], ()):
             continue
-        if after in DETERMINERS or after in _OBJECT_PRONOUNS or not is_minor(after):
+        if after in DETERMINERS or after in _LISTS["object pronouns"] or not is_minor(after):
             positions[word.lower] = word.start
     return positions
 
@@ -119,8 +117,6 @@ _COMPASS: Final = frozenset(
     for joint, second in (("", ""), ("", "east"), ("", "west"), ("-", "east"), ("-", "west"))
     for ending in ("", "ward", "wards")
 )
-_DISTANCES: Final = listed("place: distances")
-_BEFORE_DIRECTION: Final = listed("place: before direction")
 
 
 @shows("measured direction", "north", "south", "east", "west")
@@ -137,12 +133,16 @@ def measured_direction(passage: Passage) -> Iterator[Span]:
 
 def _distance_before(words: Words, index: int) -> int | None:
     unit = index - 1
-    while unit > max(index - 5, 0) and words[unit].lower not in _DISTANCES and words[unit].lower in _BEFORE_DIRECTION:
+    while (
+        unit > max(index - 5, 0)
+        and words[unit].lower not in _LISTS["distances"]
+        and words[unit].lower in _LISTS["before direction"]
+    ):
         unit -= 1
     number, _, joined = words[max(unit, 0)].lower.rpartition("-")
-    if unit >= 0 and joined in _DISTANCES and number and is_number(number):  # "two-hour"
+    if unit >= 0 and joined in _LISTS["distances"] and number and is_number(number):  # "two-hour"
         return unit
-    if unit < 1 or words[unit].lower not in _DISTANCES:
+    if unit < 1 or words[unit].lower not in _LISTS["distances"]:
         return None
     if words[unit - 1].lower in ("a", "an", "half"):
         return unit - 1
@@ -151,12 +151,7 @@ def _distance_before(words: Words, index: int) -> int | None:
     return next((before + number.first for number in numbers if unit - before - number.after <= 1), None)
 
 
-_TURNING: Final = word_set("turn go take bear keep head make swing veer walk stay")
-_NEXT_TURN: Final = word_set("then and next another again immediate immediately second first sharp hard a")
-_LANDMARKS: Final = frozenset({"at", "after", "past", "before", "by", "on", "onto", "when", "into", "down", "toward"})
-_NO_TURN_AFTER: Final = frozenset({"of", "side", "hand", "away", "now"})
 _LONGEST_TURN: Final = 4
-_MEALS: Final = word_set("lunch dinner breakfast supper work school class noon dark you he she it we they i")
 
 
 @shows("turn-by-turn directions", "left", "right")
@@ -167,7 +162,7 @@ def turn_by_turn_directions(passage: Passage) -> Iterator[Span]:
         if len(turns) < 2:
             continue
         near = [(one.lower, after.lower) for one, after in pairwise(sentence.words[max(turns[0] - 5, 0) :])]
-        if any(one in _LANDMARKS and after not in ("left", "right") for one, after in near):
+        if any(one in _LISTS["landmarks"] and after not in ("left", "right") for one, after in near):
             yield Span(sentence.words[turns[0]].start, sentence.words[turns[-1]].end)
 
 
@@ -177,12 +172,12 @@ def _turns(sentence: Sentence) -> list[int]:
     turns: list[int] = []
     for index, word in enumerate(words):
         following = [later.lower for later in words[index + 1 : index + 3]]
-        if following[:1] in (["after"], ["before"]) and following[1:] and following[1] in _MEALS:
+        if following[:1] in (["after"], ["before"]) and following[1:] and following[1] in _LISTS["meals"]:
             continue  # "go right after lunch"
-        if word.lower not in ("left", "right") or (index + 1 < len(words) and words[index + 1].lower in _NO_TURN_AFTER):
+        if word.lower not in ("left", "right") or (following and following[0] in _LISTS["no turn after"]):
             continue
         before = [earlier.lower for earlier in words[max(index - _LONGEST_TURN, 0) : index]]
-        again = bool(turns) and (word.start in starts or before[-1] in _NEXT_TURN)
-        if again or not _TURNING.isdisjoint(before):
+        again = bool(turns) and (word.start in starts or before[-1] in _LISTS["next turn"])
+        if again or not _LISTS["turning"].isdisjoint(before):
             turns.append(index)
     return turns

@@ -6,15 +6,22 @@ from itertools import pairwise
 from typing import Final
 
 from skillmix.checkers.passage import Passage, Sentence, Span, Words, shows
-from skillmix.checkers.words import DETERMINERS, SUBJECT_PRONOUNS, Number, is_minor, listed, numbers_in, word_set
+from skillmix.checkers.words import (
+    DETERMINERS,
+    SUBJECT_PRONOUNS,
+    Number,
+    is_minor,
+    lists_of,
+    numbers_in,
+)
 
-_MULTIPLES: Final = frozenset({"twice", "half", "thrice", "double", "triple"})
-_MEASURES: Final = listed("quantity: measures")
+_LISTS: Final = lists_of("quantity")
+
 _NEAR: Final = 5
 _REACH: Final = 9  # words between the two halves of a comparison
 
 
-@shows("multiplied comparison", "times", *_MULTIPLES)
+@shows("multiplied comparison", "times", *_LISTS["multiples"])
 def multiplied_comparison(passage: Passage) -> Iterator[Span]:
     """Find a comparison such as "twice as much as" or "three times the size of"."""
     lower = passage.lower
@@ -33,7 +40,7 @@ def multiplied_comparison(passage: Passage) -> Iterator[Span]:
 
 def _multiples(words: Words) -> Iterator[tuple[int, int]]:
     for index, word in enumerate(words[:-2]):
-        if word.lower in _MULTIPLES:
+        if word.lower in _LISTS["multiples"]:
             yield index, index + 1
     if any(word.lower == "times" for word in words):
         for number in numbers_in(words):
@@ -49,7 +56,9 @@ def _compared(words: Words, index: int, part: bool) -> int | None:
     closing = ""
     if following[0] == "as" and following[1] not in DETERMINERS | SUBJECT_PRONOUNS:
         closing = "as"
-    elif following[0] == "the" and (following[1] not in _TIME_UNITS if not part else following[1] in _MEASURES):
+    elif following[0] == "the" and (
+        following[1] not in _LISTS["time units"] if not part else following[1] in _LISTS["measures"]
+    ):
         closing = "of"
     elif not part and (_is_comparative(following[0]) or _is_comparative(following[1])):
         closing = "than"
@@ -62,15 +71,11 @@ def _compared(words: Words, index: int, part: bool) -> int | None:
 
 
 def _is_comparative(lower: str) -> bool:
-    return lower in ("more", "less", "worse") or (lower.endswith("er") and lower not in _NO_COMPARATIVES)
-
-
-_NO_COMPARATIVES: Final = word_set("other rather after never ever over under either neither together whether her")
-_UNITS: Final = listed("quantity: units")
+    return lower in ("more", "less", "worse") or (lower.endswith("er") and lower not in _LISTS["no comparatives"])
 
 
 def _is_unit(lower: str) -> bool:
-    return lower in _UNITS or (lower.endswith("s") and lower[:-1] in _UNITS)
+    return lower in _LISTS["units"] or (lower.endswith("s") and lower[:-1] in _LISTS["units"])
 
 
 @shows("counted difference", " than ")
@@ -96,12 +101,9 @@ def _amounts(words: Words) -> dict[int, int]:
     for number in numbers_in(words):
         is_year = words[number.first].text.isdigit() and _FIRST_YEAR < number.value < _LAST_YEAR  # "in 2019 fewer than"
         before = words[number.first - 1].lower if number.first else ""
-        if not is_year and (words[number.first].lower != "one" or before not in _BEFORE_NO_AMOUNT):
+        if not is_year and (words[number.first].lower != "one" or before not in _LISTS["before no amount"]):
             ends[number.after] = number.first
     return ends
-
-
-_BEFORE_NO_AMOUNT: Final = word_set("no any every some each this that the which")
 
 
 def _difference_before(words: Words, than: int, ends: dict[int, int]) -> int | None:
@@ -123,10 +125,6 @@ def _difference_before(words: Words, than: int, ends: dict[int, int]) -> int | N
     return None
 
 
-_IN_THE_WHOLE: Final = listed("quantity: in the whole")
-_PLACES_IN_ORDER: Final = word_set("page part chapter volume book number step section lesson episode day")
-
-
 @shows("part of a whole", " of ", " in ")
 def part_of_a_whole(passage: Passage) -> Iterator[Span]:
     """Find a part of a whole, as in "two out of five"."""
@@ -138,28 +136,24 @@ def part_of_a_whole(passage: Passage) -> Iterator[Span]:
 
 
 def _is_within(words: Words, part: Number, whole: Number, text: str) -> bool:
-    if part.first and words[part.first - 1].lower in _PLACES_IN_ORDER:
+    if part.first and words[part.first - 1].lower in _LISTS["places in order"]:
         return False
     if not _NO_MARK.fullmatch(text, words[part.after - 1].end, words[whole.first].start):
         return False
     between = [word.lower for word in words[part.after : whole.first]]
-    while between and between[-1] in _IN_THE_WHOLE and between[0] != "in":
+    while between and between[-1] in _LISTS["in the whole"] and between[0] != "in":
         between.pop()
     if between[-2:] == ["out", "of"]:
         return len(between) <= 5
     if between in (["in"], ["in", "a"], ["in", "every"]):
         following = words[whole.after].lower if whole.after < len(words) else ""
-        return following.removesuffix("s") not in _TIME_UNITS and not 1000 < whole.value < 2200
+        return following.removesuffix("s") not in _LISTS["time units"] and not 1000 < whole.value < 2200
     return between == ["of"] and not 1000 < whole.value < 2200
 
 
-_TIME_UNITS: Final = frozenset({"second", "minute", "hour", "day", "week", "month", "year", "decade"})
 _NO_MARK: Final = re.compile(r"[\w\s'’$€£-]*")
-_TOTAL_WORDS: Final = listed("quantity: total words")
 _TOTAL_PAIRS: Final = frozenset({("in", "all"), ("all", "told"), ("comes", "to"), ("come", "to"), ("came", "to")})
 _TOTAL_OPENERS: Final = frozenset(first for first, _ in _TOTAL_PAIRS)
-_NO_TOTAL_BEFORE: Final = frozenset({"at", "by", "until", "on", "page", "chapter", "room", "before", "after"})
-_OWNING: Final = word_set("had has own owned bought ate found carried saw brought lost wore took got drank")
 _MOST_PARTS: Final = 8
 _MOST_TOTALS: Final = 8
 
@@ -172,9 +166,10 @@ def sum_that_adds_up(passage: Passage) -> Iterator[Span]:
         totals = _total_words(sentence)
         numbers = numbers_in(words) if totals else []
         for index, total in enumerate(numbers):
-            if total.first and words[total.first - 1].lower in _NO_TOTAL_BEFORE:
+            if total.first and words[total.first - 1].lower in _LISTS["no total before"]:
                 continue
-            if {"and", *_OWNING}.intersection(word.lower for word in words[max(0, total.first - 2) : total.first]):
+            near = {word.lower for word in words[max(0, total.first - 2) : total.first]}
+            if "and" in near or not near.isdisjoint(_LISTS["owning"]):
                 continue  # "two clerks and three guards together had five umbrellas"
             before, after = numbers[max(index - _MOST_PARTS, 0) : index], numbers[index + 1 : index + 1 + _MOST_PARTS]
             used = _adding_up(total, before[::-1]) or _adding_up(total, after)
@@ -189,7 +184,7 @@ def _total_words(sentence: Sentence) -> list[int]:
     words = sentence.words
     if len(words) < 3:
         return []
-    indices = [index for index, word in enumerate(words) if word.lower in _TOTAL_WORDS]
+    indices = [index for index, word in enumerate(words) if word.lower in _LISTS["total words"]]
     for index, (word, after) in enumerate(pairwise(words)):
         if word.lower in _TOTAL_OPENERS and (word.lower, after.lower) in _TOTAL_PAIRS:
             indices.append(index)
@@ -213,7 +208,7 @@ def _adding_up(total: Number, parts: list[Number]) -> list[Number]:
 
 _BETWEEN_COUNTS: Final = re.compile(r"[\s,;:.…!\"“”'‘’–—-]*(?:\b(?:and then|and|then)\b[\s,;:.…–—-]*)?", re.IGNORECASE)
 _LONGEST_GAP: Final = 20
-_NUMBERED: Final = listed("quantity: numbered")
+_NUMBERED: Final = _LISTS["numbered"]
 """Nouns whose numbers are labels: "lines 3, 4, 5"."""
 
 

@@ -5,13 +5,11 @@ from itertools import pairwise
 from typing import Final
 
 from skillmix.checkers.passage import Passage, Sentence, Span, Words, shows
-from skillmix.checkers.words import DETERMINERS, listed, main_words, opens_clause, word_set
+from skillmix.checkers.words import DETERMINERS, lists_of, main_words, opens_clause
 
-_BE: Final = frozenset({"is", "are", "was", "were"})
-_CONCEDING: Final = frozenset({"although", "though", "granted", "even", "albeit"})
-_AGAINST: Final = frozenset({"still", "nevertheless", "nonetheless", "anyway", "yet", "regardless", "anyhow"})
+_LISTS: Final = lists_of("relations")
+
 _AGAINST_PAIRS: Final = frozenset({("even", "so"), ("the", "same")})
-_MOTIONLESS: Final = word_set("stood stand stands sat sit sits lay lie kept keep held hold stay stayed perfectly")
 
 
 @shows("marked concession", "though", "even if", "granted")
@@ -22,7 +20,7 @@ def marked_concession(passage: Passage) -> Iterator[Span]:
         for number, piece in enumerate(pieces[:-1]):
             # "Granted, the car is old, but it still runs": the comma comes right after the first word
             later = pieces[number + 2 : number + 10] if len(piece) <= 2 and piece[-1].lower == "granted" else ()
-            concessive = (at for at, word in enumerate(piece[:-2]) if word.lower in _CONCEDING)
+            concessive = (at for at, word in enumerate(piece[:-2]) if word.lower in _LISTS["conceding"])
             at = next((at for at in concessive if opens_clause(piece, at)), None)
             if at is not None and (piece[at].lower != "even" or piece[at + 1].lower in ("though", "if")):
                 later = pieces[number + 1 : number + 9]
@@ -36,20 +34,19 @@ def _goes_against(piece: Words) -> bool:
         if word.lower == "yet":
             if before in ("", "and", "but"):
                 return True
-        elif word.lower in _AGAINST:
+        elif word.lower in _LISTS["against"]:
             # "Stood still" and "the lake was still" mean "without motion".
-            is_last = index == len(piece) - 1 and before in _BE | {"remained", "remains", "seemed", "be", "very"}
-            if word.lower != "still" or not (before in _MOTIONLESS or before in DETERMINERS or is_last):
+            is_last = index == len(piece) - 1 and before in _LISTS["before still"]
+            if word.lower != "still" or not (before in _LISTS["motionless"] or before in DETERMINERS or is_last):
                 return True
         elif (before, word.lower) in _AGAINST_PAIRS:
             return before == "even" or (index > 1 and piece[index - 2].lower in ("all", "just"))
     return False
 
 
-_WHOLE: Final = listed("relations: whole")
 _NO_WHOLE_BEFORE: Final = frozenset({"after", "at", "above", "of"})  # "after all"
 _NO_WHOLE_AFTER: Final = frozenset({"longer", "matter", "doubt", "sooner", "right", "wonder"})  # "no longer"
-_NO_EXCEPTION_BEFORE: Final = listed("relations: no exception before")  # "stood apart from", "we save for"
+_NO_EXCEPTION_BEFORE: Final = _LISTS["no exception before"]  # "stood apart from", "we save for"
 _LEAVING_OUT: Final = {("apart", "from"), ("other", "than"), ("save", "for"), ("aside", "from")}
 
 
@@ -89,7 +86,7 @@ def _whole_groups(sentence: Sentence) -> list[int]:
     return [
         index
         for index, word in enumerate(words)
-        if word.lower in _WHOLE
+        if word.lower in _LISTS["whole"]
         and not (word.lower == "all" and index and words[index - 1].lower in _NO_WHOLE_BEFORE)
         and not (index + 1 < len(words) and words[index + 1].lower in _NO_WHOLE_AFTER)
         and not (word.lower == "no" and index + 1 < len(words) and words[index + 1].start in starts)
@@ -97,7 +94,6 @@ def _whole_groups(sentence: Sentence) -> list[int]:
 
 
 _LONGEST_TERM: Final = 9
-_VERB_PHRASE: Final = word_set("at in on by before after with for to again out up")
 
 
 @shows("proportional analogy")
@@ -110,7 +106,7 @@ def proportional_analogy(passage: Passage) -> Iterator[Span]:
         starts = {piece[0].start for piece in sentence.pieces}
         indices = [index for index in range(1, len(words)) if words[index].lower == "to"]
         for first, second in pairwise(indices):
-            terms = _terms(words, first, second, starts) if words[first - 1].lower in _BE else None
+            terms = _terms(words, first, second, starts) if words[first - 1].lower in _LISTS["be"] else None
             if not terms or any(not 0 < len(term) <= _LONGEST_TERM for term in terms):
                 continue
             mains = {main_words(term) for term in terms}
@@ -129,7 +125,7 @@ def _terms(words: Words, first: int, second: int, starts: set[int]) -> list[Word
     while opening > limit and words[opening].start not in starts and words[opening].lower not in ("as", "what", "that"):
         opening -= 1
     front = words[opening].lower in ("as", "what")
-    middle = words[first + 1 : second - 1 if words[second - 1].lower in _BE else second]
+    middle = words[first + 1 : second - 1 if words[second - 1].lower in _LISTS["be"] else second]
     for index, word in enumerate(middle):
         if word.lower in ("as", "what", "like") or (front and word.start in starts and index):
             skip = 1 if word.lower in ("as", "what", "like", "so") else 0
@@ -142,4 +138,4 @@ def _is_deed(term: Words) -> bool:
     """Whether a term is an action for someone to do: "leave at noon"."""
     first = term[0].lower
     thing = first in DETERMINERS or first.endswith("s") or term[0].text[0].isupper()
-    return not thing and any(word.lower in _VERB_PHRASE for word in term[1:])
+    return not thing and any(word.lower in _LISTS["verb phrase"] for word in term[1:])

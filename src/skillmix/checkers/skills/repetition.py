@@ -15,7 +15,7 @@ from skillmix.checkers.words import (
     bare,
     can_echo,
     is_number,
-    listed,
+    lists_of,
     word_set,
 )
 
@@ -182,7 +182,7 @@ def diacope(passage: Passage) -> Iterator[Span]:
 _INTERRUPTION: Final = 3
 """The largest distance from a word to its return: two words between."""
 
-_ENDINGS: Final = frozenset({""}) | listed("repetition: endings")
+_ENDINGS: Final = frozenset({""}) | lists_of("repetition")["endings"]
 
 
 @shows("polyptoton", repeats=True)

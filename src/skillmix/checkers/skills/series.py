@@ -16,8 +16,11 @@ from skillmix.checkers.words import (
     SUBJECTS,
     bare,
     is_number,
+    lists_of,
     word_set,
 )
+
+_LISTS: Final = lists_of("series")
 
 _THREE: Final = 3
 _FAR: Final = 6
@@ -70,7 +73,7 @@ def _is_bare_series(first: Words, second: Words, third: Words) -> bool:
         like = heads if len(heads) == 1 else PREPOSITIONS
         if any(word.lower in like for word in first[-longest - 1 :]):
             return True
-    if third[0].lower in _STEPS:  # "My aunt, then a widow, ..." is not a step
+    if third[0].lower in _LISTS["steps"]:  # "My aunt, then a widow, ..." is not a step
         second, third = _without_step(second), _without_step(third)
     openers = {second[0].lower, third[0].lower} | ({first[0].lower} if len(first) == 1 else set())
     if openers & OPENS_AN_ASIDE:
@@ -86,12 +89,9 @@ def _are_names(members: Words) -> bool:
     return all(word.text[0].isupper() for word in members)
 
 
-_STEPS: Final = frozenset(("then", "next", "finally", "lastly", "last"))
-
-
 def _without_step(member: Words) -> Words:
     """Drop a first word such as "then" from a member: "then the anvil" is a member, "then" alone is an aside."""
-    return member[1:] if len(member) > 1 and member[0].lower in _STEPS else member
+    return member[1:] if len(member) > 1 and member[0].lower in _LISTS["steps"] else member
 
 
 _DETERMINERS: Final = ARTICLES | word_set("my your his her its our their")
@@ -137,7 +137,6 @@ def _lower(words: Words) -> frozenset[str]:
 
 
 _PAIRS: Final = {"either": "or", "neither": "nor", "only": "but"}
-_NO_MEMBER: Final = frozenset(("way", "case"))
 _REACH: Final = 20
 
 
@@ -150,16 +149,13 @@ def correlative_pair(passage: Passage) -> Iterator[Span]:
             closing, after = _PAIRS.get(word.lower), words[index + 1]
             if closing is None or (word.lower == "only" and (index == 0 or words[index - 1].lower != "not")):
                 continue
-            if after.lower in _NO_MEMBER or has_mark(passage.text, word, after):
+            if after.lower in _LISTS["no member"] or has_mark(passage.text, word, after):
                 continue
             for end in range(index + 2, min(index + 2 + _REACH, len(words) - 1)):
-                if words[end].lower == closing and words[end - 1].lower not in _ALL_BUT:
+                if words[end].lower == closing and words[end - 1].lower not in _LISTS["all but"]:
                     yield span_between(word, words[end + 1])
 
 
-_ALL_BUT: Final = word_set("everyone everybody everything nobody nothing anything none all anyone")
-_NOT_A_DENIAL: Final = frozenset(("only", "just", "merely", "simply", "solely"))
-_INSTEAD: Final = frozenset(("rather", "instead"))
 _LONGEST_DENIED: Final = 10
 
 
@@ -173,7 +169,7 @@ def antithesis(passage: Passage) -> Iterator[Span]:
             near = range(but - 2, max(-1, but - 2 - _LONGEST_DENIED), -1)
             denials = (one for one in near if words[one].lower == "not" or words[one].lower.endswith("n't"))
             denial = next(denials, None)
-            if denial is None or words[denial + 1].lower in _NOT_A_DENIAL:
+            if denial is None or words[denial + 1].lower in _LISTS["not a denial"]:
                 continue
             end = _matching_end(passage.text, words, denial, but)
             if end:
@@ -182,7 +178,7 @@ def antithesis(passage: Passage) -> Iterator[Span]:
 
 def _matching_end(text: str, words: Words, denial: int, but: int) -> int:
     """Find the end of the member after "but" if it matches the member after "not"; 0 if it does not."""
-    start = but + 2 if but + 1 < len(words) and words[but + 1].lower in _INSTEAD else but + 1
+    start = but + 2 if but + 1 < len(words) and words[but + 1].lower in _LISTS["instead"] else but + 1
     if start >= len(words):
         return 0
     end = start

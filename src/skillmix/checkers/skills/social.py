@@ -5,14 +5,9 @@ from itertools import pairwise
 from typing import Final
 
 from skillmix.checkers.passage import Passage, Sentence, Span, Words, shows
-from skillmix.checkers.words import DETERMINERS, is_minor, listed, opens_clause, word_set
+from skillmix.checkers.words import DETERMINERS, is_minor, lists_of, opens_clause
 
-_OTHERS: Final = word_set("he she they you it who he's she's they're you're it's nobody everyone")
-_BEFORE_FEELING: Final = word_set("am i'm are we're so very truly deeply most really always forever be feel all just")
-_SPEAKERS: Final = word_set("i we i'm we're i'd we'd i'll we'll i've we've let me us")
-_REASONS: Final = frozenset({"for", "that", "because"})
-_NEW_CLAUSE: Final = listed("social: new clause")
-_BEFORE_THANKS: Final = listed("social: before thanks")
+_LISTS: Final = lists_of("social")
 
 
 @shows("giving thanks with a reason", "thank", "grateful", "appreciate")
@@ -29,9 +24,9 @@ def giving_thanks_with_a_reason(passage: Passage) -> Iterator[Span]:
 def _reason_after(words: Words, index: int) -> bool:
     """Whether a reason of two or more words follows before another clause starts."""
     for word in words[index + 1 : min(index + 20, len(words) - 2)]:
-        if word.lower in _REASONS:
+        if word.lower in _LISTS["reasons"]:
             return True
-        if word.lower in _NEW_CLAUSE:
+        if word.lower in _LISTS["new clause"]:
             return False
     return False
 
@@ -39,34 +34,29 @@ def _reason_after(words: Words, index: int) -> bool:
 def _thanks(sentence: Sentence, index: int) -> bool:
     """Whether the speaker thanks someone, unlike "they thank you", "thank goodness" and "thanks to the rain"."""
     words = sentence.words
-    if words[index + 1].lower in _NOT_THANKED:
+    if words[index + 1].lower in _LISTS["not thanked"]:
         return False
     if words[index].lower == "thank":
         return _opens_piece(sentence, index) or _speaker_before(sentence, index)
-    if index and words[index - 1].lower in _BEFORE_THANKS:
+    if index and words[index - 1].lower in _LISTS["before thanks"]:
         return words[index - 1].lower != "say" or _speaker_before(sentence, index)
-    return _opens_piece(sentence, index) and (words[index + 1].lower != "to" or words[index + 2].lower in _THANKED)
-
-
-_NOT_THANKED: Final = frozenset(
-    {"goodness", "god", "heaven", "heavens", "him", "her", "them", "me", "us", "the", "his"}
-)
-_THANKED: Final = frozenset({"you", "all", "everyone", "everybody", "each", "both"})
+    is_thanked = words[index + 1].lower != "to" or words[index + 2].lower in _LISTS["thanked"]
+    return is_thanked and _opens_piece(sentence, index)
 
 
 def _speaker_before(sentence: Sentence, index: int) -> bool:
     """Whether the nearest pronoun before a word is the speaker's, without a negation."""
     for word in reversed(sentence.words[max(index - 6, 0) : index]):
-        if _denied(word.lower) or word.lower in _OTHERS:
+        if _denied(word.lower) or word.lower in _LISTS["others"]:
             return False
-        if word.lower in _SPEAKERS:
+        if word.lower in _LISTS["speakers"]:
             return True
     return False
 
 
 def _feels(sentence: Sentence, index: int) -> bool:
     """Whether an adjective describes the speaker: "I am grateful", not "I met a grateful man"."""
-    return sentence.words[index - 1].lower in _BEFORE_FEELING and _speaker_before(sentence, index)
+    return sentence.words[index - 1].lower in _LISTS["before feeling"] and _speaker_before(sentence, index)
 
 
 def _denied(lower: str) -> bool:
@@ -75,7 +65,7 @@ def _denied(lower: str) -> bool:
 
 def _opens_piece(sentence: Sentence, index: int) -> bool:
     """Whether a word starts its piece or follows "and" or the like, which excludes reported speech."""
-    if index and sentence.words[index - 1].lower in _AND:
+    if index and sentence.words[index - 1].lower in _LISTS["and"]:
         return True
     return _after_mark(sentence, index)
 
@@ -87,7 +77,6 @@ def _after_mark(sentence: Sentence, index: int) -> bool:
     return index == 0 or bool(sentence.text[gap].strip())
 
 
-_AND: Final = word_set("and but so or then well oh hey please also now because")
 _THANKS: Final = {
     "thank": _thanks,
     "thanks": _thanks,
@@ -95,13 +84,6 @@ _THANKS: Final = {
     "thankful": _feels,
     "appreciate": _speaker_before,
 }
-
-
-_OWN: Final = word_set("i my we our i'm i've i'd we're we've myself ourselves")
-_FAULT_LINKS: Final = frozenset({"for", "about", "that", "because"})
-_CONFESSING: Final = frozenset({"i", "we", "i've", "we've", "my", "our"})
-_FRIENDS: Final = word_set("friend friends dear love lord lady boy girl son darling child")
-_NO_FAULTS: Final = word_set("morning evening thing everything something anything nothing during")
 
 
 @shows("offering an apology", "sorry", "apolog", "forgive")
@@ -117,7 +99,7 @@ def offering_an_apology(passage: Passage) -> Iterator[Span]:
             following = passage.sentences[number + 1 : number + 2]
             # The sentence after an apology may say what the speaker did: "I broke it".
             after = following[0].words if following else ()
-            if len(words) - index <= 3 and len(after) > 2 and after[0].lower in _CONFESSING:
+            if len(words) - index <= 3 and len(after) > 2 and after[0].lower in _LISTS["confessing"]:
                 yield Span(words[index].start, following[0].end)
 
 
@@ -126,22 +108,18 @@ def _apologizes(sentence: Sentence, index: int) -> bool:
     lower = words[index].lower
     after = words[index + 1].lower if index + 1 < len(words) else ""
     if lower == "sorry":
-        first = index - 1 if index and words[index - 1].lower in _VERY else index
+        first = index - 1 if index and words[index - 1].lower in _LISTS["very"] else index
         return _opens_piece(sentence, first) or _speaker_before(sentence, index)
     if lower in ("apologize", "apologise"):
         return _speaker_before(sentence, index)
     if lower in ("apologies", "apology"):
-        return _opens_piece(sentence, index) or words[index - 1].lower in _OWN_APOLOGIES
+        return _opens_piece(sentence, index) or words[index - 1].lower in _LISTS["own apologies"]
     # The verb asks for forgiveness if it opens its clause or follows "please".
     return (
         lower in ("forgive", "pardon")
         and after in ("me", "us")
         and (_opens_piece(sentence, index) or sentence.words[index - 1].lower in ("please", "to", "you"))
     )
-
-
-_OWN_APOLOGIES: Final = frozenset({"my", "our", "sincere", "deepest", "sincerest", "humble"})
-_VERY: Final = frozenset({"so", "very", "terribly", "really", "truly", "awfully", "deeply", "am"})
 
 
 def _own_fault(sentence: Sentence, index: int) -> bool:
@@ -152,13 +130,12 @@ def _own_fault(sentence: Sentence, index: int) -> bool:
     for number, lower in enumerate(following[:-1]):
         if lower in ("but", "and", "however"):
             return False
-        if lower in _FAULT_LINKS:
+        if lower in _LISTS["fault links"]:
             rest = _clause_from(sentence, index + number + 1)
-            return not _OWN.isdisjoint(rest) or (
-                lower in ("for", "about")
-                and any((part.endswith("ing") and len(part) > 4 and part not in _NO_FAULTS) for part in rest[:3])
-            )
-        if number <= 2 and (lower in _CONFESSING and following[number + 1] not in _FRIENDS):
+            deeds = (part for part in rest[:3] if part.endswith("ing") and part not in _LISTS["no faults"])
+            is_deed = lower in ("for", "about") and any(len(deed) > 4 for deed in deeds)
+            return is_deed or not _LISTS["own"].isdisjoint(rest)
+        if number <= 2 and (lower in _LISTS["confessing"] and following[number + 1] not in _LISTS["friends"]):
             return True
     return False
 
@@ -170,18 +147,11 @@ def _clause_from(sentence: Sentence, index: int) -> list[str]:
     for number, word in enumerate(words[index : index + 15], start=index):
         after = words[number + 1].lower if number + 1 < len(words) else ""
         if (len(clause) >= 2 and _after_mark(sentence, number)) or (
-            word.lower in ("and", "but") and after in _SPEAKERS
+            word.lower in ("and", "but") and after in _LISTS["speakers"]
         ):
             break
         clause.append(word.lower)
     return clause
-
-
-_PROMISES: Final = frozenset({"promise", "swear", "vow", "pledge"})
-_BETWEEN_I_AND_WILL: Final = frozenset(
-    {"never", "always", "surely", "both", "all", "certainly", "really", "too", "also"}
-)
-_WILLS: Final = frozenset({"will", "shall", "won't", "i'll", "we'll"})
 
 
 @shows("giving a promise", "promise", "swear", "vow", "my word", "pledge")
@@ -197,7 +167,7 @@ def _promises(words: Words, index: int) -> bool:
     before = [word.lower for word in words[max(index - 3, 0) : index]]
     if words[index].lower == "word":
         return before[-1] in ("my", "our") and (not {"give", "have"}.isdisjoint(before) or "on" in before)
-    if words[index].lower not in _PROMISES or before[-1] in DETERMINERS:
+    if words[index].lower not in _LISTS["promises"] or before[-1] in DETERMINERS:
         return False
     speaker = next((number for number in reversed(range(len(before))) if before[number] in ("i", "we")), None)
     return speaker is not None and not any(_denied(lower) for lower in before[speaker:])
@@ -210,24 +180,20 @@ def _own_future(words: Words, index: int) -> bool:
     if "i'll" in lowers or "we'll" in lowers:
         return True
     for to in range(index + 1, min(index + 5, len(words) - 1)):
-        if lowers[to] in _WILLS or lowers[to] in ("that", "i", "we"):
+        if lowers[to] in _LISTS["wills"] or lowers[to] in ("that", "i", "we"):
             break
         if lowers[to] == "to" and not is_minor(lowers[to + 1]) | (lowers[to + 1] in ("the", "a")):
             return True
         if lowers[to] == "to" and lowers[to + 1] in ("be", "do", "have", "always", "get", "let"):
             return True
     for will, lower in enumerate(lowers):  # "I will", "never will I", "we never will"
-        if lower in _WILLS and not {"i", "we"}.isdisjoint(lowers[max(will - 1, 0) : will + 2]):
-            return True
-        if lower in _WILLS and will > 1 and lowers[will - 1] in _BETWEEN_I_AND_WILL and lowers[will - 2] in ("i", "we"):
+        near, earlier = lowers[max(will - 1, 0) : will + 2], lowers[max(will - 2, 0) : will]
+        is_own = not {"i", "we"}.isdisjoint(near) or (
+            earlier[:1] in (["i"], ["we"]) and earlier[-1] in _LISTS["between i and will"]
+        )
+        if lower in _LISTS["wills"] and is_own:
             return True
     return False
-
-
-_HARMS: Final = frozenset({"will", "could", "can", "may", "might", "would", "won't"})
-_FORBIDDING: Final = frozenset({"don't", "never", "beware", "stop", "careful", "do", "be", "watch", "look"})
-_GOING_ON: Final = word_set("it you they he she we this that otherwise or else someone somebody one i the your a")
-_LINKS: Final = frozenset({"or", "otherwise", "because", "since", "as", "for", "lest", "before", "if", "else"})
 
 
 @shows(
@@ -239,7 +205,7 @@ def warning_with_a_consequence(passage: Passage) -> Iterator[Span]:
     for number, sentence in enumerate(passage.sentences):
         following = passage.sentences[number + 1 : number + 2]
         # The next sentence may continue the warning.
-        goes_on = following and following[0].words and following[0].words[0].lower in _GOING_ON
+        goes_on = following and following[0].words and following[0].words[0].lower in _LISTS["going on"]
         later = following[0].pieces[:6] if goes_on else ()
         pieces = sentence.pieces
         for place, piece in enumerate(pieces):
@@ -253,7 +219,7 @@ def warning_with_a_consequence(passage: Passage) -> Iterator[Span]:
 
 def _forbids(piece: Words, index: int) -> bool:
     lower, after = piece[index].lower, piece[index + 1].lower
-    if lower not in _FORBIDDING or not opens_clause(piece, index):
+    if lower not in _LISTS["forbidding"] or not opens_clause(piece, index):
         return False
     if lower == "do":
         return after == "not" and not _comforts(piece, index + 2)
@@ -264,27 +230,23 @@ def _forbids(piece: Words, index: int) -> bool:
     if lower in ("careful", "stop"):
         return index == 0 or (lower == "stop" and after not in ("by", "in", "over"))
     # "Never" does not always give an order: "never have I seen", "never again".
-    return lower != "never" or not (after in _INVERTED or (after.endswith("ed") and not after.endswith("eed")))
+    return lower != "never" or not (after in _LISTS["inverted"] or (after.endswith("ed") and not after.endswith("eed")))
 
 
 def _comforts(piece: Words, index: int) -> bool:
     """Whether the order only comforts: "don't worry", "do not be afraid"."""
     feelings = [word.lower for word in piece[index : index + 2]]
-    return not _FEARS.isdisjoint(feelings if feelings[:1] == ["be"] else feelings[:1])
-
-
-_FEARS: Final = listed("social: fears")
-_INVERTED: Final = listed("social: inverted")
+    return not _LISTS["fears"].isdisjoint(feelings if feelings[:1] == ["be"] else feelings[:1])
 
 
 def _harm_after(rest: Words, later: list[Words]) -> int | None:
     """Find the end of the clause with the harm: in a later piece, or in this one after a linking word."""
-    link = next((index for index, word in enumerate(rest) if word.lower in _LINKS), len(rest))
+    link = next((index for index, word in enumerate(rest) if word.lower in _LISTS["links"]), len(rest))
     for piece in (rest[link + 1 :], *later):
         if piece and piece[0].lower in ("and", "so"):  # "and you will be safe"
             continue
         for index, word in enumerate(piece[:-1]):
-            if (index and word.lower in _HARMS) or word.lower.endswith("'ll"):
+            if (index and word.lower in _LISTS["harms"]) or word.lower.endswith("'ll"):
                 return piece[-1].end
     return None
 
@@ -293,10 +255,9 @@ _ASKING: Final = {
     **dict.fromkeys(("would", "will"), ("you",)),
     **dict.fromkeys(("may", "could", "can", "might"), ("you", "i", "we")),
 }
-_COURTESY: Final = frozenset({"please", "kindly", "mind"})
 
 
-@shows("asking politely", *_COURTESY)
+@shows("asking politely", *_LISTS["courtesy"])
 def asking_politely(passage: Passage) -> Iterator[Span]:
     """Find a polite question, as in "could you please do A?"."""
     for sentence in passage.sentences:
@@ -311,6 +272,6 @@ def asking_politely(passage: Passage) -> Iterator[Span]:
                 continue
             mark = passage.text.find("?", start, sentence.end)
             # The polite word comes before the question mark, or directly before the question.
-            courteous = [word for word in sentence.words if word.lower in _COURTESY]
+            courteous = [word for word in sentence.words if word.lower in _LISTS["courtesy"]]
             if mark > 0 and any(start - 12 < word.start < mark for word in courteous):
                 yield Span(start, sentence.end)

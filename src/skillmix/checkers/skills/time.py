@@ -5,14 +5,12 @@ from typing import Final
 
 from skillmix.checkers.passage import Passage, Sentence, Span, Words, shows
 from skillmix.checkers.verbs import PAST
-from skillmix.checkers.words import DETERMINERS, listed, numbers_in, word_set
+from skillmix.checkers.words import DETERMINERS, lists_of, numbers_in, word_set
+
+_LISTS: Final = lists_of("time")
 
 _AFTER_DETERMINER: Final = DETERMINERS | {"very", "in", "of"}
-_NO_STEP_AFTER: Final = word_set("to door day week morning year month time night evening spring summer hand")
 _OLD_THEN: Final = frozenset({"since", "by", "until", "till", "back", "even", "from", "if", "but"})  # "since then"
-_FIRSTS: Final = frozenset({"first", "firstly"})
-_THENS: Final = frozenset({"then", "next", "second", "secondly", "afterward", "afterwards"})
-_LASTS: Final = frozenset({"finally", "lastly", "last"})
 
 
 @shows("sequence of steps", "first", "to begin", "to start")
@@ -32,9 +30,9 @@ def sequence_of_steps(passage: Passage) -> Iterator[Span]:
 def _opens_steps(words: Words, index: int) -> bool:
     before = words[index - 1].lower if index else ""
     lower, after = words[index].lower, words[index + 1].lower
-    if lower in _FIRSTS:
+    if lower in _LISTS["firsts"]:
         is_name = words[index + 1].text[0].isupper() and after != "i"  # "First Avenue"
-        return before not in _AFTER_DETERMINER and after not in _NO_STEP_AFTER and not is_name
+        return before not in _AFTER_DETERMINER and after not in _LISTS["no step after"] and not is_name
     return lower == "to" and after in ("begin", "start") and words[index + 2].lower == "with"
 
 
@@ -42,25 +40,23 @@ def _goes_on(words: Words, index: int) -> bool:
     before, lower, after = words[index - 1].lower, words[index].lower, words[index + 1].lower
     if lower == "after":
         return after in ("that", "this", "which")
-    if lower not in _THENS or before in _AFTER_DETERMINER:
+    if lower not in _LISTS["thens"] or before in _AFTER_DETERMINER:
         return False
-    return before not in _OLD_THEN if lower == "then" else after not in _NO_STEP_AFTER
+    return before not in _OLD_THEN if lower == "then" else after not in _LISTS["no step after"]
 
 
 def _ends_steps(words: Words, index: int) -> bool:
     before, lower, after = words[index - 1].lower, words[index].lower, words[index + 1].lower
     if lower == "end":
         return (words[index - 2].lower, before) == ("in", "the")
-    if lower not in _LASTS:
+    if lower not in _LISTS["lasts"]:
         return False
-    return lower != "last" or (before not in _AFTER_DETERMINER and after not in _NO_STEP_AFTER)
+    return lower != "last" or (before not in _AFTER_DETERMINER and after not in _LISTS["no step after"])
 
 
-_DAYS: Final = word_set("monday tuesday wednesday thursday friday saturday sunday")
-_TIMES: Final = _DAYS | {f"{day}s" for day in _DAYS} | listed("time: times")
-_BEFORE_TIMES: Final = listed("time: before times") | _DAYS
-_AFTER_CLOCK: Final = listed("time: after clock") | _TIMES
-_MINUTES: Final = frozenset({"fifteen", "thirty", "forty-five"})
+_TIMES: Final = _LISTS["days"] | {f"{day}s" for day in _LISTS["days"]} | _LISTS["times"]
+_BEFORE_TIMES: Final = _LISTS["before times"] | _LISTS["days"]
+_AFTER_CLOCK: Final = _LISTS["after clock"] | _TIMES
 _MOST_BEFORE: Final = 5
 
 
@@ -87,7 +83,7 @@ def _clock_at(words: Words, index: int, ends: frozenset[int]) -> int | None:
         after = index + number.after
         if after < len(words) and words[after].lower in ("th", "st", "nd", "rd"):
             return after + 1
-        if after < len(words) and words[after].lower in _MINUTES:
+        if after < len(words) and words[after].lower in _LISTS["minutes"]:
             after += 1
     closed = after >= len(words) or words[after - 1].end in ends
     return after if closed or words[after].lower in _AFTER_CLOCK else None
@@ -97,19 +93,13 @@ def _piece_ends(sentence: Sentence) -> frozenset[int]:
     return frozenset(piece[-1].end for piece in sentence.pieces)
 
 
-_DUTIES: Final = word_set("must should ought due need needs needed required gotta supposed")
-_HAVING: Final = word_set("have has had having got i've you've we've they've")
-_ANY_DUTY: Final = _DUTIES | _HAVING
-_LIMITS: Final = frozenset({"by", "before", "than"})
-
-
 @shows("duty with a deadline", "by ", "before ", "later than")
 def duty_with_a_deadline(passage: Passage) -> Iterator[Span]:
     """Find a duty with a deadline, as in "you must do it by Friday"."""
     for sentence in passage.sentences:
         words = sentence.words
-        limits = [index for index, word in enumerate(words[:-1]) if word.lower in _LIMITS and _limits(words, index)]
-        duties = [index for index, word in enumerate(words[:-1]) if word.lower in _ANY_DUTY and _is_duty(words, index)]
+        limits = [index for index in range(len(words) - 1) if _limits(words, index)]
+        duties = [index for index in range(len(words) - 1) if _is_duty(words, index)]
         if not limits or not duties:
             continue
         ends = _piece_ends(sentence)
@@ -123,8 +113,8 @@ def _limits(words: Words, index: int) -> bool:
     after = words[index + 1].lower
     if words[index].lower == "by":
         return after not in ("day", "night") and (not index or words[index - 1].lower != after)  # "one by one"
-    if words[index].lower == "before":
-        return True
+    if words[index].lower != "than":
+        return words[index].lower == "before"
     return index >= 2 and words[index - 1].lower == "later" and words[index - 2].lower in ("no", "not")
 
 
@@ -139,12 +129,7 @@ def _is_duty(words: Words, index: int) -> bool:
     done = words[index + 2].lower if index + 2 < len(words) else ""
     if after == "have" and (done in PAST or done.endswith(("ed", "en")) or done in ("been", "gone", "done")):
         return False  # "it must have gone down"
-    return lower in _DUTIES or (lower in _HAVING and after == "to")
-
-
-_UNITS: Final = frozenset({"day", "week", "month", "year", "term", "night"})
-_UNTIL: Final = frozenset({"to", "until", "till", "til", "through"})
-_CHANGES: Final = listed("time: changes")
+    return lower in _LISTS["duties"] or (lower in _LISTS["having"] and after == "to")
 
 
 @shows("start and end time", "from ")
@@ -164,10 +149,10 @@ def _time_span(words: Words, index: int, ends: frozenset[int]) -> int | None:
     if first is None:
         return None
     for until in range(first, min(first + 5, len(words) - 1)):
-        if words[until].lower in _UNTIL:
+        if words[until].lower in _LISTS["until"]:
             end = _time_at(words, until + 1, ends)
             if end:
-                again = words[end - 1].lower == words[first - 1].lower in _UNITS  # "from day to day"
+                again = words[end - 1].lower == words[first - 1].lower in _LISTS["units"]  # "from day to day"
                 return None if again else end
     return None
 
@@ -179,18 +164,15 @@ def _is_change(words: Words, index: int, end: int, ends: frozenset[int]) -> bool
         opening -= 1
     before = {word.lower for word in words[opening:index]}
     bare = end - index <= 5 and not any(word.lower in _TIMES or ":" in word.lower for word in words[index:end])
-    return not before.isdisjoint(_SHIFTS) or (bare and not before.isdisjoint(_CHANGES))
+    return not before.isdisjoint(_SHIFTS) or (bare and not before.isdisjoint(_LISTS["changes"]))
 
 
-_SHIFTS: Final = listed("time: shifts")
+_SHIFTS: Final = _LISTS["shifts"]
 """Words before "from A to B" that show that A is not a start."""
-_BEING: Final = listed("time: being")
 _NOT_BETWEEN: Final = DETERMINERS - {"all", "both"} | word_set("in of on at to for with from by one two three")
 _NOUNS_TOO: Final = word_set("building painting drawing meeting clothing recording wedding")
 """Words in -ing that are nouns after "'s": "the baker's painting"."""
-_NO_ACTIONS: Final = listed("time: no actions")
 _MOST_JOINTS: Final = 8
-_JOINING: Final = frozenset({"while", "as", "meanwhile", "whilst"})
 
 
 @shows("two actions at once", "ing")
@@ -201,7 +183,7 @@ def two_actions_at_once(passage: Passage) -> Iterator[Span]:
         actions = [index for index, word in enumerate(words) if word.lower.endswith("ing") and _is_action(words, index)]
         if len(actions) < 2:
             continue
-        joints = [index for index, word in enumerate(words) if word.lower in _JOINING]
+        joints = [index for index, word in enumerate(words) if word.lower in _LISTS["joining"]]
         joints += [
             index
             for index in range(len(words) - 2)
@@ -213,14 +195,14 @@ def two_actions_at_once(passage: Passage) -> Iterator[Span]:
 
 def _is_action(words: Words, index: int) -> bool:
     lower = words[index].lower
-    if len(lower) < 5 or lower in _NO_ACTIONS or index == 0:
+    if len(lower) < 5 or lower in _LISTS["no actions"] or index == 0:
         return False
     if lower == "going" and index + 1 < len(words) and words[index + 1].lower == "to":
         return False
     for word in reversed(words[max(index - 3, 0) : index]):
         if word.lower in _NOT_BETWEEN:  # "is a tall building"
             return False
-        if word.lower in _BEING or (word.lower.endswith("'s") and lower not in _NOUNS_TOO):
+        if word.lower in _LISTS["being"] or (word.lower.endswith("'s") and lower not in _NOUNS_TOO):
             return True
     return False
 

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from skillmix.checkers.passage import Passage, Span, Words, has_mark, only_comma, shows, span_between
-from skillmix.checkers.words import PERSONS, listed, word_set
+from skillmix.checkers.words import PERSONS, lists_of, word_set
+
+_LISTS: Final = lists_of("worked_examples")
 
 _AS_AS = re.compile(
     r"\bas (?!(?:soon|long|well|far|much|many|early|late|often|little|few|recently|high|low) )"
@@ -13,7 +15,7 @@ _AS_AS = re.compile(
     r"[a-z][a-z'-]*+"
 )
 _LIKE_A = re.compile(r"\b(?P<before>[a-z']{1,20}),? (?:just |almost |exactly |much )?like an? (?!lot\b)[a-z][a-z'-]*+")
-_NOT_LIKENED: Final = PERSONS - {"it", "him", "her", "me", "us", "them"} | listed("worked_examples: not likened")
+_NOT_LIKENED: Final = PERSONS - {"it", "him", "her", "me", "us", "them"} | _LISTS["not likened"]
 
 
 @shows("simile", "as ", "like a")
@@ -53,8 +55,6 @@ def _is_list(text: str, pieces: tuple[Words, ...]) -> bool:
     return False
 
 
-_NO_SUPERLATIVE: Final = listed("worked_examples: no superlative")
-_FIELD: Final = word_set("in of on ever i i've we we've that")
 _REACH: Final = 6
 
 
@@ -75,7 +75,7 @@ def _field_of_comparison(text: str, words: Words, start: int) -> int:
     for index in range(start, min(start + _REACH + 1, len(words))):
         if has_mark(text, words[index - 1], words[index]) and not _is_superlative(words[index].lower):
             return 0
-        if words[index].lower in _FIELD:
+        if words[index].lower in _LISTS["field"]:
             return index
     return 0
 
@@ -83,10 +83,7 @@ def _field_of_comparison(text: str, words: Words, start: int) -> int:
 def _is_superlative(word: str) -> bool:
     if word in ("most", "least", "best", "worst"):
         return True
-    return word.endswith("est") and len(word) > 4 and word not in _NO_SUPERLATIVE
-
-
-_MARKS_OFF: Final = word_set("that which who for with")
+    return word.endswith("est") and len(word) > 4 and word not in _LISTS["no superlative"]
 
 
 @shows("plain definition")
@@ -98,21 +95,21 @@ def plain_definition(passage: Passage) -> Iterator[Span]:
             if words[index].lower == "is" and words[index + 1].lower in ("a", "an"):
                 start = _subject_start(passage.text, words, index)
                 near = range(index + 3, min(index + 3 + _REACH, len(words) - 1))
-                mark_off = next((one for one in near if words[one].lower in _MARKS_OFF), None)
+                mark_off = next((one for one in near if words[one].lower in _LISTS["marks off"]), None)
                 if start >= 0 and mark_off is not None:
                     yield span_between(words[start], words[mark_off + 1])
 
 
 _OF_ONE: Final = PERSONS | word_set("of at in on from")
 """Nouns of relation, which do not name a kind: "a cousin of mine"."""
-_LEADS_ON: Final = word_set("and but because since so as that if")
 
 
 def _subject_start(text: str, words: Words, verb: int) -> int:
     """Find an article that opens a clause one to three words before the verb; -1 if there is none."""
     for start in range(verb - 2, max(-1, verb - 5), -1):
         if words[start].lower in ("a", "an"):
-            opens = start == 0 or words[start - 1].lower in _LEADS_ON or has_mark(text, words[start - 1], words[start])
+            before = words[start - 1]
+            opens = start == 0 or before.lower in _LISTS["leads on"] or has_mark(text, before, words[start])
             is_kind = _OF_ONE.isdisjoint(word.lower for word in words[start:verb])
             return start if opens and is_kind else -1
     return -1
@@ -123,7 +120,6 @@ _WISH = re.compile(
     r"|\b(?P<wish>(?:i|we) (?:do |just |only |really )?wish) (?!to\b)",
     re.MULTILINE,
 )
-_UNREAL: Final = listed("worked_examples: unreal")
 
 
 @shows("if-only wish", "if only", "wish")
@@ -134,5 +130,5 @@ def if_only_wish(passage: Passage) -> Iterator[Span]:
         after = [word.strip('.,;:!?"()') for word in text[match.end() : match.end() + 80].split()[: _REACH + 1]]
         # The first word is the subject, unless it is one with its verb: "I'd".
         verbs = after if after and "'d" in after[0] else after[1:]
-        if any(word in _UNREAL or (word.endswith("ed") and len(word) > 4) for word in verbs):
+        if any(word in _LISTS["unreal"] or (word.endswith("ed") and len(word) > 4) for word in verbs):
             yield Span(max(match.start("only"), match.start("wish")), match.end() - 1)
