@@ -2,18 +2,17 @@
 
 import json
 import re
+from pathlib import Path
 
 from skillmix.checkers import words
 
-PACKAGE = words.__file__.removesuffix("words.py")
+FOLDER = Path(words.__file__).parent
 
 
 def test_each_module_uses_all_of_its_lists_and_no_other() -> None:
-    with open(f"{PACKAGE}english/word_lists.json", encoding="utf-8") as stored:
-        lists = json.load(stored)
+    lists = json.loads((FOLDER / "english" / "word_lists.json").read_text(encoding="utf-8"))
     for module, own in lists.items():
-        folder = "" if module in ("meaning", "topics", "verbs", "words") else "skills/"
-        with open(f"{PACKAGE}{folder}{module}.py", encoding="utf-8") as file:
-            used = re.findall(r'(?:_LISTS|lists_of\("\w+"\))\["([^"]+)"\]', file.read())
+        (file,) = FOLDER.rglob(f"{module}.py")
+        used = re.findall(r'(?:_LISTS|lists_of\("\w+"\))\["([^"]+)"\]', file.read_text(encoding="utf-8"))
         assert set(own) == set(used), module
         assert all(listed.split() for listed in own.values())

@@ -189,8 +189,10 @@ def apostrophe(passage: Passage) -> Iterator[Span]:
     """Find a piece of "O", "oh" or "dear" and a name, with a form of "you" elsewhere in the sentence."""
     for sentence in passage.sentences:
         for index, piece in enumerate(sentence.pieces):
+            if not _is_call(piece):
+                continue
             others = sentence.pieces[:index] + sentence.pieces[index + 1 :]
-            if _is_call(piece) and any(word.lower in _LISTS["you"] for other in others for word in other):
+            if any(word.lower in _LISTS["you"] for other in others for word in other):
                 yield span_between(piece[0], piece[-1])
 
 
