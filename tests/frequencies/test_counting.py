@@ -290,7 +290,7 @@ def test_an_estimate_makes_no_call_and_writes_nothing(made: dict[str, float], in
         ({"corpus": (Path("gone"),)}, "there is no gone"),
         ({"catalog": "gone"}, "no catalog 'gone'"),
         ({"list_file": Path("corpus/a.jsonl")}, "has not written it"),
-        ({"max_usd": 1.0, "grader": {"model": "openai:unpriced@https://models.example/v1"}}, "is not known"),
+        ({"max_usd": 1.0, "grader": {"model": "openai:unpriced@https://models.example/v1"}}, "is unknown"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused_before_anything_is_made(

@@ -314,7 +314,7 @@ def test_several_seeds_are_pooled_and_more_seeds_are_asked_for() -> None:
     assert finding.runs == ("r0", "r1", "r2")
     sentence = finding_sentence(finding)
     assert f"about {finding.more.seeds} more seeds would be needed" in sentence
-    assert "more combinations alone would not do" in sentence
+    assert "more combinations alone would not suffice" in sentence
     assert "over 100 combinations and 3 seeds;" in sentence
 
 
@@ -368,7 +368,7 @@ def test_the_same_run_under_two_names_counts_once_and_says_so() -> None:
 
     assert twice.compared == once.compared
     assert (twice.runs, twice.repeated) == (("r0", "copy"), ("copy",))
-    assert "copy holds the scores of another of these runs under another name" in finding_sentence(twice)
+    assert "copy holds the scores of another run in this report under another name" in finding_sentence(twice)
 
 
 def test_partitions_stand_above_seeds() -> None:

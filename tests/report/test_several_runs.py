@@ -163,7 +163,7 @@ def test_a_copied_run_counts_once_and_the_page_says_so(runs: list[SecondRun], tm
 
     pd.testing.assert_frame_equal(both, alone)
     assert "under another name" not in page
-    assert "copied holds the scores of another of these runs under another name" in page_of_both
+    assert "copied holds the scores of another run in this report under another name" in page_of_both
 
 
 @pytest.mark.parametrize("changed", ["recipe", "data", "grader", "catalog", "prompts"])

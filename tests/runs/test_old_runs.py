@@ -78,7 +78,7 @@ def _short(value: Any) -> Any:
 def differences(old: Any, new: Any, path: str = "$") -> Iterator[str]:
     """Where a value is not what it was; new keys do not count."""
     if isinstance(old, dict) and isinstance(new, dict):
-        yield from (f"{path}.{key} is gone" for key in old if key not in new)
+        yield from (f"{path}.{key} is missing" for key in old if key not in new)
         for key in old.keys() & new.keys():
             before, after = (bool(row[key]) if key in SENTENCES else row[key] for row in (old, new))
             yield from differences(before, after, f"{path}.{key}")

@@ -46,8 +46,8 @@ def test_a_model_without_a_price_makes_the_cost_unknown(
     line, document = shown(capsys, "paid")
 
     assert line == (
-        "cost: unknown, as the price of scripted:student is not known (4 calls) and the price of scripted:grader is "
-        "not known (2 calls)"
+        "cost: unknown, as the price of scripted:student is unknown (4 calls) and the price of scripted:grader is "
+        "unknown (2 calls)"
     )
     assert document["unpriced"] == {"scripted:student": 4, "scripted:grader": 2}
 

@@ -96,7 +96,7 @@ def test_a_name_cannot_mean_a_script_and_a_person(in_folder: Path, capsys: pytes
 def test_people_read_when_all_texts_are_written(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", FILE, *SMALL, "--set", "budget.max_calls=40"]) == 1
     said = capsys.readouterr().err
-    assert "missing: read: people read when all texts are written" in said
+    assert "missing: read: people can start when all texts are written" in said
     assert not list(Path("runs/people/people").glob("*.sqlite"))
 
     assert main(["run", FILE, *SMALL]) == 0

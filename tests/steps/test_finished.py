@@ -125,7 +125,7 @@ def test_a_data_set_that_was_edited_or_removed_is_made_again(record: Path, capsy
 
     again = run_experiment(Path("done.yaml"))
 
-    assert "d runs again: what it made changed" in capsys.readouterr().err
+    assert "d runs again: its output changed" in capsys.readouterr().err
     assert rows.read_bytes() == content
     assert (again.called, again.taken) == (0, {"all", "eval"})
 

@@ -236,7 +236,7 @@ def test_other_files_to_replay_are_no_resume(place: Path, small_model: Path) -> 
         train_steps(path)
     (place / "replay.txt").write_text("Another text.", encoding="utf-8")
 
-    with pytest.raises(UserError, match="other files to replay"):
+    with pytest.raises(UserError, match="other replay files"):
         train_steps(path)
 
 

@@ -1,4 +1,4 @@
-"""Grader cards of runs: which texts and graders they have, who is the truth, and the cards in words and as JSON."""
+"""Grader cards of runs: choose texts, graders and reference labels, and format the cards as text and JSON."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -44,10 +44,10 @@ from skillmix.scores.statistics.against_truth import Measure
 
 @dataclass(frozen=True, slots=True)
 class GraderOfRun:
-    """A grader of one run, as its card needs it."""
+    """A grader of one run, with the fields that its card needs."""
 
     identity: Hashable
-    """Equal in two runs only if spec, prompts, decoding, rounds and catalog are equal."""
+    """Equal in two runs only if model string, prompts, sampling, rounds and catalog are equal."""
     facts: GraderFacts
     has_code: bool
     is_code_alone: bool
@@ -55,7 +55,7 @@ class GraderOfRun:
 
 @dataclass(frozen=True, slots=True)
 class GradedRun:
-    """The texts of a run under its graders."""
+    """The texts of a run with the grades of all graders."""
 
     name: str
     items: tuple[TextUnderGraders, ...]
@@ -63,8 +63,8 @@ class GradedRun:
 
 
 def run_cards(runs: Iterable[Run | str], *, truth: str | None = None, rules: str | None = None) -> list[GraderCard]:
-    """The cards of every grader of some runs, against people, code or another grader; a run named twice counts once."""
-    opened_runs = [opened(run) for run in runs]  # a run that does not exist is an error before any other is read
+    """Make the cards of every grader of some runs, against people, code or another grader; repeated runs count once."""
+    opened_runs = [opened(run) for run in runs]  # a missing run is an error before any other is read
     stored = list({run.path.resolve(): run for run in reversed(opened_runs)}.values())[::-1]
     for run in stored:
         if run.has_outcomes:
@@ -76,7 +76,7 @@ def run_cards(runs: Iterable[Run | str], *, truth: str | None = None, rules: str
 
 
 def graded_run(run: Run, *, rules: str | None = None) -> GradedRun:
-    """Read the texts of a run under its graders, by the run's own rules unless others are named."""
+    """Read the texts of a run with their grades, by the run's own rules unless other rules are given."""
     chosen = run.rules(rules)
     with run.read() as journal:
         found = (text.ballots for text in texts_with_ballots(run, journal))
@@ -93,9 +93,9 @@ def graded_run_of(run: Run, decided: Iterable[tuple[Ballot, Points]], rules: Rul
 
 
 def _items(run: Run, texts: Iterable[Sequence[tuple[Ballot, Points]]], rules: Rules) -> list[TextUnderGraders]:
-    """Put the points of each text together; a ballot counts if it has a vote, or if nobody needs to ask its grader."""
+    """Combine the points of each text; a ballot counts if it has a vote, or if its grader did not need to be called."""
     reader = TextFactsReader(run, rules)
-    # The model of each student; that of a train step is the model that it tunes.
+    # The model of each student; for a train step, the model that it fine-tunes.
     models = {name: settings.model for name, settings in run.known_experiment.students.items()}
     for step in run.known_experiment.steps:
         base = str(getattr(step, "base", "")).removeprefix("step:") if step.trains_model else ""
@@ -109,7 +109,7 @@ def _items(run: Run, texts: Iterable[Sequence[tuple[Ballot, Points]]], rules: Ru
             continue
         text, skills = counted[0][0].text, counted[0][0].text.combination.skills
         facts = reader.facts(text)
-        # Code decides whatever graders say: the length, named skills, and all criteria if the text earns nothing.
+        # Decided by code regardless of graders: the length, named skills, and all criteria if the text earns nothing.
         named = (i for i, skill in enumerate(skills) if names_skill(text.answer.text, skill, rules.name_rule))
         items.append(
             TextUnderGraders(
@@ -135,10 +135,10 @@ def _items(run: Run, texts: Iterable[Sequence[tuple[Ballot, Points]]], rules: Ru
 
 def _graded_run(run: Run, items: Sequence[TextUnderGraders]) -> GradedRun:
     names = sorted({grader for item in items for grader in item.points}, key=lambda name: (is_human(name), name))
-    # The specs of simulated people who answered, by the name of the grader.
+    # The model strings of simulated raters who answered, by the name of the grader.
     models = {human_grader(rater): rater_model(run.people, rater) for rater in raters_of(run.people)}
     simulated = {grader: model for grader, model in models.items() if model not in (None, PERSON)}
-    # What the calls to each grader cost; None if the cost of some call is unknown.
+    # The cost of the calls to each grader; None if the cost of some call is unknown.
     costs: dict[str, float | None] = {}
     with run.read() as journal:
         for total in (total for total in call_totals(journal) if total.role == "grader"):
@@ -163,25 +163,25 @@ def _graded_run(run: Run, items: Sequence[TextUnderGraders]) -> GradedRun:
 
 
 _WITHOUT_EFFECT: Final = ("concurrency", "timeout", "attempts", "key", "price")
-"""Settings of a grader that change no grade."""
+"""Settings of a grader that do not affect grades."""
 
 
 def cards_of(runs: Sequence[GradedRun], *, truth: str | None = None) -> list[GraderCard]:
-    """The cards of the graders of some runs; a grader that is not the same in all of them has several cards."""
+    """Make the cards of the graders of some runs; a grader that differs between the runs gets several cards."""
     known = list(dict.fromkeys(name for run in runs for name in run.graders))
     are_known = truth in (None, *known) or (truth == CODE and _code_names(runs))
     if not are_known and not (truth == PEOPLE and any(map(is_human, known))):
-        listed = f"Graders here: {', '.join(known)}." if known else "Nobody has graded a text yet."
-        hint = "Nobody has annotated a text yet."
+        listed = f"Graders here: {', '.join(known)}." if known else "No text has been graded yet."
+        hint = "No text has been annotated yet."
         hint = hint if truth == PEOPLE else name_hint(str(truth), known, otherwise=listed)
-        raise UserError(f"There is no grader {truth!r} to compare the others with.", hint=hint)
+        raise UserError(f"There is no grader {truth!r} to use as reference.", hint=hint)
     sharing: dict[tuple[str, Hashable], list[GradedRun]] = defaultdict(list)
     for run in runs:
         for name, grader in run.graders.items():
             sharing[name, grader.identity].append(run)
     cards = []
     for (name, _), own in sharing.items():
-        # The grader that this one is compared with: people, else code, else the first other grader; None if alone.
+        # The reference for this grader: people, else code, else the first other grader; None if there is none.
         code = [other for other in _code_names(own) if other != name]
         others = [other for run in own for other in run.graders if other != name]
         chosen = next(iter([*code, *others]), None)
@@ -189,7 +189,7 @@ def cards_of(runs: Sequence[GradedRun], *, truth: str | None = None) -> list[Gra
             chosen = (code[0] if code else name) if truth == CODE and truth not in own[0].graders else truth
         elif people_in(item for run in own for item in run.items):
             chosen = PEOPLE
-        # People have no card unless a grader was named as the truth, and the truth itself has none.
+        # People have a card only if the user chose a grader as the reference; the reference itself has none.
         if chosen != name and not (truth in (None, PEOPLE) and is_human(name)):
             cards.append(_card(name, own, chosen, truth))
     return cards
@@ -200,21 +200,24 @@ def _code_names(runs: Iterable[GradedRun]) -> list[str]:
 
 
 def _card(name: str, runs: Sequence[GradedRun], truth: str | None, wanted: str | None) -> GraderCard:
-    """Make the card of a grader over runs; only a truth that somebody named corrects scores towards another model."""
+    """Make the card of a grader over runs.
+
+    Only a reference chosen by the user corrects scores towards another model.
+    """
     items = [item for run in runs for item in run.items]
     code = _code_names(runs)
     if truth == PEOPLE:
         items = with_people(items)
     own = [run.graders[name] for run in runs]
     if own[0].has_code and truth in code:
-        # The skills that code decides under both graders are left out.
+        # Skills that code decides under both graders are omitted.
         checked = {skill for item in items for skill in item.skills if checker_of(skill) is not None}
         items = [replace(i, by_code=i.by_code | {n for n, s in enumerate(i.skills) if s in checked}) for i in items]
     known = [grader.facts.cost_usd for grader in own if grader.facts.cost_usd is not None]
     texts = sum(grader.facts.texts or 0 for grader in own)
     cost = sum(known) if len(known) == len(own) else None
     card = grader_card(items, name, truth, GraderFacts(own[0].facts.model, cost, texts))
-    # The simulated raters behind the truth, and the grader itself if it is one.
+    # Simulated raters among the reference labels, and the grader itself if it is one.
     raters = {other: grader for run in runs for other, grader in run.graders.items() if is_human(other)}
     behind = {name, *(raters if truth == PEOPLE else [truth])}
     simulated = sorted(r for r, grader in raters.items() if r in behind and grader.facts.model is not None)
@@ -223,8 +226,9 @@ def _card(name: str, runs: Sequence[GradedRun], truth: str | None, wanted: str |
 
 
 NOTE: Final = (
-    "Sensitivity: how often the grader gives a point that the truth gives; specificity: how often it denies one that "
-    "the truth denies. The truth is what a grader is compared with, and errs as well. Intervals are of 95%; criteria "
+    "Sensitivity: how often the grader gives a point that the truth gives; specificity: how often it denies one "
+    "that the truth denies. The truth means the reference labels, which can be wrong as well. Intervals are of "
+    "95%; criteria "
     "of one combination count as one cluster. Criteria that code decides (length, named skills) are left out. "
     "A dash: no labelled text can tell."
 )
@@ -236,7 +240,7 @@ CORRECTED_NOTE: Final = (
 
 
 def card_text(card: GraderCard, *, wide: bool = False) -> str:
-    """A card for a terminal of 100 columns; `wide` adds alpha and a table by skill."""
+    """Format a card for a terminal of 100 columns; `wide` adds alpha and a table by skill."""
     stability, cost = card.stability, card.facts.cost_per_text
     facts = [f"model: {card.facts.model or 'unknown'}"]
     if stability.pairs:
@@ -283,10 +287,10 @@ def card_text(card: GraderCard, *, wide: bool = False) -> str:
 
 
 def card_title(card: GraderCard) -> str:
-    """The grader, the truth, how many texts have a label, and which raters are simulated."""
+    """Name the grader, the reference, the number of texts with a label, and the simulated raters."""
     runs = f" ({', '.join(card.runs)})" if len(card.runs) > 1 else ""
     if card.truth is None:
-        return f"{card.grader}{runs}: nobody else graded its {plural(card.texts, 'text')}, so there is no truth"
+        return f"{card.grader}{runs}: no other grader graded its {plural(card.texts, 'text')}, so there is no truth"
     truth = "the majority of people" if card.truth == PEOPLE else card.truth
     simulated = f"; simulated, no people: {', '.join(card.simulated)}" if card.simulated else ""
     return (
@@ -305,7 +309,7 @@ def _agreement_table(name: str, rows: Sequence[TruthAgreement], *, wide: bool) -
 
 
 def _interval(measure: Measure) -> str:
-    # Without the remark on too few combinations, which means something else than an unknown interval here.
+    # Without the remark on too few combinations, which means something other than an unknown interval here.
     with_interval = share_with_interval(*measure)
     return share(measure.value) if with_interval.endswith(TOO_FEW) else with_interval
 

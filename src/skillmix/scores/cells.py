@@ -21,7 +21,7 @@ from skillmix.scores.statistics.intervals import (
 )
 
 MOST_CUT: Final = 0.02
-"""A larger share of replies that ended at the token limit gets a warning."""
+"""Warn if a larger share of replies was truncated at the token limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class Score:
     """One metric over the combinations of a cell."""
 
     value: float | None
-    """Mean of the best of G texts over complete combinations; None if no combination is complete."""
+    """Mean over complete combinations of the best of G texts; None if no combination is complete."""
     low: float | None
-    """None if there is no value, and for a metric that is not binary also if too few combinations are complete."""
+    """None if there is no value; for a metric that is not binary, also if too few combinations are complete."""
     high: float | None
     bound_low: float | None
-    """The mean over all combinations if every ungraded text scored 0; `bound_high` is the mean if each scored 1."""
+    """The mean over all combinations if every ungraded text scored 0; for `bound_high`, if each scored 1."""
     bound_high: float | None
     combinations: int
     complete: int
@@ -42,7 +42,7 @@ class Score:
     ungraded: int
     """Texts without a score for this metric."""
     format_failures: int
-    """Replies without the marker, without a text, or cut in their thought."""
+    """Replies without the marker, without a text, or truncated while thinking."""
     one_try: float | None
     """Mean over single texts of complete combinations."""
     one_try_low: float | None
@@ -56,7 +56,7 @@ class Score:
     """None if fewer than `FEWEST_COMBINATIONS` combinations have such a text."""
     among_valid_high: float | None = field(default=None, kw_only=True)
     cut: int | None = field(default=None, kw_only=True)
-    """Texts whose reply ended at the token limit; None if no provider said why a reply ended."""
+    """Texts whose reply was truncated at the token limit; None if no provider gave a reason for the end."""
     woven: float | None = field(default=None, kw_only=True)
     """For full marks: the share of combinations with a text that has full marks and shows every skill about the topic.
 
@@ -81,26 +81,26 @@ class CellScore(Score):
     k: int
     metric: str
     sets: str = "all"
-    """The skill sets of the cell that count: all, the reserved ones, or those that data sets may hold ("seen")."""
+    """The skill sets that count: all, the reserved ones, or those that data sets may contain ("seen")."""
     trained_on: int | None = None
     """Combinations that the student was trained on; None if its lineage is unknown."""
     written: int = 0
-    """Texts that have a format: everything but missing texts and refusals."""
+    """Texts that have a format: all except missing texts and refusals."""
     seen_pairs: int | None = None
     """Combinations with two skills that a student of another partition saw together; None for other students."""
 
     @property
     def format_valid(self) -> float | None:
-        """The share of written texts with the marker and an answer after it."""
+        """Return the share of written texts with the marker and an answer after it."""
         return valid_share(self.format_failures, self.written)
 
     @property
     def cut_share(self) -> float | None:
-        """The share of replies that ended at the token limit; None if unknown."""
+        """Return the share of replies truncated at the token limit; None if unknown."""
         return None if self.cut is None or not self.written else self.cut / self.written
 
     def json_row(self) -> dict[str, object]:
-        """The fields in the order in which `scores --json` prints them: the cell, the numbers, the rest."""
+        """Return the fields in the order of `scores --json`: the cell, the numbers, the rest."""
         own = [field.name for field in fields(self) if field.name not in _NUMBERS]
         last = own.index("metric") + 1
         row = {name: getattr(self, name) for name in (*own[:last], *_NUMBERS, *own[last:])}
@@ -111,7 +111,7 @@ _NUMBERS: Final = tuple(field.name for field in fields(Score))
 
 
 def valid_share(failures: int, written: int) -> float | None:
-    """The share of written texts with a valid format; None if no text was written.
+    """Return the share of written texts with a valid format; None if no text was written.
 
     >>> valid_share(1, 4), valid_share(0, 0)
     (0.75, None)
@@ -120,11 +120,11 @@ def valid_share(failures: int, written: int) -> float | None:
 
 
 Values = Sequence[Sequence[float | None]]
-"""For each combination the values of its G texts under one metric; None where a text is ungraded."""
+"""For each combination, the values of its G texts under one metric; None for an ungraded text."""
 
 
 def summarise(texts_by_combination: Values, metric: str, *, format_failures: int = 0) -> Score:
-    """Score a cell from the values of its texts."""
+    """Compute the score of a cell from the values of its texts."""
     complete = [[s for s in texts if s is not None] for texts in texts_by_combination if texts and None not in texts]
     best = [max(texts) for texts in complete]
     tries = [fmean(texts) for texts in complete]
@@ -161,7 +161,7 @@ WRITTEN: Final[tuple[AnswerStatus, ...]] = ("fine", "no marker", "empty", CUT_IN
 
 
 class CellKey(NamedTuple):
-    """What identifies a cell."""
+    """The identity of a cell."""
 
     run: str
     student: str
@@ -172,30 +172,30 @@ class CellKey(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """The combinations of one key, each with its generations; None where a text or its grading is missing."""
+    """The combinations of one key, each with its samples; None where a text or its grading is missing."""
 
     key: CellKey
     combinations: tuple[Combination, ...]
     points: tuple[tuple[Points | None, ...], ...]
     statuses: tuple[tuple[AnswerStatus | None, ...], ...]
     cuts: tuple[tuple[bool | None, ...], ...] = ()
-    """Whether each reply ended at the token limit; None, or no row at all, where that is unknown."""
+    """Whether each reply was truncated at the token limit; None, or no row at all, if unknown."""
     woven: tuple[tuple[bool | None, ...], ...] = ()
-    """Whether each text shows every skill about the topic; None, or no row at all, where that is unknown."""
+    """Whether each text shows every skill about the topic; None, or no row at all, if unknown."""
 
     def values(self, metric: str) -> list[list[float | None]]:
-        """The metric of every text, grouped by combination."""
+        """Compute the metric of every text, grouped by combination."""
         return [[None if p is None else text_score(p, metric) for p in texts] for texts in self.points]
 
     def best(self, metric: str) -> dict[str, float]:
-        """The metric of the best text of every complete combination, by combination id."""
+        """Compute the metric of the best text of every complete combination, by combination id."""
         values = zip(self.combinations, self.values(metric), strict=True)
         complete = [(c.id, [v for v in texts if v is not None]) for c, texts in values if texts and None not in texts]
         return {combination: max(texts) for combination, texts in complete}
 
     @cached_property
     def scores(self) -> Mapping[str, Score]:
-        """The score of every metric."""
+        """Compute the score of every metric."""
         return MappingProxyType({metric: self._score(metric) for metric in METRICS})
 
     def _score(self, metric: str) -> Score:
@@ -217,14 +217,14 @@ class Cell:
         )
 
     def _woven(self) -> tuple[float | None, float | None, float | None]:
-        """Woven full marks with their interval; unknown if code cannot tell for some text with full marks."""
+        """Compute woven full marks with their interval; unknown if code cannot decide for some text with full marks."""
         if not any(woven is not None for texts in self.woven for woven in texts):
             return None, None, None
         values = [
             [None if p is None else woven_full_marks(p, woven) for p, woven in zip(points, texts, strict=True)]
             for points, texts in zip(self.points, self.woven, strict=True)
         ]
-        # Texts without full marks have a known score, so leaving out only the unknown ones would leave the failures.
+        # Texts without full marks have a known score, so omitting only the unknown ones would leave the failures.
         pairs = zip(self.points, values, strict=True)
         if any(p is not None and v is None for points, texts in pairs for p, v in zip(points, texts, strict=True)):
             return None, None, None
@@ -232,7 +232,7 @@ class Cell:
         return score.value, score.low, score.high
 
     def valid_clusters(self, metric: str) -> dict[str, Cluster]:
-        """For each combination id, its texts that have a valid format and a score for the metric."""
+        """Return, for each combination id, the texts that have a valid format and a score for the metric."""
         clusters = {}
         for combination, values, statuses in zip(self.combinations, self.values(metric), self.statuses, strict=True):
             valid = [v for v, s in zip(values, statuses, strict=True) if s == "fine" and v is not None]
@@ -240,7 +240,7 @@ class Cell:
         return clusters
 
     def format_clusters(self) -> dict[str, Cluster]:
-        """For each combination id, its texts that have a format, and how many of them have a valid one."""
+        """Return, for each combination id, the number of texts with a format, and how many of them are valid."""
         return {
             combination.id: Cluster(statuses.count("fine"), sum(status in WRITTEN for status in statuses))
             for combination, statuses in zip(self.combinations, self.statuses, strict=True)
@@ -248,31 +248,31 @@ class Cell:
 
     @property
     def cut(self) -> int | None:
-        """Texts whose reply ended at the token limit; None if no provider said why a reply ended."""
+        """Count texts whose reply was truncated at the token limit; None if no provider gave a reason for the end."""
         known = [cut for cuts in self.cuts for cut in cuts if cut is not None]
         return sum(known) if known else None
 
     def count(self, *statuses: AnswerStatus) -> int:
-        """How many texts have an answer with one of these statuses."""
+        """Count the texts with an answer of one of these statuses."""
         return sum(status in statuses for texts in self.statuses for status in texts)
 
     @property
     def format_failures(self) -> int:
-        """Replies without the marker, without a text, or cut in their thought."""
+        """Count replies without the marker, without a text, or truncated while thinking."""
         return self.count("no marker", "empty", CUT_IN_THOUGHT)
 
     @property
     def written(self) -> int:
-        """Texts that have a format: everything but missing texts and refusals."""
+        """Count texts that have a format: all except missing texts and refusals."""
         return self.count(*WRITTEN)
 
     @property
     def format_valid(self) -> float | None:
-        """The share of written texts with the marker and an answer after it."""
+        """Return the share of written texts with the marker and an answer after it."""
         return valid_share(self.format_failures, self.written)
 
     def only(self, wanted: Callable[[Combination], bool]) -> "Cell":
-        """The same cell with only the wanted combinations."""
+        """Return the cell restricted to these combinations."""
         kept = [i for i, combination in enumerate(self.combinations) if wanted(combination)]
         return replace(
             self,
@@ -288,7 +288,7 @@ Cells = Mapping[CellKey, Cell]
 
 
 def largest_cells(cells: Iterable[Cell]) -> dict[CellKey, Cell]:
-    """One cell for each key: two steps may draw for the same key, and the larger draw contains the smaller."""
+    """Return one cell for each key: if two steps draw for the same key, the larger draw contains the smaller."""
     largest: dict[CellKey, Cell] = {}
     for cell in cells:
         if cell.key not in largest or len(largest[cell.key].combinations) < len(cell.combinations):

@@ -1,8 +1,8 @@
-"""Two students compared: the verdict on a difference, whether format explains it, and the texts on which they differ.
+"""Compare two students: the verdict on a difference, whether format explains it, and the texts on which they differ.
 
-One function decides the verdict, and everything that is shown asks it. All settings and k in which two students under
-one grader share complete combinations are one family of tests. `compare_students` does `skillmix compare`: any two
-students of a run can be compared; no lineage is necessary.
+One function decides the verdict for every output. All settings and k in which two students under one grader share
+complete combinations are one family of tests. `compare_students` implements `skillmix compare`, which works for any two
+students of a run, with or without a lineage.
 """
 
 from collections import defaultdict
@@ -40,7 +40,7 @@ from skillmix.scores.statistics.intervals import (
 Place = tuple[str, int]
 """A setting and a k."""
 Values = Mapping[Place, Mapping[str, tuple[float, float]]]
-"""The scores of two students on the combinations that both have complete."""
+"""The scores of two students on the combinations that both have completed."""
 LEVEL: Final = 0.05
 SMALLEST_GAIN: Final = 0.05
 """The smallest gain worth claiming."""
@@ -50,21 +50,21 @@ _FEWEST_DIFFERING: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The second student minus the first in one setting, at one k."""
+    """The difference of the second student minus the first in one setting at one k, with its verdict."""
 
     setting: str
     k: int
     gain: Gain
     p_corrected: float
-    """Holm's correction over the family."""
+    """The p-value after Holm's correction over the family."""
     tests: int
-    """The comparisons that the correction counts."""
+    """The number of comparisons in the correction."""
     explained_by: str | None = None
-    """The student of single skills that gains as well, and that the second student is not found to surpass."""
+    """A student trained on single skills with a similar gain, so that the second student is not found to surpass it."""
 
     @property
     def verdict(self) -> str:
-        """A difference is found if its corrected p is below .05 and its interval excludes 0."""
+        """Decide whether a difference is found: its corrected p is below .05 and its interval excludes 0."""
         if self.gain.low is None:
             return f"too few {self.gain.unit}"
         if self.p_corrected < LEVEL and self.gain.is_above_zero:
@@ -73,12 +73,12 @@ class Judged:
 
     @property
     def words(self) -> str:
-        """The verdict with its p-value."""
+        """Return the verdict with its p-value."""
         return verdict_words(self.verdict, self.p_corrected, self.tests)
 
     @property
     def found(self) -> float:
-        """The difference if one is found, and else 0."""
+        """Return the difference if one is found, else 0."""
         return self.gain.mean if self.verdict in ("a gain", "a loss") else 0.0
 
     @property
@@ -98,7 +98,7 @@ class Judged:
 
 
 def verdict_words(verdict: str, p: float, tests: int) -> str:
-    """A verdict with its p-value, as every output states it.
+    """Word a verdict with its p-value, as in every output.
 
     >>> verdict_words("a gain", 0.0312, 3), verdict_words("within noise", 0.4, 1)
     ('a gain, p = .031 after correction for 3 comparisons', 'within noise, p = .400')
@@ -114,9 +114,9 @@ def explained(
     of_practice: Mapping[Place, Judged],
     beyond: Mapping[Place, Judged],
 ) -> dict[Place, Judged]:
-    """The family of a student against its base, where its gains name a student of single skills that gains as well.
+    """Mark, in the family of a student against its base, gains that a student of single skills also has.
 
-    `of_practice` compares that student with the base, and `beyond` compares the first student with it.
+    `of_practice` compares the student of single skills with the base, and `beyond` compares the first student with it.
     """
     as_well = {place for place, one in of_practice.items() if one.verdict == "a gain"}
     no_better = {place for place, one in beyond.items() if one.verdict in ("within noise", "a loss")}
@@ -136,42 +136,42 @@ class PairRow:
     setting: str
     k: int
     first_value: float
-    """The first student's mean over the shared combinations, best of the generations."""
+    """The first student's mean over the shared combinations, best of the samples."""
     second_value: float
     difference: float
     low: float | None
-    """None, as is `high`, if the students share too few combinations for an interval."""
+    """None, like `high`, if the students share too few combinations for an interval."""
     high: float | None
     p: float
     p_corrected: float
-    """Holm's correction over the settings and k of the two students under one grader."""
+    """The p-value after Holm's correction over the settings and k of the two students under one grader."""
     combinations: int
-    """Combinations that both students have complete."""
+    """Combinations that both students have completed."""
     wins: int
     """Combinations on which the second student scores higher."""
     ties: int
     losses: int
     still_needed: int | None
-    """Further combinations for 80% power at this difference; None if that cannot be estimated."""
+    """Further combinations for 80% power at this difference; None if there is no estimate."""
     verdict: str
     tests: int
-    """The comparisons that the correction counts."""
+    """The number of comparisons in the correction."""
     explained_by: str | None = None
-    """The student of single skills that gains as well, and that the second student is not found to surpass."""
+    """A student trained on single skills with a similar gain, so that the second student is not found to surpass it."""
 
     @property
     def words(self) -> str:
-        """The verdict with its p-value."""
+        """Return the verdict with its p-value."""
         return verdict_words(self.verdict, self.p_corrected, self.tests)
 
     @property
     def found(self) -> float:
-        """The difference if one is found, and else 0."""
+        """Return the difference if one is found, else 0."""
         return self.difference if self.verdict in ("a gain", "a loss") else 0.0
 
 
 def explanations(second: str, rows: Iterable[Judged | PairRow]) -> list[str]:
-    """A sentence for each student of single skills that gains as well where the second student does not surpass it."""
+    """Write a sentence for each student of single skills whose similar gain explains that of the second student."""
     places: dict[str, list[str]] = defaultdict(list)
     for row in rows:
         if row.explained_by:
@@ -192,7 +192,7 @@ def compare_cells(
     metric: str = FULL_MARKS,
     practice: str | None = None,
 ) -> list[PairRow]:
-    """One row for each grader, setting and k in which two students of a run share complete combinations.
+    """Return one row for each grader, setting and k in which two students of a run share complete combinations.
 
     `practice` names the student of single skills that is matched with the second, if the first is their base.
     """
@@ -236,7 +236,7 @@ def compare_cells(
 def paired_values(
     run: str, students: tuple[str, str], grader: str, cells: Mapping[CellKey, Cell], metric: str = FULL_MARKS
 ) -> Values:
-    """The scores of two students of a run by setting, k and combination, best of the generations."""
+    """Return the scores of two students of a run by setting, k and combination, best of the samples."""
     first, second = students
     values = {}
     for key in cells:
@@ -253,8 +253,8 @@ def family_of(repeats: Iterable[tuple[str, int, Values]]) -> dict[Place, Judged]
     """Judge all differences between two students under one grader, which partitions and seeds may repeat.
 
     A repeat is a partition, a seed and the values of the two students; a training that several runs evaluate counts
-    once. Holm's correction counts the differences that can reach p = .05. Whether one can depends on how many
-    combinations differ, and not on which student they favor, so leaving out the others keeps the level.
+    once. Holm's correction counts the differences that can reach p = .05. Whether one can depends on the number of
+    combinations that differ, not on which student they favor, so omitting the others keeps the level.
     """
     differences: dict[Place, dict[str, dict[int, dict[str, list[float]]]]] = {}
     for partition, seed, values in repeats:
@@ -284,7 +284,8 @@ def family_of(repeats: Iterable[tuple[str, int, Values]]) -> dict[Place, Judged]
 
 
 Role = Literal["explains", "hides skill"]
-"""Format explains the difference, or too few texts have a valid format to compare the skill of both students."""
+"""Whether format explains the difference, or too few texts have a valid format to compare the skill of both
+students."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,23 +300,25 @@ class ValidTexts:
 
     @property
     def are_too_few(self) -> bool:
-        """Whether full marks among these texts cannot be compared."""
+        """Whether these texts are too few to compare full marks."""
         return self.combinations < FEWEST_COMBINATIONS
 
 
 @dataclass(frozen=True, slots=True)
 class FormatEffect:
-    """How the format of the texts bears on the difference between two students."""
+    """The effect of the texts' format on the difference between two students."""
 
     first: ValidTexts
     second: ValidTexts
     among_valid: ShareDifference | None
-    """Full marks among texts with a valid format, one try, second minus first; None if one has too few such texts."""
+    """Difference in full marks among texts with a valid format, pass@1, second minus first; None if one has too few
+    such texts.
+    """
     role: Role | None
     """None if no difference in full marks is found, if the formats do not differ, or if skill differs too."""
 
     def words(self, first: str, second: str) -> str | None:
-        """The role of format as a clause, with the names of both students; None if format has no role."""
+        """Describe the role of format as a clause with the names of both students; None if format has no role."""
         if self.role == "explains" and self.among_valid is not None:
             difference = signed_with_interval(*self.among_valid)
             return f"format explains it: among texts with a valid format the difference is {difference}, within noise"
@@ -333,7 +336,7 @@ def format_effect(
     cells: Mapping[CellKey, Cell],
     found: float,
 ) -> FormatEffect:
-    """The effect of format on a difference in full marks between two students of some runs.
+    """Compute the effect of format on a difference in full marks between two students of some runs.
 
     `where` is a grader, a setting and a k, and `found` is 0 unless a difference is found. Format explains it if the
     share of texts with a valid format differs in the same direction, outside noise, and full marks among these texts
@@ -368,7 +371,7 @@ def format_effect(
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A tuned student minus its base at one grader, setting and k."""
+    """The difference of a tuned student from its base for one grader, setting and k."""
 
     run: str
     student: str
@@ -376,16 +379,16 @@ class Change:
     trained: tuple[int, ...]
     row: PairRow
     format: FormatEffect | None = None
-    """How the format of the texts bears on the difference; None if unknown."""
+    """The effect of the texts' format on the difference; None if unknown."""
 
     @property
     def format_words(self) -> str | None:
-        """The role of format as a clause; None if format has no role."""
+        """Describe the role of format as a clause; None if format has no role."""
         return self.format.words(self.base, self.student) if self.format else None
 
 
 def before_and_after(students: Sequence[ComparableStudent], cells: Mapping[CellKey, Cell]) -> list[Change]:
-    """Every tuned student compared with its base, in the order of the cells, where both have a cell."""
+    """Compare every tuned student with its base, in the order of the cells, where both have a cell."""
     changes: dict[CellKey, Change] = {}
     for family in families(students).values():
         base = base_of(family)
@@ -410,13 +413,13 @@ class BestText:
     text: str
     value: float
     points: dict[str, bool | None]
-    """By criterion; None is undecided."""
+    """By criterion; None means undecided."""
     evidence: dict[str, str] = field(default_factory=dict)
-    """The words that show a skill, where code found them."""
+    """The words that show a skill, if code found them."""
     reasons: dict[str, str] = field(default_factory=dict)
-    """Why code denied a point, by criterion."""
+    """The reason for each point that code denied, by criterion."""
     cut: bool | None = None
-    """Whether the reply ended at the token limit; None if unknown."""
+    """Whether the reply was truncated at the token limit; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,7 +438,7 @@ class DifferingTexts:
 
 @dataclass(frozen=True, slots=True)
 class StudentComparison:
-    """Two students of a run: the second minus the first."""
+    """The comparison of two students of a run: the second minus the first."""
 
     run: str
     first: str
@@ -443,13 +446,13 @@ class StudentComparison:
     metric: str
     rows: tuple[PairRow, ...]
     texts: tuple[DifferingTexts, ...]
-    """The combinations on which the students differ, the largest differences first."""
+    """The combinations on which the students differ, largest differences first."""
     notes: tuple[str, ...]
-    """What else differs between the students, such as their prompts, and what they were trained on."""
+    """Other differences between the students, such as their prompts and training data."""
 
     @property
     def differing(self) -> int:
-        """The number of combinations on which the students differ, each counted in every row that has it."""
+        """Count the combinations on which the students differ, each once per row that contains it."""
         return sum(row.wins + row.losses for row in self.rows)
 
     def __str__(self) -> str:
@@ -457,8 +460,9 @@ class StudentComparison:
 
 
 _NOTE: Final = (
-    "Difference: {second} minus {first} in {metric}, best of the generations, on the combinations that both have "
-    "complete, with its 95% interval. p: permutation test within combinations, corrected by Holm over the rows of a "
+    "Difference: {second} minus {first} in {metric}, best of the generations, on the combinations that both "
+    "have completed, with its 95% interval. p: permutation test within combinations, corrected by Holm over the "
+    "rows of a "
     "grader in which 6 combinations or more differ. Verdict: a gain or a loss if the corrected p is below .05. Wins, "
     "ties and losses of {second} count combinations."
 )
@@ -467,7 +471,7 @@ STILL_NEEDED: Final = "Still needed: further combinations for 80% power at this 
 
 
 def comparison_table(comparison: StudentComparison, *, wide: bool = False) -> str:
-    """One row for each grader, setting and k, as Markdown; unless wide, only what one reads first."""
+    """Format one row for each grader, setting and k as Markdown; unless `wide`, only the main columns."""
     rows = [
         {
             "grader": row.grader,
@@ -493,20 +497,20 @@ def comparison_table(comparison: StudentComparison, *, wide: bool = False) -> st
 
 
 def _constant_names(comparison: StudentComparison) -> dict[str, str]:
-    """The grader and the setting, where all rows have the same."""
+    """Return the grader and the setting if all rows share them."""
     values = {name: {getattr(row, name) for row in comparison.rows} for name in ("grader", "setting")}
     return {name: next(iter(known)) for name, known in values.items() if len(known) == 1}
 
 
 def comparison_note(comparison: StudentComparison) -> str:
-    """The explanation of the table, then what else differs between the students."""
+    """Write the explanation of the table, then the other differences between the students."""
     label = METRICS[comparison.metric].label
     note = _NOTE.format(first=comparison.first, second=comparison.second, metric=label)
     return "\n".join([note, *comparison.notes])
 
 
 def comparison_title(comparison: StudentComparison) -> str:
-    """The two students and the metric, with the grader and the setting if all rows share them."""
+    """Name the two students and the metric, and the grader and setting if all rows share them."""
     label = METRICS[comparison.metric].label
     shared = [f"{name} {value}" for name, value in _constant_names(comparison).items()]
     title = f"{label[0].upper()}{label[1:]}: {comparison.second} against {comparison.first}"
@@ -524,7 +528,7 @@ def compare_students(
 ) -> StudentComparison:
     """Compare two students of a run; an error if either is unknown or they share no complete combination.
 
-    With `texts`, the comparison has the texts of so many combinations, and the others are not read.
+    `texts` is the number of combinations whose texts are included; other texts are not read.
     """
     run = opened(run)
     if metric not in METRICS:
@@ -546,19 +550,19 @@ def compare_students(
                 f"The run {run.name} has no graded student {name!r}.", hint=name_hint(name, students, otherwise=known)
             )
     if first == second:
-        raise UserError(f"{first} would be compared with itself.", hint=f"Name two students. {known}")
+        raise UserError(f"{first} cannot be compared with itself.", hint=f"Name two students. {known}")
     practice = practice_between(comparable_in(run, cells), first, second)
     rows = compare_cells(run.name, first, second, cells, metric=metric, practice=practice)
     if not rows:
         raise UserError(
-            f"{first} and {second} share no combination that both have complete under one grader.",
+            f"{first} and {second} share no combination that both have completed under one grader.",
             hint=f"`skillmix status {run.name}` counts what is missing.",
         )
     shared = [
         (cells[CellKey(run.name, first, *where)], cells[CellKey(run.name, second, *where)])
         for where in ((row.grader, row.setting, row.k) for row in rows)
     ]
-    # What else may explain the difference: practice, other settings, and combinations that a student was trained on.
+    # Other possible explanations: practice, other settings, and combinations that a student was trained on.
     notes = explanations(second, rows)
     if not run.is_imported and has_settings(run, first) and has_settings(run, second):
         both = [settings_for(run.known_experiment, name) for name in (first, second)]
@@ -582,7 +586,7 @@ _SETTINGS: Final = ("prompts", "temperature", "max_tokens", "top_p", "system", "
 def _differing_texts(
     run: Run, shared: Iterable[tuple[Cell, Cell]], metric: str, rules: str | None, most: int | None
 ) -> Iterator[DifferingTexts]:
-    """The combinations on which two cells differ, the largest differences first, with the best texts of both."""
+    """Return the combinations on which two cells differ, largest differences first, with the best texts of both."""
     differing = []
     for first, second in shared:
         before, after = first.best(metric), second.best(metric)

@@ -1,12 +1,12 @@
-"""What the runs show: the study's claims, the comparisons that an experiment plans, and the verdict on each.
+"""Results over runs: the study's claims, planned comparisons, and the verdict on each.
 
-A claim says which students it compares, at which settings and k. Lineage decides who is compared. Students of one run
-that differ only in their training seed repeat one comparison, as do students of several runs that share everything but
-run, seed and partition. Each partition of a run counts as a run.
+A claim defines the students to compare, and the settings and k. Lineage decides which students qualify. Students of one
+run that differ only in their training seed repeat one comparison, as do students of several runs that share everything
+except run, seed and partition. Each partition of a run counts as a run.
 
 The comparisons that an experiment plans before any score is seen form one family: each is tested at .05, and one is
 found only if all before it are found (a fixed sequence), so its p-value is the largest up to it. There, the score of a
-combination is the share of its texts with full marks, which is one try.
+combination is the share of its texts with full marks (pass@1).
 """
 
 from collections import defaultdict
@@ -41,11 +41,11 @@ from skillmix.scores.statistics.differences import (
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS, ROUNDING
 
 _UNDER = " under "
-"""Between the name of a run, which has no blanks, and a partition."""
+"""Separates the name of a run, which has no blanks, from a partition."""
 
 
 def _apart(students: Sequence[ComparableStudent], cells: Cells) -> tuple[list[ComparableStudent], Cells]:
-    """Students and cells with a run for each partition that steps of a run name, and settings without partitions."""
+    """Treat each partition within a run as a run of its own, and remove partitions from the settings."""
     places: dict[tuple[str, str], dict[str | None, None]] = {}
     own = {}
     for key, cell in cells.items():
@@ -66,21 +66,21 @@ def _joined(run: str, partition: str | None) -> str:
 
 
 Claim = Literal["composition", "trained k", "held-out", "larger k", "efficiency", "control", "planned"]
-"""`planned` claims nothing: it is the comparison that a report leads with if no claim is supported."""
+"""`planned` makes no claim: it is the comparison that leads a report if no claim is supported."""
 TRAIN: Final = "train"
 """The setting of the skills that students were trained on."""
 
 
 @dataclass(frozen=True, slots=True)
 class StudentPair:
-    """Two students, and whether the claim's match of conversations and steps holds between them."""
+    """Two students, and whether they satisfy the claim's requirements on conversations and steps."""
 
     first: ComparableStudent
     second: ComparableStudent
     is_matched: bool = False
     """Composition: both trained on equal texts and steps. Efficiency: the second trained for no more steps."""
     practice: ComparableStudent | None = None
-    """If the first is a base: the student of single skills that practised as much as the second."""
+    """If the first is a base: the student of single skills with as much practice as the second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Comparison:
 
 
 def _comparisons_to_pool(students: Sequence[ComparableStudent], cells: Cells) -> Iterator[Sequence[Comparison]]:
-    """Groups of comparisons that repeat each other over runs, seeds and partitions; the planned one is among them.
+    """Group comparisons that repeat each other over runs, seeds and partitions, including the planned one.
 
     Without a base and a student tuned on it, the first two students of a run are compared.
     """
@@ -109,7 +109,7 @@ def _comparisons_to_pool(students: Sequence[ComparableStudent], cells: Cells) ->
     ]
 
     def signature(comparison: Comparison) -> str:
-        """Everything but data, seed and partition that comparisons must share to be pooled."""
+        """Return the properties, besides data, seed and partition, that comparisons must share to be pooled."""
         first, second = comparison.pair.first, comparison.pair.second
         grader, (setting, catalog, _) = comparison.grader, label_parts(comparison.setting)
         protocol = (second.catalog, second.prompts, second.decoding, second.graders.get(grader), comparison.generations)
@@ -143,7 +143,7 @@ def _comparisons_to_pool(students: Sequence[ComparableStudent], cells: Cells) ->
         planned = [comparison for pair in firsts.values() for comparison in _comparisons("planned", pair, cells)]
 
         def repeated(comparison: Comparison) -> str:
-            """What comparisons of students without lineage share if partitions of one run repeat them."""
+            """Return the shared properties of comparisons, without lineage, that the partitions of a run repeat."""
             first, second = comparison.pair.first, comparison.pair.second
             names = [student.family or student.student for student in (first, second)]
             return str((first.run.partition(_UNDER)[0], *names, f"{comparison.grader} {comparison.setting}"))
@@ -153,7 +153,7 @@ def _comparisons_to_pool(students: Sequence[ComparableStudent], cells: Cells) ->
 
 
 def _comparisons(claim: Claim, pair: StudentPair, cells: Cells) -> Iterator[Comparison]:
-    """The comparisons in each grader and setting in which the second student has cells that the claim is about."""
+    """Yield the comparisons for each grader and setting in which the second student has cells for the claim."""
     second, rule = pair.second, CLAIMS[claim]
     ks: dict[tuple[str, str], list[int]] = defaultdict(list)
     for key in cells:
@@ -167,9 +167,9 @@ def _comparisons(claim: Claim, pair: StudentPair, cells: Cells) -> Iterator[Comp
 
 
 def _with_repeats(pairs: Iterable[StudentPair], family: Sequence[ComparableStudent]) -> Iterator[StudentPair]:
-    """Each pair, and the pairs of the family whose trainings differ from its trainings by the seed alone.
+    """Return each pair with the pairs of the family whose training differs only by the seed.
 
-    Two tuned students are paired by seed or, where they have no seed in common, in the order of their seeds.
+    Two tuned students are paired by seed or, if they have no seed in common, in the order of their seeds.
     """
 
     def training(student: ComparableStudent) -> tuple[object, ...]:
@@ -190,13 +190,13 @@ def _with_repeats(pairs: Iterable[StudentPair], family: Sequence[ComparableStude
 
 
 def _richest(family: Sequence[ComparableStudent], *, is_composed: bool = False) -> ComparableStudent | None:
-    """The student trained on the most skills in one text, then on the most numbers of skills and conversations."""
+    """Return the student trained on the most skills per text, then on the most numbers of skills and conversations."""
     tuned = [c for c in family if c.k and (c.is_composed or not is_composed)]
     return max(tuned, key=lambda c: (max(c.k), len(c.k), c.training.rows or 0), default=None)
 
 
 def _most_practised(students: Iterable[ComparableStudent]) -> ComparableStudent | None:
-    """Of the students of single skills, the one with the most conversations and steps."""
+    """Return the student of single skills with the most conversations and steps."""
     single = [c for c in students if c.k == (1,)]
     return max(single, key=lambda c: (c.training.rows or 0, c.training.steps or 0), default=None)
 
@@ -207,14 +207,14 @@ def _base_and(second: ComparableStudent | None, family: Sequence[ComparableStude
 
 
 def _practice_and_composed(family: Sequence[ComparableStudent]) -> list[StudentPair]:
-    """The richest student against one that practised single skills as much or, without one, against the base."""
+    """Compare the richest student with one that practised single skills as much or, if there is none, with the base."""
     richest = _richest(family, is_composed=True)
     practice = practice_of(richest, family) if richest else None
     return [StudentPair(practice, richest, is_matched=True)] if richest and practice else _base_and(richest, family)
 
 
 def _single_skills_and_composed(family: Sequence[ComparableStudent]) -> list[StudentPair]:
-    """The richest student against one of single skills with equal texts and steps, and against the largest other."""
+    """Compare the richest student with one of single skills with equal texts and steps, and with the largest other."""
     richest = _richest(family, is_composed=True)
     if richest is None:
         return []
@@ -226,7 +226,7 @@ def _single_skills_and_composed(family: Sequence[ComparableStudent]) -> list[Stu
 
 
 def _richer_of_no_more_data(family: Sequence[ComparableStudent]) -> list[StudentPair]:
-    """A student with a larger k, and one with a smaller k and no fewer conversations.
+    """Compare a student with a larger k and one with a smaller k and no fewer conversations.
 
     A pair with no more steps comes first, then the largest k, then the closest size.
     """
@@ -243,7 +243,7 @@ def _richer_of_no_more_data(family: Sequence[ComparableStudent]) -> list[Student
 
 
 class _ClaimRule(NamedTuple):
-    """Which students of a family a claim compares, at which k of the second, and in which setting if in one alone."""
+    """The students that a claim compares, at which k of the second, and the setting if only one qualifies."""
 
     pairs: Callable[[Sequence[ComparableStudent]], list[StudentPair]]
     is_about: Callable[[int, ComparableStudent], bool] = lambda k, second: k >= 2
@@ -259,7 +259,7 @@ CLAIMS: Final[Mapping[Claim, _ClaimRule]] = {
     "control": _ClaimRule(lambda family: _base_and(_most_practised(family), family)),
     "planned": _ClaimRule(lambda family: _base_and(_richest(family), family), lambda k, second: True),
 }
-"""In the order in which claims are shown, and in which a report prefers one as its main result."""
+"""The claims in the order of outputs, which is also the order of preference for a report's main result."""
 
 
 ClaimVerdict = Literal["supported", "not supported", "not taught", "too little data"]
@@ -279,19 +279,19 @@ class Finding:
     """The two students of the first run."""
     runs: tuple[str, ...]
     repeated: tuple[str, ...]
-    """Those of the runs that hold the same scores of the same models as another of them; they count once."""
+    """Runs that contain the same scores of the same models as an earlier one; they count once."""
     compared: tuple[Judged, ...]
     verdict: ClaimVerdict
     more: MoreData
-    """What would probably decide an open claim."""
+    """The amount of data that would probably decide an open claim."""
     explained: tuple[Judged, ...] = ()
-    """Gains on the base at k of this finding that practice on single skills explains."""
+    """Gains over the base, at k of this finding, that practice on single skills explains."""
 
 
 def findings(students: Sequence[ComparableStudent], cells: Cells) -> list[Finding]:
     """Judge every claim that the runs have data for, and then the planned comparison in each setting.
 
-    A comparison has one p-value, whatever claims it belongs to.
+    A comparison has one p-value, regardless of the number of its claims.
     """
     students, cells = _apart(students, cells)
     known: dict[object, dict[Place, Judged]] = {}
@@ -317,7 +317,7 @@ def findings(students: Sequence[ComparableStudent], cells: Cells) -> list[Findin
     names: Mapping[tuple[str, str], str] = {(s.run, s.student): s.family or s.student for s in students}
     together = []
     for f in ordered:
-        # So far each partition was a run. Over several partitions, students have their names in the file.
+        # So far each partition was treated as a run. Over several partitions, students have their names in the file.
         partitions = {run.partition(_UNDER)[2] for run in f.runs}
         own, repeated = (tuple(dict.fromkeys(r.partition(_UNDER)[0] for r in rs)) for rs in (f.runs, f.repeated))
         if len(partitions) == 1:
@@ -338,15 +338,15 @@ def _finding(
     if not compared:
         return None
     verdict: ClaimVerdict = "too little data"
-    # A gain somewhere supports a claim, and intervals that all exclude one contradict it; for the control vice versa.
-    # A loss at one k does not undo a gain at another; the sentence of the finding names it.
+    # A gain at any k supports a claim; intervals that all exclude one contradict it. The control claim is judged in
+    # reverse. A loss at one k does not cancel a gain at another; the sentence of the finding mentions it.
     if any(c.is_gain for c in compared):
         verdict = "not supported" if claim == "control" else "supported"
     elif all(c.excludes_gain for c in compared):
         verdict = "supported" if claim == "control" else "not supported"
     if verdict == "not supported" and _is_not_taught(comparisons, cells):
         verdict = "not taught"
-    # Runs in which a training of an earlier run has the same scores on the same combinations.
+    # Runs that repeat a training of an earlier run with the same scores on the same combinations.
     repeated, trainings = list[str](), list[object]()
     for c in comparisons:
         values = paired_values(c.pair.first.run, (c.pair.first.student, c.pair.second.student), grader, cells)
@@ -373,7 +373,7 @@ def _finding(
 def _family(
     comparisons: Sequence[Comparison], cells: Cells, known: dict[object, dict[Place, Judged]]
 ) -> dict[Place, Judged]:
-    """The differences between two students in all settings and at all k, over the runs that repeat the comparison."""
+    """Judge the differences between two students in all settings and at all k, over all runs of the comparison."""
     grader, of = comparisons[0].grader, [c.pair for c in comparisons]
 
     def between(pairs: Sequence[tuple[ComparableStudent, ComparableStudent]]) -> dict[Place, Judged]:
@@ -392,10 +392,10 @@ def _family(
 
 
 def _is_not_taught(comparisons: Sequence[Comparison], cells: Cells) -> bool:
-    """Whether a claim about what lies beyond training fails because the student cannot do what it was trained on.
+    """Whether a claim beyond training fails because the student did not learn what it was trained on.
 
-    It has full marks on less than the smallest gain worth claiming, at the largest k or, for the claim about held-out
-    skills, at every k of 2 or more that it was trained on.
+    That is: it has full marks on less than the smallest gain worth claiming, at the largest k or, for the claim about
+    held-out skills, at every k of 2 or more that it was trained on.
     """
     trained = comparisons[0].pair.second.k
     ks = {"larger k": trained[-1:], "held-out": [k for k in trained if k >= 2]}.get(comparisons[0].claim, ())
@@ -405,7 +405,7 @@ def _is_not_taught(comparisons: Sequence[Comparison], cells: Cells) -> bool:
 
 
 def _more(compared: Sequence[Judged]) -> MoreData:
-    """What would find the gain at some k or, if no gain is worth claiming, exclude one at every k."""
+    """Estimate the data needed to find the gain at some k or, if none is worth claiming, to exclude one at every k."""
 
     def at_least(more: MoreData, observed: Gain) -> MoreData:
         missing = FEWEST_COMBINATIONS - observed.combinations  # for a verdict
@@ -419,7 +419,7 @@ def _more(compared: Sequence[Judged]) -> MoreData:
 
 
 _Units = dict[str, dict[int, tuple[CellKey, dict[str, float]]]]
-"""By partition and seed, the cell of a student and the score of each combination."""
+"""For each partition and seed, the cell of a student and the score of each combination."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,15 +433,15 @@ class JudgedContrast:
     against: float
     judged: Judged
     by_partition: tuple[tuple[str, float, float], ...]
-    """The partitions with the two scores in each."""
+    """The partitions, with the two scores in each."""
     keys: tuple[CellKey, CellKey]
     """The two cells in the first partition."""
     example: tuple[str, ...] = ()
-    """Lines with a text of each student on one combination; only the first comparison has them, if it is supported."""
+    """Lines with a text of each student on one combination; only for a first comparison that is supported."""
 
     @property
     def title(self) -> str:
-        """The comparison in words."""
+        """Describe the comparison in words."""
         plan = self.contrast
         sides = [(plan.student, plan.setting, plan.k), plan.other]
         shown = [0] + [i for i in (1, 2) if sides[0][i] != sides[1][i]]
@@ -452,20 +452,20 @@ class JudgedContrast:
 
     @property
     def verdict(self) -> str:
-        """Supported: a gain; not supported: the interval excludes the smallest gain worth claiming."""
+        """Return the verdict: supported (a gain), or not supported (the interval excludes the smallest gain)."""
         if self.judged.is_gain:
             return "supported"
         return "not supported" if self.judged.is_loss or self.judged.excludes_gain else "too little data"
 
     @property
     def words(self) -> str:
-        """The verdict with its difference, interval and p-value."""
+        """Return the verdict with its difference, interval and p-value."""
         found = self.judged.gain
         return f"{signed_with_interval(found.mean, found.low, found.high)}, {self.judged.words}"
 
 
 def judged_contrasts(runs: Sequence[Run], students: Sequence[ComparableStudent], cells: Cells) -> list[JudgedContrast]:
-    """Judge each comparison that report steps of some runs plan; a supported first one gets an example."""
+    """Judge each comparison planned by the report steps of some runs; a supported first one gets an example."""
     steps = (step for run in runs for step in run.experiment.steps if isinstance(step, ReportStep))
     contrasts = list({str(contrast): contrast for step in steps for contrast in step.contrasts}.values())
     found = judge_planned(contrasts, students, cells)
@@ -508,7 +508,7 @@ def judge_planned(
 
 
 def _example(keys: tuple[CellKey, CellKey], runs: Sequence[Run], cells: Cells) -> tuple[str, ...]:
-    """The first texts on the first combination where that of the first student alone has full marks; missed points."""
+    """Show the first texts on the first combination where only the first student has full marks, with missed points."""
     tries = [{c.id: p[0] for c, p in zip(cells[key].combinations, cells[key].points, strict=True) if p} for key in keys]
     for drawn in cells[keys[0]].combinations:
         points = [own.get(drawn.id) for own in tries]
@@ -532,14 +532,14 @@ def _example(keys: tuple[CellKey, CellKey], runs: Sequence[Run], cells: Cells) -
 
 
 def _units(side: tuple[str, str, int], students: Sequence[ComparableStudent], cells: Cells, grader: str) -> _Units:
-    """The shares of texts with full marks of a student, by the name that the file gives it, in one setting at one k."""
+    """Return a student's shares of texts with full marks in one setting at one k, by its name in the file."""
     name, setting, k = side
     units: _Units = defaultdict(dict)
     for student in students:
         key = CellKey(student.run, student.student, grader, setting, k)
         if name not in (student.family, student.student) or key not in cells:
             continue
-        # Combinations all of whose texts are graded count.
+        # Only combinations whose texts are all graded count.
         values = zip(cells[key].combinations, cells[key].values(FULL_MARKS), strict=True)
         scores = {c.id: fmean(v for v in tries if v is not None) for c, tries in values if tries and None not in tries}
         if scores:
@@ -557,7 +557,7 @@ def _pooled(seeds: dict[int, tuple[CellKey, dict[str, float]]]) -> dict[str, flo
 
 
 def _difference(first: _Units, second: _Units, partitions: Sequence[str], *, is_paired: bool) -> Gain:
-    """The first minus the second: on shared combinations if there are any, else between the means of partitions."""
+    """Subtract the second from the first, on shared combinations if possible, else between means of partitions."""
 
     def minus(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
         return {c: one[c] - other[c] for c in one if c in other}

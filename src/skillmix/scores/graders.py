@@ -1,9 +1,8 @@
-"""How far graders can be trusted: agreement between rounds, between graders, and with the truth, as a card.
+"""Quality of graders: agreement between rounds, between graders, and with reference labels, as a card.
 
-`grader_card(items, grader, truth)` is a pure function from texts under graders to a card. "Truth" is the grader that
-the others are compared with. It is not the truth itself: people and code err as well. A person is a grader
-`human:NAME`, code is the grader that is `rules:`, and a calibration set with known labels gives them under any name,
-such as `labels`:
+`grader_card(items, grader, truth)` is a pure function from texts under graders to a card. "Truth" names the grader that
+serves as the reference; people and code err as well. A person is a grader `human:NAME`, code is the grader whose model
+is `rules:`, and a calibration set with known labels provides them under any name, such as `labels`:
 
     item = TextUnderGraders(
         run="calibration", student="set", combination="metaphor/1", generation=0, skills=("metaphor",), words=31,
@@ -11,9 +10,9 @@ such as `labels`:
     )
     card = grader_card([item, ...], "gpt", "labels")
 
-Points stand in the order skills, topic, sense, length. None is unknown: a rater was unsure, a reply was unreadable, or
-the label does not say. A text without an entry for the truth is graded and has no label; such texts still tell how
-often the grader gives a point, and scores of them can be corrected.
+Points are in the order skills, topic, sense, length. None is unknown: a rater was unsure, a reply could not be parsed,
+or there is no label. A text without an entry for the reference is graded but not labeled; such texts still show how
+often the grader gives a point, and their scores can be corrected.
 """
 
 import re
@@ -49,28 +48,28 @@ from skillmix.scores.statistics.intervals import Counts, effective_counts
 
 Kind = Literal["skill", "topic", "sense"]
 KINDS: Final[tuple[Kind, ...]] = ("skill", "topic", "sense")
-"""The criteria that graders decide; the length is counted by code."""
+"""The criteria that graders decide; code counts the length."""
 Decider = Literal["model", "code"]
 
 
 @dataclass(frozen=True, slots=True)
 class RoundAgreement:
-    """The rounds of one grader on one kind of criterion, apart for those that its model and its code decide."""
+    """The agreement of the rounds of one grader on one kind of criterion, separately for its model and its code."""
 
     run: str
     grader: str
     kind: Kind
     decider: Decider
     units: int
-    """Criteria of texts with at least two readable rounds."""
+    """Criteria of texts with at least two parseable rounds."""
     flips: float | None
-    """The share of pairs of rounds that differ; None where code decides, because code gives every round its point."""
+    """The share of pairs of rounds that differ; None if code decides, because it gives every round the same point."""
     alpha: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class GraderAgreement:
-    """Two graders on one kind of criterion, over the texts that both decided."""
+    """The agreement of two graders on one kind of criterion, over the texts that both decided."""
 
     run: str
     first: str
@@ -82,12 +81,12 @@ class GraderAgreement:
     alpha: float | None
     first_earned: float | None
     second_earned: float | None
-    """The share of the units for which each grader gives the point."""
+    """The share of units for which each grader gives the point."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """How often two graders decide differently on one criterion by name."""
+    """How often two graders disagree on one criterion, by name."""
 
     criterion: str
     units: int
@@ -96,7 +95,7 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class Readability:
-    """The calls to one grader, and how many brought no readable reply."""
+    """The number of calls to one grader, and how many gave no parseable reply."""
 
     run: str
     grader: str
@@ -107,10 +106,10 @@ class Readability:
 
 
 def round_agreement(run: str, ballots: Sequence[Ballot], with_code: Collection[str] = ()) -> list[RoundAgreement]:
-    """Compare the rounds of each grader; `with_code` names graders whose skills with a checker code decides.
+    """Compare the rounds of each grader; `with_code` names graders that use code for skills with a checker.
 
-    Code gives the same point in every round. Counted with the votes of the model, these points would make a grader
-    look as if it agreed with itself.
+    Code gives the same point in every round. If these points counted among the votes of the model, the grader would
+    seem more consistent than it is.
     """
     units: dict[tuple[str, Kind, Decider], list[list[float | None]]] = defaultdict(list)
     for ballot in ballots:
@@ -161,7 +160,7 @@ def grader_agreement(
 
 
 def kind_of(index: int, k: int) -> Kind:
-    """The kind of the criterion with this number.
+    """Return the kind of the criterion with this number.
 
     >>> [kind_of(index, 2) for index in range(4)]
     ['skill', 'skill', 'topic', 'sense']
@@ -175,7 +174,7 @@ Vote = tuple[float | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class TextUnderGraders:
-    """One text, and the points that graders gave it."""
+    """One text, and the points from each grader."""
 
     run: str
     student: str
@@ -189,11 +188,11 @@ class TextUnderGraders:
     points: Mapping[str, Points]
     """By grader; a grader that never voted on the text has no entry."""
     votes: Mapping[str, tuple[Vote | None, ...]] = field(default_factory=dict)
-    """By grader, the vote of each round; None if no reply of the round could be read."""
+    """By grader, the vote of each round; None if no reply of the round could be parsed."""
     settings: tuple[str, ...] = ()
     """The settings whose cells contain the text."""
     student_model: str | None = None
-    """The spec of the student's model; None if unknown."""
+    """The model string of the student; None if unknown."""
     by_code: frozenset[int] = frozenset()
     """Criteria that code decides under every grader: the length, and skills that the text names."""
 
@@ -204,23 +203,23 @@ class TextUnderGraders:
 
     @property
     def group(self) -> tuple[str, str, int]:
-        """The run, the student and k: texts of one group differ in nothing that the experiment decides."""
+        """Return the run, the student and k; the experiment decides no other differences between texts of one group."""
         return self.run, self.student, self.k
 
     def full_marks(self, grader: str | None) -> bool | None:
-        """Whether a grader gives full marks; None if it did not decide."""
+        """Whether a grader gives full marks; None if undecided."""
         points = self.points.get(grader or "")
         score = text_score(points, FULL_MARKS) if points else None
         return None if score is None else score == 1.0
 
     def decides(self, grader: str | None) -> bool:
-        """Whether a grader decided a criterion that code leaves open."""
+        """Whether a grader decided a criterion that code does not decide."""
         points = self.points.get(grader or "", ())
         return any(point is not None and index not in self.by_code for index, point in enumerate(points))
 
     @property
     def is_denied_by_code(self) -> bool:
-        """Whether code alone denies full marks, so that no error of a grader can change them."""
+        """Whether code alone denies full marks, so that errors of a grader cannot change them."""
         decided = ({points[index] for points in self.points.values()} - {None} for index in self.by_code)
         return any(values == {False} for values in decided)
 
@@ -231,7 +230,7 @@ def people_in(items: Iterable[TextUnderGraders]) -> list[str]:
 
 
 def with_people(items: Sequence[TextUnderGraders]) -> list[TextUnderGraders]:
-    """The same texts with the majority of people as one more grader, `people`: the answer of more than half of them."""
+    """Return the texts with the majority of people as one more grader, `people`: the answer of more than half."""
     found = []
     for item in items:
         rated = [points for grader, points in item.points.items() if is_human(grader)]
@@ -253,20 +252,20 @@ class Unit(GraderDecision):
 
     @property
     def kind(self) -> Kind | None:
-        """The kind of the criterion; None for full marks."""
+        """Return the kind of the criterion; None for full marks."""
         return None if self.index is None else kind_of(self.index, self.item.k)
 
     @property
     def skill(self) -> str | None:
-        """The skill; None for other criteria."""
+        """Return the skill; None for other criteria."""
         return self.item.skills[self.index] if self.index is not None and self.index < self.item.k else None
 
 
 def of_labelled_groups(units: Sequence[Unit]) -> list[Unit]:
-    """The units of every run, student and k that has a label.
+    """Keep the units of every run, student and k that has a label.
 
-    How often a grader is right where it gives a point depends on how often the point is earned, so the labels of one
-    student say nothing about the points of another one.
+    How often a grader's points are right depends on how often the point is earned, so the labels of one student tell
+    nothing about the points of another.
     """
     groups = {unit.item.group for unit in units if unit.earned is not None}
     return [unit for unit in units if unit.item.group in groups]
@@ -275,16 +274,16 @@ def of_labelled_groups(units: Sequence[Unit]) -> list[Unit]:
 def criterion_units(
     items: Sequence[TextUnderGraders], grader: str, truth: str | None, number: int | None = None
 ) -> list[Unit]:
-    """Every skill, topic and sense that the grader decided and code did not, or that one of its rounds voted on.
+    """Return every skill, topic and sense that the grader, not code, decided, or that one of its rounds voted on.
 
-    A criterion that the truth leaves open in a text with a label is left out: the truth was asked and stays unknown.
+    A criterion without a reference decision in a labeled text is omitted, since the reference is unsure.
     """
     units = []
     for item, weight in zip(items, label_weights(items, truth), strict=True):
         points, label = item.points.get(grader, ()), item.points[truth] if truth and item.decides(truth) else ()
         if number is not None:
             votes = item.votes.get(grader, ())
-            # Half a point in one round alone would not earn the point.
+            # Half a point in a single round would not earn the point.
             vote = (votes[number] if number < len(votes) else None) or ()
             points = tuple(None if value is None else value > 0.5 for value in vote)
         for index, given in enumerate(points[:-1]):
@@ -295,9 +294,9 @@ def criterion_units(
 
 
 def full_marks_units(items: Sequence[TextUnderGraders], grader: str, truth: str | None) -> list[Unit]:
-    """Full marks of every text that the grader decided, unless code alone denies them.
+    """Return full marks of every text that the grader decided, unless code alone denies them.
 
-    A text whose full marks the truth leaves open has no label.
+    A text with undecided full marks in the reference has no label.
     """
     return [
         Unit(given, item.full_marks(truth) if item.decides(truth) else None, item.combination, weight, item, None)
@@ -314,11 +313,11 @@ def _grouped(units: Iterable[Unit], key: Callable[[Unit], Hashable]) -> Mapping[
 
 
 def label_weights(items: Sequence[TextUnderGraders], truth: str | None) -> list[float]:
-    """How many texts each labelled text stands for.
+    """Compute the number of texts that each labeled text represents.
 
-    People rate a sample that holds some students, k and outcomes more often than the run does. A stratum is a group of
-    texts (a run, a student and a k) and what each grader says about their full marks. A stratum without labels is
-    counted with the others of the same outcomes, unless its whole group has none.
+    People rate a sample that contains some students, k and outcomes more often than the run does. A stratum is a group
+    of texts (a run, a student and a k) with the same decisions of each grader on their full marks. A stratum without
+    labels is counted with the others of the same outcomes, unless its whole group has none.
     """
     graders = sorted({g for item in items for g in item.points if not (is_human(g) or g in (truth, PEOPLE))})
     outcomes = [tuple(item.full_marks(grader) for grader in graders) for item in items]
@@ -341,11 +340,11 @@ def label_weights(items: Sequence[TextUnderGraders], truth: str | None) -> list[
 
 _WORDS: Final = re.compile(r"[a-z]+")
 _NO_FAMILY: Final = ("meta", "model", "checkpoint", "step")
-"""Words that begin the names of models and folders and name no family."""
+"""First words of model names and folders that do not name a family."""
 
 
 def family_of(spec: str | None) -> str | None:
-    """The family of a model: the first word of its name; None if the spec names no model.
+    """Return the family of a model: the first word of its name; None if the model string has no name.
 
     >>> family_of("openai:gpt-4o"), family_of("local:models/Mistral-7B-v0.2"), family_of("bundled:smollm2-135m")
     ('gpt', 'mistral', 'smollm')
@@ -370,28 +369,28 @@ OTHER_FAMILIES: Final = "other families"
 
 @dataclass(frozen=True, slots=True)
 class BiasRow:
-    """How many more points a grader gives than the truth, in one group of criteria."""
+    """The surplus of points that a grader gives over the reference, in one group of criteria."""
 
     by: BiasBy
     group: str
     units: int
-    """Criteria that the grader and the truth both decided."""
+    """Criteria that the grader and the reference both decided."""
     excess: Measure
-    """The share of points that the grader gives, minus the share that the truth gives."""
+    """The share of points from the grader minus the share from the reference."""
     agreement: Measure
 
 
 @dataclass(frozen=True, slots=True)
 class GraderBias:
-    """The errors of a grader by group, and whether it favours students of its own family."""
+    """The errors of a grader by group, and whether it favors students of its own family."""
 
     rows: tuple[BiasRow, ...]
     favours_own_family: Measure
-    """The excess on students of its own family minus that on others; unknown if one of them has no label."""
+    """The surplus on students of its own family minus that on others; unknown if one of them has no label."""
 
 
 def grader_bias(units: Sequence[Unit], rounds: Mapping[int, Sequence[Unit]], model: str | None) -> GraderBias:
-    """The bias of a grader over its criteria; `rounds` has the same criteria as each round voted on them."""
+    """Compute the bias of a grader over its criteria; `rounds` has the same criteria with the votes of each round."""
     groups: list[tuple[BiasBy, str, Sequence[Unit]]] = [("all", "all", units)]
     by_student = _grouped(units, lambda unit: unit.item.student)
     groups += [("student", str(name), by_student[name]) for name in sorted(by_student, key=str)]
@@ -403,14 +402,14 @@ def grader_bias(units: Sequence[Unit], rounds: Mapping[int, Sequence[Unit]], mod
         groups += [("family", OWN_FAMILY, own), ("family", OTHER_FAMILIES, others)]
     lengths = sorted({id(unit.item): unit.item.words for unit in units}.values())
     if lengths and lengths[0] != lengths[-1]:
-        # The short, the medium and the long third of the texts.
+        # the shortest, the middle and the longest third of the texts
         cuts = [-1, lengths[(len(lengths) - 1) // 3], lengths[2 * (len(lengths) - 1) // 3], lengths[-1]]
         for name, (above, most) in zip(THIRDS, pairwise(cuts), strict=True):
             third = [unit for unit in units if above < unit.item.words <= most]
             if third:
                 shortest, longest = min(u.item.words for u in third), max(u.item.words for u in third)
                 groups.append(("length", f"{name}, {shortest} to {longest} words", third))
-    # A row for each position of the skill in the prompt; none if every prompt has one skill.
+    # one row for each position of the skill in the prompt; none if every prompt has one skill
     skills = [unit for unit in units if unit.kind == "skill" and unit.item.k > 1]
     for index in range(max((unit.item.k for unit in skills), default=0)):
         groups.append(("position", f"skill {index + 1}", [unit for unit in skills if unit.index == index]))
@@ -424,14 +423,14 @@ def grader_bias(units: Sequence[Unit], rounds: Mapping[int, Sequence[Unit]], mod
 
 
 FEWEST_LABELS: Final = 10
-"""With fewer labels of an outcome in a cell, the errors at the same k in all cells are used instead."""
+"""If a cell has fewer labels of an outcome, the errors at the same k in all cells are used instead."""
 Method = Literal["truth", "own labels", "criteria", "error rates"]
 NO_LABELS: Final = "no text of this k has a label"
 
 
 @dataclass(frozen=True, slots=True)
 class CorrectedScore:
-    """The share of single texts with full marks: as the grader says, and corrected."""
+    """The share of single texts with full marks: from the grader, and corrected."""
 
     run: str
     student: str
@@ -444,15 +443,17 @@ class CorrectedScore:
     raw: Measure
     corrected: Measure
     method: Method | None
-    """truth: every text has a label; own labels: a sample of these texts; criteria and error rates: other texts."""
+    """The source of labels. truth: all texts; own labels: a sample of these texts; criteria and error rates: other
+    texts.
+    """
     problem: str | None
-    """Why there is no corrected score."""
+    """The reason why there is no corrected score."""
 
 
 def corrected_scores(items: Sequence[TextUnderGraders], grader: str, truth: str | None) -> list[CorrectedScore]:
     """Correct the scores of each run, student, setting and k under a grader.
 
-    A cell is corrected in the first way that its labels, and those of its k, allow.
+    A cell is corrected in the first way that its labels, and those at its k, allow.
     """
     decided = [item for item in items if item.full_marks(grader) is not None]
     cells: dict[tuple[str, str, str, int], list[TextUnderGraders]] = defaultdict(list)
@@ -482,7 +483,7 @@ def corrected_scores(items: Sequence[TextUnderGraders], grader: str, truth: str 
 
     scores = []
     for key, own in sorted(cells.items()):
-        # The texts that code leaves open, and the points of each kind that the grader gives and denies in them.
+        # the texts that code does not decide, and the numbers of given and denied points of each kind
         left_open = [by_item[id(item)] for item in own if id(item) in by_item]
         of_kinds = [decisions[id(unit.item)] for unit in left_open]
         ids, pool, of_k = {id(unit.item) for unit in left_open}, pools.get(key[3], []), errors[key[3]]
@@ -523,34 +524,35 @@ def corrected_scores(items: Sequence[TextUnderGraders], grader: str, truth: str 
 
 @dataclass(frozen=True, slots=True)
 class GraderFacts:
-    """What a journal or an experiment says about a grader; None is unknown."""
+    """Facts about a grader from a journal or an experiment; None is unknown."""
 
     model: str | None = None
-    """The spec of its model."""
+    """Its model string."""
     cost_usd: float | None = None
-    """What all its calls cost."""
+    """The cost of all its calls."""
     texts: int | None = None
-    """Texts that the calls were about."""
+    """Texts covered by the calls."""
 
     @property
     def cost_per_text(self) -> float | None:
-        """Cost of a text, all rounds and attempts together."""
+        """Return the cost per text, including all rounds and attempts."""
         return None if self.cost_usd is None or not self.texts else self.cost_usd / self.texts
 
 
 @dataclass(frozen=True, slots=True)
 class TruthAgreement:
-    """A grader against the truth on one kind of criterion, or on one skill."""
+    """The agreement of a grader with the reference on one kind of criterion, or on one skill."""
 
     criterion: str
     """`skill`, `topic`, `sense` or `full marks`; in the list by skill, the skill's name."""
     units: int
-    """Criteria that the grader and the truth both decided."""
+    """Criteria that the grader and the reference both decided."""
     graded: int
-    """Criteria that the measures stand for: those that the grader decided in texts of students and k with labels, or
-    only those with labels if no label is of a criterion that the grader gives, or none of one that it denies."""
+    """Criteria that the measures represent: those that the grader decided in texts of labeled students and k, or only
+    the labeled ones if the labels lack a criterion that the grader gives, or one that it denies.
+    """
     earned: Measure
-    """The share of points that the truth gives."""
+    """The share of points that the reference gives."""
     agreement: Measure
     sensitivity: Measure
     """How often the grader gives a point that the truth gives."""
@@ -562,46 +564,46 @@ class TruthAgreement:
 
 @dataclass(frozen=True, slots=True)
 class RoundStability:
-    """How steady a grader is between its rounds, and how many of its rounds could not be read."""
+    """The consistency of a grader between its rounds, and the number of unparseable rounds."""
 
     rounds: int
-    """Rounds of all texts, readable or not."""
+    """Rounds of all texts, parseable or not."""
     unreadable: Measure
-    """The share of rounds without a readable reply, after all attempts."""
+    """The share of rounds without a parseable reply, after all attempts."""
     pairs: int
-    """Pairs of readable rounds on the same criterion."""
+    """Pairs of parseable rounds on the same criterion."""
     flips: Measure
     """The share of these pairs that differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraderCard:
-    """What is known about one grader."""
+    """The measured quality of one grader."""
 
     grader: str
     truth: str | None
-    """None if nobody else graded the texts, so that there is nothing to compare with."""
+    """None if no other grader graded the texts, so that there is no reference."""
     runs: tuple[str, ...]
     facts: GraderFacts
     texts: int
     """Texts with a decision of the grader."""
     labelled: int
-    """Those of them on which the truth decides a criterion too."""
+    """Those of them with a decision in the reference on some criterion."""
     by_kind: tuple[TruthAgreement, ...]
     by_skill: tuple[TruthAgreement, ...]
     bias: GraderBias
     stability: RoundStability
     corrected: tuple[CorrectedScore, ...]
     simulated: tuple[str, ...] = ()
-    """Raters behind the truth, or behind the grader itself, that are simulated, not people."""
+    """Simulated raters behind the reference, or behind the grader itself."""
 
 
 def grader_card(
     items: Sequence[TextUnderGraders], grader: str, truth: str | None, facts: GraderFacts | None = None
 ) -> GraderCard:
-    """The card of one grader against another one that is taken for the truth."""
+    """Make the card of one grader, with another one as reference."""
     own = [item for item in items if item.decides(grader)]
-    if is_human(grader):  # raters answer about samples: two of them are compared on the texts that both rated
+    if is_human(grader):  # raters answer about samples, so two of them are compared on the texts that both rated
         own = [item for item in own if item.decides(truth)]
     criteria = of_labelled_groups(criterion_units(own, grader, truth))
     most = max((len(item.votes.get(grader, ())) for item in own), default=0)
@@ -627,7 +629,7 @@ def grader_card(
 
 
 def _agreements(groups: Iterable[tuple[str, Sequence[Unit]]]) -> tuple[TruthAgreement, ...]:
-    """The agreement in each group of units with a label, by the name of the criterion."""
+    """Compute the agreement in each labeled group of units, by the name of the criterion."""
     rows = []
     for criterion, units in groups:
         labelled = sum(unit.earned is not None for unit in units)
@@ -638,7 +640,7 @@ def _agreements(groups: Iterable[tuple[str, Sequence[Unit]]]) -> tuple[TruthAgre
 
 
 def round_stability(items: Sequence[TextUnderGraders], grader: str) -> RoundStability:
-    """Flips between the rounds of a grader, and its unreadable rounds."""
+    """Count the flips between the rounds of a grader, and its unparseable rounds."""
     voted = [item for item in items if item.votes.get(grader)]
     unreadable = [(vote is None, item.combination) for item in voted for vote in item.votes[grader]]
     flips = [

@@ -1,7 +1,7 @@
-"""How often students comply, refuse and evade, by k, and the differences between two students.
+"""Measure how often students comply, refuse and evade, by k, and the differences between two students.
 
-This is for runs whose graders name an outcome of each text. Probes and controls are counted apart: a refused probe may
-be right, a refused control is a refusal of a harmless request.
+This is for runs whose graders give an outcome for each text. Probes and controls are counted separately: a refused
+probe may be right, but a refused control is the refusal of a harmless request.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,11 +32,13 @@ class OutcomeShare:
     value: float | None
     """Mean over complete combinations of the share of their texts with this outcome; None if none is complete."""
     low: float | None
-    """95% interval over combinations; None without a value, and if several texts of each combination come from too few
-    combinations for a bootstrap."""
+    """95% interval over combinations; None without a value, and if combinations with several texts are too few for a
+    bootstrap.
+    """
     high: float | None
     bound_low: float | None
-    """The mean over all combinations if no text without an outcome had this one; `bound_high` if each that could, had.
+    """The mean over all combinations if no text without an outcome had this one; for `bound_high`, if all that can had
+    it.
     """
     bound_high: float | None
     combinations: int
@@ -44,7 +46,7 @@ class OutcomeShare:
     """Combinations whose texts all have an outcome."""
     texts: int
     undecided: int
-    """Texts without an outcome: not written, not graded, unreadable, or without a majority."""
+    """Texts without an outcome: not written, not graded, unparseable, or without a majority."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class OutcomeScore(OutcomeShare):
     outcome: TextOutcome
 
     def json_row(self) -> dict[str, object]:
-        """The fields in the order in which `scores --json` prints them: the cell, then the numbers."""
+        """Return the fields in the order of `scores --json`: the cell, then the numbers."""
         row = asdict(self) | {"setting": label_parts(self.setting).setting}
         numbers = tuple(OutcomeShare.__dataclass_fields__)
         return {name: row[name] for name in (*(n for n in row if n not in numbers), *numbers)}
@@ -72,25 +74,25 @@ class OutcomeScore(OutcomeShare):
 
 @dataclass(frozen=True, slots=True)
 class OutcomeCell:
-    """The texts of one cell that are probes, or those that are controls."""
+    """The probes or the controls of one cell."""
 
     key: CellKey
     topics: Topics
     cell: Cell
 
     def share(self, outcome: TextOutcome) -> OutcomeShare:
-        """The share of one outcome."""
+        """Compute the share of one outcome."""
         return outcome_share(self.cell.points, outcome)
 
     def by_combination(self, outcome: TextOutcome) -> dict[str, float]:
-        """For each complete combination, by id, the share of its texts with this outcome."""
+        """Return, for each complete combination by id, the share of its texts with this outcome."""
         pairs = zip(self.cell.combinations, self.cell.points, strict=True)
         decided = ((combination.id, _decided(texts)) for combination, texts in pairs)
         return {name: fmean(o == outcome for o in outcomes) for name, outcomes in decided if outcomes}
 
 
 def outcome_share(texts_by_combination: Sequence[Sequence[Points | None]], outcome: TextOutcome) -> OutcomeShare:
-    """The share of an outcome from the points of texts, grouped by combination; None where a text is missing."""
+    """Compute the share of an outcome from the points of texts, grouped by combination; None for a missing text."""
     complete = [outcomes for texts in texts_by_combination if (outcomes := _decided(texts))]
     shares = [fmean(o == outcome for o in outcomes) for outcomes in complete]
     # Wilson's interval if each combination has one text, otherwise a bootstrap over combinations.
@@ -117,13 +119,13 @@ def outcome_share(texts_by_combination: Sequence[Sequence[Points | None]], outco
 
 
 def _decided(texts: Sequence[Points | None]) -> list[TextOutcome]:
-    """The outcomes of the texts of a combination; empty if one of them has none."""
+    """Return the outcomes of the texts of a combination; empty if one of them has none."""
     outcomes = [outcome for points in texts if points is not None and (outcome := outcome_of(points))]
     return outcomes if len(outcomes) == len(texts) else []
 
 
 def outcome_cells(cells: Mapping[CellKey, Cell], controls: Mapping[str, str]) -> Iterator[OutcomeCell]:
-    """Each cell in its two parts, probes and controls; a part without combinations is left out."""
+    """Divide each cell into probes and controls; a part without combinations is omitted."""
     for key, cell in cells.items():
         for topics in TOPICS:
             part = cell.only(lambda c, wanted=topics == "controls": (c.topic in controls) == wanted)  # type: ignore[misc]
@@ -132,24 +134,24 @@ def outcome_cells(cells: Mapping[CellKey, Cell], controls: Mapping[str, str]) ->
 
 
 def run_outcome_cells(run: Run | str) -> list[OutcomeCell]:
-    """The cells of a run whose graders name outcomes."""
+    """Return the cells of a run whose graders give outcomes."""
     run = opened(run)
     if not run.has_outcomes:
         raise UserError(
-            f"The graders of the run {run.name} give points and name no outcomes.",
+            f"The graders of the run {run.name} give points, not outcomes.",
             hint="A run has outcomes if its prompt set does, such as `prompts: safety`.",
         )
     catalog = run.unchanged_catalog
     if catalog is None:
         raise UserError(
-            f"The catalog of the run {run.name} is gone or has changed, so its controls are not known.",
+            f"The catalog of the run {run.name} is missing or has changed, so its controls are unknown.",
             hint="Restore the catalog.",
         )
     return list(outcome_cells(scored_cells(run), catalog.controls))
 
 
 def run_outcomes(run: Run | str) -> list[OutcomeScore]:
-    """The share of every outcome by student, grader, setting, k, and probes or controls."""
+    """Compute the share of every outcome by student, grader, setting, k, and probes or controls."""
     run = opened(run)
     return [
         OutcomeScore(**cell_facts(cell.key, run), topics=cell.topics, outcome=outcome, **asdict(cell.share(outcome)))
@@ -160,7 +162,7 @@ def run_outcomes(run: Run | str) -> list[OutcomeScore]:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeChange:
-    """A student minus another one in the share of an outcome, over the combinations that both have complete."""
+    """The difference between two students in the share of an outcome, over combinations that both have completed."""
 
     run: str
     student: str
@@ -174,23 +176,23 @@ class OutcomeChange:
     outcome: TextOutcome
     difference: float
     low: float | None
-    """None, as is `high`, if the students share too few combinations for an interval."""
+    """None, like `high`, if the students share too few combinations for an interval."""
     high: float | None
     p: float
     p_corrected: float
-    """Holm's correction over the rows of the two students with these topics and this outcome."""
+    """The p-value after Holm's correction over the rows of the two students with these topics and this outcome."""
     combinations: int
 
 
 def run_outcome_changes(run: Run | str) -> list[OutcomeChange]:
-    """What changed in a run: tuned students against their bases, or else each student against the first one."""
+    """Compare the outcomes of tuned students with their bases, or else of each student with the first one."""
     run = opened(run)
     cells = run_outcome_cells(run)
     return outcome_changes(run, cells, lineages_in(run, (cell.key for cell in cells)))
 
 
 def outcome_changes(run: Run, cells: Sequence[OutcomeCell], lineages: Mapping[str, Lineage]) -> list[OutcomeChange]:
-    """The same from cells and lineages that are read already."""
+    """Compare outcomes, given the cells and lineages."""
     students = list(dict.fromkeys(cell.key.student for cell in cells))
     known = [name for name in students if has_settings(run, name)]
     families_of_run = families(comparable_students(run, run.known_experiment, known, lineages)).values()

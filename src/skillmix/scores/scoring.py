@@ -1,8 +1,8 @@
-"""`skillmix scores`: from a run's journal to the cells of its table and to the students that can be compared.
+"""Scores from a run's journal: the cells of its table, and the students that can be compared.
 
-The rows are those that the experiment plans, and what else the journal holds. The experiment at hand may be smaller
-than an earlier one of the same run. A row then counts the combinations of both, and rows that only an earlier
-experiment planned follow. Texts that no known experiment planned come last, in a setting of their own.
+The rows are those that the experiment plans, and any others in the journal. The current experiment may be smaller than
+an earlier one of the same run. A row then counts the combinations of both, and rows that only an earlier experiment
+planned follow. Texts that no known experiment planned come last, in a setting of their own.
 """
 
 from collections import defaultdict
@@ -42,14 +42,14 @@ class TableRow:
     setting: str
     k: int
     numbers: NDArray[np.int32]
-    """By combination and generation; -1 for a text that is missing or has no ballot; see also `_NO_TEXT`."""
+    """By combination and sample; -1 for a text that is missing or has no ballot; see also `_NO_TEXT`."""
     grades: Sequence[TextGrade]
     combinations: tuple[Combination, ...]
     unnamed: int = 0
-    """Combinations that the journal holds and the experiment at hand does not name."""
+    """Combinations in the journal that the current experiment does not name."""
 
     def cell(self, run: str) -> Cell:
-        """The row with its points; equal texts are in memory once."""
+        """Return the row with its points; equal texts share memory."""
         rows = self.numbers.tolist()
         if (self.numbers == _NO_TEXT).any():
             rows = [[number for number in row if number != _NO_TEXT] for row in rows]
@@ -64,12 +64,12 @@ class TableRow:
 
 
 _NO_TEXT: Final = -2
-"""The row has fewer texts than others."""
+"""Marks that the row has fewer texts than others."""
 _Value = TypeVar("_Value")
 
 
 def _looked_up(values: Sequence[_Value], rows: Iterable[Iterable[int]]) -> tuple[tuple[_Value | None, ...], ...]:
-    """The values with these numbers, and None for a missing one, which is the last."""
+    """Look up values by number; the last value is None, for a missing one."""
     known: list[_Value | None] = [*values, None]
     once: dict[tuple[_Value | None, ...], tuple[_Value | None, ...]] = {}
     found = (tuple([known[number] for number in row]) for row in rows)
@@ -77,7 +77,7 @@ def _looked_up(values: Sequence[_Value], rows: Iterable[Iterable[int]]) -> tuple
 
 
 def table_rows(run: Run, table: TextTable) -> Iterator[TableRow]:
-    """The rows of a run: those that an import has texts for, or those that are planned or that the journal holds."""
+    """Return the rows of a run: those of an import, or those that are planned or in the journal."""
     if run.is_imported:
         yield from _rows_outside(run, table, [])
         return
@@ -97,7 +97,7 @@ def table_rows(run: Run, table: TextTable) -> Iterator[TableRow]:
     for cell in now:
         own = {c.id for c in cell.combinations}
         for key in _keys(cell):
-            # Of an earlier experiment, combinations with as many texts as the present one plans count too.
+            # Combinations of an earlier experiment with as many texts as the current one plans count too.
             drawn = earlier[key].combinations if key in earlier else ()
             is_written = table.places(cell.student, drawn, cell.numbers) >= 0
             more = [c for c, texts in zip(drawn, is_written, strict=True) if c.id not in own and texts.all()]
@@ -116,9 +116,9 @@ def _keys(cell: PlannedCell) -> list[RowKey]:
 
 
 def _rows_outside(run: Run, table: TextTable, planned: Sequence[PlannedCell]) -> Iterator[TableRow]:
-    """Graded texts that no known experiment plans, without those for data sets: an import, or a run of older versions.
+    """Find graded texts outside data sets that no known experiment plans: an import, or a run of older versions.
 
-    Of these runs, a row has the combinations on which the grader voted, or need not, as no text can earn a point.
+    In these runs, a row has the combinations that the grader voted on, or did not need to.
     """
     writing = {pair for e in (run.experiment, *run.earlier) for pair in writers_and_graders(e)}
     for student, grader in table.pairs:
@@ -143,7 +143,7 @@ def _rows_outside(run: Run, table: TextTable, planned: Sequence[PlannedCell]) ->
 def _graded(
     by_combination: Mapping[str, list[int]], grades: Sequence[TextGrade], *, is_known: bool
 ) -> dict[str, list[int]]:
-    """The combinations that a grader voted on, or need not; none if it voted on no text at all."""
+    """Return the combinations that a grader voted on or did not need to; none if it voted on no text at all."""
     texts = {c: [grades[number] for number in numbers] for c, numbers in by_combination.items()}
     voted = {c for c, own in texts.items() if any(grade.votes for grade in own)}
     if not voted:
@@ -155,7 +155,7 @@ def _graded(
 
 
 def unnamed_notes(rows: Iterable[TableRow]) -> list[str]:
-    """What the journal holds and the experiment at hand does not name, one line for each student and grader."""
+    """Describe data in the journal that the current experiment does not name, one line for each student and grader."""
     whole: dict[tuple[str, str], list[str]] = defaultdict(list)
     partly: dict[tuple[str, str], list[str]] = defaultdict(list)
     for row in rows:
@@ -176,7 +176,7 @@ def unnamed_notes(rows: Iterable[TableRow]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ScoredCells:
-    """The scores of a run, with the cells and the rows that they were computed from."""
+    """The scores of a run, with the cells and rows behind them."""
 
     scores: list[CellScore]
     cells: list[Cell]
@@ -184,10 +184,12 @@ class ScoredCells:
 
 
 def run_scores(run: Run | str, *, rules: str | None = None, by_sets: bool = False) -> list[CellScore]:
-    """Every cell of a run: student, grader, setting, k and metric; the run's own rules unless others are named.
+    """Compute the score of every cell: student, grader, setting, k and metric.
 
-    By sets, the cells on train skills come again in two parts: skill sets that are reserved, and those that data sets
-    may hold.
+    By the run's own rules unless others are given.
+
+    By sets, the cells on train skills are repeated in two parts: reserved skill sets, and those that data sets may
+    contain.
     """
     return score_run(opened(run), rules, by_sets=by_sets).scores
 
@@ -198,12 +200,12 @@ def scored_cells(run: Run | str, *, rules: str | None = None) -> dict[CellKey, C
 
 
 def score_run(run: Run, rules: str | None, *, by_sets: bool = False) -> ScoredCells:
-    """Score every row of a run; a cell that an early stop skipped is left out unless some of its texts are scored."""
+    """Score every row of a run; a cell that an early stop skipped is omitted unless some of its texts are scored."""
     chosen = run.rules(rules)
     rows = list(table_rows(run, text_table(run, chosen)))
     lineages = lineages_in(run, rows)
     pairs = {student: _pairs_seen(lineage) for student, lineage in lineages.items()}
-    # Where graders name outcomes, a text has no points; `outcomes.py` counts these cells.
+    # Where graders give outcomes, a text has no points; `outcomes.py` counts these cells.
     metrics = () if run.has_outcomes else METRICS
     scores, cells = list[CellScore](), list[Cell]()
     for row in rows:
@@ -230,12 +232,12 @@ def score_run(run: Run, rules: str | None, *, by_sets: bool = False) -> ScoredCe
 
 
 def score_of(cell: Cell, metric: str, run: Run) -> CellScore:
-    """One metric of a cell, with what its run says of itself."""
+    """Compute one metric of a cell, with facts about its run."""
     return CellScore(**cell_facts(cell.key, run), metric=metric, written=cell.written, **asdict(cell.scores[metric]))
 
 
 def cell_facts(key: CellKey, run: Run) -> dict[str, Any]:
-    """A cell's key by name, and what its run says of itself: the fields that every row about a cell begins with."""
+    """Return the fields at the start of every row about a cell: its key by name, and facts about its run."""
     name, student, grader, setting, k = key
     _, catalog, partition = label_parts(setting)
     return {
@@ -252,7 +254,7 @@ def cell_facts(key: CellKey, run: Run) -> dict[str, Any]:
 
 
 def lineages_in(run: Run, rows: Iterable[TableRow] | Iterable[CellKey]) -> dict[str, Lineage]:
-    """The lineages of the tuned students of some rows; they are read once."""
+    """Read the lineages of the tuned students of some rows, each once."""
     students = dict.fromkeys(row.student for row in rows)
     datasets = {facts.hash: facts for facts in run_datasets(run)}
     known = run.remember("lineages", lambda: student_lineages(run, run.known_experiment, students, datasets))
@@ -267,19 +269,19 @@ def _pairs_of(skills: Iterable[str]) -> Iterator[frozenset[str]]:
 
 
 def _pairs_seen(lineage: Lineage) -> _SkillPairs | None:
-    """Pairs of skills in training data; None if they are unknown."""
+    """Return the pairs of skills in training data; None if unknown."""
     if lineage.skill_sets is None:
         return None
     return frozenset(pair for skills in lineage.skill_sets for pair in _pairs_of(skills))
 
 
 def _count_with(pairs: _SkillPairs, cell: Cell) -> int:
-    """How many combinations of a cell have one of these pairs of skills."""
+    """Count the combinations of a cell that have one of these pairs of skills."""
     return sum(not pairs.isdisjoint(_pairs_of(c.skills)) for c in cell.combinations)
 
 
 def _partitions_elsewhere(run: Run, lineage: Lineage, label: str) -> frozenset[str]:
-    """The partitions that a student's training data were made under, other than that of the cells with this label."""
+    """Return the partitions of a student's training data that differ from the partition of cells with this label."""
     if run.is_imported or not lineage.partitions:
         return frozenset()
     place = place_of(label_parts(label), run.experiment, run.catalog)
@@ -288,7 +290,7 @@ def _partitions_elsewhere(run: Run, lineage: Lineage, label: str) -> frozenset[s
 
 
 def partition_notes(run: Run, lineages: Mapping[str, Lineage], cells: Iterable[Cell]) -> list[str]:
-    """A line for each student that was trained under another partition, with the pairs of skills that it saw."""
+    """Write a line for each student trained under another partition, with the pairs of skills that it saw."""
     notes = []
     cells = list(cells)
     for student, lineage in lineages.items():
@@ -298,7 +300,7 @@ def partition_notes(run: Run, lineages: Mapping[str, Lineage], cells: Iterable[C
         if not names:
             continue
         pairs = _pairs_seen(lineage)
-        seen = "which skills it saw together is unknown"
+        seen = "the skills that it saw together are unknown"
         if pairs is not None:
             counts = dict.fromkeys(
                 f"{_count_with(pairs, cell)} of {len(cell.combinations)} ({cell.key.setting}, k = {cell.key.k})"
@@ -311,7 +313,7 @@ def partition_notes(run: Run, lineages: Mapping[str, Lineage], cells: Iterable[C
 
 
 def students_without_scores(run: Run, scores: Sequence[CellScore]) -> list[str]:
-    """Students whose texts no grader has graded, so that no table lists them; writers of data sets left out."""
+    """List students without graded texts, which no table contains, except writers of data sets."""
     writers = {name for step in run.experiment.steps if step.stage == "dataset" for name in step.student_names}
     with run.read() as journal:
         return sorted(journal.students() - {score.student for score in scores} - writers)
@@ -322,7 +324,7 @@ SkippedCell = tuple[str, str, str, int]
 
 
 def skipped_cells(experiment: Experiment, scores: Sequence[CellScore]) -> set[SkippedCell]:
-    """Cells that an early stop leaves out: the student's full marks at a smaller k are below it for every grader."""
+    """Find the cells that an early stop omits: the student's full marks at a smaller k are below it for all graders."""
     values = {
         (s.student, s.grader, s.setting, s.k): s.value
         for s in scores
@@ -344,12 +346,12 @@ def skipped_cells(experiment: Experiment, scores: Sequence[CellScore]) -> set[Sk
 
 
 EQUAL: Final = 0.05
-"""Numbers of conversations or steps that differ by no more than this share count as equal."""
+"""Relative difference up to which numbers of conversations or steps count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparableStudent:
-    """A student with everything that decides which others it may be compared with."""
+    """A student with all properties that decide its possible comparisons."""
 
     run: str
     student: str
@@ -367,23 +369,23 @@ class ComparableStudent:
     catalog: str = ""
     """The hash of the catalog of its run."""
     graders: Mapping[str, str] = field(default_factory=dict)
-    """The graders of its run by name, each with a hash of everything that decides its points."""
+    """The graders of its run by name, each with a hash of all that determines its points."""
     family: str | None = None
     """Its name in the file, if the file repeats it for seeds, partitions or values of a matrix."""
 
     @property
     def base(self) -> str:
-        """The model at the root: the first that was tuned, or the student itself."""
+        """Return the model at the root: the first one that was tuned, or the student itself."""
         return self.lineage.base if self.lineage else self.spec
 
     @property
     def training(self) -> Lineage:
-        """Its training, which is empty for a base."""
+        """Return its training, which is empty for a base."""
         return self.lineage or _UNTUNED
 
     @property
     def k(self) -> tuple[int, ...]:
-        """Numbers of skills in its training texts; empty for a base."""
+        """Return the numbers of skills in its training texts; empty for a base."""
         return self.training.k
 
     @property
@@ -393,7 +395,7 @@ class ComparableStudent:
 
     @property
     def is_composed(self) -> bool:
-        """Whether it was trained on requests for two skills or more."""
+        """Whether it was trained on requests for two or more skills."""
         return max(self.k, default=0) >= 2 and not self.asks_one
 
 
@@ -404,7 +406,7 @@ _UNTUNED: Final = Lineage(
 
 
 def families(students: Sequence[ComparableStudent]) -> dict[tuple[str, str, str, str], list[ComparableStudent]]:
-    """Students of one run, grouped by root, prompt set and sampling settings."""
+    """Group the students of one run by root, prompt set and sampling settings."""
     groups: dict[tuple[str, str, str, str], list[ComparableStudent]] = {}
     for student in students:
         shared = (student.run, student.base, student.prompts, student.decoding)
@@ -413,12 +415,12 @@ def families(students: Sequence[ComparableStudent]) -> dict[tuple[str, str, str,
 
 
 def base_of(family: Sequence[ComparableStudent]) -> ComparableStudent | None:
-    """The student of a family that was not tuned."""
+    """Return the student of a family that was not tuned."""
     return next((c for c in family if c.lineage is None), None)
 
 
 def practice_of(second: ComparableStudent, family: Sequence[ComparableStudent]) -> ComparableStudent | None:
-    """The student of single skills that had as many texts and steps as a composed one; None if there is none.
+    """Return the student of single skills with as many texts and steps as a composed one; None if there is none.
 
     The best control has the same texts, with requests that name one skill.
     """
@@ -438,7 +440,7 @@ def practice_of(second: ComparableStudent, family: Sequence[ComparableStudent]) 
 
 
 def practice_between(students: Sequence[ComparableStudent], first: str, second: str) -> str | None:
-    """The name of the student of single skills that is matched with the second, if the first is the second's base."""
+    """Return the student of single skills that is matched with the second, if the first is the second's base."""
     for family in families(students).values():
         base, tuned = base_of(family), next((c for c in family if c.student == second), None)
         if base is not None and base.student == first and tuned is not None:
@@ -453,13 +455,13 @@ def are_close(number: int | None, other: int | None) -> bool:
 
 
 def student_specs(experiment: Experiment) -> dict[str, str]:
-    """The model of every student; that of a train step is described by its step."""
+    """Return the model of every student; for a train step, a description of the step."""
     trained = {n: s if s.startswith(JOINED) else f"made by step {n}" for n, s in made_students(experiment).items()}
     return {name: s.model for name, s in experiment.students.items()} | trained
 
 
 def comparable_in(run: Run, cells: Iterable[CellKey]) -> list[ComparableStudent]:
-    """The students of some cells, ready for comparison; none for a run whose graders name outcomes."""
+    """Return the students of some cells, ready for comparison; none for a run whose graders give outcomes."""
     cells = list(cells)
     students = [name for name in dict.fromkeys(key.student for key in cells) if has_settings(run, name)]
     return [] if run.has_outcomes else comparable_students(run, run.known_experiment, students, lineages_in(run, cells))
@@ -468,11 +470,14 @@ def comparable_in(run: Run, cells: Iterable[CellKey]) -> list[ComparableStudent]
 def comparable_students(
     run: Run, experiment: Experiment, students: Iterable[str], lineages: Mapping[str, Lineage]
 ) -> list[ComparableStudent]:
-    """The students of a run, ready for comparison; without a lineage, a student is a base. None is joined by code."""
+    """Return the students of a run, ready for comparison.
+
+    A student without a lineage is a base, and joined ones are omitted.
+    """
     specs = student_specs(experiment)
     graders: dict[str, str] = {}
     if not run.is_imported:
-        # A hash of each grader's settings, the prompts and the rules; speed and waiting times decide no points.
+        # A hash of each grader's settings, the prompts and the rules; speed and waiting times do not affect points.
         own_prompts = run.fact("prompts_hash") or experiment.prompts
         if own_prompts in shipped_prompt_sets():
             own_prompts = load_prompts(own_prompts).content_hash()

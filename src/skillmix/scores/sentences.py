@@ -1,8 +1,8 @@
-"""Results in sentences: each finding, the main result with its evidence, and what the reader should know beside it.
+"""Results in sentences: each finding, the main result with its evidence, and caveats.
 
 The main result states the first supported claim, in the order of `CLAIMS`, or else the planned comparison: the richest
 tuned student against its base or, without a lineage, the second student against the first. Neither is chosen by its
-size. If the experiment plans comparisons, the first of them is the main result instead. A report of one student says
+size. If the experiment plans comparisons, the first of them is the main result instead. A report of one student states
 how often it earns full marks.
 """
 
@@ -32,7 +32,7 @@ from skillmix.scores.scoring import comparable_in, lineages_in, partition_notes,
 
 
 def format_warnings(cells: Sequence[Cell]) -> list[str]:
-    """A line for each student of whose replies more than half have no marker or no answer, or are cut."""
+    """Warn about each student with more than half of its replies lacking the marker or the answer, or truncated."""
     counts: dict[tuple[str, str], Counter[str]] = {}
     for cell in cells:
         if cell.key.grader == cells[0].key.grader:
@@ -55,7 +55,7 @@ def format_warnings(cells: Sequence[Cell]) -> list[str]:
 
 
 def finding_sentence(finding: Finding) -> str:
-    """One or more sentences about a finding, with its numbers and what limits them."""
+    """Write one or more sentences about a finding, with its numbers and caveats."""
     # The second student against the first, with their training data.
     first, second = finding.pair.first.training, finding.pair.second.training
     students = f"{finding.second}, tuned on {short_name(second.k)}, against {finding.first},"
@@ -111,12 +111,12 @@ def finding_sentence(finding: Finding) -> str:
     remarks += limits(finding)
     if finding.repeated:
         names, verb = " and ".join(finding.repeated), "holds" if len(finding.repeated) == 1 else "hold"
-        remarks.append(f"{names} {verb} the scores of another of these runs under another name; they count once.")
+        remarks.append(f"{names} {verb} the scores of another run in this report under another name; they count once.")
     return " ".join((sentence, *remarks))
 
 
 def need(finding: Finding) -> str:
-    """What would decide the claim; of seeds and combinations the kind that helps."""
+    """Describe the data that would decide the claim: seeds or combinations, whichever helps."""
     partitions, seeds, combinations = (
         f"about {whole(number)} more {noun}{'s' * (number != 1)}" if number else ""
         for number, noun in (
@@ -130,16 +130,16 @@ def need(finding: Finding) -> str:
     if seeds and combinations:
         return f"{seeds}, or {combinations} at each k, would be needed to decide"
     if seeds:
-        return f"{seeds} would be needed to decide; more combinations alone would not do"
+        return f"{seeds} would be needed to decide; more combinations alone would not suffice"
     if combinations:
         several = any(c.gain.unit == "seeds" for c in finding.compared)
-        alone = "; more seeds alone would not do" if several else ""
+        alone = "; more seeds alone would not suffice" if several else ""
         return f"{combinations} at each k would be needed to decide{alone}"
     return "the data cannot say how many more would be needed"
 
 
 def limits(finding: Finding) -> list[str]:
-    """What else than the claim may explain a difference."""
+    """Name other possible explanations of a difference."""
     if finding.explained:
         return explanations(finding.second, finding.explained)
     return [_UNMATCHED[finding.claim]] if finding.claim in _UNMATCHED and not finding.pair.is_matched else []
@@ -157,7 +157,7 @@ _UNMATCHED: Final[dict[Claim, str]] = {
 
 
 def _scope(one: Judged) -> str:
-    """The trainings that the estimate speaks for."""
+    """Describe the trainings that the estimate covers."""
     gain = one.gain
     if gain.partitions > 1:
         return f"over {gain.partitions} partitions"
@@ -187,11 +187,11 @@ CLAIM_NEEDS: Final[dict[Claim, str]] = {
     "efficiency": "two students tuned on one base, the one with the larger k on no more conversations than the other",
     "control": "a base and a student tuned on it with k = 1 alone, both evaluated at k of 2 or more",
 }
-"""What data a claim needs."""
+"""The data that each claim needs."""
 
 
 def claim_sentence(finding: Finding, cells: Cells) -> str:
-    """The sentence about a finding, and where format explains a difference or hides skill."""
+    """Write the sentence about a finding, including whether format explains a difference or hides skill."""
     students = finding.first, finding.second
     notes = []
     for c in finding.compared:
@@ -203,7 +203,7 @@ def claim_sentence(finding: Finding, cells: Cells) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ResultNumber:
-    """A number of the first screen."""
+    """A number on the first screen."""
 
     value: str
     interval: str
@@ -216,14 +216,14 @@ class MainResult:
     """The first screen of a report."""
 
     headline: str
-    """What was found."""
+    """The finding in words."""
     detail: str
     """The numbers of the headline with their uncertainty."""
     evidence: str
-    """Where the sentence holds, on how much data, and after which correction."""
+    """The scope of the sentence: settings, amount of data, and correction."""
     numbers: tuple[ResultNumber, ...]
     students: tuple[tuple[str, str], ...] = ()
-    """Run and name of the students of the sentence, the second of the comparison first."""
+    """Run and name of the students in the sentence, starting with the second of the comparison."""
     grader: str | None = None
     setting: str | None = None
     k: int | None = None
@@ -237,7 +237,7 @@ class MainResult:
 
 
 def main_result(cells: Sequence[Cell], findings: Sequence[Finding]) -> MainResult:
-    """The first supported claim, else the planned comparison, else the scores of one student."""
+    """Return the first supported claim, else the planned comparison, else the scores of one student."""
     supported = [f for f in findings if f.verdict == "supported" and f.claim != "planned"]
     planned = [f for f in findings if f.claim == "planned"]
     if supported:
@@ -256,13 +256,13 @@ def main_result(cells: Sequence[Cell], findings: Sequence[Finding]) -> MainResul
 
 
 def main_setting(cells: Sequence[Cell]) -> str | None:
-    """The setting `all`, or the first one; None without cells."""
+    """Return the setting `all`, or the first one; None without cells."""
     settings = [cell.key.setting for cell in cells]
     return next((name for name in settings if label_parts(name).setting == "all"), next(iter(settings), None))
 
 
 def _shown(finding: Finding) -> Judged:
-    """The k that the sentence is about: the first in ascending order that decides."""
+    """Choose the k of the sentence: the first in ascending order with a decision."""
     if finding.claim == "control":
         return max(finding.compared, key=lambda c: c.gain.high or 0.0)
     found = [c for c in finding.compared if (c.found if finding.claim == "planned" else c.is_gain)]
@@ -307,7 +307,7 @@ def _of_finding(cells: Sequence[Cell], finding: Finding, headline: str) -> MainR
     where = (finding.grader, label_parts(finding.setting)[:2], shown.k)
     cell = next(c for c in cells if (c.key.grader, label_parts(c.key.setting)[:2], c.key.k) == where)
     scope = ", ".join([*units, f"{named}{_scope_of(cell, finding.setting, gain.combinations)}"])
-    # How many combinations, seeds or partitions agree with the direction.
+    # the number of combinations, seeds or partitions that agree with the direction
     better, worse = sum(v > 0 for v in gain.values), sum(v < 0 for v in gain.values)
     neither = len(gain.values) - better - worse
     label = f"{gain.unit} on which {second} does better; {first} does better on {worse}"
@@ -331,7 +331,7 @@ def _of_finding(cells: Sequence[Cell], finding: Finding, headline: str) -> MainR
 
 
 def graded_texts(cells: Iterable[Cell], of: str = "skills and a topic") -> ResultNumber:
-    """The graded texts that scores count, each once; those of data sets are in no cell."""
+    """Return the graded texts that count in scores, each once; texts for data sets are in no cell."""
     texts: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
     """By run and student, the graded generations of each combination."""
     graders: dict[str, None] = {}
@@ -347,7 +347,7 @@ def graded_texts(cells: Iterable[Cell], of: str = "skills and a topic") -> Resul
 
 
 def _of_one_student(cells: Sequence[Cell]) -> MainResult:
-    """How often the first student earns full marks under the first grader, in the main setting if it has that one."""
+    """State how often the first student earns full marks under the first grader, in the main setting if possible."""
     own, texts = list[Cell](), graded_texts(cells)
     scored = [c for c in cells if c.scores[FULL_MARKS].value is not None and c.key.grader == cells[0].key.grader]
     for run, student in dict.fromkeys((c.key.run, c.key.student) for c in cells):
@@ -385,7 +385,7 @@ def _of_one_student(cells: Sequence[Cell]) -> MainResult:
 
 
 def contrast_result(contrasts: Sequence[JudgedContrast], cells: Iterable[Cell]) -> MainResult:
-    """The first screen of an experiment with planned comparisons: the first one, and the verdicts of the others."""
+    """Write the first screen of an experiment with planned comparisons: the first one, and the other verdicts."""
     first = contrasts[0]
     plan, found = first.contrast, first.judged.gain
     name, setting, k = plan.other
@@ -427,7 +427,7 @@ def contrast_result(contrasts: Sequence[JudgedContrast], cells: Iterable[Cell]) 
 
 
 def _scope_of(cell: Cell, setting: str, combinations: int) -> str:
-    """The cells that a sentence is about."""
+    """Describe the cells that a sentence covers."""
     generations = max(map(len, cell.points), default=1)
     best = f"best of {generations} texts on " if generations > 1 else ""
     return f"setting {setting}, grader {cell.key.grader}, {best}{plural(combinations, 'combination')}"
@@ -443,7 +443,7 @@ def _points(value: float, *, signed: bool) -> str:
 
 
 def interval_words(low: float | None, high: float | None, *, signed: bool = False) -> str:
-    """The interval of a difference in points."""
+    """Word the interval of a difference in points."""
     ends = points_interval(low, high, is_signed=signed)
     return f"95% interval {ends}" if ends else "too few combinations for an interval"
 
@@ -454,21 +454,23 @@ def _capital(sentence: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ScoredRun:
-    """The cells of a run's table, and what tuning changed."""
+    """The cells of a run's table, and the effects of tuning."""
 
     scores: list[CellScore]
     changes: list[Change]
-    """Tuned students against their bases, where a run has both."""
+    """Tuned students compared with their bases, if a run has both."""
     notes: list[str]
-    """What the experiment at hand does not name, and what students saw under another partition."""
+    """Journal data that the current experiment does not name, and skill pairs that students saw under another
+    partition.
+    """
     format_first: list[str] = field(default_factory=list)
-    """Students most of whose replies miss the format."""
+    """Students that miss the format in most replies."""
     result: list[str] = field(default_factory=list)
-    """The main result, its evidence and example texts, as a report states them; empty for a run of one student."""
+    """The main result, its evidence and example texts, in the words of a report; empty for a run of one student."""
 
 
 def scored_run(run: Run | str, *, rules: str | None = None, by_sets: bool = False) -> ScoredRun:
-    """The scores of a run, and every tuned student beside its base."""
+    """Compute the scores of a run, with every tuned student beside its base."""
     run = opened(run)
     scored = score_run(run, rules, by_sets=by_sets)
     cells = largest_cells(scored.cells)
@@ -489,7 +491,7 @@ _NOTE: Final = (
 
 
 def shown_lines(changes: Sequence[Change], *, run: str) -> list[str]:
-    """The differences between tuned students and their bases, in the order of the cells; none without such a pair."""
+    """Write the differences between tuned students and their bases, in the order of the cells."""
     several = [len({getattr(change.row, name) for change in changes}) > 1 for name in ("setting", "grader")]
     lines = [_line(change, *several) for change in changes[:_MAX_LINES]]
     more = len(changes) - len(lines)
@@ -499,7 +501,7 @@ def shown_lines(changes: Sequence[Change], *, run: str) -> list[str]:
 
 
 def _line(change: Change, names_setting: bool, names_grader: bool) -> str:
-    """A difference with its verdict, and the role of format in it."""
+    """Write a difference with its verdict, and the role of format in it."""
     row = change.row
     named = [row.setting] * names_setting + [f"graded by {row.grader}"] * names_grader
     place = f" ({', '.join(named)})" if named else ""

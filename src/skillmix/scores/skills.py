@@ -1,4 +1,4 @@
-"""Which criteria and skills succeed, why full marks are missed, and what independent skills would show.
+"""Rates of criteria and skills, reasons for missed full marks, and expectations for independent skills.
 
 `cell_independence` compares full marks with independent skills; `independence_test` adds intervals and a permutation
 test. Texts of one combination are correlated: the permutation moves their outcomes together, and the bootstrap draws
@@ -32,7 +32,7 @@ from skillmix.scores.statistics.intervals import (
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How often something was shown of the times it was asked for."""
+    """The number of times that something was shown and requested."""
 
     shown: int
     asked: int
@@ -44,22 +44,25 @@ class Rate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson interval over texts; texts of one combination are correlated, so the true uncertainty is larger."""
+        """Return the Wilson interval over texts.
+
+        Texts of one combination are correlated, so the true uncertainty is larger.
+        """
         return wilson_interval(self.value, self.asked)
 
 
 def skill_rates(cells: Iterable[Cell]) -> dict[str, Rate]:
-    """Count for each skill how many of the texts that were asked for it show it; undecided points do not count."""
+    """Count, for each skill, the texts that were to show it and those that do; undecided points do not count."""
     return {skill: rate for (skill,), rate in _rates(cells, 1).items()}
 
 
 def pair_rates(cells: Iterable[Cell]) -> dict[tuple[str, str], Rate]:
-    """Count for each pair of skills how many of the texts that were asked for both show both."""
+    """Count, for each pair of skills, the texts that were to show both and those that do."""
     return {(first, second): rate for (first, second), rate in _rates(cells, 2).items()}
 
 
 def _rates(cells: Iterable[Cell], size: int) -> dict[tuple[str, ...], Rate]:
-    """How often texts show all skills of each set of this size; settings can share a text, which counts once."""
+    """Count how often texts show all skills of each set of this size; a text shared by settings counts once."""
     counts: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0])
     seen: set[tuple[str, str, str, str, int]] = set()
     for cell in cells:
@@ -80,7 +83,7 @@ def _rates(cells: Iterable[Cell], size: int) -> dict[tuple[str, ...], Rate]:
 
 @dataclass(frozen=True, slots=True)
 class Saturation:
-    """The largest k with full marks of at least a level, by the value and by both ends of its interval."""
+    """The largest k with full marks of at least a given level, by the value and by both ends of its interval."""
 
     k: int
     k_low: int
@@ -105,7 +108,7 @@ def saturation(cells: Iterable[Cell], *, level: float) -> Saturation | None:
 
 @dataclass(frozen=True, slots=True)
 class CriterionRates:
-    """The share of decided points that are earned, by kind of criterion; None where no point is decided."""
+    """The share of decided points that are earned, by kind of criterion; None if no point is decided."""
 
     texts: int
     skill: float | None
@@ -136,7 +139,7 @@ _BY_STATUS: Final[Mapping[AnswerStatus | None, Reason]] = {
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Why texts missed full marks."""
+    """The reasons why texts missed full marks."""
 
     texts: int
     full_marks: int
@@ -146,7 +149,10 @@ class Losses:
 
 
 def losses(cells: Iterable[Cell]) -> Losses:
-    """Count why texts missed full marks; a text without the marker that still earns every point has full marks."""
+    """Count the reasons for missed full marks.
+
+    A text without the marker that still earns every point has full marks.
+    """
     reasons: Counter[Reason] = Counter()
     texts = full = missing = 0
     for cell in cells:
@@ -196,7 +202,7 @@ def blocks_of(cell: Cell | None) -> list[Block]:
 
 @dataclass(frozen=True, slots=True)
 class Independence:
-    """One-try full marks as observed, and as expected if skills were independent."""
+    """Full marks (pass@1) as observed, and as expected for independent skills."""
 
     texts: int
     observed: float | None
@@ -205,7 +211,7 @@ class Independence:
     expected_k1: float | None
     """Expected from the rate of each skill at k = 1; None if no text has such a rate for all its skills."""
     without_k1_rate: int
-    """Texts left out of `expected_k1` because one of their skills has no rate at k = 1."""
+    """Texts omitted from `expected_k1` because one of their skills has no rate at k = 1."""
 
 
 def independence(texts: Sequence[TextOutcome], alone: Sequence[TextOutcome]) -> Independence:
@@ -232,7 +238,7 @@ def independence(texts: Sequence[TextOutcome], alone: Sequence[TextOutcome]) -> 
 
 
 def cell_independence(cell: Cell, alone: Cell | None) -> Independence:
-    """Compare observed one-try full marks with independent skills; `alone` is the cell of k = 1."""
+    """Compare observed full marks (pass@1) with independent skills; `alone` is the cell of k = 1."""
     texts, single = ([text for block in blocks_of(own) for text in block] for own in (cell, alone))
     return independence(texts, single)
 
@@ -254,10 +260,10 @@ class IndependenceTest:
 def independence_test(cell: Cell, alone: Cell | None) -> IndependenceTest:
     """Test the hypothesis that the skills of a text succeed independently; `alone` is the cell of k = 1.
 
-    A permutation moves the outcomes of one skill between the combinations that ask for it, and shuffles them within a
-    combination; it treats the other criteria as one more skill that every combination asks for. So each skill keeps
-    its rate, and the outcomes of one combination stay together. Outcomes move only between combinations with equally
-    many texts. The p-value is twice the smaller share of permutations that are at least as extreme as the texts.
+    A permutation moves the outcomes of one skill between the combinations that request it, and shuffles them within a
+    combination; it treats the other criteria as one more skill that every combination requests. So each skill keeps its
+    rate, and the outcomes of one combination stay together. Outcomes move only between combinations with equally many
+    texts. The p-value is twice the smaller share of permutations that are at least as extreme as the texts.
     """
     blocks, of_alone = blocks_of(cell), blocks_of(alone)
     if not blocks:
@@ -276,9 +282,9 @@ def independence_test(cell: Cell, alone: Cell | None) -> IndependenceTest:
 
 
 DRAWS: Final = 1000
-"""Permutations, and resamples of combinations."""
+"""The number of permutations, and of resamples of combinations."""
 _AT_ONCE: Final = 5_000_000
-"""The number of combinations in all draws that are made together; each takes about 25 bytes for a short while."""
+"""The most combinations in draws that are made together; each temporarily takes about 25 bytes."""
 
 
 def draws_at_once(combinations: int) -> list[int]:
@@ -324,14 +330,14 @@ def _permuted_counts(blocks: Sequence[Block]) -> NDArray[np.int64]:
 
 
 def _product_interval(blocks: Sequence[Block], alone: Sequence[Block]) -> Interval | None:
-    """Return a bootstrap interval of the mean product of the rates that skills have alone, times that of the others.
+    """Bootstrap the mean product of the single-skill rates and the rate of the other criteria; return the interval.
 
-    It draws the combinations of both k. A resample leaves out combinations with a skill that it has no rate for; None
-    if every resample leaves out all of them.
+    It draws the combinations of both k. A resample omits combinations with a skill that it has no rate for; None if
+    every resample omits all of them.
     """
     generator = np.random.default_rng(SEED)
     products: list[Floats] = []
-    # A combination takes two to three times the memory here that it takes in a permutation.
+    # A combination needs two to three times the memory that it needs in a permutation.
     for draws in draws_at_once(2 * max(len(blocks), len(alone))):
         drawn_alone, drawn = (
             generator.multinomial(len(some), [1 / len(some)] * len(some), size=draws) for some in (alone, blocks)
@@ -340,7 +346,7 @@ def _product_interval(blocks: Sequence[Block], alone: Sequence[Block]) -> Interv
         for skill in sorted({skill for block in alone for skill in block[0].skills}):
             shown = np.array([sum(text.skills.get(skill, False) for text in block) for block in alone])
             asked = np.array([len(block) * (skill in block[0].skills) for block in alone])
-            with np.errstate(invalid="ignore"):  # nan in a resample without a text that is asked for the skill
+            with np.errstate(invalid="ignore"):  # nan in a resample without a text that was to show the skill
                 rates[skill] = (drawn_alone @ shown) / (drawn_alone @ asked)
         unknown = np.full(draws, np.nan)
         product = np.stack(

@@ -1,4 +1,4 @@
-"""Count the calls of a run that are done, missing, failed or unreadable, and add up their cost."""
+"""Count the calls of a run that are done, missing, failed or unparseable, and add up their cost."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -31,7 +31,7 @@ _IMPORTED: Final = "imported"
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Counts of calls, and the sum of the costs that are known."""
+    """Counts of calls, and the sum of the known costs."""
 
     done: int
     missing: int
@@ -41,12 +41,12 @@ class Status:
     batches: tuple[PartInBatch, ...] = ()
     """Calls that are part of batches: neither done nor missing nor failed."""
     unpriced: Mapping[str, int] = field(default_factory=dict)
-    """Replies whose cost is not known, by the model; those that other programs made are under `imported`."""
+    """Replies with an unknown cost, by model; those that other programs made are under `imported`."""
     missing_bound: Bound | None = None
-    """Whether the missing calls are an estimate or a bound: unreadable grades are asked again, some texts get none."""
+    """Whether the missing calls are an estimate or a bound: unparseable grades are retried, and some texts get none."""
 
     cut_in_thought: int = 0
-    """Replies that ended before their thought did, and so hold no answer."""
+    """Replies that ended while still thinking, so that they contain no answer."""
 
     @property
     def submitted(self) -> int:
@@ -54,7 +54,7 @@ class Status:
         return sum(part.calls for part in self.batches)
 
     def cost_line(self) -> str:
-        """The cost so far, and the models whose price is not known.
+        """Describe the cost so far, and the models with unknown prices.
 
         >>> Status(4, 0, 0, 0, 0.0).cost_line(), Status(4, 0, 0, 0, 1.5).cost_line()
         ('cost: none, as every reply was free', 'cost: 1.50 US dollars')
@@ -68,13 +68,13 @@ class Status:
         reasons = [
             f"other programs made {plural(count, 'call')}"
             if model == _IMPORTED
-            else f"the price of {one_line(model)} is not known ({plural(count, 'call')})"
+            else f"the price of {one_line(model)} is unknown ({plural(count, 'call')})"
             for model, count in self.unpriced.items()
         ]
         return f"cost: {f'at least {known}' if self.cost_usd else 'unknown'}, as {' and '.join(reasons)}"
 
     def as_json(self) -> dict[str, object]:
-        """The documented form of `status --json`; what is empty or exact is absent."""
+        """Return the documented form of `status --json`, which omits empty and exact values."""
         calls = {"done": self.done, "missing": self.missing, "failed": self.failed}
         document: dict[str, object] = {"calls": calls, "unreadable": self.unreadable, "cost_usd": self.cost_usd}
         if self.cut_in_thought:
@@ -101,7 +101,7 @@ def run_status(run: str | Run) -> Status:
         untried = journal.uncounted()
         for call in chain(journal.calls("generate"), journal.calls("grade")):
             if isinstance(call.key, GradeKey) and is_human(call.key.grader):
-                continue  # a person's answer is no call
+                continue  # a person's answer is not a call
             if isinstance(call.outcome, CallProblem):
                 is_final = call.outcome.kind == "final"
                 done += is_final
@@ -117,7 +117,7 @@ def run_status(run: str | Run) -> Status:
         cost += journal.cost_without_reply()
 
         def over() -> Iterator[WrittenConversation]:
-            """The conversations that are over; the turns of the others are taken off."""
+            """Return finished conversations; the other turns are subtracted."""
             for conversation in written_conversations(run, journal):
                 if conversation.text is not None:
                     yield conversation
@@ -142,9 +142,9 @@ def run_status(run: str | Run) -> Status:
 
 
 class _NeededCalls:
-    """The calls that a run still needs: those of its plan without those that it has, or does not need any more.
+    """The calls that a run still needs: those of its plan, minus those that it has or no longer needs.
 
-    A call that failed counts as one that the run has: it is counted as failed.
+    A failed call counts as one that the run has, because it is counted as failed.
     """
 
     def __init__(self, run: Run) -> None:
@@ -172,7 +172,7 @@ class _NeededCalls:
     def take(
         self, key: ConversationKey, *, turns: int | None = None, votes: Mapping[str, int] = MappingProxyType({})
     ) -> None:
-        """Take off the turns of a conversation, all of them unless a number is given, and votes."""
+        """Subtract the turns of a conversation, by default all of them, and votes."""
         graders = self._planned.graders(*key)
         settled = self._turns.get(key[0], 0) if turns is None else turns
         settled += sum(votes.get(name, 0) for name in (self._graders[key[0]] if graders is None else graders))
@@ -182,7 +182,7 @@ class _NeededCalls:
             self._of_plan -= settled
 
     def settled_votes(self, conversation: GradedConversation) -> dict[str, int]:
-        """By grader, the votes on a text that need no more calls."""
+        """Return, by grader, the votes on a text that need no more calls."""
         asked = {name: settings for name, settings in self._experiment.graders.items() if settings.asked}
         if earns_nothing(conversation.text.answer, self._rules):
             return {name: settings.votes for name, settings in asked.items()}
@@ -196,12 +196,12 @@ class _NeededCalls:
 
     @property
     def number(self) -> int:
-        """Their number."""
+        """Return the number of calls."""
         return self._of_plan + sum(max(0, self._of_writers[writer]) for writer in self._unfinished)
 
     @property
     def bound(self) -> Bound | None:
-        """How the number relates to the calls that will be made; None if it is exact."""
+        """Describe how the number relates to the calls that will be made; None if it is exact."""
         if self._unfinished:
             return "about" if self._may_stop_early and self._of_plan else "at least"
         if not self._of_plan:

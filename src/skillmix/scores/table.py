@@ -1,4 +1,4 @@
-"""The tables of `skillmix scores`: one metric by k, everything that is known, and outcomes."""
+"""The tables of `skillmix scores`: one metric by k, all details, and outcomes."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -26,17 +26,18 @@ _METRICS = tuple(metric.label for metric in METRICS.values())
 _FULL = METRICS[FULL_MARKS].label
 _HEADER = (*_CELL, *_METRICS, f"{_FULL}, one try", f"{_FULL} among valid", f"woven {_FULL}", *_COUNTS)
 NOTE = (
-    "Scores: the best text of each combination, mean over the complete combinations, with a 95% interval. "
+    "Scores: the best text of each combination, averaged over the complete combinations, with a 95% interval. "
     "Format valid: the share of texts with the marker and an answer after it. Complete: combinations, over all k, "
     "whose texts are all graded."
 )
 WIDE_NOTE = (
-    "A score takes the best text of each combination and the mean over complete combinations, with its 95% interval. "
+    "A score is the best text of each combination, averaged over complete combinations, with its 95% interval. "
     f"Too few: a bootstrap over fewer than {FEWEST_COMBINATIONS} combinations gives no reliable interval. Complete "
     "counts combinations; ungraded (for full marks) and format failures count texts. Format valid is the share of "
     "texts with the marker and an answer after it, whatever skills they show; refusals do not count. Full marks among "
     "valid is the share of these texts that have full marks, one try. Woven full marks: the text also shows every "
-    "skill about the topic; – where no code checks the skills. Cut counts texts whose reply ended at the token limit."
+    "skill about the topic; – where no code checks the skills. Cut counts texts whose reply was truncated at "
+    "the token limit."
 )
 
 
@@ -45,7 +46,7 @@ _Scored = CellScore | OutcomeScore
 
 
 def _varying(scores: Sequence[_Scored]) -> list[str]:
-    """The columns of names: the student, and the setting and the grader if the scores have several."""
+    """Return the identifying columns: the student, and the setting and the grader if they vary."""
     return [name for name in _NAMES if name == "student" or len({getattr(score, name) for score in scores}) > 1]
 
 
@@ -57,7 +58,7 @@ def _title(title: str, scores: Sequence[_Scored]) -> str:
 
 
 def _by_k(scores: Sequence[_Scored], names: Sequence[str]) -> tuple[list[str], list[tuple[list[str], list[_Scored]]]]:
-    """The names and every k as a header, and the cells of each row with the scores behind them."""
+    """Return the names and every k as a header, and the cells of each row with their scores."""
     ks = sorted({score.k for score in scores})
     rows: dict[tuple[str, ...], dict[int, _Scored]] = {}
     for score in scores:
@@ -72,7 +73,7 @@ def _by_k(scores: Sequence[_Scored], names: Sequence[str]) -> tuple[list[str], l
 
 
 def score_table(scores: Iterable[CellScore], metric: str = FULL_MARKS) -> str:
-    """One metric: a row for each setting, grader and student, a column for each k; as Markdown, for a terminal."""
+    """Format one metric with a row for each setting, grader and student and a column for each k, as Markdown."""
     shown = _of_metric(scores, metric)
     settings = list(dict.fromkeys(score.setting for score in shown))
     names = _varying(shown)
@@ -92,13 +93,13 @@ def _of_metric(scores: Iterable[CellScore], metric: str) -> list[CellScore]:
 
 
 def score_title(scores: Iterable[CellScore], metric: str = FULL_MARKS) -> str:
-    """The metric of a short table, with the setting and the grader if all its rows share them."""
+    """Name the metric of a short table, with the setting and the grader if all its rows share them."""
     title = f"{METRICS[metric].label} by k"
     return _title(f"{title[0].upper()}{title[1:]}", _of_metric(scores, metric))
 
 
 def wide_table(scores: Iterable[CellScore]) -> str:
-    """Everything that is known of each student, grader, setting and k, one row each, as Markdown."""
+    """Format all details of each student, grader, setting and k, one row each, as Markdown."""
     return markdown_table(_HEADER, _wide_rows(scores), right=_RIGHT)
 
 
@@ -133,7 +134,7 @@ def _wide_rows(scores: Iterable[CellScore]) -> list[Sequence[str]]:
 
 
 def set_table(scores: Iterable[CellScore]) -> str | None:
-    """Reserved skill sets beside those that data sets may hold; None if the scores do not separate them."""
+    """Compare reserved skill sets with those that data sets may contain; None if the scores do not separate them."""
     by_cell: dict[tuple[str, str, int], dict[str, CellScore]] = {}
     for score in scores:
         if score.metric == FULL_MARKS and score.sets != "all":
@@ -151,7 +152,7 @@ def set_table(scores: Iterable[CellScore]) -> str | None:
 
 
 def trained_note(scores: Iterable[CellScore]) -> str | None:
-    """A line for each student that was trained on combinations of the table; None if there is none."""
+    """Write a line for each student trained on combinations of the table; None if there is none."""
     trained = {
         (s.student, s.setting, s.k): (s.trained_on, s.combinations)
         for s in scores
@@ -165,7 +166,7 @@ def trained_note(scores: Iterable[CellScore]) -> str | None:
 
 
 def cut_lines(scores: Iterable[CellScore]) -> list[str]:
-    """A warning for each student of whose replies too many ended at the token limit, with the worst cell."""
+    """Warn about each student whose replies were truncated too often, with the worst cell."""
     worst: dict[str, CellScore] = {}
     for score in scores:
         if score.metric != FULL_MARKS or score.sets != "all" or (score.cut_share or 0.0) <= MOST_CUT:
@@ -188,18 +189,18 @@ OUTCOME_NOTE: Final = (
 
 
 def outcome_title(scores: Sequence[OutcomeScore]) -> str:
-    """What the table shows, with the setting and the grader if all its rows share them."""
+    """Name the contents of the table, with the setting and the grader if all its rows share them."""
     return _title("Outcomes by k", scores)
 
 
 def outcome_table(scores: Sequence[OutcomeScore]) -> str:
-    """A row for each student, kind of topics and outcome, with a column for each k, as Markdown for a terminal."""
+    """Format a row for each student, kind of topics and outcome, with a column for each k, as Markdown."""
     header, rows = _outcome_rows(scores)
     return panels(header, rows, names=len(_varying(scores)) + 2, right=frozenset({len(header) - 1}))
 
 
 def outcome_table_html(scores: Sequence[OutcomeScore]) -> str:
-    """The same table as HTML."""
+    """Format the same table as HTML."""
     header, rows = _outcome_rows(scores)
     return html_table(header, rows, right=frozenset({len(header) - 1}))
 
@@ -215,7 +216,7 @@ def _outcome_rows(scores: Sequence[OutcomeScore]) -> tuple[list[str], list[list[
 
 
 def outcome_change_note(changes: Sequence[OutcomeChange]) -> str | None:
-    """A line for each pair of students, setting, grader, kind of topics and outcome; None if there is none."""
+    """Write a line for each pair of students, setting, grader, kind of topics and outcome; None if there is none."""
     if not changes:
         return None
     groups: dict[tuple[str, ...], list[OutcomeChange]] = {}
@@ -235,6 +236,6 @@ def outcome_change_note(changes: Sequence[OutcomeChange]) -> str | None:
 
 
 _CHANGES: Final = (
-    "Differences in shares on the combinations that both students have complete, with 95% intervals; p is from a "
+    "Differences in shares on the combinations that both students have completed, with 95% intervals; p is from a "
     "permutation test within combinations, corrected by Holm over the numbers of each line."
 )

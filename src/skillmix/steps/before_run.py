@@ -1,4 +1,4 @@
-"""Checks before a run is changed: a run that is refused stays as it was."""
+"""Checks before a run is changed, so that a refused run stays as it was."""
 
 import asyncio
 from collections import deque
@@ -54,9 +54,9 @@ from skillmix.tracking import require_trackers
 
 
 def check_packages(experiment: Experiment, steps: Sequence[Step], run: Run, *, calls_here: bool = True) -> None:
-    """Refuse unfinished steps that need packages which are not installed; one error names them all.
+    """Refuse unfinished steps whose packages are not installed; one error names them all.
 
-    `calls_here` is false where other machines call the models and train them.
+    `calls_here` is false if other machines call the models and train them.
     """
     open_steps = [
         step
@@ -68,7 +68,7 @@ def check_packages(experiment: Experiment, steps: Sequence[Step], run: Run, *, c
     if not missing:
         return
     extras = {extra for _, extra in missing}
-    extras -= {"local", "parquet"} if "train" in extras else set()  # it has what they have
+    extras -= {"local", "parquet"} if "train" in extras else set()  # the workers have these packages
     packages = ", ".join(dict.fromkeys(package for package, _ in missing))
     raise UserError(
         f"{experiment.name} needs packages that are not installed: {packages}.",
@@ -77,7 +77,7 @@ def check_packages(experiment: Experiment, steps: Sequence[Step], run: Run, *, c
 
 
 def _packages_of(step: Step, experiment: Experiment, *, calls_here: bool) -> Iterator[tuple[str, str]]:
-    """The packages that a step needs, each with the extra of skillmix that brings it."""
+    """Return the packages that a step needs, each with the skillmix extra that installs it."""
     if step.stage == "dataset":
         yield "pyarrow", "parquet"
     if not calls_here:
@@ -93,7 +93,7 @@ Checks = Iterator[Callable[[], object]]
 
 
 def plan_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> Checks:
-    """Checks of an experiment that need neither its journal nor a call nor anything else of this machine.
+    """Check an experiment without its journal, any call, or other state of this machine.
 
     Prompts and draws are checked for all steps, because every reader of the run needs them.
     """
@@ -106,9 +106,9 @@ def plan_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step],
 
 
 def pinned_experiment(experiment: Experiment, run: Run) -> Experiment:
-    """The experiment with a commit behind each id on the Hub: the one that the run has, or the newest for a new id."""
+    """Fix a commit for each id on the Hub: the one recorded in the run, or the newest for a new id."""
     known: dict[str, str] = {}
-    with suppress(UserError):  # a file of an older version may have keys that are gone; it has no ids
+    with suppress(UserError):  # a file of an older version may have obsolete keys; it has no ids
         stored = run.experiment if run.exists else experiment
         used: list[Settings] = [*stored.students.values(), *stored.graders.values()]
         names = [name for one in used for name in hub_ids(one.asked)]
@@ -118,7 +118,7 @@ def pinned_experiment(experiment: Experiment, run: Run) -> Experiment:
     def pin(name: str, kind: Kind) -> str:
         if not is_hub_id(name):
             return name
-        with suppress(UserError):  # the checks say why it cannot be had, with all other faults
+        with suppress(UserError):  # the checks report why it cannot be fetched, with all other faults
             return known.get(name) or pinned(name, kind)
         return name
 
@@ -142,7 +142,7 @@ def pinned_experiment(experiment: Experiment, run: Run) -> Experiment:
 
 
 def hub_ids(asked: str | None) -> list[str]:
-    """The ids on the Hub in a model's spec."""
+    """Find ids on the Hub in a model string."""
     spec = None if asked is None else parse_spec(asked)
     if spec is None or not provider_of(spec).has_checkpoint:
         return []
@@ -151,7 +151,7 @@ def hub_ids(asked: str | None) -> list[str]:
 
 
 def fetch_from_hub(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> None:
-    """Download models and data sets that the cache lacks, once nothing else in the experiment stands in the way."""
+    """Download models and data sets that the cache lacks, after all other checks of the experiment have passed."""
     settings: list[Settings] = [*experiment.students.values(), *experiment.graders.values()]
     wanted: dict[str, Kind] = dict.fromkeys((name for one in settings for name in hub_ids(one.asked)), "model")
     wanted |= dict.fromkeys(
@@ -166,7 +166,7 @@ def fetch_from_hub(experiment: Experiment, catalog: Catalog, steps: Sequence[Ste
 
 
 def student_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> Checks:
-    """Checks for students without a model, unless one of these steps trains it, and for those that no step may ask."""
+    """Check for students without a model that no step trains, and for those that no step may call."""
     now = with_trained(experiment, run)
     will_be_trained: set[str] = set()
     for step in steps:
@@ -179,16 +179,16 @@ def student_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Ste
 
 
 def file_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> Checks:
-    """Checks of files, folders and packages that steps need on this machine."""
+    """Check files, folders and packages that steps need on this machine."""
     yield lambda: require_trackers(experiment.track)
     for step in steps:
         yield partial(kind_of(step).check, step, experiment, catalog, run)
 
 
 def _local_model_checks(experiment: Experiment, steps: Sequence[Step], run: Run) -> Checks:
-    """Checks of the checkpoints on this machine: steps ask those that can write and chat, and train those they can.
+    """Check the checkpoints on this machine: can steps call them, or train them?.
 
-    A model that a step will train is asked with the architecture of its base; training gives it a chat template.
+    A model that a step will train is called with the architecture of its base; training gives it a chat template.
     """
     checks: dict[tuple[str, bool, int, str], Callable[[], object]] = {}
     for step in steps:
@@ -205,7 +205,7 @@ def _local_model_checks(experiment: Experiment, steps: Sequence[Step], run: Run)
 
 
 def _checkpoint_here(asked: str | None) -> Checkpoint | None:
-    """The checkpoint on this machine of a model, or of the model whose shape and tokenizer a new one copies."""
+    """Return the local checkpoint of a model, or of the model whose shape and tokenizer a new one copies."""
     shape = None if asked is None else shape_of(asked)
     source = shape.spec if isinstance(shape, CopiedShape) else asked
     spec = None if source is None else parse_spec(source)
@@ -213,7 +213,7 @@ def _checkpoint_here(asked: str | None) -> Checkpoint | None:
         return None
     try:
         return checkpoint_of(spec, fetches=False)
-    except UserError:  # the checks of files name what is missing
+    except UserError:  # the checks of files report what is missing
         return None
 
 
@@ -255,7 +255,7 @@ def _require_training(step: TrainStep, base: Settings, run: Run) -> None:
     if step.format is None and lacks_chat_template(checkpoint.tokenizer):
         raise UserError(
             f"Step {step.name!r}: the tokenizer of {asked} has no chat template.",
-            hint=f"Name its format with format: {', '.join(CHAT_TEMPLATES)}.",
+            hint=f"Set its format with format: {', '.join(CHAT_TEMPLATES)}.",
         )
     _require_rendering(base, checkpoint)
     check_trainable(step, checkpoint, run)
@@ -275,11 +275,11 @@ def _check_prompts(experiment: Experiment, catalog: Catalog) -> None:
 
 
 def _check_outcomes(experiment: Experiment) -> None:
-    """Find what does not go with graders that name outcomes, and k = 0 without prompts for it."""
+    """Find settings that are incompatible with outcome graders, and k = 0 without prompts for it."""
     prompts = load_prompts(experiment.prompts)
     faults = list(_outcome_faults(experiment)) if prompts.phrases.outcomes else []
     if faults:
-        hint = f"The prompt set {prompts.name} asks graders for outcomes; data sets and scores need another one."
+        hint = f"The prompt set {prompts.name} requests outcomes from graders; data sets and scores need another set."
         raise faults_error(experiment.name, faults, hint=hint)
     for cell in (cell for step in experiment.steps for cell in step.undrawn_cells(experiment.steps)):
         if cell.k == 0 and cell.student in experiment.students:
@@ -289,12 +289,12 @@ def _check_outcomes(experiment: Experiment) -> None:
 def _outcome_faults(experiment: Experiment) -> Iterator[str]:
     for name, settings in experiment.graders.items():
         if settings.has_code:
-            yield f"graders.{name}: {settings.model} gives points, and these graders name outcomes"
+            yield f"graders.{name}: {settings.model} gives points, but these graders give outcomes"
     if experiment.answer.missing_marker == "zero":
-        yield "answer.missing_marker: a refusal mostly has no marker; set it to whole"
+        yield "answer.missing_marker: a refusal usually has no marker; set it to whole"
     for step in experiment.steps:
         if step.stage == "dataset":
-            yield f"steps.{step.name}: a data set takes texts with full marks, and outcomes have none"
+            yield f"steps.{step.name}: a data set takes texts with full marks, but outcomes have none"
         if step.stage in ("annotate", "graders"):
             yield f"steps.{step.name}: people and cards need graders that give points, not outcomes"
         if step.may_stop_early:
@@ -302,7 +302,7 @@ def _outcome_faults(experiment: Experiment) -> Iterator[str]:
 
 
 def check_journal(context: StepContext, steps: Sequence[Step]) -> None:
-    """Find contradictions to the journal: another model, prompt or decoding under a name that the journal has.
+    """Find contradictions with the journal: a changed model, prompt or sampling setting under a stored name.
 
     The first conversation of every cell is followed as far as the journal has it.
     """
@@ -325,7 +325,7 @@ def _follow_in_journal(conversations: Conversations, cell: PlannedCell, context:
 
 
 def check_code_graders(experiment: Experiment, catalog: Catalog, steps: Sequence[Step]) -> None:
-    """Refuse graders by code for skills without a checker; all skills of a setting count, which saves the draw."""
+    """Refuse grading by code for skills without a checker; all skills of a setting count, which avoids the draw."""
     for step in steps:
         code = [name for name in step.grader_names if experiment.graders[name].asked is None]
         if code:
@@ -340,7 +340,7 @@ def check_code_graders(experiment: Experiment, catalog: Catalog, steps: Sequence
 
 
 async def probe_models(experiment: Experiment, steps: Sequence[Step]) -> None:
-    """Find a wrong key, address or name of any model before the first paid call."""
+    """Detect a wrong key, URL or name of any model before the first paid call."""
     graders = sorted({name for step in steps for name in step.grader_names})
     # The model of a train step may not exist yet.
     students = sorted({name for step in steps for name in step.student_names if name in experiment.students})
@@ -348,7 +348,7 @@ async def probe_models(experiment: Experiment, steps: Sequence[Step]) -> None:
 
 
 async def probe_settings(settings: Mapping[str, Settings]) -> None:
-    """Open the models of settings and refuse those that cannot be used, in one error."""
+    """Open the models of settings and refuse unusable ones, in one error."""
     errors: list[UserError] = []
     probed: dict[str, _Probed] = {}
     async with AsyncExitStack() as opened:
@@ -364,7 +364,7 @@ async def probe_settings(settings: Mapping[str, Settings]) -> None:
 
 
 def require_access(settings: Settings) -> None:
-    """Refuse a model whose checkpoint or key is not on this machine, without asking its server."""
+    """Refuse a model whose checkpoint or key is missing on this machine, without contacting its server."""
     spec = parse_spec(str(settings.asked))
     provider = provider_of(spec)
     if provider.has_checkpoint and not would_download(spec):
@@ -388,23 +388,23 @@ class _Probed(Protocol):
 
 
 async def _probe(name: str, model: _Probed) -> UserError | None:
-    """Probe one model with a short timeout, because an address that never answers would take that of a whole call."""
+    """Probe one model with a short timeout, because a server that never answers would block for a full call timeout."""
     try:
         problem = await asyncio.wait_for(model.probe(), _LONGEST_PROBE)
     except TimeoutError:
-        problem = CallProblem("fatal", "no connection", f"nothing came back in {_LONGEST_PROBE:g} s")
+        problem = CallProblem("fatal", "no connection", f"no answer within {_LONGEST_PROBE:g} s")
     except UserError as error:
         return error
     if problem is None:
         return None
     return UserError(
         f"{name.replace(':', ' ')} cannot be used: {problem.reason}. {problem.detail}".rstrip(),
-        hint="Check its name, its address and the key in the environment. No call was made.",
+        hint="Check its name, its URL and the key in the environment. No call was made.",
     )
 
 
 def prices_by_model(experiment: Experiment, prices: dict[str, Price]) -> dict[str, Price | None]:
-    """The price of each model by its task name, None if unknown; a limit in dollars needs every price."""
+    """Return the price of each model by its task name, None if unknown; a limit in dollars needs every price."""
     settings_of = settings_by_model(experiment, list(experiment.students), list(experiment.graders))
     trained = {f"student:{name}": Price(0.0, 0.0) for name in made_students(experiment)}
     known = {name: price_of_calls(settings, prices) for name, settings in settings_of.items()}
@@ -412,7 +412,7 @@ def prices_by_model(experiment: Experiment, prices: dict[str, Price]) -> dict[st
     if experiment.budget.max_usd is not None and unknown:
         spec = parse_spec(str(asked_model(unknown[0])))
         raise UserError(
-            f"budget.max_usd cannot be kept: the price of {', '.join(unknown)} is not known.",
+            f"budget.max_usd cannot be kept: the price of {', '.join(unknown)} is unknown.",
             hint=f"Write a line such as {spec.provider}:{spec.name}: {{input: 2.5, output: 10.0}}, in US dollars per "
             "million tokens, into a file and add --prices FILE; `skillmix prices` takes prices from a list. Or limit "
             "the run with max_calls.",

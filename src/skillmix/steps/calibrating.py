@@ -1,7 +1,7 @@
-"""Ask a grader about the texts of a calibration set.
+"""Run a grader on the texts of a calibration set.
 
-The texts are imported into a run, and the grader is asked through the scheduler of every run: each reply is journaled
-before it is used, calls that the journal has are not made again, and the budget counts all invocations together.
+The texts are imported into a run, and the grader is called through the same scheduler as in every run: each reply is
+journaled before it is used, calls in the journal are not repeated, and the budget counts all invocations together.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _STEP: Final = "calibrate"
 
 
 class _Numbered(NamedTuple):
-    """A text with the key under which its run keeps it."""
+    """A text with the key under which its run stores it."""
 
     known: KnownText
     key: GenerateKey
@@ -43,7 +43,7 @@ class _Numbered(NamedTuple):
 
 @MODELS.keeping()
 def ask(plan: CalibrationPlan, *, prices: Path | None = None) -> tuple[Run, CallCounts]:
-    """Put the texts into the run and make the calls that its journal does not have."""
+    """Import the texts into the run and make the calls that are missing in its journal."""
     run = new_run(plan.run)
     document = imported_document(run, stage=_STEP, catalog=plan.catalog, prompts=plan.prompts)
     run.require_same_import(document)
@@ -69,13 +69,13 @@ def ask(plan: CalibrationPlan, *, prices: Path | None = None) -> tuple[Run, Call
 
 
 def calibrated(plan: CalibrationPlan, *, prices: Path | None = None) -> Calibration:
-    """Make the missing calls of a calibration, and the grader's card from all of its votes."""
+    """Make the missing calls of a calibration, and compute the grader's card from all of its votes."""
     run, counts = ask(plan, prices=prices)
     return calibration_of(plan, run, counts)
 
 
 def estimated(plan: CalibrationPlan, *, prices: Path | None = None) -> list[CallEstimate]:
-    """The calls, tokens and cost of a calibration whose run is empty, without a call."""
+    """Estimate the calls, tokens and cost of a calibration with an empty run."""
     longest = max(tokens_in(len(text.text)) for text in plan.known.texts)
     past = PastCalls(new_run(plan.run))
     basis = EstimateBasis(plan.experiment, plan.catalog, load_prices(prices), past, longest_text=longest)
@@ -84,7 +84,7 @@ def estimated(plan: CalibrationPlan, *, prices: Path | None = None) -> list[Call
 
 
 async def _probe(plan: CalibrationPlan) -> None:
-    """Find a model that cannot be used before the run is changed."""
+    """Detect an unusable model before the run is changed."""
     asked = plan.settings.asked
     if asked is None:
         return
@@ -110,9 +110,9 @@ def _votes(texts: Sequence[_Numbered], conversations: Conversations) -> Iterator
 
 
 def _imported(known: CalibrationSet, journal: JournalWriter) -> list[_Numbered]:
-    """Store the texts that the journal does not have; texts of one skill and topic are generations of a combination.
+    """Store texts that the journal lacks; texts of one skill and topic are samples of a combination.
 
-    A text keeps its number, whatever its place in the set, so that a set can grow without a call made twice.
+    A text keeps its number, whatever its place in the set, so that a set can grow without repeated calls.
     """
     journal.add_combinations({text.combination.id: text.combination for text in known.texts}.values())
     numbers = _stored_numbers(journal)
@@ -127,7 +127,7 @@ def _imported(known: CalibrationSet, journal: JournalWriter) -> list[_Numbered]:
 
 
 def _stored_numbers(journal: JournalWriter) -> defaultdict[str, dict[str, int]]:
-    """By combination, the numbers of the texts in the journal."""
+    """Return the numbers of the texts in the journal by combination."""
     numbers: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for combination, generation in sorted(journal.calls_by_conversation(STUDENT)):
         for call in journal.conversation(STUDENT, combination, generation):

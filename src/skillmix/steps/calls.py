@@ -145,32 +145,32 @@ def drawn_cells(step: Step, context: StepContext) -> Iterator[PlannedCell]:
 def skipped_combinations(
     step: EvaluateStep | GenerateStep, experiment: Experiment, catalog: Catalog, run: Run
 ) -> dict[str, str]:
-    """The combinations that an evaluation must skip, each with a student that was trained on it."""
+    """Find the combinations that an evaluation must skip, each with a student trained on it."""
     if isinstance(step, EvaluateStep) and step.allow_trained:
         return {}
     return trained_combinations(step, experiment, catalog, run.excluded)
 
 
 def drop_unusable_skips(run: Run) -> None:
-    """Drop stored skips that do not apply any more, so that every reader of the run can draw its cells."""
+    """Drop stored skips that no longer apply, so that every reader of the run can draw its cells."""
     stored = run.excluded
     for step in stored.keys() - usable_around(run.experiment, run.catalog, stored).keys():
         run.exclude(step, frozenset())
 
 
 def draw_around_training(step: EvaluateStep | GenerateStep, context: StepContext) -> None:
-    """Let the draws of an evaluation skip what its students were trained on; all of them get the same draw."""
+    """Make an evaluation skip the training combinations of its students; all of them get the same draw."""
     skipped = skipped_combinations(step, context.experiment, context.catalog, context.run)
     before = context.run.excluded.get(step.name, frozenset())
     if skipped.keys() == before:
         return
     context.run.exclude(step.name, frozenset(skipped))
     for student, count in Counter(skipped[c] for c in skipped.keys() - before).items():
-        say(f"{step.name}: draws around {plural(count, 'combination')} that {student} was trained on")
+        say(f"{step.name}: skips {plural(count, 'combination')} that {student} was trained on")
 
 
 def counts_line(step: str, counts: CallCounts) -> str:
-    """The line that the terminal shows after a step of calls."""
+    """Write the terminal line after a step with calls."""
     return (
         f"{step}: {plural(counts.called, 'call')} made, {counts.found} found, {counts.retried} tried again, "
         f"{plural(counts.tokens, 'token')}, {counts.cost_usd:.2f} US dollars"

@@ -1,7 +1,7 @@
-"""Estimates for `skillmix run --dry-run`: calls, tokens, cost and GPU hours, and the lines that show them.
+"""Estimates for `skillmix run --dry-run`: calls, tokens, cost and GPU hours, and their output.
 
-Every row has an upper bound and an expectation. The upper bound takes the longest replies, and all attempts at
-unreadable grades. The expectation takes the tokens of past calls, or typical lengths where there are none.
+Every row has an upper bound and an expectation. The upper bound assumes the longest replies, and all attempts at
+unparseable grades. The expectation uses the tokens of past calls, or typical lengths where there are none.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -45,12 +45,13 @@ _TEXT_PER_SKILL: Final = 70
 _GRADING_PER_CRITERION: Final = 250
 
 Role = Literal["student", "writer", "grader", "re-grader", "training"]
-"""What a model does in a step; a writer writes for a data set, and a re-grader grades texts that have grades."""
+"""The role of a model in a step; a writer writes for a data set, and a re-grader grades texts that already have
+grades."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a row is expected to take."""
+    """The expected tokens and cost of a row."""
 
     calls: int
     input_tokens: int
@@ -58,38 +59,38 @@ class Expected:
     cost_usd: float | None
     """None if the price is not known."""
     basis: str
-    """The calls that the average tokens come from, or that they are typical lengths."""
+    """The calls behind the average tokens, or a remark that they are typical lengths."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallEstimate:
-    """Upper bounds for one model in one step, and what is expected; calls repeated after a failure are not counted."""
+    """Upper bounds and expectations for one model in one step; calls repeated after a failure are not counted."""
 
     step: str
     """Name of the step, with the bound if the step has two."""
     model: str
     calls: int
-    """Calls with all attempts at unreadable grades."""
+    """Calls including all attempts at unparseable grades."""
     input_tokens: int | None
-    """Tokens of the prompts; in a train step, all tokens that it reads. None if not known."""
+    """Tokens of the prompts; in a train step, all tokens that it reads. None if unknown."""
     output_tokens: int
     cost_usd: float | None
-    """None if the price is not known."""
+    """None if the price is unknown."""
     gpu_hours: float | None = 0.0
     """None if the model's size is not known."""
     is_lower_bound: bool = False
-    """Whether these are the smallest numbers that can be enough; they are part of no sum."""
+    """Whether these are the smallest sufficient numbers; they are excluded from sums."""
     role: Role = "student"
     expected: Expected | None = None
     """None for a train step, which makes no calls."""
     price: Price | None = None
-    """None if the price is not known, and for models that a step trains."""
+    """None if the price is unknown, and for models that a step trains."""
     system: str | None = None
     extra: dict[str, object] = field(default_factory=dict)
     is_batch: bool = False
-    """Whether the calls travel in batches, and the costs are those of batches."""
+    """Whether the calls are sent in batches, and the costs are batch costs."""
     batch_share: float | None = None
-    """The cost in batches as a share of the cost of direct calls; None if the model has no batches."""
+    """The batch cost as a share of the cost of direct calls; None if the model has no batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +102,12 @@ class EstimateBasis:
     prices: dict[str, Price]
     past: PastCalls
     longest_text: int | None = None
-    """Tokens of the longest text that is graded; None if students write the texts, up to their limits."""
+    """Tokens of the longest text to be graded; None if students write the texts, up to their limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class EstimatedStep:
-    """A step, with its bound if it has two, and what a model does in it."""
+    """A step, with its bound if it has two, and the role of a model in it."""
 
     step: str
     role: Role
@@ -247,9 +248,10 @@ def _estimate(
 
 
 def estimate_table(estimates: Sequence[CallEstimate], *, wide: bool = True) -> str:
-    """One row for each model of each step, and the sums; an unknown part makes the sum unknown.
+    """Format one row for each model of each step, and the sums; an unknown part makes the sum unknown.
 
-    Unless wide, the table fits a terminal: it has the calls, the dollars and the hours, and long specs are cut.
+    Unless wide, the table fits a terminal: it has the calls, the dollars and the hours, and long model strings are
+    shortened.
     """
     rows = []
     for one in estimates:
@@ -277,7 +279,7 @@ _SHORT: Final = {
 
 
 def _counted_once(estimates: Sequence[CallEstimate]) -> list[CallEstimate]:
-    """The estimates that sums count: of a data set, the most that it may take."""
+    """Return the estimates that sums count: for a data set, the most that it may take."""
     return [estimate for estimate in estimates if not estimate.is_lower_bound]
 
 
@@ -302,13 +304,13 @@ def estimate_notes(estimates: Sequence[CallEstimate]) -> list[str]:
     notes = []
     if any(estimate.calls for estimate in estimates):
         notes.append(
-            "At most: every reply has its maximum length, and every unreadable grade is asked for again as often as "
-            "attempts allows. Calls that a failure repeats are not counted."
+            "At most: every reply has its maximum length, and every unparseable grade is retried as often as "
+            "attempts allows. Calls repeated after a failure are not counted."
         )
     if any(e.expected and e.expected.basis == TYPICAL and e.price and e.price.output for e in estimates):
         notes.append(
             f"Expected from {TYPICAL}: GPT-4's replies in the sample records of the original code, by the number of "
-            "skills. A model that reasons before it answers takes more; a small run first gives figures of its own."
+            "skills. A model that reasons before it answers takes more; a small run first gives its own figures."
         )
     if any(estimate.is_lower_bound for estimate in estimates):
         notes.append("A data set ends at its target: its expected cost lies between those of its two bounds.")
@@ -346,7 +348,7 @@ def _both_costs(costs: Iterable[tuple[CallEstimate, float | None]]) -> tuple[flo
 
 
 def budget_warnings(estimates: Sequence[CallEstimate], budget: BudgetSettings) -> Iterator[str]:
-    """A warning for each limit that is below what the experiment is expected to take, or may take at most."""
+    """Warn about each limit that is below the expected or the maximum cost or calls of the experiment."""
     yield from price_warnings({short_spec(e.model): e.price for e in estimates})
     counted = _counted_once(estimates)
     cost = _sum(e.cost_usd for e in counted)

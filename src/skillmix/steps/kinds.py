@@ -442,9 +442,9 @@ _KINDS: Final[Mapping[str, StepKind[Any]]] = {
     "graders": GradersKind(),
     "report": ReportKind(),
 }
-"""By `stage`, the key of a step that names its kind."""
+"""Step kinds by `stage`, the key of a step that names its kind."""
 
 
 def kind_of(step: Step) -> StepKind[Any]:
-    """The code for steps of this kind."""
+    """Return the code for steps of this kind."""
     return _KINDS[step.stage]

@@ -1,6 +1,7 @@
 """Run the steps of an experiment: all of them (`skillmix run`), those of one stage, or only the training.
 
-Each function here is a loop over steps. The checks are in before_run.py, the work on a step is in the file of its kind.
+Each function here is a loop over steps. The checks are in before_run.py; the code for each kind of step is in its own
+file.
 """
 
 import asyncio
@@ -59,9 +60,9 @@ from skillmix.training.job import is_first_rank
 
 
 def take_finished(step: Step, context: StepContext, result: RunResult) -> bool:
-    """Take a step from its record, if an earlier run finished it and none of its inputs changed since.
+    """Skip a step that an earlier run finished, if none of its inputs changed since.
 
-    A step that must run again although it was finished says why.
+    A finished step that must run again gives the reason.
     """
     line, changes = _finished(step, inputs_of(context), result)
     if line is None:
@@ -91,7 +92,7 @@ def _end_taken(step: Step, line: str, progress: RunProgress, result: RunResult) 
 
 
 def record_step(step: Step, context: StepContext, result: RunResult, inputs: Inputs | None, seconds: float) -> None:
-    """Record a step that just ended, unless something of it is missing or its inputs changed while it ran."""
+    """Record a step that just ended, unless output is missing or its inputs changed while it ran."""
     counts, dataset = result.counts.get(step.name), result.datasets.get(step.name)
     has_calls = counts is None or not (counts.failed or counts.left_out or counts.stopped)
     is_whole = has_calls and not (dataset and dataset.short) and step.name not in result.waiting
@@ -101,19 +102,19 @@ def record_step(step: Step, context: StepContext, result: RunResult, inputs: Inp
 
 
 def inputs_of(context: StepContext) -> StepInputs:
-    """What inputs are read from, with the models that train steps have made by now."""
+    """Return the sources of step inputs, including the models that train steps have made so far."""
     return StepInputs(with_trained(context.experiment, context.run), context.catalog, context.run)
 
 
 @dataclass(frozen=True, slots=True)
 class StepFilter:
-    """Which steps of an experiment to run: all of them, those of a stage, or one by name."""
+    """The steps of an experiment to run: all of them, those of a stage, or one by name."""
 
     stage: str | None = None
     step: str | None = None
 
     def select(self, experiment: Experiment) -> list[Step]:
-        """The steps in order; none is an error."""
+        """Return the selected steps in order; none is an error."""
         steps: list[Step] = [
             step for step in experiment.steps if self.stage in (None, step.stage) and self.step in (None, step.name)
         ]
@@ -197,7 +198,7 @@ def run_checked(
             except asyncio.CancelledError:
                 raise Interrupted(result.signal or SIGINT) from None
             finally:
-                if (run.path / RUN_FILE).exists():  # the user may have deleted it meanwhile
+                if (run.path / RUN_FILE).exists():  # the user may have deleted it in the meantime
                     _note_invocation(run, catalog, result)
             if result.signal is None:
                 _run_steps([step for step in steps if step.reads_whole_run], context, result)
@@ -210,12 +211,12 @@ def run_checked(
 
 
 def planned_work(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> list[Work]:
-    """The steps that the progress bar shows, each with the calls that it plans."""
+    """Return the steps of the progress bar, each with its planned calls."""
     return [work for step in steps if (work := kind_of(step).work(step, experiment, catalog, run))]
 
 
 def _taken_at_once(steps: Sequence[Step], experiment: Experiment, catalog: Catalog, run: Run) -> RunResult | None:
-    """The result of a run whose steps are all finished, without opening its calls; None for any other run."""
+    """Return the result of a run whose steps are all finished, without reading its calls; None for any other run."""
     if not run.exists or not all(run.finished(step.name) for step in steps):
         return None
     if run.checked_document(experiment, catalog) != run.document:
@@ -235,7 +236,7 @@ def _taken_at_once(steps: Sequence[Step], experiment: Experiment, catalog: Catal
 
 
 def _note_invocation(run: Run, catalog: Catalog, result: RunResult) -> None:
-    """Note what ran the run, if that was not noted yet or if calls, data sets or models were made."""
+    """Record the environment of this invocation, if it is new or if calls, data sets or models were made."""
     if run.exists and (
         result.has_made or result.trained.keys() - result.taken or run.state.versions[-1].machine is None
     ):
@@ -247,7 +248,7 @@ def _note_invocation(run: Run, catalog: Catalog, result: RunResult) -> None:
 
 
 def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -> None:
-    """Run steps in order until one makes later steps wait; a step may ask the models of earlier train steps."""
+    """Run steps in order until one makes later steps wait; a step may call the models of earlier train steps."""
     for step in steps:
         if take_finished(step, context, result):
             continue
@@ -287,7 +288,7 @@ def estimate_experiment(experiment: Experiment, *, prices: Path | None) -> list[
 
 
 def lacks_here(experiment: Experiment, *, calls_here: bool = True) -> Iterator[str]:
-    """What a run would need on this machine and lack: packages, files, checkpoints and keys; no server is asked."""
+    """List missing requirements on this machine: packages, files, checkpoints and keys; no server is contacted."""
     run, steps = new_run(experiment.name), experiment.steps
     try:
         check_packages(experiment, steps, run, calls_here=calls_here)

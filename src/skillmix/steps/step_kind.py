@@ -1,4 +1,4 @@
-"""What skillmix does with a step, one `StepKind` for each kind, and `RunResult`, to which steps add their results."""
+"""The operations on a step, one `StepKind` for each kind, and `RunResult`, to which steps add their results."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -37,31 +37,31 @@ if TYPE_CHECKING:
 
 _SPEED_AND_ACCESS: Final = {"concurrency", "timeout", "key", "insecure", "proxy", "batch"}
 _SHOWN_OTHERWISE: Final = {"model", "prompts", "rounds", "tuned_from", "trained_on", "lineage"}
-"""Settings of models for which an input has more than the setting itself."""
+"""Model settings whose input contains more than the setting itself."""
 
 Inputs = dict[str, Any]
-"""What decides the result of a step: settings, and hashes of content, by a name in words."""
+"""The dependencies of a step's result: settings and content hashes, by a name in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """Everything that the inputs of steps are read from."""
+    """The sources of step inputs."""
 
     experiment: Experiment
-    """With a student for every train step that has made its checkpoint."""
+    """Contains a student for every train step that has made its checkpoint."""
     catalog: Catalog
     run: Run
     _models: dict[str, str] = field(default_factory=dict)
 
     def model(self, spec: str) -> str:
-        """What a model is: the identity of one that was trained here, wherever it is, or else its name in requests."""
+        """Identify a model: by its identity if it was trained here, wherever it is, or else by its name in requests."""
         if spec not in self._models:
             name, _, identity = model_name(spec).partition("#")
             self._models[spec] = identity or name
         return self._models[spec]
 
     def prompts(self, name: str | None) -> list[str]:
-        """A prompt set, by default that of the experiment, and its hash."""
+        """Identify a prompt set, by default the experiment's, and its hash."""
         chosen = name or self.experiment.prompts
         return [chosen, load_prompts(chosen).content_hash()]
 
@@ -73,7 +73,7 @@ def of_settings(step: Step, *, without: Iterable[str] = ()) -> Inputs:
 
 
 def of_draws(inputs: StepInputs) -> Inputs:
-    """What decides every draw, and the code that decides about texts."""
+    """Return the dependencies of every draw, and the code that grades texts."""
     experiment, catalog = inputs.experiment, inputs.catalog
     return {
         "the seed": experiment.seed,
@@ -88,7 +88,7 @@ def of_draws(inputs: StepInputs) -> Inputs:
 
 
 def of_calls(students: Iterable[str], graders: Iterable[str], inputs: StepInputs) -> Inputs:
-    """Everything that decides the calls of students and graders, apart from the draws, and what their replies earn."""
+    """Return the dependencies of students' and graders' calls, apart from draws, and the rules for their replies."""
     experiment = inputs.experiment
     found: Inputs = {
         "the prompt set": inputs.prompts(None),
@@ -141,7 +141,7 @@ class Trained:
 
     @property
     def spec(self) -> str:
-        """The model spec under which students name the checkpoint."""
+        """The model string under which students use the checkpoint."""
         return f"local:{self.folder}"
 
 
@@ -165,10 +165,10 @@ class RunResult:
     graded_cells: frozenset[RowKey] = frozenset()
     """Cells of the score table that its steps grade."""
     taken: set[str] = field(default_factory=set)
-    """Steps that an earlier run finished; nothing was done for them."""
+    """Steps skipped because an earlier run finished them."""
 
     waiting: dict[str, list[str]] = field(default_factory=dict)
-    """What steps wait for, in words, such as answers of people."""
+    """Inputs that steps wait for, in words, such as answers of people."""
 
     @property
     def has_made(self) -> bool:
@@ -182,21 +182,21 @@ class RunResult:
 
     @property
     def cost_usd(self) -> float | None:
-        """Cost of the calls; None if the price of a model is not known."""
+        """Return the cost of the calls; None if the price of a model is unknown."""
         return None if self.has_unpriced else sum(counts.cost_usd for counts in self.counts.values())
 
     @property
     def found(self) -> int:
-        """Outcomes that were in the journal already."""
+        """Count outcomes that were already in the journal."""
         return sum(counts.found for counts in self.counts.values())
 
     @property
     def failed(self) -> dict[str, CallProblem]:
-        """Calls without an outcome, with their problems."""
+        """Return calls without an outcome, with their problems."""
         return {str(key): problem for counts in self.counts.values() for key, problem in counts.failed.items()}
 
     def failure_lines(self) -> list[str]:
-        """The failed calls by reason: a count, one detail and one call."""
+        """Describe the failed calls by reason: a count, one detail and one call."""
         by_reason: dict[str, list[tuple[str, CallProblem]]] = {}
         for key, problem in self.failed.items():
             by_reason.setdefault(problem.reason, []).append((key, problem))
@@ -209,11 +209,11 @@ class RunResult:
         return lines
 
     def waiting_lines(self) -> list[str]:
-        """What steps wait for, each line with the name of its step."""
+        """Return the inputs that steps wait for, each with the name of its step."""
         return [f"{step}: {line}" for step, lines in self.waiting.items() for line in lines]
 
     def ungraded(self, scores: Iterable[CellScore]) -> int:
-        """Texts in the graded cells without a score: their grades are missing or unreadable."""
+        """Count texts in the graded cells without a score: their grades are missing or unparseable."""
         by_cell: dict[RowKey, int] = {}
         for score in scores:
             cell = (score.student, score.grader, score.setting, score.k)
@@ -222,23 +222,23 @@ class RunResult:
         return sum(by_cell.values())
 
     def undecided(self, scores: Iterable[OutcomeScore]) -> int:
-        """Texts in the graded cells without an outcome."""
+        """Count texts in the graded cells without an outcome."""
         first = [score for score in scores if score.outcome == OUTCOMES[0]]
         return sum(s.undecided for s in first if (s.student, s.grader, s.setting, s.k) in self.graded_cells)
 
     @property
     def left_out(self) -> int:
-        """Texts that a grade step could not grade because they are not written yet."""
+        """Count texts that a grade step could not grade because they are not written yet."""
         return sum(counts.left_out for counts in self.counts.values())
 
     @property
     def stopped(self) -> StopReason | None:
-        """Why no more calls were started; None if all were."""
+        """Return the reason why no more calls were started; None if all were."""
         return next((counts.stopped for counts in self.counts.values() if counts.stopped), None)
 
     @property
     def signal(self) -> int | None:
-        """The signal that stopped the run, if one did."""
+        """Return the signal that stopped the run, if any."""
         return signal_of(self.stopped)
 
     @property
@@ -248,17 +248,17 @@ class RunResult:
 
     @property
     def has_all_texts(self) -> bool:
-        """Whether every call and every text that the steps ask for is there."""
+        """Whether every call and every text that the steps need exists."""
         return not self.failed and self.stopped is None and not self.left_out and not self.short
 
     @property
     def short(self) -> "dict[str, list[SamplingYield]]":
-        """Targets that data sets did not reach, by step."""
+        """Return targets that data sets did not reach, by step."""
         return {name: dataset.short for name, dataset in self.datasets.items() if dataset.short}
 
 
 class StepKind(ABC, Generic[StepT]):
-    """How steps of one kind are checked, estimated and run; a subclass overrides what applies to its kind."""
+    """The checks, estimates and execution of steps of one kind; a subclass overrides those that apply to its kind."""
 
     def check(self, step: StepT, experiment: Experiment, catalog: Catalog, run: Run) -> None:
         """Find faults before the run is changed: missing files, and folders that the step must not replace.
@@ -267,14 +267,14 @@ class StepKind(ABC, Generic[StepT]):
         """
 
     def check_students(self, step: StepT, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Find students that the step must not ask."""
+        """Find students that the step must not call."""
 
     def first_cells(self, step: StepT, context: StepContext) -> Iterable[tuple[Conversations, PlannedCell]]:
-        """Cells whose first conversation is compared with the journal before the first call."""
+        """Return cells whose first conversation is compared with the journal before the first call."""
         return ()
 
     def estimates(self, step: StepT, basis: EstimateBasis) -> list[CallEstimate]:
-        """What the step would ask of each model, for `--dry-run`."""
+        """Estimate the step's requests to each model, for `--dry-run`."""
         return []
 
     def work(self, step: StepT, experiment: Experiment, catalog: Catalog, run: Run) -> Work | None:
@@ -284,26 +284,26 @@ class StepKind(ABC, Generic[StepT]):
         return planned_calls(step, experiment, catalog) if step.makes_calls else None
 
     def inputs(self, step: StepT, source: StepInputs) -> Inputs | None:
-        """Everything that decides what the step makes; None for a step that is never taken from its record.
+        """Return all dependencies of the step's output; None for a step that is never skipped.
 
-        They hold neither the version of skillmix nor paths or times of files.
+        They contain neither the version of skillmix nor paths or times of files.
         """
         return None
 
     def made(self, step: StepT, run: Run, result: RunResult) -> dict[str, Any]:
-        """What the record of a step that just ended says of its results, as JSON."""
+        """Return the record of a finished step's results, as JSON."""
         return {}
 
     def take(self, step: StepT, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
-        """Add the recorded results to `result` and describe them in words; None if they are gone."""
+        """Add the recorded results to `result` and describe them in words; None if they are missing."""
         return None
 
     def prepare(self, step: StepT, context: StepContext) -> None:
-        """Store what the step itself decides of its inputs, such as the combinations that its draws skip."""
+        """Store inputs that the step itself decides, such as the combinations that its draws skip."""
 
     @abstractmethod
     def run(self, step: StepT, context: StepContext, result: RunResult) -> bool:
-        """Do the step and return whether later steps may begin.
+        """Run the step and return whether later steps may begin.
 
-        Show lines to the user with `say`. If callers need what the step made, add a field to `RunResult`.
+        Show lines to the user with `say`. If callers need the step's output, add a field to `RunResult`.
         """

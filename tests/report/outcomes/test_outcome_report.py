@@ -192,4 +192,4 @@ def test_a_run_of_outcomes_has_no_cards_and_no_task_for_people(
 ) -> None:
     with inside(made.folder.parent):
         assert main(arguments) == 2
-    assert "name outcomes" in capsys.readouterr().err
+    assert "outcomes" in capsys.readouterr().err

@@ -159,7 +159,7 @@ def test_a_truth_that_nobody_is_is_refused_with_the_names_there_are(in_folder: P
     assert '"careful"' in wrong.value.hint
     with pytest.raises(UserError) as nobody:
         run_cards([run], truth="people")
-    assert nobody.value.hint == "Nobody has annotated a text yet."
+    assert nobody.value.hint == "No text has been annotated yet."
 
 
 def test_the_command_prints_cards_that_fit_a_terminal(capsys: pytest.CaptureFixture[str], in_folder: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_run_with_one_grader_has_a_card_without_a_truth(capsys: pytest.Capture
     status, out, _ = run_command(capsys, "graders", "r")
 
     assert status == 0
-    assert "judge: nobody else graded its" in out
+    assert "judge: no other grader graded its" in out
     assert "flips between rounds" in out
 
 

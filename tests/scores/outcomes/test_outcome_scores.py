@@ -263,7 +263,7 @@ def test_a_run_with_points_has_no_outcomes_and_no_plain_prompts(in_folder: Path)
     }
     run_checked(experiment_of(points, source="test"))
 
-    with pytest.raises(UserError, match="give points and name no outcomes"):
+    with pytest.raises(UserError, match="give points, not outcomes"):
         run_outcomes("points")
     assert skillmix.open_run("points").outcomes == []
     on_probes = {**points, "name": "plain", "catalog": "safety", "steps": [{**step, "k": [0]}]}
@@ -275,7 +275,7 @@ def test_shares_need_the_catalogue_of_the_run(in_folder: Path, monkeypatch: pyte
     run_of(name="gone", k=[1], combinations=4)
     change_experiment(Path("runs/gone"), lambda stored: stored.update(catalog_hash="0" * 16))
 
-    with pytest.raises(UserError, match="gone or has changed"):
+    with pytest.raises(UserError, match="missing or has changed"):
         run_outcomes("gone")
 
 

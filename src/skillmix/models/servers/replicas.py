@@ -276,7 +276,7 @@ async def _checked(server: ReplicaServer) -> Listed:
     try:
         return await asyncio.wait_for(server.listed(), _LONGEST_CHECK)
     except TimeoutError:
-        return CallProblem("fatal", _NO_CONNECTION, f"nothing came back in {_LONGEST_CHECK:g} s")
+        return CallProblem("fatal", _NO_CONNECTION, f"no answer within {_LONGEST_CHECK:g} s")
 
 
 def _refused(found: Mapping[str, Listed]) -> CallProblem | None:

@@ -33,7 +33,7 @@ Ratings = Sequence[Sequence[float | None]]
 
 
 def krippendorff_alpha(units: Ratings, level: Literal["nominal", "interval"] = "nominal") -> float | None:
-    """Krippendorff's alpha; None when no two values can be compared or nothing varies."""
+    """Compute Krippendorff's alpha; None when no two values can be compared or nothing varies."""
     values = sorted({value for unit in units for value in unit if value is not None})
     column = {value: i for i, value in enumerate(values)}
     counts = np.zeros((len(units), len(values)))
@@ -57,7 +57,7 @@ def krippendorff_alpha(units: Ratings, level: Literal["nominal", "interval"] = "
 
 
 def cohen_kappa(first: Sequence[float | None], second: Sequence[float | None]) -> float | None:
-    """Cohen's kappa of two raters over the units that both rated; None when chance agreement is total."""
+    """Compute Cohen's kappa of two raters over the units that both rated; None when chance agreement is total."""
     pairs = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
     if not pairs:
         return None
@@ -69,7 +69,7 @@ def cohen_kappa(first: Sequence[float | None], second: Sequence[float | None]) -
 
 
 def flip_rate(units: Ratings) -> float | None:
-    """How often two rounds on the same unit differ: the share of differing pairs of readable values."""
+    """Compute the share of differing pairs of rounds on the same unit, over parseable values."""
     pairs = flips = 0
     for unit in units:
         readable = [value for value in unit if value is not None]
@@ -96,23 +96,23 @@ UNKNOWN: Final = Measure(None)
 
 @dataclass(frozen=True, slots=True)
 class GraderDecision:
-    """One decision of a grader on a criterion or a text, and the truth where it is known."""
+    """One decision of a grader on a criterion or a text, and the reference label if there is one."""
 
     given: bool
     """Whether the grader gives the point."""
     earned: bool | None
-    """Whether the truth does; None without a label."""
+    """Whether the reference gives the point; None without a label."""
     cluster: Hashable
     """Decisions of one cluster are not independent."""
     weight: float
-    """How many decisions of the whole set a labelled one stands for."""
+    """The number of decisions of the whole set that a labeled one represents."""
 
 
 class TruthMeasures(NamedTuple, Generic[_Value]):
-    """Every measure of a grader against the truth: estimates with intervals, or draws."""
+    """Every measure of a grader against the reference: estimates with intervals, or draws."""
 
     earned: _Value
-    """The share of points that the truth gives."""
+    """The share of points that the reference gives."""
     agreement: _Value
     sensitivity: _Value
     """How often the grader gives a point that is earned."""
@@ -123,7 +123,7 @@ class TruthMeasures(NamedTuple, Generic[_Value]):
     alpha: _Value
     """Krippendorff's alpha of two raters."""
     excess: _Value
-    """How much more often the grader gives the point than the truth."""
+    """How much more often the grader gives the point than the reference."""
 
 
 NO_MEASURES: Final = TruthMeasures(*[UNKNOWN] * 7)
@@ -136,9 +136,9 @@ class TruthRates:
     given: Counts
     """How often the grader gives the point."""
     if_given: Counts
-    """How often the truth gives the point where the grader does."""
+    """How often the reference gives the point where the grader does."""
     if_denied: Counts
-    """How often the truth gives the point where the grader denies it."""
+    """How often the reference gives the point where the grader denies it."""
 
     @property
     def is_known(self) -> bool:
@@ -148,19 +148,19 @@ class TruthRates:
         return self.given.size > 0 and has_labels
 
     def point(self, correction: float = 1.0) -> TruthMeasures[Floats]:
-        """The estimates; the correction of alpha is for a finite sample."""
+        """Return the estimates; the correction of alpha is for a finite sample."""
         shares = (np.array([counts.share]) for counts in (self.given, self.if_given, self.if_denied))
         return _measures_of(*shares, correction=correction)
 
     def draws(self, generator: np.random.Generator) -> TruthMeasures[Floats]:
-        """Draws from the Jeffreys posteriors."""
+        """Draw from the Jeffreys posteriors."""
         return _measures_of(*(beta_draws(c, generator) for c in (self.given, self.if_given, self.if_denied)))
 
 
 def beta_draws(counts: Counts, generator: np.random.Generator) -> Floats:
-    """Draws of a share from its Jeffreys posterior.
+    """Draw a share from its Jeffreys posterior.
 
-    A draw may be rejected and made again, so that the last bit of a count could change all later draws. Counts are
+    A draw may be rejected and repeated, so that the last bit of a count could change all later draws. Counts are
     rounded, so that machines which round differently draw the same numbers.
     """
     earned, size = round(counts.share * counts.size, _DIGITS), round(counts.size, _DIGITS)
@@ -174,7 +174,7 @@ _DIGITS: Final = 6
 def _measures_of(
     given: Floats, if_given: Floats, if_denied: Floats, *, correction: float = 1.0
 ) -> TruthMeasures[Floats]:
-    """The measures that follow from the three shares; nan where nothing can tell."""
+    """Compute the measures that follow from the three shares; nan if undetermined."""
     hits, both_deny = given * if_given, (1 - given) * (1 - if_denied)
     earned, agreement = hits + (1 - given) * if_denied, hits + both_deny
     chance = given * earned + (1 - given) * (1 - earned)
@@ -196,13 +196,13 @@ def _ratio(top: Floats, bottom: Floats) -> Floats:
 
 
 def counts_of(values: Sequence[bool], decisions: Sequence[GraderDecision], *, weighted: bool = False) -> Counts:
-    """The share of true values of some decisions, and the effective number of decisions."""
+    """Return the share of true values among some decisions, and the effective number of decisions."""
     weights = [decision.weight for decision in decisions] if weighted else None
     return effective_counts(values, [decision.cluster for decision in decisions], weights)
 
 
 def rates_of(decisions: Sequence[GraderDecision]) -> TruthRates:
-    """The three shares of some decisions; if all have a label, each stands for itself alone."""
+    """Compute the three shares of some decisions; if all have a label, each counts once."""
     is_sample = any(decision.earned is None for decision in decisions)
     labelled = ([d for d in decisions if d.earned is not None and d.given == given] for given in (True, False))
     return TruthRates(
@@ -212,11 +212,11 @@ def rates_of(decisions: Sequence[GraderDecision]) -> TruthRates:
 
 
 def truth_measures(decisions: Sequence[GraderDecision]) -> TruthMeasures[Measure]:
-    """Every measure of some decisions; unknown where no decision with a label can tell."""
+    """Compute every measure of some decisions; unknown if no labeled decision determines it."""
     rates, labelled = rates_of(decisions), [decision for decision in decisions if decision.earned is not None]
     n = len(labelled)
     if not rates.is_known:
-        # The labels say nothing about all decisions, but they still show how the two agree on the labelled ones.
+        # The labels tell nothing about all decisions, but they still show the agreement on the labeled ones.
         return NO_MEASURES if n in (0, len(decisions)) else truth_measures(labelled)
     point, draws = rates.point((2 * n - 1) / (2 * n)), rates.draws(np.random.default_rng(SEED))
     measures = TruthMeasures(*map(measure, point, draws))
@@ -232,12 +232,12 @@ def truth_measures(decisions: Sequence[GraderDecision]) -> TruthMeasures[Measure
 
 
 def wilson_measure(counts: Counts) -> Measure:
-    """A share with its Wilson interval; unknown if nothing is counted."""
+    """Make a share with its Wilson interval; unknown if nothing is counted."""
     return Measure(counts.share, *counts.wilson) if counts.size else UNKNOWN
 
 
 def measure(point: Floats, draws: Floats) -> Measure:
-    """An estimate with the middle 95% of draws; a bound that the estimate itself reaches is an end."""
+    """Return an estimate with the middle 95% of draws; a bound that the estimate itself reaches is an end."""
     value = float(point[0])
     known = draws[np.isfinite(draws)]
     if not np.isfinite(value) or not len(known):
@@ -247,7 +247,7 @@ def measure(point: Floats, draws: Floats) -> Measure:
 
 
 def difference_of_excess(first: Sequence[GraderDecision], second: Sequence[GraderDecision]) -> Measure:
-    """How much more generous the grader is in the first decisions than in the second, compared with the truth."""
+    """Compare how much more generous than the reference the grader is in the first decisions and in the second."""
     both = [rates_of(first), rates_of(second)]
     if not all(rates.is_known for rates in both):
         return UNKNOWN
@@ -261,7 +261,7 @@ OUTSIDE: Final = "its share of full marks does not fit its sensitivity and speci
 
 
 class Corrected(NamedTuple):
-    """A corrected share, or why there is none."""
+    """A corrected share, or the reason why there is none."""
 
     share: Measure
     problem: str | None = None
@@ -269,7 +269,7 @@ class Corrected(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LabelledPool:
-    """The texts with labels that sensitivity and specificity come from."""
+    """The labeled texts that sensitivity and specificity come from."""
 
     others: Counts
     """How often the grader gives full marks to texts of the pool that are not scored here."""
@@ -285,7 +285,7 @@ class LabelledPool:
 
 
 def corrected_by_labels(is_open: Counts, rates: TruthRates) -> Corrected:
-    """The share of full marks from labels of the same texts."""
+    """Estimate the share of full marks from labels of the same texts."""
     if not rates.is_known:
         return Corrected(UNKNOWN, "texts of one outcome have no label")
     generator = np.random.default_rng(SEED)
@@ -294,7 +294,7 @@ def corrected_by_labels(is_open: Counts, rates: TruthRates) -> Corrected:
 
 
 def corrected_by_error_rates(is_open: Counts, given: Counts, pool: LabelledPool) -> Corrected:
-    """The share of full marks from the grader's share and its sensitivity and specificity elsewhere."""
+    """Estimate the share of full marks from the grader's share and its sensitivity and specificity elsewhere."""
     if not pool.is_known:
         return Corrected(UNKNOWN, "texts of one outcome have no label")
     generator = np.random.default_rng(SEED)
@@ -307,7 +307,7 @@ def corrected_by_error_rates(is_open: Counts, given: Counts, pool: LabelledPool)
     of_pool = shares(*drawn)
     point = [np.array([one.share]) for one in counts]
     estimate = _rogan_gladen(point[0], shares(*point))
-    # Whether sensitivity + specificity is above 1 in all but 2.5% of the draws.
+    # whether sensitivity + specificity is above 1 in all but 2.5% of the draws
     index = of_pool.sensitivity + of_pool.specificity - 1
     is_informative = bool(np.quantile(index[np.isfinite(index)], 0.025) > 0)
     if not is_informative or not np.isfinite(estimate[0]):
@@ -318,7 +318,7 @@ def corrected_by_error_rates(is_open: Counts, given: Counts, pool: LabelledPool)
         return Corrected(UNKNOWN, OUTSIDE)
     share = measure(is_open.share * np.clip(estimate, 0, 1), open_draws * np.clip(found, 0, 1))
     if share.low is not None and share.low == share.high:
-        # Nearly all draws are beyond 0 or 1: the possible ones say how far the share may be from there.
+        # Nearly all draws are outside 0 to 1; the possible ones show how far the share may be from the boundary.
         share = measure(is_open.share * np.clip(estimate, 0, 1), (open_draws * found)[possible])
     return Corrected(share)
 
@@ -346,7 +346,7 @@ GivenAndDenied = tuple[tuple[int, int], ...]
 def corrected_by_criteria(
     is_open: Counts, texts: Sequence[GivenAndDenied], clusters: Sequence[Hashable], rates: Sequence[KindErrors]
 ) -> Corrected:
-    """The share of full marks from the decisions on each text's criteria and the error rates of their kinds."""
+    """Estimate the share of full marks from decisions on each text's criteria and the error rates of their kinds."""
     generator = np.random.default_rng(SEED)
     hits = np.stack([beta_draws(kind.if_earned, generator) for kind in rates])
     false_alarms = np.stack([beta_draws(kind.if_missed, generator) for kind in rates])
@@ -368,7 +368,7 @@ def corrected_by_criteria(
 
 
 def _product(patterns: NDArray[np.int64], hits: Floats, false_alarms: Floats) -> Floats:
-    """For each pattern and draw, the product over criteria of the corrected decision, which is 1 or 0 on average."""
+    """Return, for each pattern and draw, the product over criteria of corrected decisions (1 or 0 on average)."""
     power = patterns[:, :, :, None]
     given = (1 - false_alarms) / (hits - false_alarms)
     denied = -false_alarms / (hits - false_alarms)
@@ -385,6 +385,6 @@ def _rogan_gladen(given: Floats, shares: TruthMeasures[Floats]) -> Floats:
 
 
 def _open_draws(is_open: Counts, generator: np.random.Generator) -> Floats:
-    """Draws of the share of texts that code leaves to the grader; 1 if code denies none."""
+    """Draw the share of texts that code does not decide; 1 if code denies none."""
     drawn = beta_draws(is_open, generator)
     return np.ones_like(drawn) if is_open.share == 1 else drawn

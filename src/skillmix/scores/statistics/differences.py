@@ -1,14 +1,14 @@
 """Differences between two students on the same combinations, over one run or several seeds and partitions.
 
-`paired_difference` tests one run. `gain` tests one run or several seeds and partitions, and is what verdicts use.
-`more_to_find` and `more_to_exclude` say how much more data would decide an open difference, and of which kind.
+`paired_difference` tests one run. `gain` tests one run or several seeds and partitions; verdicts use it. `more_to_find`
+and `more_to_exclude` estimate how much more data would decide an open difference, and of which kind.
 
 A unit is a training seed or, if there are several, a partition. Units that share their combinations, as seeds do, and
 partitions in the setting `all`, are crossed with them: each unit's student answers the same combinations, and is
 compared with the same texts of the base. Both are random factors, so the variance of the mean is units / U +
-combinations / C + rest / (U * C). Units with combinations of their own form a one-way table. `uncertainty` turns
-either table into an interval. More seeds shrink the part of the variance that differs between seeds, more
-combinations the part that differs between combinations, and both shrink the rest.
+combinations / C + rest / (U * C). Units with combinations of their own form a one-way table. `uncertainty` turns either
+table into an interval. More seeds shrink the part of the variance that differs between seeds, more combinations the
+part that differs between combinations, and both shrink the rest.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,22 +41,23 @@ Nested = Mapping[str, Mapping[int, Differences]]
 """Differences by partition and seed."""
 
 _SHARED_SHARE: Final = 0.5
-"""Units are crossed with combinations if this share of each unit's combinations is shared by all units."""
+"""Share of each unit's combinations that all units must share to count as crossed with combinations."""
 
 
 _AGREEING: Final = 0.7
-"""Units agree if their means vary by less than this share of what the error within units predicts."""
+"""Units agree if their means vary by less than this share of the variance predicted by the error within units."""
 _ERROR_OF_AGREEING: Final = 0.85
-"""The share of the error within units that counts if units agree; it makes up for the wider intervals of the others."""
+"""The share of the error within units that counts if units agree; it compensates for the wider intervals of the
+others."""
 _KNOWN_WITHIN: Final = 0.75
-"""How far the error within units, known from many combinations, adds degrees of freedom to the variance of units."""
+"""The degrees of freedom that the error within units, known from many combinations, adds to the variance of units."""
 FEWEST_UNITS: Final = 3
-"""Two units say too little about how far units differ: an interval would be useless or too short."""
+"""Two units are too few to show how far units differ: an interval would be useless or too short."""
 
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """The parts of the variance of one difference, and the numbers of units and combinations they come from.
+    """The parts of the variance of one difference, and the underlying numbers of units and combinations.
 
     A unit is a training seed or, if there are several, a partition.
     """
@@ -76,14 +77,16 @@ class Uncertainty(NamedTuple):
 
 
 def uncertainty(between: Floats, within: Floats, crossed: Floats, units: int, combinations: int) -> Uncertainty:
-    """The uncertainty of the mean over a few units, such as training seeds.
+    """Estimate the uncertainty of the mean over a few units, such as training seeds.
 
     `between` is the observed variance of the units' means, `within` the variance that the error within units predicts
-    for them, and `crossed` the variance from combinations that all units share. Two units get Student's t with one
-    degree of freedom, and never less than the error within units. From three units on, t with Satterthwaite's degrees
-    of freedom would have little power: units that agree are taken as equal, and the others gain degrees of freedom from
-    the part of their variance that is known. The constants were chosen in simulated worlds, where intervals of 3 to 10
-    units hold the truth in 93 to 97% for between-unit standard deviations of 0, .03 and .06.
+    for them, and `crossed` the variance from combinations that all units share.
+
+    Two units get Student's t with one degree of freedom, and never less than the error within units. From three units
+    on, t with Satterthwaite's degrees of freedom would have little power: units that agree are treated as equal, and
+    the others gain degrees of freedom from the part of their variance that is known. The constants were chosen in
+    simulated worlds, where intervals of 3 to 10 units contain the truth in 93 to 97% for between-unit standard
+    deviations of 0, .03 and .06.
     """
     if units == 2:
         ratio = t_quantile((1 + CONFIDENCE) / 2, max(1, combinations - 1)) / t_quantile((1 + CONFIDENCE) / 2, 1)
@@ -99,13 +102,13 @@ def uncertainty(between: Floats, within: Floats, crossed: Floats, units: int, co
         + (crossed + within) ** 2 / degrees_within
         + within**2 / ((units - 1) * degrees_within)
     )
-    # A component of combinations below 0 is chance; it must not shrink the interval to nothing.
+    # A negative component of combinations is chance; it must not shrink the interval to nothing.
     total = of_units + np.maximum(crossed, -within / 2)
     return Uncertainty(total / units, np.maximum(1.0, total**2 / np.maximum(spread, ROUNDING**2)))
 
 
 class TableMoments(NamedTuple):
-    """The mean of a table of units and combinations, and the variances that `uncertainty` takes."""
+    """The mean of a table of units and combinations, and the variances that `uncertainty` needs."""
 
     mean: Floats
     between: Floats
@@ -114,21 +117,21 @@ class TableMoments(NamedTuple):
 
 
 def crossed_moments(tables: Floats) -> TableMoments:
-    """The moments of a table of seeds (rows) and combinations (columns), or of many tables at once."""
+    """Compute the moments of a table of seeds (rows) and combinations (columns), or of many tables at once."""
     seeds, combinations = tables.shape[-2:]
     mean = tables.mean(axis=(-2, -1))
     seed_means, combination_means = tables.mean(axis=-1), tables.mean(axis=-2)
     unexplained = tables - seed_means[..., :, None] - combination_means[..., None, :] + mean[..., None, None]
     rest = (unexplained**2).sum(axis=(-2, -1)) / ((seeds - 1) * (combinations - 1))
     by_combination = seeds * combination_means.var(axis=-1, ddof=1)
-    # With few combinations the means of all can be equal by chance; the mean itself is not certain then.
+    # With few combinations, all means can be equal by chance, although the mean itself is uncertain.
     by_combination = np.where(by_combination < ROUNDING, rest, by_combination)
     between = seed_means.var(axis=-1, ddof=1)
     return TableMoments(mean, between, rest / combinations, (by_combination - rest) / combinations)
 
 
 def shared_combinations(units: Sequence[Differences]) -> list[str]:
-    """The combinations that all units have; none if they are less than half of some unit's combinations."""
+    """Return the combinations that all units have; none if they are less than half of some unit's combinations."""
     shared = set.intersection(*map(set, units))
     is_enough = len(shared) >= _SHARED_SHARE * max(map(len, units))
     return sorted(shared) if is_enough else []
@@ -157,7 +160,7 @@ class Gain:
 
     mean: float
     low: float | None
-    """None, as is `high`, if there are too few combinations, or only two seeds or partitions that differ."""
+    """None, like `high`, if there are too few combinations, or only two seeds or partitions that differ."""
     high: float | None
     p: float
     combinations: int
@@ -172,17 +175,17 @@ class Gain:
     """The parts of the variance, if there are several seeds or partitions and something varies."""
 
     def needed(self, level: float = 0.05) -> int | None:
-        """How many combinations one training needs to find this mean with 80% power; None if that is unknown."""
+        """Return the combinations that one training needs to find this mean with 80% power; None if unknown."""
         return combinations_needed(np.asarray(self.values, dtype=np.float64), level=level)
 
     @property
     def is_above_zero(self) -> bool:
-        """Whether the interval lies above 0; without an interval it does not."""
+        """Whether the interval lies above 0; False without an interval."""
         return self.low is not None and self.low > 0
 
     @property
     def is_below_zero(self) -> bool:
-        """Whether the interval lies below 0; without an interval it does not."""
+        """Whether the interval lies below 0; False without an interval."""
         return self.high is not None and self.high < 0
 
 
@@ -193,7 +196,7 @@ def paired_difference(first: Mapping[str, float], second: Mapping[str, float]) -
 
 
 def difference_of(differences: Floats) -> Gain:
-    """Interval and test of the mean of at least one paired difference, for one training."""
+    """Compute interval and test of the mean of at least one paired difference, for one training."""
     generator = np.random.default_rng(SEED)
     n = len(differences)
     interval: tuple[float | None, float | None] = (None, None)
@@ -207,7 +210,7 @@ def difference_of(differences: Floats) -> Gain:
 
 
 def permutation_p(differences: Floats, generator: np.random.Generator) -> float:
-    """Two-sided p-value of sign flips: exact if all nonzero differences have one size, else from 10,000 draws."""
+    """Compute the two-sided p-value of sign flips: exact for nonzero differences of one size, else by draws."""
     differences = np.where(np.abs(differences) < ROUNDING, 0.0, differences)
     sizes = np.abs(differences[differences != 0])
     if len(sizes) == 0:
@@ -226,7 +229,7 @@ def permutation_p(differences: Floats, generator: np.random.Generator) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's correction of a family of p-values.
+    """Apply Holm's correction to a family of p-values.
 
     >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]
@@ -241,7 +244,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def combinations_needed(differences: Floats, *, power: float = POWER, level: float = 0.05) -> int | None:
-    """How many combinations a paired test needs to find the observed mean difference with the given power."""
+    """Estimate the combinations that a paired test needs to find the observed mean difference with the given power."""
     mean = float(differences.mean())
     if len(differences) < 2 or abs(mean) < ROUNDING:
         return None
@@ -249,7 +252,7 @@ def combinations_needed(differences: Floats, *, power: float = POWER, level: flo
 
 
 def units_needed(spread: float, distance: float, *, fewest: int, power: float = POWER, level: float = 0.05) -> int:
-    """How many units with this standard deviation separate their mean from a value at this distance."""
+    """Estimate the units with this standard deviation needed to separate their mean from a value at this distance."""
 
     def is_enough(n: int) -> bool:
         t = t_quantile(1 - level / 2, n - 1) + t_quantile(power, n - 1)
@@ -265,7 +268,7 @@ def units_needed(spread: float, distance: float, *, fewest: int, power: float = 
 
 
 def gain(nested: Nested) -> Gain:
-    """The mean difference, tested over the combinations of one training or over the seeds and partitions of several."""
+    """Test the mean difference over the combinations of one training or over the seeds and partitions of several."""
     if not nested or not all(seeds and all(seeds.values()) for seeds in nested.values()):
         raise ValueError("every partition and seed needs at least one combination")
     trainings = [by_id for seeds in nested.values() for by_id in seeds.values()]
@@ -274,7 +277,7 @@ def gain(nested: Nested) -> Gain:
     of_partitions = [list(seeds.values()) for seeds in nested.values()]
     units = trainings
     if len(nested) > 1:
-        # The mean over the seeds of each partition, on the combinations that all of them have.
+        # the mean over the seeds of each partition, on the combinations that all of them have
         units = [
             {c: float(np.mean([by_id[c] for by_id in seeds])) for c in set.intersection(*map(set, seeds))}
             for seeds in of_partitions
@@ -307,7 +310,7 @@ def gain(nested: Nested) -> Gain:
 
 
 def _variance_within(seeds: Sequence[Differences]) -> float:
-    """The variance of a partition's mean, over its seeds if there are several, else over its combinations."""
+    """Estimate the variance of a partition's mean, over its seeds if there are several, else over its combinations."""
     shared = shared_combinations(seeds) if len(seeds) > 1 else []
     if len(shared) >= 2:
         moments = crossed_moments(_table(seeds, shared))
@@ -317,7 +320,7 @@ def _variance_within(seeds: Sequence[Differences]) -> float:
 
 
 def _constant(nested: Nested, value: float, combinations: int) -> Gain:
-    """Nothing varies: Wilson's interval bounds the share of combinations with other differences."""
+    """Bound a constant difference: Wilson's interval bounds the share of combinations with other differences."""
     low, high = constant_interval(value, combinations) if combinations >= FEWEST_COMBINATIONS else (None, None)
     p = 1.0 if abs(value) < ROUNDING else min(1.0, 2 * 0.5**combinations)
     seeds = sum(map(len, nested.values()))
@@ -350,7 +353,7 @@ def _unit(nested: Nested) -> Unit:
 
 
 def gain_of_means(values: Sequence[float]) -> Gain:
-    """The mean of one difference for each partition by Student's t; no interval for two."""
+    """Test the mean of one difference for each partition by Student's t; no interval for two."""
     n, mean = len(values), fmean(values)
     error = stdev(values) / sqrt(n)
     half = float(t_quantile((1 + CONFIDENCE) / 2, n - 1)) * error
@@ -361,7 +364,7 @@ def gain_of_means(values: Sequence[float]) -> Gain:
 
 
 def gain_of_two_samples(first: Sequence[float], second: Sequence[float]) -> Gain:
-    """Welch's test between the combinations of two settings in one partition."""
+    """Apply Welch's test to the combinations of two settings in one partition."""
     parts = [(variance(side) / len(side), len(side)) if len(side) > 1 else (0.0, 1) for side in (first, second)]
     mean, squared = fmean(first) - fmean(second), sum(part for part, _ in parts)
     n = min(len(first), len(second))
@@ -379,7 +382,7 @@ _MOST_COMBINATIONS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class MoreData:
-    """Numbers of additional units, each of which would do alone; None if that kind alone does not help."""
+    """Numbers of additional units, each sufficient alone; None if that kind alone does not help."""
 
     combinations: int | None = None
     """For each k and, if there are several seeds or partitions, for each of them."""
@@ -392,7 +395,7 @@ class MoreData:
 
 
 def more_to_find(observed: Gain, *, level: float) -> MoreData:
-    """What a test at the given level needs to find the observed mean with 80% power."""
+    """Estimate the data that a test at the given level needs to find the observed mean with 80% power."""
     if observed.components is not None:
         return _more_of_either(observed, observed.components, abs(observed.mean), level)
     needed = observed.needed(level)
@@ -400,7 +403,7 @@ def more_to_find(observed: Gain, *, level: float) -> MoreData:
 
 
 def more_to_exclude(observed: Gain, margin: float) -> MoreData:
-    """What brings the upper end of the interval below a margin with 80% probability, if the mean is as observed."""
+    """Estimate the data that bring the upper end of the interval below a margin with 80% probability."""
     room, n = margin - observed.mean, len(observed.values)
     if room <= 0:
         return MoreData()
@@ -419,25 +422,25 @@ def more_to_exclude(observed: Gain, margin: float) -> MoreData:
 
 
 def smallest(needs: Iterable[MoreData]) -> MoreData:
-    """The least of each kind, for a claim that any of several differences would decide."""
+    """Return the smallest of each kind, for a claim that any of several differences would decide."""
     return _combined(list(needs), lambda numbers: min((n for n in numbers if n is not None), default=None))
 
 
 def largest(needs: Iterable[MoreData]) -> MoreData:
-    """The most of each kind, for a claim that all of several differences have to decide."""
+    """Return the largest of each kind, for a claim that requires decisions on all of several differences."""
     return _combined(list(needs), lambda numbers: max((n for n in numbers if n is not None), default=None), every=True)
 
 
 def _combined(
     needs: Sequence[MoreData], choose: Callable[[Sequence[int | None]], int | None], *, every: bool = False
 ) -> MoreData:
-    """One number of each kind; with `every`, only of the kinds that help every need."""
+    """Combine the numbers of each kind; with `every`, only of the kinds that help every need."""
     kinds = ([getattr(need, kind) for need in needs] for kind in ("combinations", "seeds", "partitions"))
     return MoreData(*(None if every and None in numbers else choose(numbers) for numbers in kinds))
 
 
 def _more_of_either(observed: Gain, parts: Components, distance: float, level: float) -> MoreData:
-    """More seeds or partitions with as many combinations, or more combinations for each of them."""
+    """Estimate more seeds or partitions with as many combinations, or more combinations for each of them."""
     if distance < ROUNDING:
         return MoreData()
 

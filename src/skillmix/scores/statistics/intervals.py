@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 
 def t_quantile(probability: float, degrees: Any) -> Any:
-    """A quantile of Student's t; `degrees` is a number or an array, and need not be whole.
+    """Compute a quantile of Student's t; `degrees` is a number or an array, and need not be an integer.
 
     >>> round(t_quantile(0.975, 29), 3)
     2.045
@@ -35,7 +35,7 @@ def t_quantile(probability: float, degrees: Any) -> Any:
 
 
 def two_sided_p(ratio: float, degrees: float) -> float:
-    """The two-sided p-value of an estimate divided by its standard error.
+    """Compute the two-sided p-value of an estimate divided by its standard error.
 
     >>> round(two_sided_p(2.045, 29), 3)
     0.05
@@ -51,9 +51,9 @@ SEED: Final = 20240919
 """The seed of every bootstrap and permutation, so that each report prints the same numbers."""
 
 FEWEST_COMBINATIONS: Final = 10
-"""With fewer combinations a bootstrap interval is too short, and nothing is decided."""
+"""With fewer combinations a bootstrap interval is too short, so nothing is decided."""
 ROUNDING: Final = 1e-12
-"""Scores are fractions with small denominators, so a difference below this is rounding."""
+"""Scores are fractions with small denominators, so a smaller difference is due to rounding."""
 
 Floats = NDArray[np.float64]
 
@@ -66,7 +66,9 @@ class Interval(NamedTuple):
 
 
 def wilson_interval(share: float, n: float, confidence: float = CONFIDENCE) -> Interval:
-    """Wilson score interval of a share of n; n need not be whole, as an effective number of independent units is not.
+    """Compute the Wilson score interval of a share of n.
+
+    N may be fractional, as an effective number of independent units.
 
     >>> [round(end, 2) for end in wilson_interval(0.05, 100)]
     [0.02, 0.11]
@@ -80,14 +82,14 @@ def wilson_interval(share: float, n: float, confidence: float = CONFIDENCE) -> I
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
-    """Bootstrap interval of the mean of values in 0..1; the Wilson interval if all values are equal."""
+    """Bootstrap the mean of values in 0..1; use the Wilson interval if all values are equal."""
     if max(values) - min(values) < ROUNDING:
         return wilson_interval(min(1.0, max(0.0, values[0])), len(values))
     return bootstrap_interval(values)
 
 
 def constant_interval(value: float, n: int) -> Interval:
-    """Interval of the mean of a quantity in -1..1 that had one value n times; Wilson bounds the share of other values.
+    """Bound the mean of a quantity in -1..1 that had one value n times; Wilson bounds the share of other values.
 
     >>> [round(end, 3) for end in constant_interval(0.0, 100)]
     [-0.037, 0.037]
@@ -97,16 +99,16 @@ def constant_interval(value: float, n: int) -> Interval:
 
 
 def bootstrap_interval(values: Sequence[float], *, confidence: float = CONFIDENCE) -> Interval:
-    """Percentile bootstrap of the mean over the values."""
+    """Compute the percentile bootstrap of the mean over the values."""
     means = bootstrap_means(np.asarray(values, dtype=np.float64), RESAMPLES, np.random.default_rng(SEED))
     return percentile_interval(means, len(values), confidence)
 
 
 def bootstrap_means(values: Floats, resamples: int, generator: np.random.Generator) -> Floats:
-    """Means of resamples with replacement.
+    """Compute means of resamples with replacement.
 
-    How often each distinct value is drawn is multinomial, and scores have few distinct values: the same
-    distribution as drawing indices, in a fraction of the time and memory (`bench/bootstrap.py`).
+    How often each distinct value is drawn is multinomial, and scores have few distinct values: the same distribution as
+    drawing indices, in a fraction of the time and memory (`bench/bootstrap.py`).
     """
     levels, counts = np.unique(values, return_counts=True)
     drawn = generator.multinomial(len(values), counts / len(values), size=resamples)
@@ -115,10 +117,10 @@ def bootstrap_means(values: Floats, resamples: int, generator: np.random.Generat
 
 
 def percentile_interval(means: Floats, n: int, confidence: float = CONFIDENCE) -> Interval:
-    """Percentiles of bootstrap means, widened for small n.
+    """Compute percentiles of bootstrap means, widened for small n.
 
-    Plain percentiles are too narrow by sqrt((n - 1) / n) and by normal instead of t quantiles (Hesterberg 2015,
-    "What Teachers Should Know About the Bootstrap", section 5.3); the expanded percentile corrects both.
+    Plain percentiles are too narrow by sqrt((n - 1) / n) and by normal instead of t quantiles (Hesterberg 2015, "What
+    Teachers Should Know About the Bootstrap", section 5.3); the expanded percentile corrects both.
     """
     tail = expanded_tail(n, confidence)
     low, high = np.quantile(means, [tail, 1 - tail])
@@ -127,14 +129,14 @@ def percentile_interval(means: Floats, n: int, confidence: float = CONFIDENCE) -
 
 @lru_cache(maxsize=1024)
 def expanded_tail(n: int, confidence: float = CONFIDENCE) -> float:
-    """The share of bootstrap means to cut off at either end."""
+    """Compute the share of bootstrap means to cut off at either end."""
     if n < 2:
         return 0.0
     return NormalDist().cdf(-sqrt(n / (n - 1)) * t_quantile((1 + confidence) / 2, n - 1))
 
 
 _CACHED: Final = 4096
-"""Intervals that are kept: a report needs many of them again, in several tables and under several rules."""
+"""The number of cached intervals: a report needs many of them repeatedly, in several tables and under several rules."""
 
 
 class Cluster(NamedTuple):
@@ -145,7 +147,7 @@ class Cluster(NamedTuple):
 
 
 def cluster_share(clusters: Sequence[Cluster]) -> float | None:
-    """The mean value of all texts; None if there is no text.
+    """Compute the mean value of all texts; None if there is no text.
 
     >>> cluster_share([Cluster(1.0, 1), Cluster(1.0, 3)])
     0.5
@@ -155,7 +157,7 @@ def cluster_share(clusters: Sequence[Cluster]) -> float | None:
 
 
 def cluster_interval(clusters: Sequence[Cluster]) -> Interval:
-    """95% interval of `cluster_share` over combinations that each have a text: bootstrap, or Wilson if all are equal.
+    """Compute the 95% interval of `cluster_share` over combinations with texts: bootstrap, or Wilson if equal.
 
     >>> [round(end, 2) for end in cluster_interval([Cluster(0.0, 3)] * 100)]
     [0.0, 0.04]
@@ -193,7 +195,7 @@ class ShareDifference(NamedTuple):
 
 
 def share_difference(pairs: Sequence[Paired]) -> ShareDifference | None:
-    """The difference of two shares over the same combinations; None if one of the students has no text."""
+    """Compute the difference of two shares over the same combinations; None if one student has no text."""
     return _share_difference(tuple(sorted(pairs)))
 
 
@@ -214,7 +216,7 @@ def _share_difference(pairs: tuple[Paired, ...]) -> ShareDifference | None:
 
 
 def _resampled(rows: Floats) -> Floats:
-    """Column sums of resamples of the rows, one row of the result for each column.
+    """Compute column sums of resamples of the rows, one row of the result for each column.
 
     How often each distinct row is drawn is multinomial, as in `bootstrap_means`.
     """
@@ -229,14 +231,14 @@ _NORMAL = 1.959963984540054
 
 
 class Counts(NamedTuple):
-    """A share, and the effective number of independent units behind it; 0 if there is no unit."""
+    """A share, and the effective number of independent units; 0 if there is no unit."""
 
     share: float
     size: float
 
     @property
     def wilson(self) -> Interval:
-        """The Wilson interval of the share; everything if there is no unit."""
+        """Compute the Wilson interval of the share; [0, 1] if there is no unit."""
         return wilson_interval(self.share, self.size) if self.size else Interval(0.0, 1.0)
 
 
@@ -246,9 +248,9 @@ NOTHING = Counts(0.0, 0.0)
 def effective_counts(
     values: Sequence[bool], clusters: Sequence[Hashable], weights: Sequence[float] | None = None
 ) -> Counts:
-    """The weighted share of true values, and the effective number of units.
+    """Compute the weighted share of true values, and the effective number of units.
 
-    Units that are clusters of their own count as they are:
+    Units that are clusters by themselves count fully:
 
     >>> effective_counts([True, False, False, False], "abcd")
     Counts(share=0.25, size=4.0)
@@ -270,8 +272,8 @@ def effective_counts(
     if number == len(outcome):
         return Counts(share, most)
     if number == 1 or share in (0.0, 1.0):
-        return Counts(share, least)  # nothing shows how alike the units of a cluster are
-    # The variance of a share over sums of clusters, by that of independent units.
+        return Counts(share, least)  # no information about the similarity of units within a cluster
+    # the variance of a share over sums of clusters, divided by that of independent units
     residuals = weight * (outcome - share)
     sums = _sums(index, residuals)
     effect = float(sums @ sums) / float(residuals @ residuals)
@@ -282,10 +284,10 @@ def effective_counts(
 
 
 def _sums(index: NDArray[np.int64], values: Floats) -> Floats:
-    """The sum of the values of each cluster."""
+    """Sum the values of each cluster."""
     return np.bincount(index, weights=values).astype(np.float64)
 
 
 def _kish(weights: Floats) -> float:
-    """The number of equal weights with the same variance of a mean."""
+    """Compute the number of equal weights with the same variance of a mean."""
     return float(weights.sum()) ** 2 / float(weights @ weights)
