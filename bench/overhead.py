@@ -31,10 +31,10 @@ import yaml
 import skillmix.steps.run
 from skillmix.datasets.window import DatasetWriting
 from skillmix.experiment.experiment import load_experiment
+from skillmix.files import replacing
 from skillmix.models import specs
-from skillmix.runs.folder_replacement import MODEL, replacing
 from skillmix.runs.journal import JournalWriter
-from skillmix.training.job import Job, write_lineage
+from skillmix.training.job import MODEL, Job, write_lineage
 from writing import RATE, SECONDS, PacedModel
 
 RATES = "base=0,0 writer=.13,.01 m1=.55,.006,.001 m12=.6,.02,.001 m123=.6,.05,.001 m1-more=.6,.01"

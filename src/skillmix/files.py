@@ -1,4 +1,4 @@
-"""Read YAML and JSON files of users and other programs as plain data, and report their faults in plain words.
+"""Read YAML and JSON files of users and other programs as plain data, and replace files and folders as a whole.
 
 A name can also refer to a shipped file: `SHIPPED` holds the data of the package, and `experiment_file` finds an
 experiment.
@@ -7,15 +7,20 @@ experiment.
 import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from importlib.resources import files
 from itertools import islice
 from math import isfinite
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from types import UnionType
 from typing import Any, Final, TypeVar, Union, get_args, get_origin
 
 import yaml
+from filelock import FileLock, Timeout
 
 from skillmix.errors import UserError, faults_error, visible
 from skillmix.render import did_you_mean, name_hint, shortened
@@ -412,3 +417,104 @@ def _shown(value: object) -> str:
 
 def _number(limit: object) -> str:
     return f"{limit:,}" if isinstance(limit, int) else str(limit)
+
+
+_WORKSHOP_MARK: Final = "skillmix-workshop"
+_WORKSHOP_NOTE: Final = "A skillmix command writes here what will take the place of the folder beside it.\n"
+_LOCK: Final = "lock"
+_BY_THE_SYSTEM: Final = (".DS_Store",)
+"""Files that a file manager leaves in any folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderKind:
+    """A kind of folder that a command writes and may replace."""
+
+    name: str
+    is_marked: Callable[[Path], bool]
+    """Whether the content of a folder shows that it is of this kind."""
+    files: tuple[str, ...] = ()
+    """Patterns of all files that belong in it."""
+
+
+def require_replaceable(folder: Path, kind: FolderKind) -> None:
+    """Refuse a folder that is in use, or that holds a file which skillmix did not write."""
+    target = folder.resolve()
+    if Path.cwd().resolve().is_relative_to(target):
+        raise UserError(f"{folder} is the current folder, or holds it.", hint="Name a folder of its own.")
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise UserError(f"{folder} is a file.", hint="Name a folder.")
+    if not any(target.iterdir()):
+        return
+    if not kind.is_marked(target):
+        raise UserError(
+            f"{folder} is there, and is not {kind.name}.", hint="Nothing was changed. Name another folder, or move it."
+        )
+    known = (*kind.files, *_BY_THE_SYSTEM)
+    inside = (
+        path.relative_to(target).as_posix()
+        for path in sorted(target.rglob("*"))
+        if path.is_symlink() or not path.is_dir()
+    )
+    other = next((name for name in inside if not any(fnmatchcase(name, pattern) for pattern in known)), None)
+    if other is not None:
+        raise UserError(
+            f"{folder} would be replaced, but {other} in it is not part of {kind.name}.",
+            hint="Nothing was changed. Move that file, or name another folder.",
+        )
+
+
+@contextmanager
+def replacing(folder: Path, kind: FolderKind) -> Iterator[Path]:
+    """A path to write the new folder to; it takes the place of the old one if the block ends without an error.
+
+    The new folder is written in a workshop beside the old one, under a name that nothing else has and under a lock. A
+    workshop that a killed process left is removed by the next one for the same folder.
+    """
+    require_replaceable(folder, kind)
+    target = folder.resolve()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_left_overs(target)
+    workshop = Path(mkdtemp(prefix=_prefix(target), dir=target.parent))
+    lock = FileLock(workshop / _LOCK)
+    try:
+        with lock:
+            # The mark comes after the lock: a workshop with a mark and without a lock is left over.
+            (workshop / _WORKSHOP_MARK).write_text(_WORKSHOP_NOTE, encoding="utf-8")
+            yield workshop / "new"
+            require_replaceable(folder, kind)  # writing may have taken hours
+            if target.exists():
+                target.rename(workshop / "old")
+            (workshop / "new").rename(target)
+    finally:
+        _remove(workshop, target)
+
+
+def _prefix(target: Path) -> str:
+    return f".{target.name}.skillmix-"
+
+
+def _remove(workshop: Path, target: Path) -> None:
+    """Remove a workshop; a folder that was moved into it and not replaced goes back first."""
+    old = workshop / "old"
+    if old.exists() and not target.exists():
+        old.rename(target)
+    rmtree(workshop, ignore_errors=True)
+
+
+def _remove_left_overs(target: Path) -> None:
+    prefix = _prefix(target)
+    for path in [path for path in target.parent.iterdir() if path.name.startswith(prefix)]:
+        with suppress(OSError, ValueError, Timeout):
+            if (path / _WORKSHOP_MARK).read_text(encoding="utf-8") == _WORKSHOP_NOTE:
+                with FileLock(path / _LOCK, timeout=0):
+                    _remove(path, target)
+
+
+def write_whole(file: Path, content: str) -> None:
+    """Replace a file in one step: a crash leaves the old one."""
+    partial = file.with_name(file.name + ".partial")
+    partial.write_text(content, encoding="utf-8")
+    partial.replace(file)

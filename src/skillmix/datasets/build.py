@@ -18,15 +18,21 @@ from skillmix.datasets.row_files import Written, prompts_shown, write_rows
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.recipes import draw_set
+from skillmix.files import FolderKind, replacing, write_whole
 from skillmix.grading.answers import without_thought
-from skillmix.models.lineage_files import LINEAGE_FILE, CountsEntry, DatasetFile, WriterEntry
+from skillmix.models.lineage_files import LINEAGE_FILE, CountsEntry, DatasetFile, WriterEntry, is_dataset_folder
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.decisions import DecidedConversation
-from skillmix.runs.folder_replacement import DATASET, replacing, write_whole
 from skillmix.runs.run import TURNS
 from skillmix.runs.students import made_students, settings_for
 from skillmix.runs.texts import turn_of
 from skillmix.runs.verdicts import answer_of
+
+DATASET: Final = FolderKind(
+    "a data set",
+    is_dataset_folder,
+    ("train.jsonl", "validation.jsonl", "rows.parquet", "README.md", "dataset_info.json", LINEAGE_FILE),
+)
 
 
 def written_with(experiment: Experiment) -> dict[str, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from skillmix.datasets.build import (
+    DATASET,
     WrittenDataset,
     WrittenPreferences,
     kept_text,
@@ -32,12 +33,11 @@ from skillmix.experiment.plan import place_of
 from skillmix.experiment.recipes import DataRecipe, ShownMode
 from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import DatasetStep
-from skillmix.files import own_or_shipped
+from skillmix.files import own_or_shipped, require_replaceable
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.render import name_hint
 from skillmix.runs.calling import StepContext
 from skillmix.runs.decisions import Decisions
-from skillmix.runs.folder_replacement import DATASET, require_replaceable
 from skillmix.runs.run import Run, open_run
 from skillmix.runs.scheduler import CallCounts, StopReason, signal_of
 from skillmix.runs.students import settings_for

@@ -10,12 +10,12 @@ import yaml
 
 from skillmix.calls import as_name
 from skillmix.errors import UserError
+from skillmix.files import FolderKind, replacing
 from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.models.lineage import lineage_of
 from skillmix.models.specs import parse_spec, provider_of
 from skillmix.render import did_you_mean, name_hint
 from skillmix.render import share as share_text
-from skillmix.runs.folder_replacement import Kind, replacing
 from skillmix.runs.run import Run, open_run
 from skillmix.scores.cells import CellScore
 from skillmix.scores.scoring import run_scores
@@ -86,7 +86,7 @@ def share(
         raise UserError(
             f"No student of {run.name} has a score.", hint=f"skillmix status {run.name} shows what is missing."
         )
-    hub_folder = Kind(
+    hub_folder = FolderKind(
         "a folder of skillmix share",
         lambda folder: (folder / _MARK).is_file() and (folder / _MARK).read_bytes() == _NOTE.encode(),
         (_MARK, "hub/*/README.md", "hub/*.yaml"),

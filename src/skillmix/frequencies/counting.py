@@ -30,6 +30,7 @@ from skillmix.checkers.registry import checker_of
 from skillmix.errors import Interrupted, UserError
 from skillmix.experiment.costs import load_prices, usual_tokens_in
 from skillmix.experiment.experiment import Experiment, GraderSettings, experiment_of
+from skillmix.files import write_whole
 from skillmix.frequencies.documents import (
     FEWEST_WORDS,
     PassageSample,
@@ -50,7 +51,6 @@ from skillmix.hashing import short_id
 from skillmix.prompts.rubric import Phrases
 from skillmix.runs.budget import Budget
 from skillmix.runs.calling import StepContext, serve
-from skillmix.runs.folder_replacement import write_whole
 from skillmix.runs.progress import RunProgress, Work, watched
 from skillmix.runs.run import Run, new_run
 from skillmix.runs.scheduler import CallCounts, signal_of

@@ -15,10 +15,9 @@ from typing import Any, Final
 
 from skillmix.catalog.catalog import fold_name
 from skillmix.errors import UserError
-from skillmix.files import read_text, with_listed_skills
+from skillmix.files import read_text, with_listed_skills, write_whole
 from skillmix.frequencies.documents import SampledPassage
 from skillmix.render import markdown_table, name_hint
-from skillmix.runs.folder_replacement import write_whole
 from skillmix.scores.statistics.intervals import CONFIDENCE, Interval, t_quantile, wilson_interval
 
 Answers = Mapping[str, Mapping[str, bool | None]]

@@ -8,6 +8,7 @@ from typing import Final
 from skillmix.catalog.combinations import Combination
 from skillmix.catalog.novelty import MeasuredFrequencies
 from skillmix.checkers.template_student import Form
+from skillmix.files import FolderKind
 from skillmix.models.lineage import DatasetFacts, Lineage
 from skillmix.runs.past_calls import CallTotals
 from skillmix.runs.rows import Invocations
@@ -20,6 +21,19 @@ from skillmix.scores.scoring import ComparableStudent, practice_between
 from skillmix.scores.sentences import MainResult, contrast_result, format_warnings, main_result
 from skillmix.training.log import TrainingCurve
 
+REPORT_MARK: Final = "skillmix-report"
+REPORT_NOTE: Final = "This folder was made by `skillmix report`, and is replaced by the next one.\n"
+_PAGES: Final = ("index.html", "texts.html", "compare.html", "report.css", "texts.css", "experiments/*.yaml")
+_SCRIPTS: Final = ("page.js", "data.js", "search.js", "cards.js", "texts.js", "compare.js", "data/*.js")
+_TABLES: Final = ("tables/*.md", "tables/*.csv", "tables/*.json", "tables/*.tex")
+_FIGURES: Final = ("figures/*.svg", "figures/*.png")
+_STYLED: Final = tuple(f"{style}/figures/*.{ending}" for style in ("paper", "slide") for ending in ("pdf", "png"))
+_PAPER: Final = ("paper/*.tex", "paper/scores.csv", "paper/scores.parquet", *_STYLED)
+REPORT: Final = FolderKind(
+    "a report",
+    lambda folder: (folder / REPORT_MARK).is_file() and (folder / REPORT_MARK).read_bytes() == REPORT_NOTE.encode(),
+    (REPORT_MARK, *_PAGES, *_SCRIPTS, *_TABLES, *_FIGURES, *_PAPER),
+)
 CORPUS_TOKENS: Final = 2e12
 """Tokens of the corpus for the novelty bound, unless an option says otherwise."""
 MOST_TEXTS: Final = 200_000

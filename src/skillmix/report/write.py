@@ -11,10 +11,10 @@ from pathlib import Path
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, load_experiment
 from skillmix.experiment.steps import ReportStep
+from skillmix.files import replacing
 from skillmix.report.archive import Archive
 from skillmix.report.read import read_report
-from skillmix.report.records import ReportOptions
-from skillmix.runs.folder_replacement import REPORT, REPORT_MARK, REPORT_NOTE, replacing
+from skillmix.report.records import REPORT, REPORT_MARK, REPORT_NOTE, ReportOptions
 from skillmix.runs.progress import say
 from skillmix.runs.run import Run, open_run
 

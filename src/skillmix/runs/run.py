@@ -26,12 +26,12 @@ from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, GraderSettings, experiment_of
 from skillmix.experiment.plan import PlannedCell, cells_of, uncovered
+from skillmix.files import write_whole
 from skillmix.grading.answers import RULES, Rules
 from skillmix.prompts.prompt_set import PromptSet, load_prompts
 from skillmix.prompts.rubric import Phrases, stored_phrases
 from skillmix.render import name_hint
 from skillmix.runs.database import RUN_FILE, connect, telling_what_broke
-from skillmix.runs.folder_replacement import write_whole
 from skillmix.runs.journal import JournalReader, JournalWriter
 from skillmix.runs.migrate import COPY_NOTE, state_folder
 from skillmix.runs.people import raters_of

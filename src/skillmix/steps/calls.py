@@ -15,13 +15,13 @@ from skillmix.experiment.plan import PlannedCell, place_of, step_cells
 from skillmix.experiment.step_base import Step, student_name
 from skillmix.experiment.steps import DatasetStep, EvaluateStep, GenerateStep, GradeStep
 from skillmix.experiment.train_step import TrainStep
+from skillmix.files import require_replaceable
 from skillmix.hashing import short_id
 from skillmix.models.lineage_files import LINEAGE_FILE
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.render import are, plural
 from skillmix.runs.calling import StepContext, calls_of, conversations_of, make_calls
 from skillmix.runs.conversations import Conversations
-from skillmix.runs.folder_replacement import DATASET, require_replaceable
 from skillmix.runs.planned_work import PlannedCalls
 from skillmix.runs.progress import say
 from skillmix.runs.run import Run
@@ -190,6 +190,8 @@ class DatasetKind(StepKind[DatasetStep]):
         """Look for pyarrow and the files of evaluations, and refuse to replace a folder that is not a data set."""
         is_training = any(isinstance(other, TrainStep) for other in experiment.steps)
         require_parquet("train" if is_training else "parquet")  # so that one installation is enough
+        from skillmix.datasets.build import DATASET
+
         require_replaceable(run.step(step.name) / "dataset", DATASET)
         bars_for(step, experiment, catalog, run)
         place_of(step, experiment, catalog).catalog.excluded(step.exclude)

@@ -22,6 +22,7 @@ from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.step_base import Step, student_name
 from skillmix.experiment.steps import AnnotateStep, GradersStep, ReportStep
 from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep
+from skillmix.files import FolderKind, require_replaceable, write_whole
 from skillmix.hashing import short_id
 from skillmix.models.checkpoints import Checkpoint
 from skillmix.models.lineage_files import LINEAGE_FILE, read_model_file
@@ -31,7 +32,6 @@ from skillmix.models.servers.managed import stop_servers
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.render import listed, plural, wrapped
 from skillmix.runs.calling import StepContext
-from skillmix.runs.folder_replacement import MODEL, REPORT, Kind, require_replaceable, write_whole
 from skillmix.runs.people import raters_of, require_same_rater, stored_answers
 from skillmix.runs.progress import NO_PROGRESS, Bound, RunProgress, Work, say
 from skillmix.runs.rows import StepRecord
@@ -42,7 +42,7 @@ from skillmix.steps.calls import CallKind, DatasetKind
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
 from skillmix.steps.step_kind import Inputs, RunResult, StepInputs, StepKind, Trained, of_settings
 from skillmix.training.data.replay import state_of
-from skillmix.training.job import Job, check_base, check_data, check_replay, is_first_rank, job_of, read_lessons
+from skillmix.training.job import MODEL, Job, check_base, check_data, check_replay, is_first_rank, job_of, read_lessons
 from skillmix.training.log import TRAINING_LOG
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 _REPLAY: Final = "its replay texts"
 _JSON_FILE: Final = "cards.json"
 _TEXT_FILE: Final = "cards.txt"
-_CARDS: Final = Kind(
+_CARDS: Final = FolderKind(
     "a folder of grader cards", lambda folder: (folder / _JSON_FILE).is_file(), (_JSON_FILE, _TEXT_FILE, "*.partial")
 )
 
@@ -405,6 +405,8 @@ class ReportKind(StepKind[ReportStep]):
 
     def check(self, step: ReportStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
         """Refuse to replace a folder that is not a report, and find runs that do not exist."""
+        from skillmix.report.records import REPORT
+
         require_replaceable(run.path / "report", REPORT)
         for name in step.runs:
             open_run(name)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
+from typing import Final
 
 from skillmix.catalog.files import load_catalog
 from skillmix.datasets.row_files import content_hash
@@ -15,6 +16,7 @@ from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.steps import DatasetStep
 from skillmix.experiment.train_step import TrainStep
+from skillmix.files import FolderKind, write_whole
 from skillmix.hashing import digest
 from skillmix.models.checkpoints import Checkpoint, checkpoint_of
 from skillmix.models.hub import cached_folder, hub_folder, is_hub_id
@@ -30,12 +32,14 @@ from skillmix.models.lineage_files import (
 from skillmix.models.shapes import CopiedShape, shape_of
 from skillmix.models.specs import parse_spec, provider_of
 from skillmix.render import name_hint
-from skillmix.runs.folder_replacement import write_whole
 from skillmix.runs.progress import say
 from skillmix.runs.run import Run
 from skillmix.runs.students import model_folder
 from skillmix.training.data.examples import Conversation, read_conversations
 from skillmix.training.data.replay import check_texts
+
+MODEL: Final = FolderKind("a folder that may be replaced", lambda _: False)
+"""A model is never replaced: it cost too much to make."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,11 @@
 """Run the training of a job: load the model, train it, and write the trained checkpoint."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from shutil import rmtree
 from typing import Any, Final
 
 import torch
@@ -13,12 +15,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaFor
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import load_experiment
 from skillmix.experiment.train_step import DEFAULT_STEPS, TrainStep, weights_format
+from skillmix.files import replacing
 from skillmix.models.checkpoints import Checkpoint, FileStates, checkpoint_of
 from skillmix.models.local.loading import architecture_of, load_for_training, read_tokenizer, training_device
 from skillmix.models.shapes import POSITIONS, CopiedShape, ModelShape, shape_of
 from skillmix.models.specs import parse_spec, require_packages
 from skillmix.render import plural
-from skillmix.runs.folder_replacement import MODEL, remove_checkpoints, replacing
 from skillmix.runs.progress import RunProgress, say
 from skillmix.runs.run import new_run
 from skillmix.tracking import FOLDER, TrackedPart, tracking
@@ -26,6 +28,7 @@ from skillmix.training.data.batches import TrainingOrder, steps_of
 from skillmix.training.data.examples import Conversation, Encoder
 from skillmix.training.data.replay import Replay
 from skillmix.training.job import (
+    MODEL,
     Job,
     Lessons,
     base_spec,
@@ -292,3 +295,12 @@ def shown_masks(
                 for number, is_trained in zip(ids, example.is_trained, strict=True)
             ]
             yield ShownConversation(step.name, example.key, tokens)
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Remove the checkpoints of a training run that is done; whatever else lies in the folder stays."""
+    for path in folder.glob("step-*"):
+        if (path / "state.json").is_file() or path.name.endswith(".partial"):
+            rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        folder.rmdir()

@@ -11,7 +11,7 @@ from math import ceil, floor, log10
 from pathlib import Path
 from typing import Any, Final
 
-from skillmix.runs.folder_replacement import write_whole
+from skillmix.files import write_whole
 from skillmix.runs.run import Run
 
 TRAINING_LOG: Final = "training.jsonl"

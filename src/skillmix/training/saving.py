@@ -10,11 +10,11 @@ from transformers.utils import logging
 
 from skillmix.errors import UserError
 from skillmix.experiment.train_step import LoraSettings, Precision
+from skillmix.files import replacing
 from skillmix.models.checkpoints import checkpoint_of
 from skillmix.models.lineage_files import read_model_file
 from skillmix.models.specs import parse_spec, provider_of, require_packages
-from skillmix.runs.folder_replacement import MODEL, replacing
-from skillmix.training.job import write_lineage
+from skillmix.training.job import MODEL, write_lineage
 
 
 def with_adapter(model: Any, lora: LoraSettings, *, seed: int) -> Any:

@@ -12,6 +12,7 @@ from skillmix.calls import Call, GradeKey, Reply, as_name
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.files import load_catalog
 from skillmix.experiment.experiment import Experiment, GraderSettings, experiment_of
+from skillmix.files import write_whole
 from skillmix.grading.points import Points
 from skillmix.grading.points import vote as majority
 from skillmix.grading.reader import Reading, words_about
@@ -29,7 +30,6 @@ from skillmix.render import (
     wrapped,
 )
 from skillmix.report.page import asset, page_environment
-from skillmix.runs.folder_replacement import write_whole
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts
 from skillmix.runs.texts import graded_conversations

@@ -10,17 +10,13 @@ import pytest
 import yaml
 
 from skillmix.commands import main
+from skillmix.datasets.build import DATASET
 from skillmix.errors import UserError
-from skillmix.runs.folder_replacement import (
-    DATASET,
-    MODEL,
-    REPORT,
-    Kind,
-    remove_checkpoints,
-    replacing,
-    require_replaceable,
-)
+from skillmix.files import FolderKind, replacing, require_replaceable
+from skillmix.report.records import REPORT
 from skillmix.steps.run import run_experiment
+from skillmix.training.job import MODEL
+from skillmix.training.job_run import remove_checkpoints
 
 
 @pytest.fixture
@@ -203,7 +199,7 @@ def test_a_workshop_in_use_is_left_to_its_process(in_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [DATASET, REPORT, MODEL], ids=lambda kind: kind.name)
-def test_a_new_folder_needs_no_mark(in_folder: Path, kind: Kind) -> None:
+def test_a_new_folder_needs_no_mark(in_folder: Path, kind: FolderKind) -> None:
     with replacing(in_folder / "deep/er/out", kind) as new:
         thesis(new)
 
