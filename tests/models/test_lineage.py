@@ -11,9 +11,10 @@ import skillmix
 from skillmix.errors import UserError
 from skillmix.experiment.costs import parameters_of
 from skillmix.models.checkpoints import Checkpoint, checkpoint_of
-from skillmix.models.lineage import DatasetFacts, Lineage, dataset_facts, lineage_of
+from skillmix.models.lineage import Lineage, lineage_of
 from skillmix.models.lineage_files import (
     LINEAGE_FILE,
+    DatasetFile,
     is_dataset_folder,
     read_dataset_file,
     read_model_file,
@@ -44,7 +45,7 @@ def dataset(folder: Path, **more: Any) -> Path:
     return write_file(folder, {"kind": "dataset", "hash": folder.name, "k": [1], "combinations": []} | more)
 
 
-def known_lineage(spec: str, datasets: dict[str, DatasetFacts] | None = None) -> Lineage:
+def known_lineage(spec: str, datasets: dict[str, DatasetFile] | None = None) -> Lineage:
     lineage = lineage_of(spec, datasets)
     assert lineage is not None
     return lineage
@@ -124,7 +125,7 @@ def test_rows_and_skill_sets_come_from_data_sets_that_are_given_or_on_the_disk(
     file = read_dataset_file(made)
     assert file is not None
 
-    lineage = known_lineage("local:second", {"d1": dataset_facts("d1", file)})
+    lineage = known_lineage("local:second", {"d1": file})
 
     assert lineage.rows == 23
     assert lineage.skill_sets == frozenset([frozenset("xy"), frozenset("xz")])

@@ -12,7 +12,7 @@ import pytest
 
 from skillmix.calls import Outcome, Reply
 from skillmix.errors import UserError
-from skillmix.models.servers.managed import keeping_servers, stop_servers
+from skillmix.models.servers.managed import SERVERS
 from skillmix.models.specs import open_model, parse_spec, provider_of
 from tests.models.stub import ask, request
 
@@ -96,7 +96,7 @@ def test_a_run_keeps_a_server_for_its_next_step_and_stops_it_for_another_model(
 ) -> None:
     (tmp_path / "other.gguf").write_bytes(b"GGUF2")
 
-    with keeping_servers():
+    with SERVERS.keeping():
         answers(gguf)
         answers(gguf, 2)
         assert len(noted(notes, "starts")) == 1
@@ -108,7 +108,7 @@ def test_a_run_keeps_a_server_for_its_next_step_and_stops_it_for_another_model(
 
 
 def test_weights_that_changed_get_a_new_server(gguf: str, notes: Path) -> None:
-    with keeping_servers():
+    with SERVERS.keeping():
         answers(gguf)
         Path(gguf.removeprefix("llamacpp:")).write_bytes(b"GGUF, trained again")
         answers(gguf)
@@ -117,9 +117,9 @@ def test_weights_that_changed_get_a_new_server(gguf: str, notes: Path) -> None:
 
 
 def test_training_stops_the_server_that_waits(gguf: str, notes: Path) -> None:
-    with keeping_servers():
+    with SERVERS.keeping():
         answers(gguf)
-        stop_servers()
+        SERVERS.stop()
         wait_until_ended(notes)
 
 
@@ -148,9 +148,9 @@ def test_a_server_that_dies_ends_the_run_with_its_log_and_without_keys(
 def test_a_killed_process_leaves_no_server(gguf: str, notes: Path) -> None:
     program = (
         "import asyncio, sys, time\n"
-        "from skillmix.models.servers.managed import keeping_servers\n"
+        "from skillmix.models.servers.managed import SERVERS\n"
         "from tests.models.test_managed import answers\n"
-        "with keeping_servers():\n"
+        "with SERVERS.keeping():\n"
         f"    answers({gguf!r})\n"
         "    print('ready', flush=True)\n"
         "    time.sleep(60)\n"
@@ -212,7 +212,7 @@ def test_adapters_of_one_base_share_a_server(tmp_path: Path, notes: Path) -> Non
     (base / "config.json").write_text("{}", encoding="utf-8")
     one, two, large = (adapter_of(tmp_path / f"rank-{number}", r) for number, r in enumerate((8, 4, 20)))
 
-    with keeping_servers():
+    with SERVERS.keeping():
         texts = [answers(f"vllm:{base}+{folder}") for folder in (one, two, one)]
         base_text = answers(f"vllm:{base}")
         answers(f"vllm:{base}+{large}")

@@ -3,8 +3,9 @@
 import pytest
 
 pytest.importorskip("torch", reason="the extra `local` is not installed")
+pytest.importorskip("transformers", reason="the extra `local` is not installed")
 
-from skillmix.models.local.slots import BLOCK, SlotTable, chain_of, common_length
+from skillmix.models.local.generator import BLOCK, SlotTable, chain_of, common_length
 
 
 def tokens(*starts: int) -> list[int]:
@@ -39,7 +40,7 @@ def test_a_slot_at_rest_waits_for_a_while_and_is_forgotten_when_taken() -> None:
     table.rest(0, tokens(0), now=10)
 
     assert table.free(now=10.1, patience=0.2) is None
-    assert table.is_resting(0)
+    assert 0 in table.resting
     assert table.free(now=10.3, patience=0.2) == 0
     assert table.find(tokens(0), chain_of(tokens(0))) is None
 

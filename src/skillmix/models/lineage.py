@@ -27,39 +27,12 @@ from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 SkillSets = frozenset[frozenset[str]]
 
 
-class DatasetYield(NamedTuple):
-    """The conversations written for one k, and how many of them earned full marks."""
-
-    written: int
-    full_marks: int
-
-
 class TrainedPartition(NamedTuple):
     """A partition from which training data was drawn."""
 
     catalog: str | None
     """The name of its catalog; None if unknown."""
     name: str
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetFacts:
-    """A data set as described by its `skillmix.json`."""
-
-    name: str
-    hash: str
-    k: tuple[int, ...]
-    partition: str | None
-    writers: tuple[str, ...]
-    combinations: frozenset[str]
-    skill_sets: SkillSets | None
-    """Sets of two or more skills; None if unknown."""
-    rows: int | None
-    """Number of training conversations."""
-    yields: Mapping[int, DatasetYield]
-    """By k."""
-    catalog: str | None = None
-    requests: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,26 +73,7 @@ class _TunedModel(NamedTuple):
     before: tuple["_TunedModel", ...]
 
 
-def dataset_facts(name: str, file: DatasetFile) -> DatasetFacts:
-    """Describe a data set under a display name."""
-    sets, counts = file.skill_sets, file.counts
-    both = sorted(map(int, counts.generated.keys() & counts.full_marks.keys()))
-    return DatasetFacts(
-        name=name,
-        hash=file.hash,
-        k=tuple(sorted(set(file.k))),
-        partition=file.partition,
-        writers=tuple(dict.fromkeys(file.writers or ())),
-        combinations=frozenset(file.combinations),
-        skill_sets=None if sets is None else frozenset(frozenset(skills) for skills in sets),
-        rows=counts.train,
-        yields={k: DatasetYield(counts.generated[str(k)], counts.full_marks[str(k)]) for k in both},
-        catalog=file.catalog,
-        requests=file.requests,
-    )
-
-
-def lineage_of(spec: str, datasets: Mapping[str, DatasetFacts] | None = None) -> Lineage | None:
+def lineage_of(spec: str, datasets: Mapping[str, DatasetFile] | None = None) -> Lineage | None:
     """The lineage of the model behind a spec; None for a model that was not tuned or whose weights are elsewhere.
 
     `rows` and `skill_sets` come from the data sets, found at the paths in the models' files or by hash in `datasets`.
@@ -129,7 +83,7 @@ def lineage_of(spec: str, datasets: Mapping[str, DatasetFacts] | None = None) ->
     return _lineage_of_models(models, datasets) if models else None
 
 
-def lineage_in(path: str, datasets: Mapping[str, DatasetFacts] | None = None) -> Lineage:
+def lineage_in(path: str, datasets: Mapping[str, DatasetFile] | None = None) -> Lineage:
     """The lineage of a model, given as its folder or its `skillmix.json`; the weights may be elsewhere."""
     folder = _folder_of(path)
     file = read_model_file(folder)
@@ -144,7 +98,7 @@ def lineage_in(path: str, datasets: Mapping[str, DatasetFacts] | None = None) ->
 
 def lineage_on(paths: Sequence[str], *, base: str) -> Lineage:
     """The lineage of a model tuned from a base on data sets, given as folders or as their `skillmix.json`."""
-    facts: list[DatasetFacts] = []
+    facts: list[DatasetFile] = []
     for path in paths:
         folder = _folder_of(path)
         file = read_dataset_file(folder)
@@ -153,7 +107,7 @@ def lineage_on(paths: Sequence[str], *, base: str) -> Lineage:
         if file is None:
             hint = f"Give a data set's folder, as written by `skillmix dataset`, or its {LINEAGE_FILE}."
             raise UserError(f"{path} has no {LINEAGE_FILE} of a data set.", hint=hint)
-        facts.append(dataset_facts(folder.name, file))
+        facts.append(file)
     return Lineage(
         base=base,
         k=tuple(sorted({k for data in facts for k in data.k})),
@@ -183,7 +137,7 @@ def continued_lineage(before: Lineage, after: Lineage) -> Lineage:
     )
 
 
-def _lineage_of_models(models: Sequence[_TunedModel], datasets: Mapping[str, DatasetFacts] | None) -> Lineage:
+def _lineage_of_models(models: Sequence[_TunedModel], datasets: Mapping[str, DatasetFile] | None) -> Lineage:
     files = list({model.folder.resolve(): model.file for model in _flattened(models, bases_first=True)}.values())
     newest = models[-1].file
     used = None if datasets is None else _datasets_of(files, datasets)
@@ -209,7 +163,7 @@ def _folder_of(path: str) -> Path:
     return Path(path).parent if Path(path).name == LINEAGE_FILE else Path(path)
 
 
-def _partitions_of(sources: Iterable[DatasetFacts | ModelFile]) -> frozenset[TrainedPartition]:
+def _partitions_of(sources: Iterable[DatasetFile | ModelFile]) -> frozenset[TrainedPartition]:
     return frozenset(TrainedPartition(s.catalog, s.partition) for s in sources if s.partition is not None)
 
 
@@ -257,12 +211,12 @@ def _flattened(models: Iterable[_TunedModel], *, bases_first: bool) -> Iterator[
         yield from (*bases, model) if bases_first else (model, *bases)
 
 
-def _datasets_of(files: Iterable[ModelFile], known: Mapping[str, DatasetFacts]) -> list[DatasetFacts] | None:
+def _datasets_of(files: Iterable[ModelFile], known: Mapping[str, DatasetFile]) -> list[DatasetFile] | None:
     """The training data sets of models; None if a model lists none or any of them is missing.
 
     A data set at the path in the model's file is preferred over a known one if its hash matches.
     """
-    used: list[DatasetFacts] = []
+    used: list[DatasetFile] = []
     for file in files:
         if not file.dataset:
             return None
@@ -270,7 +224,7 @@ def _datasets_of(files: Iterable[ModelFile], known: Mapping[str, DatasetFacts]) 
             folder = Path(entry.path) if entry.path else None
             data = read_dataset_file(folder) if folder else None
             if folder and data and data.hash == entry.hash:
-                used.append(dataset_facts(folder.name, data))
+                used.append(data)
             elif entry.hash in known:
                 used.append(known[entry.hash])
             else:
@@ -278,9 +232,9 @@ def _datasets_of(files: Iterable[ModelFile], known: Mapping[str, DatasetFacts]) 
     return used
 
 
-def _united(sources: Sequence[DatasetFacts | Lineage]) -> dict[str, Any]:
+def _united(sources: Sequence[DatasetFile | Lineage]) -> dict[str, Any]:
     """The skill sets, rows and kind of requests of all sources together; each is None unless all sources have it."""
-    sets = [source.skill_sets for source in sources]
+    sets = [None if source.skill_sets is None else map(frozenset, source.skill_sets) for source in sources]
     rows = [source.rows for source in sources]
     requests = {source.requests for source in sources}
     return {

@@ -5,7 +5,7 @@ A damaged file is an error: if it counted as missing, a trained model would pass
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StringConstraints, ValidationError, field_validator
 
@@ -131,6 +131,13 @@ class CountsEntry(_Entry):
     """Texts with full marks that were left out, by reason."""
 
 
+class DatasetYield(NamedTuple):
+    """The conversations written for one k, and how many of them earned full marks."""
+
+    written: int
+    full_marks: int
+
+
 class DatasetFile(_LineageFile):
     """The `skillmix.json` of a data set; the order of the fields is the order in the file."""
 
@@ -152,6 +159,20 @@ class DatasetFile(_LineageFile):
     writers: list[_Text] | None = None
     written_by: list[WriterEntry] = []
     counts: CountsEntry = CountsEntry()
+
+    @property
+    def rows(self) -> int | None:
+        """Number of training conversations."""
+        return self.counts.train
+
+    @property
+    def yields(self) -> dict[int, DatasetYield]:
+        """The conversations written for each k, and how many of them earned full marks."""
+        generated, full_marks = self.counts.generated, self.counts.full_marks
+        return {
+            k: DatasetYield(generated[str(k)], full_marks[str(k)])
+            for k in sorted(map(int, generated.keys() & full_marks.keys()))
+        }
 
     def text(self) -> str:
         """The content of the file, with one line per key because some values grow with the data set."""

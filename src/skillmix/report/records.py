@@ -9,7 +9,8 @@ from skillmix.catalog.combinations import Combination
 from skillmix.catalog.novelty import MeasuredFrequencies
 from skillmix.checkers.template_student import Form
 from skillmix.files import FolderKind
-from skillmix.models.lineage import DatasetFacts, Lineage
+from skillmix.models.lineage import Lineage
+from skillmix.models.lineage_files import DatasetFile
 from skillmix.runs.past_calls import CallTotals
 from skillmix.runs.rows import Invocations
 from skillmix.scores.cells import Cell, CellKey
@@ -222,7 +223,7 @@ class Report:
     readability: tuple[Readability, ...] = ()
     cards: tuple[GraderCard, ...] = ()
     """Each grader against people, code or another grader; none for a grader that nobody can be compared with."""
-    datasets: tuple[tuple[str, DatasetFacts], ...] = ()
+    datasets: tuple[tuple[str, DatasetFile], ...] = ()
     curves: tuple[tuple[str, TrainingCurve], ...] = ()
     step_seconds: tuple[tuple[str, str, float], ...] = ()
     """Run, step and wall seconds of each step whose time is known; reports are left out."""

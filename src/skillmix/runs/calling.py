@@ -13,7 +13,7 @@ from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, Settings, settings_by_model
 from skillmix.experiment.step_base import Step
 from skillmix.models.ray import OnRay, RayCluster
-from skillmix.models.servers.managed import stop_servers
+from skillmix.models.servers.managed import SERVERS
 from skillmix.models.simple import JoinedModel
 from skillmix.models.specs import ModelOptions, open_model, parse_spec, provider_of
 from skillmix.prompts.prompt_set import load_prompts
@@ -202,7 +202,7 @@ async def opened_models(
     for name, settings in used.items():
         spec = parse_spec(str(settings.asked))
         if provider_of(spec).is_engine:
-            stop_servers()  # one of them may hold the memory of the GPU
+            SERVERS.stop()  # one of them may hold the memory of the GPU
         model = in_process.get(_loaded(settings))
         if model is None:
             options = ModelOptions(settings.concurrency, settings.timeout, settings.access, say)

@@ -8,15 +8,13 @@ from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment, StudentSettings
 from skillmix.experiment.step_base import JOINED, student_name
 from skillmix.models.lineage import (
-    DatasetFacts,
     Lineage,
     continued_lineage,
-    dataset_facts,
     lineage_in,
     lineage_of,
     lineage_on,
 )
-from skillmix.models.lineage_files import LINEAGE_FILE, read_dataset_file
+from skillmix.models.lineage_files import LINEAGE_FILE, DatasetFile, read_dataset_file
 from skillmix.prompts.prompt_set import load_prompts, turns_with
 from skillmix.render import name_hint
 from skillmix.runs.run import Run
@@ -84,7 +82,7 @@ def require_trained(experiment: Experiment, name: str) -> None:
 
 
 def lineage_of_student(
-    experiment: Experiment, name: str, datasets: Mapping[str, DatasetFacts] | None = None
+    experiment: Experiment, name: str, datasets: Mapping[str, DatasetFile] | None = None
 ) -> Lineage | None:
     """The lineage of a student, from the files of its model or as the experiment declares it; None for a base.
 
@@ -106,7 +104,7 @@ def lineage_of_student(
     return _declared_lineage(experiment, name, datasets)
 
 
-def _declared_lineage(experiment: Experiment, name: str, datasets: Mapping[str, DatasetFacts] | None) -> Lineage:
+def _declared_lineage(experiment: Experiment, name: str, datasets: Mapping[str, DatasetFile] | None) -> Lineage:
     settings = experiment.students[name]
     try:
         if settings.lineage is not None:
@@ -143,15 +141,15 @@ def check_students(experiment: Experiment) -> None:
             lineage_of_student(experiment, name)
 
 
-def run_datasets(run: Run) -> list[DatasetFacts]:
+def run_datasets(run: Run) -> list[DatasetFile]:
     """The data sets that the steps of a run made."""
     folders = [file.parent for file in sorted(run.path.glob(f"*/dataset/{LINEAGE_FILE}"))]
     files = {folder.parent.name: read_dataset_file(folder, strict=True) for folder in folders}
-    return [dataset_facts(step, file) for step, file in files.items() if file is not None]
+    return [file.model_copy(update={"name": step}) for step, file in files.items() if file is not None]
 
 
 def student_lineages(
-    run: Run, experiment: Experiment | None, students: Iterable[str], datasets: Mapping[str, DatasetFacts]
+    run: Run, experiment: Experiment | None, students: Iterable[str], datasets: Mapping[str, DatasetFile]
 ) -> dict[str, Lineage]:
     """The lineages of those students that were tuned; `datasets` are those of the run, by hash."""
     known = with_trained(experiment, run) if experiment else None

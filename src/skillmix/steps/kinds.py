@@ -28,7 +28,7 @@ from skillmix.models.checkpoints import Checkpoint
 from skillmix.models.lineage_files import LINEAGE_FILE, read_model_file
 from skillmix.models.local.model import MODELS, free_device_memory
 from skillmix.models.providers import LOCAL_PACKAGES
-from skillmix.models.servers.managed import stop_servers
+from skillmix.models.servers.managed import SERVERS
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.render import listed, plural, wrapped
 from skillmix.runs.calling import StepContext
@@ -194,7 +194,7 @@ def train_step(
     lessons = read_lessons(job.sources, validation_share=step.validation_share)
     from skillmix.training.job_run import run_training
 
-    stop_servers()
+    SERVERS.stop()
     MODELS.drop()
     try:
         run_training(job, lessons, progress)

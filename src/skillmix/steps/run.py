@@ -25,7 +25,7 @@ from skillmix.experiment.step_base import Step
 from skillmix.experiment.train_step import TrainStep
 from skillmix.models.local.model import MODELS
 from skillmix.models.ray import Placement, ray_cluster
-from skillmix.models.servers.managed import keeping_servers
+from skillmix.models.servers.managed import SERVERS
 from skillmix.models.specs import parse_spec
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.render import duration, listed, name_hint
@@ -143,7 +143,7 @@ def run_experiment(
 
 
 @MODELS.keeping()
-@keeping_servers()
+@SERVERS.keeping()
 def run_checked(
     experiment: Experiment,
     *,

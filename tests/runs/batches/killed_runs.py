@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from skillmix.commands import main as command
-from skillmix.models.batches.clients import FileBatches, InlineBatches
+from skillmix.models.batches.clients import BatchClient, InlineBatches
 from skillmix.runs.batches import batched, step_batches
 from skillmix.runs.journal import JournalWriter, Submissions
 from tests.runs.batches.experiments import hurry, written
@@ -25,7 +25,7 @@ assert batched and step_batches  # imported before the forks
 
 def places(shape: str) -> dict[str, tuple[type, str] | tuple[type, str, str]]:
     """The methods of each moment, some with the state that they note."""
-    client: type = InlineBatches if shape == "anthropic" else FileBatches
+    client: type = InlineBatches if shape == "anthropic" else BatchClient
     return {
         "rows written": (Submissions, "submit"),
         "uploaded": (Submissions, "note", "creating") if shape == "anthropic" else (client, "upload"),

@@ -1,13 +1,12 @@
 """The batches of a provider: one client for each of two shapes. Nothing that a provider says is trusted.
 
-`FileBatches` uploads requests as a file: OpenAI, compatible servers and Azure. `InlineBatches` sends them with the call
+`BatchClient` uploads requests as a file: OpenAI, compatible servers and Azure. `InlineBatches` sends them with the call
 that creates the batch: Anthropic, whose batches have no metadata and are found again by the tag in the ids of their
 results.
 """
 
 import json
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -101,52 +100,95 @@ class LineResult:
         return mine is not None and (others is None or mine < others)
 
 
-class BatchClient(ABC):
-    """One provider's batches, for one model."""
+class BatchClient:
+    """One provider's batches, for one model: requests are uploaded as JSON Lines, results come in such files."""
 
-    after: str
+    after = "after"
     """The parameter that asks for the next page of a list."""
 
     def __init__(self, dialect: BatchDialect, server: ChatServer) -> None:
         self.dialect = dialect
         self.server = server
 
-    @abstractmethod
     def line(self, custom_id: str, request: Request) -> bytes:
-        """A request as part of a batch."""
+        """A request as a line of the file."""
+        call = {"custom_id": custom_id, "method": "POST", "url": self.dialect.endpoint}
+        return _compact({**call, "body": self.server.body(request)})
 
     async def upload(self, tag: str, lines: list[bytes]) -> str | CallProblem | None:
-        """Upload the requests; the id of the file, or None if this provider needs no file."""
-        return None
+        """Upload the requests under a name with the tag; the id of the file, or None if this provider needs no file."""
+        content = b"\n".join([*lines, b""])
+        raw = await self.server.endpoint.upload("/files", _file_name(tag), content, purpose="batch")
+        if not isinstance(raw, bytes):
+            return self.with_hint(raw)
+        return identifier(_document(raw) or {}, "id") or _unreadable("the id of the uploaded file")
 
     async def is_ready(self, file: str) -> bool:
-        """Whether an uploaded file can be used."""
-        return True
+        """Whether an uploaded file can be used; most providers take it at once."""
+        if not self.dialect.unready_files:
+            return True
+        raw = await self.server.endpoint.get(f"/files/{quote(file, safe='')}")
+        if not isinstance(raw, bytes):
+            return raw.reason in _NO_SUCH_PATH
+        return _word(_document(raw) or {}, "status").casefold() not in self.dialect.unready_files
 
-    @abstractmethod
     def creation(self, tag: str, file: str | None, lines: list[bytes]) -> bytes:
-        """The body of the call that creates a batch."""
+        """The body of the call that creates a batch, with the tag in the metadata."""
+        body = {"input_file_id": file, "endpoint": self.dialect.endpoint, "completion_window": "24h"}
+        return _compact({**body, "metadata": {_FOUND_BY: tag}})
 
-    @abstractmethod
+    async def is_sought(self, view: BatchView, sought: Sought) -> bool | CallProblem:
+        """Whether a listed batch is the one that is sought, by the tag and the file; a problem if that is open yet."""
+        return view.tag == sought.tag or (view.file is not None and view.file == sought.file)
+
+    async def tidy(self, sought: Sought) -> None:
+        """Delete the file of a batch that was never created, if it can be found; a failure changes nothing."""
+        file = sought.file
+        if file is None:
+            raw = await self.server.endpoint.get("/files?purpose=batch")
+            listed = _items(_document(raw) or {}, "data") if isinstance(raw, bytes) else []
+            named = [item for item in listed if _word(item, "filename") == _file_name(sought.tag)]
+            file = identifier(named[0], "id") if named else None
+        if file:
+            await self.server.endpoint.change("DELETE", f"/files/{quote(file, safe='')}")
+
     def read_view(self, document: Mapping[str, object]) -> BatchView | None:
         """A batch in a reply; None if the reply has none."""
+        found = identifier(document, "id")
+        if found is None:
+            return None
+        status = _word(document, "status")
+        faults = _items(document, "errors", "data")
+        files = (identifier(document, "output_file_id"), identifier(document, "error_file_id"))
+        return BatchView(
+            id=found,
+            state=self.dialect.state(status),
+            word=status,
+            tag=_word(document, "metadata", _FOUND_BY) or None,
+            file=identifier(document, "input_file_id"),
+            total=_number(document, "request_counts", "total"),
+            answered=_number(document, "request_counts", "completed"),
+            results=tuple(f"/files/{quote(file, safe='')}/content" for file in files if file),
+            faults=tuple(BatchFault(_word(f, "code"), _word(f, "message"), _number(f, "line")) for f in faults),
+            created=_moment(document.get("created_at")),
+        )
 
-    @abstractmethod
     def read_result(self, custom_id: str, document: Mapping[str, object]) -> LineResult:
-        """The result of a call."""
+        """A line of a file of replies or of errors."""
+        response, error = document.get("response"), document.get("error")
+        status = _number(response, "status_code")
+        if isinstance(response, dict) and status is not None and "body" in response:
+            return LineResult(custom_id, "answer" if status == 200 else "refusal", status, _compact(response["body"]))
+        if error and isinstance(error, dict):
+            is_made = _word(error, "code").casefold() not in _NOT_MADE
+            return LineResult(custom_id, "refusal" if is_made else "not made", 500, _compact({"error": error}))
+        return LineResult(custom_id, "nothing")
 
     def read_line(self, raw: bytes) -> LineResult | None:
         """A line of a file of results; None if it is no result."""
         document = _document(raw) or {}
         custom_id = _word(document, "custom_id")
         return self.read_result(custom_id, document) if custom_id else None
-
-    @abstractmethod
-    async def is_sought(self, view: BatchView, sought: Sought) -> bool | CallProblem:
-        """Whether a listed batch is the one that is sought; a problem if that cannot be told yet."""
-
-    async def tidy(self, sought: Sought) -> None:  # noqa: B027  # requests in the call itself leave no file
-        """Delete the file of a batch that was never created, if it can be found; a failure changes nothing."""
 
     async def create(self, tag: str, file: str | None, lines: list[bytes]) -> BatchView | CallProblem:
         """Create the batch, with one request that is never repeated here."""
@@ -254,90 +296,17 @@ class BatchClient(ABC):
         return CallProblem("fatal", problem.reason, detail, is_free=True)
 
 
-class FileBatches(BatchClient):
-    """Uploads requests as JSON Lines, and reads files of results."""
-
-    after = "after"
-
-    def line(self, custom_id: str, request: Request) -> bytes:
-        """A request as a line of the file."""
-        call = {"custom_id": custom_id, "method": "POST", "url": self.dialect.endpoint}
-        return _compact({**call, "body": self.server.body(request)})
-
-    async def upload(self, tag: str, lines: list[bytes]) -> str | CallProblem | None:
-        """Upload the requests under a name with the tag."""
-        content = b"\n".join([*lines, b""])
-        raw = await self.server.endpoint.upload("/files", _file_name(tag), content, purpose="batch")
-        if not isinstance(raw, bytes):
-            return self.with_hint(raw)
-        return identifier(_document(raw) or {}, "id") or _unreadable("the id of the uploaded file")
-
-    async def is_ready(self, file: str) -> bool:
-        """Whether an uploaded file can be used; most providers take it at once."""
-        if not self.dialect.unready_files:
-            return True
-        raw = await self.server.endpoint.get(f"/files/{quote(file, safe='')}")
-        if not isinstance(raw, bytes):
-            return raw.reason in _NO_SUCH_PATH
-        return _word(_document(raw) or {}, "status").casefold() not in self.dialect.unready_files
-
-    def creation(self, tag: str, file: str | None, lines: list[bytes]) -> bytes:
-        """The file, with the tag in the metadata."""
-        body = {"input_file_id": file, "endpoint": self.dialect.endpoint, "completion_window": "24h"}
-        return _compact({**body, "metadata": {_FOUND_BY: tag}})
-
-    async def is_sought(self, view: BatchView, sought: Sought) -> bool | CallProblem:
-        """Compare the tag in the metadata, and the file."""
-        return view.tag == sought.tag or (view.file is not None and view.file == sought.file)
-
-    async def tidy(self, sought: Sought) -> None:
-        """Delete the file of a batch that was never created, found by its id or its name."""
-        file = sought.file
-        if file is None:
-            raw = await self.server.endpoint.get("/files?purpose=batch")
-            listed = _items(_document(raw) or {}, "data") if isinstance(raw, bytes) else []
-            named = [item for item in listed if _word(item, "filename") == _file_name(sought.tag)]
-            file = identifier(named[0], "id") if named else None
-        if file:
-            await self.server.endpoint.change("DELETE", f"/files/{quote(file, safe='')}")
-
-    def read_view(self, document: Mapping[str, object]) -> BatchView | None:
-        """A batch of the OpenAI kind."""
-        found = identifier(document, "id")
-        if found is None:
-            return None
-        status = _word(document, "status")
-        faults = _items(document, "errors", "data")
-        files = (identifier(document, "output_file_id"), identifier(document, "error_file_id"))
-        return BatchView(
-            id=found,
-            state=self.dialect.state(status),
-            word=status,
-            tag=_word(document, "metadata", _FOUND_BY) or None,
-            file=identifier(document, "input_file_id"),
-            total=_number(document, "request_counts", "total"),
-            answered=_number(document, "request_counts", "completed"),
-            results=tuple(f"/files/{quote(file, safe='')}/content" for file in files if file),
-            faults=tuple(BatchFault(_word(f, "code"), _word(f, "message"), _number(f, "line")) for f in faults),
-            created=_moment(document.get("created_at")),
-        )
-
-    def read_result(self, custom_id: str, document: Mapping[str, object]) -> LineResult:
-        """A line of a file of replies or of errors."""
-        response, error = document.get("response"), document.get("error")
-        status = _number(response, "status_code")
-        if isinstance(response, dict) and status is not None and "body" in response:
-            return LineResult(custom_id, "answer" if status == 200 else "refusal", status, _compact(response["body"]))
-        if error and isinstance(error, dict):
-            is_made = _word(error, "code").casefold() not in _NOT_MADE
-            return LineResult(custom_id, "refusal" if is_made else "not made", 500, _compact({"error": error}))
-        return LineResult(custom_id, "nothing")
-
-
 class InlineBatches(BatchClient):
     """Sends requests with the call that creates the batch, and reads one file of results."""
 
     after = "after_id"
+
+    async def upload(self, tag: str, lines: list[bytes]) -> str | CallProblem | None:
+        """Upload nothing."""
+        return None
+
+    async def tidy(self, sought: Sought) -> None:
+        """Delete nothing."""
 
     def line(self, custom_id: str, request: Request) -> bytes:
         """A request as part of the batch."""
@@ -409,7 +378,7 @@ def open_batches(spec: ModelSpec, options: ModelOptions, dialect: BatchDialect) 
     if not place.address.endswith("/v1"):  # in Azure's older form batches are above deployments, and need a version
         root = place.address.partition("/deployments/")[0]
         place = replace(place, address=root, query=place.query or dialect.query)
-    return FileBatches(dialect, OpenAIServer(place, spec, options, key_header=dialect.key_header))
+    return BatchClient(dialect, OpenAIServer(place, spec, options, key_header=dialect.key_header))
 
 
 def shown(text: str) -> str:

@@ -1,13 +1,14 @@
 """Continuous batching: waiting requests become rows, and rows that end make room for others.
 
 A row starts from a slot that already holds the beginning of its prompt, if there is one, so that no prompt is read
-twice.
+twice. A `SlotTable` knows which slot holds which tokens.
 """
 
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -22,10 +23,16 @@ from skillmix.models.local.cpu.products import MOST_SLOTS
 from skillmix.models.local.gpu.gpu_decoder import GpuDecoder, SlotCache
 from skillmix.models.local.gpu.kernels import can_step
 from skillmix.models.local.sampling import DEFAULT_LIMIT, Start, start_of
-from skillmix.models.local.slots import BLOCK, Chain, Match, SlotTable, chain_of
 
 Done = Callable[[Request, Outcome], None]
 """Takes a request with its outcome."""
+BLOCK: Final = 64
+"""Tokens of a block; a slot is found by whole blocks."""
+_CANDIDATES: Final = 4
+"""Slots that are compared when several hold the same blocks."""
+
+Chain = list[int]
+"""The hash of each whole block of a prompt with everything before that block."""
 
 
 class _Pace(NamedTuple):
@@ -54,6 +61,102 @@ _LIMIT_STEP: Final = 64
 _TYPICAL_LENGTH: Final = 1024
 _SHARE_OF_MEMORY: Final = 0.6
 """The share of a GPU's memory that longer slots than necessary may take."""
+
+
+class Match(NamedTuple):
+    """A slot whose tokens begin like a prompt, and the number of tokens that they share."""
+
+    slot: int
+    length: int
+
+
+class SlotTable:
+    """The tokens of every slot; a slot at rest keeps its tokens until another row needs the slot."""
+
+    def __init__(self, slots: int) -> None:
+        self.tokens: list[list[int]] = [[] for _ in range(slots)]
+        self._chains: list[Chain] = [[] for _ in range(slots)]
+        self._free = list(range(slots - 1, -1, -1))
+        self.resting: dict[int, float] = {}
+        """Slots at rest with the times at which their rows ended, the earliest first."""
+        self._holders: dict[int, set[int]] = {}
+        """The slots that hold a block and everything before it, by the hash of both."""
+
+    def match(self, slot: int, prompt: Sequence[int]) -> Match:
+        """How much of a prompt a slot holds; the last token never counts, since reading it gives the first logits."""
+        return Match(slot, min(common_length(self.tokens[slot], prompt), len(prompt) - 1))
+
+    def find(self, prompt: Sequence[int], chain: Chain) -> Match | None:
+        """The slot that holds most of a prompt."""
+        holders: set[int] | None = None
+        held = 0
+        for block in chain:
+            deeper = self._holders.get(block)
+            if not deeper:
+                break
+            holders = deeper
+            held += BLOCK
+        if not holders:
+            return None
+        # These slots hold the same blocks and differ in the next one; the best of a few is good enough.
+        following = prompt[held : held + BLOCK]
+        best = max(
+            islice(holders, _CANDIDATES),
+            key=lambda slot: common_length(self.tokens[slot][held : held + BLOCK], following),
+        )
+        return self.match(best, prompt)
+
+    def free(self, *, now: float, patience: float) -> int | None:
+        """A slot for a new row: an unused one, or the one that has rested longest, if that is long enough."""
+        if self._free:
+            return self._free.pop()
+        for slot, since in self.resting.items():
+            if now - since < patience:
+                return None
+            del self.resting[slot]
+            self.set(slot, [])
+            return slot
+        return None
+
+    def set(self, slot: int, tokens: list[int], chain: Chain | None = None) -> None:
+        """Note the tokens that a slot holds now, with their chain if the caller has it."""
+        before, after = self._chains[slot], chain_of(tokens) if chain is None else chain
+        same = common_length(before, after)
+        for block in before[same:]:
+            holders = self._holders[block]
+            holders.discard(slot)
+            if not holders:
+                del self._holders[block]
+        self.tokens[slot], self._chains[slot] = tokens, after
+        for block in after[same:]:
+            self._holders.setdefault(block, set()).add(slot)
+
+    def rest(self, slot: int, tokens: list[int], chain: Chain | None = None, *, now: float) -> None:
+        """Note that a slot's row has ended; a later row may reuse the tokens."""
+        self.set(slot, tokens, chain)
+        self.resting[slot] = now
+
+
+def chain_of(tokens: Sequence[int], beginning: Chain | None = None) -> Chain:
+    """The chain of some tokens; a known chain of their beginning saves time."""
+    chain = list(beginning or ())
+    last = chain[-1] if chain else 0
+    for start in range(len(chain) * BLOCK, len(tokens) - BLOCK + 1, BLOCK):
+        last = hash((last, *tokens[start : start + BLOCK]))
+        chain.append(last)
+    return chain
+
+
+def common_length(first: Sequence[int], second: Sequence[int]) -> int:
+    """The length of the longest common beginning of two lists."""
+    length = min(len(first), len(second))
+    if first[:length] == second[:length]:
+        return length
+    low, high = 0, length  # the first `low` are the same, the first `high` are not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if first[low:middle] == second[low:middle] else (low, middle)
+    return low
 
 
 @dataclass(slots=True)
@@ -164,10 +267,10 @@ class Generator:
     def _own_slot(self, row: _Row) -> Match | None:
         """The slot at rest in which the row's conversation can go on."""
         slot = self._resting.get(row.conversation)
-        if slot is None or not self._table.is_resting(slot):
+        if slot is None or slot not in self._table.resting:
             return None
         match = self._table.match(slot, row.tokens)
-        return match if 2 * match.length > len(self._table.tokens(slot)) else None
+        return match if 2 * match.length > len(self._table.tokens[slot]) else None
 
     def _shrink(self) -> None:
         """Halve the slots; rows start again and write the same texts, since a seed decides all random numbers."""
@@ -255,9 +358,9 @@ class Generator:
             later.append(row)
             return True
         # A row takes over a slot at rest; one that shares only a small part of it copies that part to another slot.
-        if match and self._table.is_resting(match.slot) and 2 * match.length > len(self._table.tokens(match.slot)):
+        if match and match.slot in self._table.resting and 2 * match.length > len(self._table.tokens[match.slot]):
             slot: int | None = match.slot
-            self._table.take(match.slot)
+            del self._table.resting[match.slot]
         else:
             patience = min(_PATIENCE, _PATIENT_ROUNDS * self._round_s) if self._active else _SHORT_PATIENCE
             slot = self._table.free(now=time.monotonic(), patience=patience)

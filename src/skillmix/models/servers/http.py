@@ -145,32 +145,28 @@ class Endpoint:
     def failure(self, status: int, raw: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> CallProblem:
         """Read an error of the server to a call, or to one call of a batch."""
         message = error_message(raw)
-        detail = MASK.line(message)
-        reason = f"HTTP {status}"
+        reason, detail, wait = f"HTTP {status}", MASK.line(message), None
+        is_free = status in _TURNED_AWAY or (300 <= status < 500 and status not in _UNSURE)
         # Blame the request if the model has answered another one, otherwise the model's name or address.
         unknown: ProblemKind = "failed" if self._has_answered else "fatal"
-        if status in (400, 422):
-            if _TOO_LONG.search(message):
-                return CallProblem("failed", "prompt too long", detail, is_free=True)
-            if _FILTERED.search(message):
-                return CallProblem("failed", "prompt filtered", detail, is_free=True)
-            if _UNKNOWN_MODEL.search(message):
-                return CallProblem(unknown, reason, detail, is_free=True)
-            return Refused("failed", reason, detail, is_free=True)
-        if 300 <= status < 400:
+        kind: ProblemKind = "failed"
+        if status == 413 or (status in (400, 422) and _TOO_LONG.search(message)):
+            reason = "prompt too long"
+        elif status in (400, 422) and _FILTERED.search(message):
+            reason = "prompt filtered"
+        elif status == 404 or (status in (400, 422) and _UNKNOWN_MODEL.search(message)):
+            kind = unknown
+        elif status in (400, 422):
+            return Refused(kind, reason, detail, is_free=True)
+        elif 300 <= status < 400:
             target = MASK.line(headers.get("Location", "an unknown address"))
             detail = f"{self._server.address} redirects to {target}, and redirects are not followed"
-            return CallProblem("fatal", reason, detail, is_free=True)
-        if status in (401, 402) or (status == 429 and "insufficient_quota" in message):
-            return CallProblem("fatal", reason, detail, is_free=True)
-        if status == 404:
-            return CallProblem(unknown, reason, detail, is_free=True)
-        if status == 413:
-            return CallProblem("failed", "prompt too long", detail, is_free=True)
-        if 400 <= status < 500 and status not in _PASSING:
-            return CallProblem("failed", reason, detail, is_free=status not in _UNSURE)
-        is_free = status in _TURNED_AWAY or (400 <= status < 500 and status not in _UNSURE)
-        return CallProblem("passing", reason, detail, retry_after=requested_wait(headers), is_free=is_free)
+            kind = "fatal"
+        elif status in (401, 402) or (status == 429 and "insufficient_quota" in message):
+            kind = "fatal"
+        elif not 400 <= status < 500 or status in _PASSING:
+            kind, wait = "passing", requested_wait(headers)
+        return CallProblem(kind, reason, detail, retry_after=wait, is_free=is_free)
 
 
 async def _read(

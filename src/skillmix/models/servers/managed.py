@@ -246,30 +246,24 @@ class _Servers:
         return self._server
 
     def stop(self) -> None:
-        """End the server, if there is one."""
+        """End the server, if there is one: something else may need the memory."""
         server, self._server = self._server, None
         if server is not None:
             server.stop()
 
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Let a server wait for its next use inside this block; without a block it ends with its model."""
+        self.blocks += 1
+        try:
+            yield
+        finally:
+            self.blocks -= 1
+            if not self.blocks:
+                self.stop()
 
-_SERVERS: Final = _Servers()
 
-
-def stop_servers() -> None:
-    """End the server that waits for its next use: something else needs the memory."""
-    _SERVERS.stop()
-
-
-@contextmanager
-def keeping_servers() -> Iterator[None]:
-    """Let a server wait for its next use inside this block; without a block it ends with its model."""
-    _SERVERS.blocks += 1
-    try:
-        yield
-    finally:
-        _SERVERS.blocks -= 1
-        if not _SERVERS.blocks:
-            _SERVERS.stop()
+SERVERS: Final = _Servers()
 
 
 class ManagedModel:
@@ -299,7 +293,7 @@ class ManagedModel:
         if first is None:
             return
         launch = await asyncio.to_thread(_launch_of, self._spec, self._concurrency)
-        server = await _SERVERS.ready(launch, self._options.say)
+        server = await SERVERS.ready(launch, self._options.say)
         name = await server.name_of(launch.adapter)
         spec = ModelSpec("openai", name, f"{server.root}/v1")
         model = OpenAIModel(spec, ModelOptions(self._concurrency, self._options.timeout, say=self._options.say))
@@ -319,5 +313,5 @@ class ManagedModel:
 
     async def close(self) -> None:
         """Let the server wait for its next use, or end it outside of a run."""
-        if not _SERVERS.blocks:
-            await asyncio.to_thread(_SERVERS.stop)
+        if not SERVERS.blocks:
+            await asyncio.to_thread(SERVERS.stop)

@@ -22,8 +22,8 @@ def yield_table(report: Report) -> ReportTable | None:
         "Conversations written for a data set, and how many had full marks; the set may take fewer of them.",
         (
             {
-                "data set": facts.name if len(report.runs) == 1 else f"{run}: {facts.name}",
-                "writer": ", ".join(facts.writers) or "–",
+                "data set": str(facts.name) if len(report.runs) == 1 else f"{run}: {facts.name}",
+                "writer": ", ".join(dict.fromkeys(facts.writers or ())) or "–",
                 "k": str(k),
                 "written": Count(y.written),
                 "full marks": Count(y.full_marks),
@@ -62,7 +62,7 @@ def lineage_table(report: Report) -> ReportTable | None:
 
 def _data_name(report: Report, run: str, address: str) -> str:
     """The name of the step that made a data set, in the student's own run or in another; else its hash."""
-    makers = [(r, facts.name) for r, facts in report.datasets if facts.hash == address]
+    makers = [(r, str(facts.name)) for r, facts in report.datasets if facts.hash == address]
     if not makers:
         return address
     where, name = next((maker for maker in makers if maker[0] == run), makers[0])
