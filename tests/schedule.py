@@ -22,6 +22,7 @@ LONGEST_FIRST: Final = (
     "tests/training/test_ranks.py",
     "tests/docs/test_blocks.py",
     "tests/steps/test_paper_files.py",
+    "tests/steps/test_pretraining_files.py",
     "tests/checkers/test_texts.py",
     "tests/commands/test_main.py",
     "tests/test_truth.py",
