@@ -38,7 +38,7 @@ _VALUE_WORD = re.compile(rf"\b{VALUE_WORD}", re.IGNORECASE)
 _TOKEN = re.compile(
     rf"(?P<value>\d+(?:\.\d+)?(?:\s*/\s*1\b)?|[{VALUE_SIGNS[2:]}]|{VALUE_WORD})|(?P<word>[^\W\d_]+)", re.I
 )
-_STATES_A_POINT = re.compile(r"\bpoints?\s+(?:earned|awarded|given|received|scored)\b", re.IGNORECASE)
+_EARNED = re.compile(r"\bpoints?\s+(?:earned|awarded|given|received|scored)\b", re.IGNORECASE)
 _EARNED_WORDS: Final = {"earned", "awarded", "given", "received", "scored"}
 _FIELDS: Final = {"points", "point", "score", "value", "grade", "mark", "result", "met"}
 _LONGEST_LABEL: Final = 16
@@ -55,12 +55,10 @@ class Quotable:
     lines: frozenset[str]
     pairs: tuple[Pair, ...]
     """Labels of criteria with the values after them, in order."""
-    pair_set: frozenset[Pair] = frozenset()
-    """The same pairs as a set."""
 
     def has(self, label: str, value: float | None, line: str) -> bool:
         """Whether a grader's row or line repeats the text: the same label and value, or the same line."""
-        return (value is not None and (pair_label(label), value) in self.pair_set) or fold_name(line) in self.lines
+        return (value is not None and (pair_label(label), value) in self.pairs) or fold_name(line) in self.lines
 
     def has_quoted(self, before: str, statement: str) -> bool:
         """Whether a statement right after an opening quotation mark is in the text."""
@@ -89,10 +87,10 @@ def quotable(text: str | None, rubric: Rubric) -> Quotable:
     text = with_json_as_tables(text)
     text = INVISIBLE.sub("", unicodedata.normalize("NFKC", text.replace("½", "0.5")))
     pairs = _pairs(text, rubric)
-    lines = _lines_together(text) if _STATES_A_POINT.search(text) else frozenset[str]()
+    lines = _lines_together(text) if _EARNED.search(text) else frozenset[str]()
     if not pairs and not lines:
         return NOTHING_TO_QUOTE
-    return Quotable(f" {fold_name(text)} ", lines, tuple(pairs), frozenset(pairs))
+    return Quotable(f" {fold_name(text)} ", lines, tuple(pairs))
 
 
 def _lines_together(text: str) -> frozenset[str]:
@@ -158,7 +156,6 @@ class _Heading(NamedTuple):
     line: str
 
 
-_EARNED = re.compile(r"\bpoints?\s+(?:earned|awarded|given|received|scored)\b", re.IGNORECASE)
 # In lower case, with a literal start, the same search is ten times as fast in prose.
 _MAY_STATE = re.compile(r"points?\s+(?:earned|awarded|given|received|scored)\b[^\n]{0,260}?[:=]")
 _STATEMENT = re.compile(

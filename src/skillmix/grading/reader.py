@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from skillmix.catalog.catalog import INVISIBLE, before_parenthesis, fold_name
 from skillmix.grading.answers import without_thought
@@ -76,20 +76,30 @@ def read_outcome(reply: str, *, text: str | None = None) -> OutcomeReading:
     lines = _plain_lines(reply[:_LONGEST_REPLY])
     if not lines:
         return OutcomeReading(None, "the reply is empty")
-    quoted = _quoted(text or "")
+    quoted_statements, quoted_lines = _quoted(text or "")
     own: list[_Statement] = []
     struck = 0
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         for found in _stated(line, following):
-            if (found.outcomes and quoted.stated.issuperset(found.outcomes)) or _QUOTE_LINE.match(line):
+            if (found.outcomes and quoted_statements.issuperset(found.outcomes)) or _QUOTE_LINE.match(line):
                 struck += 1
             else:
                 own.append(found)
     if not own and not struck:
         ends = [statement for line in (lines[0], lines[-1]) if (statement := _alone(line))]
-        own = [statement for statement in ends if statement.outcomes[0] not in quoted.alone]
+        own = [statement for statement in ends if statement.outcomes[0] not in quoted_lines]
     notes = ("an outcome that is part of the student's own text was not counted",) if struck else ()
-    return _settled(own, struck, notes)
+    named = [outcome for outcome in OUTCOMES if any(outcome in statement.outcomes for statement in own)]
+    unknown = next((statement.value for statement in own if not statement.outcomes), None)
+    problem = None
+    if not own:
+        problem = "the reply only repeats the student's text" if struck else "no outcome was found"
+    elif unknown is not None:
+        words = shortened(unknown.strip(_OUTCOME_MARKUP)) or "nothing"
+        problem = f"the outcome {words!r} is not one of {', '.join(OUTCOMES)}"
+    elif len(named) > 1:
+        problem = f"the reply names several outcomes: {', '.join(named)}"
+    return OutcomeReading(named[0] if problem is None else None, problem, notes)
 
 
 def outcome_words(reply: str) -> str | None:
@@ -104,9 +114,10 @@ def outcome_words(reply: str) -> str | None:
         words = one_line(rest[0]) if rest else ""
     else:
         words = one_line(found["words"])
-    words = words.strip(" \t*_`")
-    if not words:
-        return None
+    return _cut(words.strip(" \t*_`")) or None
+
+
+def _cut(words: str) -> str:
     return words if len(words) <= _LONGEST_WORDS else f"{words[: _LONGEST_WORDS - 1]}…"
 
 
@@ -117,20 +128,6 @@ class _Statement:
     folded: str
     value: str
     outcomes: tuple[TextOutcome, ...]
-
-
-def _settled(own: list[_Statement], struck: int, notes: tuple[str, ...]) -> OutcomeReading:
-    if not own:
-        problem = "the reply only repeats the student's text" if struck else "no outcome was found"
-        return OutcomeReading(None, problem, notes)
-    for statement in own:
-        if not statement.outcomes:
-            words = shortened(statement.value.strip(_OUTCOME_MARKUP)) or "nothing"
-            return OutcomeReading(None, f"the outcome {words!r} is not one of {', '.join(OUTCOMES)}", notes)
-    named = [outcome for outcome in OUTCOMES if any(outcome in statement.outcomes for statement in own)]
-    if len(named) > 1:
-        return OutcomeReading(None, f"the reply names several outcomes: {', '.join(named)}", notes)
-    return OutcomeReading(named[0], None, notes)
 
 
 def _plain_lines(reply: str) -> list[str]:
@@ -170,31 +167,18 @@ def _statement(value: str) -> _Statement:
     return _Statement(clause, value, outcomes)
 
 
-class _Quoted(NamedTuple):
-    """The outcomes that a student's text states, and those that are a line of it."""
-
-    stated: frozenset[TextOutcome]
-    alone: frozenset[TextOutcome]
-
-
-_NOTHING: Final = _Quoted(frozenset(), frozenset())
-
-
 @lru_cache(maxsize=1024)  # the rounds of one text come one after the other
-def _quoted(text: str) -> _Quoted:
-    """The outcomes in a student's text that a reply could repeat; nearly always none."""
-    if not _OUTCOME_WORD.search(text.casefold()):
-        return _NOTHING
+def _quoted(text: str) -> tuple[frozenset[TextOutcome], frozenset[TextOutcome]]:
+    """The outcomes that a student's text states, and those that are a line of it, which a reply could repeat."""
     lines = _plain_lines(text[:_LONGEST_REPLY])
     # An instruction to the grader may stand in the middle of a sentence.
     stated = [_statement(found["value"]) for line in lines for found in _ANYWHERE.finditer(line[:_LONGEST_LINE])]
     alone = [statement for line in lines if (statement := _alone(line))]
-    return _Quoted(*(frozenset(o for statement in some for o in statement.outcomes) for some in (stated, alone)))
+    return frozenset(o for one in stated for o in one.outcomes), frozenset(o for one in alone for o in one.outcomes)
 
 
 _FEWEST_WORDS: Final = 3
 """Fewer words beside a label explain nothing."""
-_LONGEST: Final = 200
 _BETWEEN: Final = re.compile(r"\||:\s|\s[–—-]\s")
 _MARKUP: Final = " \t*_`#>•-–—:|"
 _LEAD: Final = re.compile(r"^(?:explanation|reason|comment|note)s?\W+", re.IGNORECASE)
@@ -219,13 +203,7 @@ def words_about(rubric: Rubric, index: int, reply: str) -> str | None:
     found = next(beside, None) or next(_naming(rubric, index, reply), None)
     if found is None:
         return None
-    words = _LEAD.sub("", one_line(found).strip(_MARKUP))
-    return words if len(words) <= _LONGEST else f"{words[: _LONGEST - 1]}…"
-
-
-@lru_cache(maxsize=8)
-def _lines(reply: str) -> list[str]:
-    return [line for line in reply.splitlines() if line.strip()]
+    return _cut(_LEAD.sub("", one_line(found).strip(_MARKUP)))
 
 
 @lru_cache(maxsize=8)
@@ -234,7 +212,7 @@ def _labelled_lines(reply: str) -> list[tuple[str, str]]:
 
     A reply is kept, because several criteria of one text look for their words in it.
     """
-    split = [[part.strip(_MARKUP) for part in _BETWEEN.split(line.strip(_MARKUP))] for line in _lines(reply)]
+    split = [[part.strip(_MARKUP) for part in _BETWEEN.split(line.strip(_MARKUP))] for line in reply.splitlines()]
     return [(first, max(others, key=len)) for first, *others in split if others]
 
 
@@ -243,7 +221,7 @@ def _naming(rubric: Rubric, index: int, reply: str) -> Iterator[str]:
     if rubric.criteria[index].kind != "skill":
         return
     names = [fold_name(before_parenthesis(criterion.name)) for criterion in rubric.criteria[: rubric.k]]
-    for line in _lines(reply):
+    for line in reply.splitlines():
         folded = fold_name(line)
         named = [name for name in names if name in folded]
         if "|" not in line and named == [names[index]] and _explains(line):
@@ -443,10 +421,7 @@ def _why_nothing(blocks: list[Block], notes: list[str]) -> str:
 def _declines(reply: str) -> bool:
     lowered = reply.lower().replace("’", "'")
     # Plain searches first: the regular expression alone would take as long as the rest of the reader.
-    for words in _UNWILLING:
-        if words in lowered:
-            return _DECLINES.search(lowered) is not None
-    return False
+    return any(words in lowered for words in _UNWILLING) and _DECLINES.search(lowered) is not None
 
 
 # fmt: off
@@ -537,9 +512,6 @@ def _candidate(rubric: Rubric, marks: Sequence[Mark], fault: str | None = None) 
 
 
 def _agreed(rubric: Rubric, covering: list[_Candidate]) -> tuple[tuple[float | None, ...] | None, str | None]:
-    if len(covering) == 1:
-        only = covering[0].points
-        return tuple(only.get(index) for index in range(len(rubric.criteria))), None
     points: list[float | None] = []
     for index, criterion in enumerate(rubric.criteria):
         values = {c.points[index] for c in covering if index in c.points}

@@ -60,9 +60,7 @@ def read_value(cell: str) -> float | None:
 
 
 def has_value_sign(text: str) -> bool:
-    """Whether a text has a digit or a tick; for ASCII, ten substring searches are fastest."""
-    if text.isascii():
-        return any(digit in text for digit in "1023456789")
+    """Whether a text has a digit or a tick."""
     return _SIGN.search(text) is not None
 
 
@@ -92,8 +90,6 @@ def _plain(text: str) -> str:
 
 def _take_ticks(text: str) -> tuple[float | None, str]:
     """The common value of the ticks and crosses in a text, and the text without them."""
-    if text.isascii():
-        return None, text
     values = {_TICKS[c] for c in text if c in _TICKS}
     if len(values) != 1:
         return None, text
@@ -250,7 +246,8 @@ def split_row(line: str) -> list[str]:
 
 def label_column(table: Table) -> int | None:
     """The only column that the header names as criteria; None if no column or several are."""
-    return _label_column(tuple(table.header or ()))
+    columns = [column for column, cell in enumerate(table.header or ()) if names_labels(fold_name(cell))]
+    return columns[0] if len(columns) == 1 else None
 
 
 def names_labels(header: str) -> bool:
@@ -263,18 +260,14 @@ def names_points(header: str) -> bool:
     return _is_earned_header(header) or _POINTS_HEADER.match(header) is not None
 
 
-@lru_cache(maxsize=1024)
-def _label_column(header: tuple[str, ...]) -> int | None:
-    columns = [c for c, cell in enumerate(header) if names_labels(fold_name(cell))]
-    return columns[0] if len(columns) == 1 else None
-
-
 def value_column(table: Table, labels: int, labelled_rows: list[list[str]]) -> int | str:
     """The column of the points earned, or the reason why none can be chosen."""
-    by_header = _column_by_header(tuple(table.header or ()), labels)
-    if by_header is not None:
-        return by_header
     header = [fold_name(cell) for cell in table.header or ()]
+    columns = [column for column in range(len(header)) if column != labels]
+    earned = [column for column in columns if _is_earned_header(header[column])]
+    found = earned or [column for column in columns if _POINTS_HEADER.match(header[column])]
+    if found:
+        return found[0] if len(found) == 1 else _AMBIGUOUS
     width = max(len(row) for row in labelled_rows)
     worth = {c for c, cell in enumerate(header) if _WORTH_HEADER.search(cell)}
     numbering = {c for c, cell in enumerate(header) if c < labels and _NUMBER_HEADER.match(cell)}
@@ -294,20 +287,6 @@ def _is_earned_header(folded: str) -> bool:
         return True
     points = _POINTS_WORD.search(folded)
     return points is not None and _GIVEN_WORD.search(folded, points.end()) is not None
-
-
-@lru_cache(maxsize=1024)
-def _column_by_header(cells: tuple[str, ...], labels: int) -> int | str | None:
-    header = [fold_name(cell) for cell in cells]
-    columns = [column for column in range(len(header)) if column != labels]
-    earned = [c for c in columns if _is_earned_header(header[c])]
-    points = [c for c in columns if _POINTS_HEADER.match(header[c])]
-    for candidates in (earned, points):
-        if len(candidates) == 1:
-            return candidates[0]
-        if candidates:
-            return _AMBIGUOUS
-    return None
 
 
 _AMBIGUOUS: Final = "more than one column of the table could be the points"
@@ -401,8 +380,13 @@ def _table(rows: list[_Object]) -> Iterator[str]:
     if not any(names_labels(fold_name(header)) for header in headers):
         headers = [_LABEL if header.casefold() in _NAMES else header for header in headers]
     yield from (_row(headers), _row(["---"] * len(names)).replace(" ", ""))
-    # A name with two values has a cell that is no value.
-    yield from (_row([" and ".join(_cell(item) for own, item in row if own == name) for name in names]) for row in rows)
+    for row in rows:
+        cells: dict[str, list[str]] = {name: [] for name in names}
+        for name, item in row:
+            text = "" if item is None or isinstance(item, list) else str(int(item) if isinstance(item, bool) else item)
+            cells[name].append(_NO_CELL.sub(" ", text).strip())
+        # A name with two values has a cell that is no value.
+        yield _row([" and ".join(values) for values in cells.values()])
     yield "\n"
 
 
@@ -412,9 +396,3 @@ def _row(cells: list[str]) -> str:
 
 def _words(name: str) -> str:
     return _NO_CELL.sub(" ", _BETWEEN_WORDS.sub(" ", name)).strip()
-
-
-def _cell(item: object) -> str:
-    if item is None or isinstance(item, list):
-        return ""
-    return str(int(item)) if isinstance(item, bool) else _NO_CELL.sub(" ", str(item)).strip()
