@@ -206,20 +206,17 @@ def _is_abbreviation(before: str, line: str, following: int, next_letter: str) -
     if before.endswith("etc"):
         return next_letter.islower()
     # 'at 5 p.m. The bell' but 'J. K. Rowling': after such a word, only a common first word starts a sentence.
-    may_be = _MAY_BE_LAST.search(before) is not None or _is_initial(before)
-    return may_be and _SENTENCE_START.match(line, following) is None
+    if not _MAY_BE_LAST.search(before):
+        words = before[:-1].split()
+        # 'George W' and 'J. K' end in an initial, 'plan B' does not.
+        is_name = not words or words[-1].endswith(".") or words[-1].lstrip(_OPENERS)[:1].isupper()
+        if not _CAPITAL.search(before) or not is_name:
+            return False
+    return _SENTENCE_START.match(line, following) is None
 
 
 _LONGEST_ABBREVIATION: Final = 40
 """Characters searched before a full stop; without a limit the searches would take quadratic time."""
-
-
-def _is_initial(before: str) -> bool:
-    """Whether the last letter is an initial: 'George W' and 'J. K', but not 'plan B'."""
-    if not _CAPITAL.search(before):
-        return False
-    words = before[:-1].split()
-    return not words or words[-1].endswith(".") or words[-1].lstrip(_OPENERS)[:1].isupper()
 
 
 AnswerStatus = Literal["fine", "no marker", "empty", "refused", "cut in its thought"]

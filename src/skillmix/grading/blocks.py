@@ -235,7 +235,11 @@ class LineReader:
             return []
         if self._has_statements and _EARNED.search(line):
             return list(self._from_statements(line))
-        if self._may_give_a_value(line):
+        # A value must come early in the line.
+        head = line[: self._rubric.longest_label + _ROOM_FOR_VALUE]
+        # In a reply with 'Point earned' lines, "Yes, …" is a remark and not a point.
+        has_word = self._has_words and _gives_a_word(head.lower())
+        if has_word or (self._has_numbers and _LABEL_THEN_NUMBER.search(head)):
             return list(self._from_label(line))
         if self._has_statements:
             self._take_heading(line)
@@ -243,14 +247,6 @@ class LineReader:
             no_point = _NO_POINT.search(line)
             self._list_unknown(line[: no_point.start()] if no_point else "")
         return []
-
-    def _may_give_a_value(self, line: str) -> bool:
-        """A quick test that saves the search for labels in prose: whether a value comes early enough in the line."""
-        head = line[: self._rubric.longest_label + _ROOM_FOR_VALUE]
-        if self._has_numbers and has_value_sign(head) and _LABEL_THEN_NUMBER.search(head):
-            return True
-        # In a reply with 'Point earned' lines, "Yes, …" is a remark and not a point.
-        return self._has_words and _gives_a_word(head.lower())
 
     def _from_statements(self, line: str) -> Iterator[Mark]:
         starts = [match.start() for match in _EARNED.finditer(line)]

@@ -9,7 +9,7 @@ content word with it, and is accepted for one label and one criterion only.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from itertools import takewhile
@@ -140,16 +140,27 @@ def decorated_criterion(rubric: Rubric, label: str) -> int | None:
     [0, 1, None]
     """
     label = _NUMBER_AFTER.sub("", label)
-    for part in _with_shorter_parts(label):
+    cuts = list(_CUT.finditer(label))[:_MOST_CUTS]
+    parts = [label]  # the label, and its parts before a remark from long to short
+    for cut in reversed(cuts):
+        head, remark = label[: cut.start()].strip(), label[cut.end() :]
+        if head and len(label_words(remark)) <= _LONGEST_REMARK and not _DIGIT.search(remark):
+            parts.append(head)
+    for part in parts:
         index = _criterion_of_part(rubric, part)
         # A remark after the exact name of a skill may name another skill: "sympathy (as opposed to empathy)".
         if index is not None and index < rubric.k and part != label and rubric.criterion_of(part) == index:
             return None if _has_another_parenthesis(rubric, label, index) else index
         if index is not None:
-            is_fit = index != rubric.k or _is_about_the_topic(rubric, part, label)
-            return index if is_fit and not _is_about_another(rubric, label, index) else None
+            topic = _name_words(rubric.topic)
+            if index == rubric.k and len(shared_words(topic, label_words(part))) < len(topic):
+                # The remark must name no other topic.
+                foreign = set(content_words(label_words(label))) - TOPIC_WORDS - BESIDE_TOPIC - NEGATIONS
+                if any(not shared_words([word], topic) for word in foreign):
+                    return None
+            return None if _is_about_another(rubric, label, index) else index
     # The parts after a few words, as in "Literary device: metaphor" or "Skill 2 (metaphor)".
-    for cut in list(_CUT.finditer(label))[:_MOST_CUTS]:
+    for cut in cuts:
         lead = label_words(label[: cut.start()])
         if len(lead) > _LONGEST_LEAD or not NEGATIONS.isdisjoint(lead):
             continue
@@ -163,15 +174,6 @@ def decorated_criterion(rubric: Rubric, label: str) -> int | None:
 def _criterion_of_part(rubric: Rubric, part: str) -> int | None:
     index = rubric.criterion_of(part)
     return _criterion_of_words(rubric, label_words(part)) if index is None else index
-
-
-def _is_about_the_topic(rubric: Rubric, part: str, label: str) -> bool:
-    """Whether a label names the topic before its remark, or the remark names no other topic."""
-    topic = _name_words(rubric.topic)
-    if len(shared_words(topic, label_words(part))) == len(topic):
-        return True
-    words = content_words(label_words(label))
-    return all(word in TOPIC_WORDS | BESIDE_TOPIC | NEGATIONS or shared_words([word], topic) for word in words)
 
 
 def _is_about_another(rubric: Rubric, label: str, index: int) -> bool:
@@ -257,15 +259,6 @@ def _name_words(name: str) -> tuple[str, ...]:
     return content_words(words) or tuple(words)
 
 
-def _with_shorter_parts(label: str) -> Iterator[str]:
-    """The label, and its parts before a remark from long to short."""
-    yield label
-    for cut in reversed(list(_CUT.finditer(label))[:_MOST_CUTS]):
-        head, remark = label[: cut.start()].strip(), label[cut.end() :]
-        if head and len(label_words(remark)) <= _LONGEST_REMARK and not _DIGIT.search(remark):
-            yield head
-
-
 def _criterion_of_words(rubric: Rubric, words: tuple[str, ...]) -> int | None:
     content = content_words(words)
     skills = [
@@ -273,21 +266,20 @@ def _criterion_of_words(rubric: Rubric, words: tuple[str, ...]) -> int | None:
         for index in range(rubric.k)
         if any(_is_alias(content, alias) for alias in _aliases(rubric.criteria[index].name))
     ]
-    skills = skills or [index for index in range(rubric.k) if _has_all_words(rubric, index, content)]
+    if not skills:
+        # A short name with one more word, as in "straw man argument" or "ad hominem attack".
+        names = [_name_words(before_parenthesis(criterion.name)) for criterion in rubric.criteria[: rubric.k]]
+        skills = [
+            index
+            for index, name in enumerate(names)
+            if 2 <= len(name) == len(content) - 1 and not KINDS.issuperset(name) and set(name) <= set(content)
+        ]
     if len(skills) > 1:
         return None
     own = criterion_words(rubric, skills[0]) if skills else _name_words(rubric.topic)
     if _is_unfit(words, own):
         return None
     return skills[0] if skills else _topic_or_sense(rubric, content)
-
-
-def _has_all_words(rubric: Rubric, index: int, words: tuple[str, ...]) -> bool:
-    """Whether a label is a skill's short name with one more word, as in "straw man argument" or "ad hominem attack"."""
-    name = _name_words(before_parenthesis(rubric.criteria[index].name))
-    if len(name) < 2 or len(words) != len(name) + 1 or KINDS.issuperset(name):
-        return False
-    return all(word in words for word in name)
 
 
 def _is_alias(words: tuple[str, ...], alias: tuple[str, ...]) -> bool:

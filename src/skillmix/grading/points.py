@@ -50,21 +50,20 @@ def check_format(text: str, name: FormatName) -> FormatVerdict:
     'it is not a list: it has 0 items where 2 are the least'
     """
     lines = [line for line in _MARKUP.sub("", text).splitlines() if _HAS_WORD.search(line)]
-    found = _CHECKS[name](lines)
     form = OUTPUT_FORMATS[name]
-    fault = found.fault
-    if fault is None and len(found.units) < form.fewest:
-        fault = f"it has {plural(len(found.units), form.unit)} where {form.fewest} are the least"
-    units = len(found.units) if form.unit == "line" else sum(max(1, count_sentences(unit)) for unit in found.units)
+    if name == "poem":
+        longest = max((len(line.split()) for line in lines), default=0)
+        is_prose = longest > _WORDS_IN_LINE
+        found, fault = lines, f"a line has {longest} words where {_WORDS_IN_LINE} are the most" if is_prose else None
+    else:
+        found, fault = _items(lines) if name == "list" else _turns(lines)
+    if fault is None and len(found) < form.fewest:
+        fault = f"it has {plural(len(found), form.unit)} where {form.fewest} are the least"
+    units = len(found) if form.unit == "line" else sum(max(1, count_sentences(unit)) for unit in found)
     return FormatVerdict(units, None if fault is None else f"it is not a {name}: {fault}")
 
 
-class _Found(NamedTuple):
-    units: list[str]
-    fault: str | None
-
-
-def _list(lines: list[str]) -> _Found:
+def _items(lines: list[str]) -> tuple[list[str], str | None]:
     """Marked items, each with its indented lines; one line may stand above the first item."""
     items: list[str] = []
     others = 0
@@ -76,11 +75,10 @@ def _list(lines: list[str]) -> _Found:
             items[-1] += f" {line.strip()}"
         elif number > 0:
             others += 1
-    fault = f"{plural(others, 'line')} outside its items" if items and others else None
-    return _Found(items, fault)
+    return items, f"{plural(others, 'line')} outside its items" if items and others else None
 
 
-def _dialogue(lines: list[str]) -> _Found:
+def _turns(lines: list[str]) -> tuple[list[str], str | None]:
     """Turns that begin with a speaker and a colon; directions in brackets do not count."""
     turns: list[str] = []
     speakers: set[str] = set()
@@ -97,24 +95,10 @@ def _dialogue(lines: list[str]) -> _Found:
         fault = f"{plural(others, 'line')} without a speaker"
     elif len(turns) >= OUTPUT_FORMATS["dialogue"].fewest and len(speakers) < _FEWEST_SPEAKERS:
         fault = "it has one speaker"
-    return _Found(turns, fault)
+    return turns, fault
 
 
 _FEWEST_SPEAKERS: Final = 2
-
-
-def _poem(lines: list[str]) -> _Found:
-    """Short lines, whatever their sentences."""
-    longest = max((len(line.split()) for line in lines), default=0)
-    fault = f"a line has {longest} words where {_WORDS_IN_LINE} are the most" if longest > _WORDS_IN_LINE else None
-    return _Found(lines, fault)
-
-
-_CHECKS: Final[Mapping[FormatName, Callable[[list[str]], _Found]]] = {
-    "list": _list,
-    "dialogue": _dialogue,
-    "poem": _poem,
-}
 
 
 UNDECIDED: Final = "undecided"
@@ -274,7 +258,7 @@ def woven_full_marks(points: Points, is_woven: bool | None) -> float | None:
     return full if is_woven else None
 
 
-def _all_skills(skills: Points, others: Points) -> float | None:
+def all_skills(skills: Points, others: Points) -> float | None:
     """All skills and at least two of the other three."""
     earned, lost = others.count(True), others.count(False)
     shown = _all_of(skills)
@@ -283,7 +267,7 @@ def _all_skills(skills: Points, others: Points) -> float | None:
     return shown if earned >= 2 else None
 
 
-def _skill_fraction(skills: Points, others: Points) -> float | None:
+def skill_fraction(skills: Points, others: Points) -> float | None:
     """The share of skills shown, if all of the other three are earned."""
     others_met = _all_of(others)
     if others_met == 0.0 or not any(point is not False for point in skills):
@@ -313,7 +297,7 @@ METRICS: Final[Mapping[str, Metric]] = {
             name="all_skills",
             label="all skills",
             meaning="every skill and two of the other three",
-            function=_all_skills,
+            function=all_skills,
             is_binary=True,
             is_main=False,
         ),
@@ -321,7 +305,7 @@ METRICS: Final[Mapping[str, Metric]] = {
             name="skill_fraction",
             label="skill fraction",
             meaning="the share of skills shown, if all of the other three are met, else 0",
-            function=_skill_fraction,
+            function=skill_fraction,
             is_binary=False,
             is_main=True,
         ),

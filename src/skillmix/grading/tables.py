@@ -46,7 +46,11 @@ def read_value(cell: str) -> float | None:
     """
     text = _plain(cell)
     bracketed = _BRACKETED.fullmatch(text)
-    ticked, text = _take_ticks(bracketed[1].strip() if bracketed else text)
+    text = bracketed[1].strip() if bracketed else text
+    ticks = {_TICKS[c] for c in text if c in _TICKS}
+    ticked = ticks.pop() if len(ticks) == 1 else None
+    if ticked is not None:
+        text = "".join(c for c in text if c not in _TICKS).strip()
     if not text:
         return ticked
     number, rest = _leading_number(text)
@@ -86,14 +90,6 @@ _GOES_NO_FURTHER = re.compile(r"\s*(?:$|[.,;:!\]](?!\s*\d)|[-–—(](?!\s*(?:\d
 
 def _plain(text: str) -> str:
     return _MARKUP.sub("", _INVISIBLE.sub("", text)).strip()
-
-
-def _take_ticks(text: str) -> tuple[float | None, str]:
-    """The common value of the ticks and crosses in a text, and the text without them."""
-    values = {_TICKS[c] for c in text if c in _TICKS}
-    if len(values) != 1:
-        return None, text
-    return values.pop(), "".join(c for c in text if c not in _TICKS).strip()
 
 
 def _leading_number(text: str) -> tuple[float | None, str]:
