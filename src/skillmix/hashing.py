@@ -1,7 +1,8 @@
 """Content hashes, and draws that depend only on hashes; no other randomness enters a run."""
 
 import json
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from hashlib import blake2b
 from typing import Final
 
@@ -70,36 +71,25 @@ def _image(place: int, total: int, key: bytes, *, is_inverse: bool) -> int:
         left, right = place >> half, place & mask
         if is_inverse:
             for mixed in reversed(rounds):
-                left, right = right ^ mixed[left], left
+                left, right = right ^ mixed(left), left
         else:
             for mixed in rounds:
-                left, right = right, left ^ mixed[right]
+                left, right = right, left ^ mixed(right)
         place = left << half | right
         if place < total:
             return place
 
 
-class _Round(dict[int, int]):
-    """One round of a Feistel network: the mixed value of each half, computed on first use and then cached."""
-
-    def __init__(self, number: int, half: int, key: bytes) -> None:
-        super().__init__()
-        self._number, self._key = bytes([number]), key
-        self._size, self._mask = (half + 7) // 8, (1 << half) - 1
-
-    def __missing__(self, value: int) -> int:
-        content = self._number + value.to_bytes(self._size, "big")
-        mixed = blake2b(content, key=self._key, digest_size=self._size).digest()
-        result = int.from_bytes(mixed, "big") & self._mask
-        if len(self) < _MOST_REMEMBERED:
-            self[value] = result
-        return result
-
-
 @lru_cache(maxsize=64)
-def _rounds(half: int, key: bytes) -> tuple[_Round, ...]:
+def _rounds(half: int, key: bytes) -> tuple[Callable[[int], int], ...]:
     """Return the rounds of a permutation; those of up to 2**24 items are soon cached completely."""
-    return tuple(_Round(number, half, key) for number in range(_ROUNDS))
+    size, mask = (half + 7) // 8, (1 << half) - 1
+
+    def mixed(number: bytes, value: int) -> int:
+        content = number + value.to_bytes(size, "big")
+        return int.from_bytes(blake2b(content, key=key, digest_size=size).digest(), "big") & mask
+
+    return tuple(lru_cache(_MOST_REMEMBERED)(partial(mixed, bytes([number]))) for number in range(_ROUNDS))
 
 
 _ROUNDS: Final = 8

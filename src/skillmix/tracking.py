@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 from uuid import uuid4
 
 from skillmix.errors import UserError, visible
@@ -144,44 +144,35 @@ FOLDER: Final = "tracking"
 """The folder of a run with the trackers' files; it may be deleted."""
 
 
-class TrackerKind(NamedTuple):
-    """A row of the table of trackers."""
-
-    package: str
-    """Imported when the tracker is opened."""
-    open: Callable[[TrackedPart, Mapping[str, str]], Tracker]
-
-
-TRACKERS: Final[dict[str, TrackerKind]] = {
-    "tensorboard": TrackerKind("tensorboard", TensorboardFiles),
-    "wandb": TrackerKind("wandb", WandbRun),
-    "mlflow": TrackerKind("mlflow", MlflowRun),
+TRACKERS: Final[dict[str, Callable[[TrackedPart, Mapping[str, str]], Tracker]]] = {
+    "tensorboard": TensorboardFiles,
+    "wandb": WandbRun,
+    "mlflow": MlflowRun,
 }
-"""The trackers by the names that `track:` takes; this package has an extra of each name."""
+"""The trackers by the names that `track:` takes: each is a package to import, and an extra of skillmix."""
 
 
 def require_trackers(names: Sequence[str]) -> None:
     """Refuse a tracker whose package is not installed."""
-    missing = [name for name in names if find_spec(TRACKERS[name].package) is None]
+    missing = [name for name in names if find_spec(name) is None]
     if missing:
-        packages = ", ".join(TRACKERS[name].package for name in missing)
         raise UserError(
-            f"track: names {', '.join(missing)}, but these packages are not installed: {packages}.",
+            f"track: names packages that are not installed: {', '.join(missing)}.",
             hint=f"pip install 'skillmix[{','.join(missing)}]', or leave it out of track.",
         )
 
 
 class Tracking:
-    """The trackers of one part of a run."""
+    """The trackers of one part of a run, open for the time of a block."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Sequence[str], part: TrackedPart, facts: Mapping[str, str]) -> None:
         self._open: dict[str, Tracker] = {}
-
-    def begin(self, names: Sequence[str], part: TrackedPart, facts: Mapping[str, str]) -> None:
-        """Open the trackers."""
         for name in dict.fromkeys(names):
             with self._guarded(name):
-                self._open[name] = TRACKERS[name].open(part, facts)
+                self._open[name] = TRACKERS[name](part, facts)
+
+    def __enter__(self) -> "Tracking":
+        return self
 
     def log(self, values: Mapping[str, object], *, step: int) -> None:
         """Add a point to each curve; values that are no finite numbers are left out."""
@@ -190,12 +181,10 @@ class Tracking:
             with self._guarded(name):
                 tracker.log(numbers, step=step)
 
-    def end(self) -> None:
-        """Close the trackers."""
+    def __exit__(self, *_: object) -> None:
         for name, tracker in list(self._open.items()):
             with self._guarded(name):
                 tracker.end()
-        self._open.clear()
 
     @contextmanager
     def _guarded(self, name: str) -> Iterator[None]:
@@ -208,17 +197,6 @@ class Tracking:
             say(f"{name} failed, and the run continues without it: {words}")
 
 
-@contextmanager
-def tracking(names: Sequence[str], part: TrackedPart, facts: Mapping[str, str]) -> Iterator[Tracking]:
-    """The trackers of a part of a run, closed at the end of the block."""
-    opened = Tracking()
-    opened.begin(names, part, facts)
-    try:
-        yield opened
-    finally:
-        opened.end()
-
-
 SCORES = "scores"
 """The part of a run under which trackers show its scores."""
 
@@ -229,7 +207,7 @@ def track_scores(run: Run, names: Sequence[str]) -> None:
     if not points:
         return
     facts = {"catalog": run.fact("catalog") or "", "seed": str(run.seed), "prompts": run.fact("prompts") or ""}
-    with tracking(names, TrackedPart(run.name, SCORES, run.path / FOLDER), facts) as tracked:
+    with Tracking(names, TrackedPart(run.name, SCORES, run.path / FOLDER), facts) as tracked:
         for k, values in points.items():
             tracked.log(values, step=k)
 

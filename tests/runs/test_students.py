@@ -38,9 +38,8 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         told = [combination for document in data for combination in document["combinations"]]
         checkpoint(folder, told, dataset=[{"hash": document["hash"]} for document in data])
 
-    monkeypatch.setattr("skillmix.steps.train.train_step", train_step)
-    monkeypatch.setattr("skillmix.steps.train.check_base", lambda *_: None)  # the base is scripted
-    monkeypatch.setattr("skillmix.steps.train._require_packages", lambda *_: None)  # this trainer needs none
+    monkeypatch.setattr("skillmix.steps.kinds.train_step", train_step)
+    monkeypatch.setattr("skillmix.steps.kinds.check_base", lambda *_: None)  # the base is scripted
     plain = specs.open_model
 
     def opened(spec: Any, options: Any) -> Any:

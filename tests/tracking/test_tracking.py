@@ -14,7 +14,7 @@ from skillmix.errors import UserError
 from skillmix.experiment.experiment import experiment_of
 from skillmix.runs.run import open_run
 from skillmix.scores.scoring import run_scores
-from skillmix.tracking import TRACKERS, TrackedPart, TrackerKind, Tracking, require_trackers, score_points, tracking
+from skillmix.tracking import TRACKERS, TrackedPart, Tracking, require_trackers, score_points
 
 STEP = {"name": "e", "stage": "evaluate", "students": ["s"], "graders": ["g"], "settings": ["all"]}
 
@@ -58,8 +58,9 @@ class Failing(Remembering):
 
 @pytest.fixture
 def remembering(monkeypatch: pytest.MonkeyPatch) -> type[Remembering]:
-    monkeypatch.setitem(TRACKERS, "tensorboard", TrackerKind("json", Remembering))
-    monkeypatch.setitem(TRACKERS, "wandb", TrackerKind("json", Failing))
+    monkeypatch.setitem(TRACKERS, "tensorboard", Remembering)
+    monkeypatch.setitem(TRACKERS, "wandb", Failing)
+    monkeypatch.setattr("skillmix.tracking.find_spec", lambda name: name)
     Remembering.made.clear()
     return Remembering
 
@@ -115,7 +116,7 @@ def test_a_tracker_that_fails_is_left_out_and_the_run_goes_on(
 
 @pytest.mark.usefixtures("remembering")
 def test_only_finite_numbers_are_logged(tmp_path: Path) -> None:
-    with tracking(["tensorboard"], TrackedPart("r", "p", tmp_path), {}) as opened:
+    with Tracking(["tensorboard"], TrackedPart("r", "p", tmp_path), {}) as opened:
         opened.log({"a": 1, "b": None, "c": float("nan"), "d": "text", "e": float("inf")}, step=4)
 
     assert Remembering.made[0].points == [(4, {"a": 1})]
@@ -161,10 +162,10 @@ def test_a_part_keeps_its_key_until_its_folder_is_deleted(tmp_path: Path) -> Non
 def logged(names: list[str], folder: Path) -> None:
     """Two points, an interruption, and a third point."""
     part = TrackedPart("r", "m1", folder)
-    with tracking(names, part, {"base": "b"}) as opened:
+    with Tracking(names, part, {"base": "b"}) as opened:
         opened.log({"answers": 2.0}, step=1)
         opened.log({"answers": 1.5}, step=2)
-    with tracking(names, part, {"base": "b"}) as opened:
+    with Tracking(names, part, {"base": "b"}) as opened:
         opened.log({"answers": 1.0}, step=3)
 
 
@@ -242,4 +243,3 @@ def test_help_and_dry_run_need_no_tracker(in_folder: Path, capsys: pytest.Captur
 
     assert main(["run", "r.yaml", "--dry-run"]) == 0
     assert "scripted" in capsys.readouterr().out
-    Tracking().end()

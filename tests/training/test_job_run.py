@@ -18,7 +18,7 @@ from skillmix.models.specs import parse_spec
 from skillmix.scores.scoring import run_scores
 from skillmix.steps.run import train_steps
 from skillmix.steps.step_kind import Trained
-from skillmix.tracking import TRACKERS, TrackerKind
+from skillmix.tracking import TRACKERS
 from tests.tracking.test_tracking import Remembering
 
 WORDS = ["bread", "rope", "tide", "lamp", "chess", "snow"]
@@ -256,7 +256,8 @@ def test_the_mask_is_shown_token_by_token(place: Path, small_model: Path, capsys
 def test_a_tracker_gets_every_step_of_a_training(
     place: Path, small_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(TRACKERS, "tensorboard", TrackerKind("json", Remembering))
+    monkeypatch.setitem(TRACKERS, "tensorboard", Remembering)
+    monkeypatch.setattr("skillmix.tracking.find_spec", lambda name: name)
     Remembering.made.clear()
     path = experiment(place, small_model, {"name": "m1", "validation_share": 0.4})
     document = yaml.safe_load(path.read_text(encoding="utf-8"))

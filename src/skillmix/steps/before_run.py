@@ -80,10 +80,10 @@ def _packages_of(step: Step, experiment: Experiment, *, calls_here: bool) -> Ite
     """Return the packages that a step needs, each with the skillmix extra that installs it."""
     if step.stage == "dataset":
         yield "pyarrow", "parquet"
-    if not calls_here:
-        return
     if isinstance(step, TrainStep):
         yield from ((package, "train") for package in packages_for_training(step))
+    if not calls_here:
+        return
     students = [name for name in step.student_names if name in experiment.students]
     for settings in settings_by_model(experiment, students, step.grader_names).values():
         yield from ((package, "local") for package in provider_of(str(settings.asked)).packages)

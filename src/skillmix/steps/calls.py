@@ -9,12 +9,11 @@ from typing import Any, Final
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination, all_combinations
 from skillmix.datasets.leakage import bars_for, refuse_other_partitions, trained_combinations, usable_around
-from skillmix.datasets.row_files import content_hash, refuse_more_turns, require_parquet
+from skillmix.datasets.row_files import content_hash, refuse_more_turns
 from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, place_of, step_cells
 from skillmix.experiment.step_base import Step, student_name
 from skillmix.experiment.steps import DatasetStep, EvaluateStep, GenerateStep, GradeStep
-from skillmix.experiment.train_step import TrainStep
 from skillmix.files import require_replaceable
 from skillmix.hashing import short_id
 from skillmix.models.lineage_files import LINEAGE_FILE
@@ -187,9 +186,7 @@ class DatasetKind(StepKind[DatasetStep]):
     """Let a model write until enough texts have full marks, or join earlier data sets."""
 
     def check(self, step: DatasetStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Look for pyarrow and the files of evaluations, and refuse to replace a folder that is not a data set."""
-        is_training = any(isinstance(other, TrainStep) for other in experiment.steps)
-        require_parquet("train" if is_training else "parquet")  # so that one installation is enough
+        """Look for the files of evaluations, and refuse to replace a folder that is not a data set."""
         from skillmix.datasets.build import DATASET
 
         require_replaceable(run.step(step.name) / "dataset", DATASET)

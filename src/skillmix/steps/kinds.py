@@ -66,7 +66,6 @@ class TrainKind(StepKind[TrainStep]):
         file = read_model_file(folder, strict=True)
         if file is None:
             require_replaceable(folder, MODEL)
-            _require_packages(step)
             check_replay(step)
             stored = _begun(step, run)
         else:
@@ -188,7 +187,6 @@ def train_step(
         progress.end(step.name, f"{step.name}: found in {job.model_folder}")
         return Trained(step.name, job.model_folder, was_there=True)
     require_replaceable(job.model_folder, MODEL)
-    _require_packages(step)
     if is_first_rank():
         _begin(job, run)
     lessons = read_lessons(job.sources, validation_share=step.validation_share)
@@ -209,7 +207,7 @@ def check_trainable(step: TrainStep, checkpoint: Checkpoint, run: Run) -> None:
     Nothing is checked if the model exists, or if this machine lacks the weights or a package.
     """
     is_trained = read_model_file(model_folder(run, step.name)) is not None
-    if is_trained or not checkpoint.bytes() or _missing_packages(step):
+    if is_trained or not checkpoint.bytes() or not all(map(find_spec, packages_for_training(step))):
         return
     from skillmix.training.job_run import check_student
 
@@ -219,16 +217,6 @@ def check_trainable(step: TrainStep, checkpoint: Checkpoint, run: Run) -> None:
 def packages_for_training(step: TrainStep) -> list[str]:
     """The packages that a step needs on the machine that trains."""
     return [*LOCAL_PACKAGES, *(["peft"] if step.lora else [])]
-
-
-def _missing_packages(step: TrainStep) -> list[str]:
-    """The packages that this machine lacks for a step."""
-    return [package for package in packages_for_training(step) if find_spec(package) is None]
-
-
-def _require_packages(step: TrainStep) -> None:
-    if missing := _missing_packages(step):
-        raise UserError(f"Training needs {', '.join(missing)}.", hint="pip install 'skillmix[train]'")
 
 
 def _begin(job: Job, run: Run) -> None:

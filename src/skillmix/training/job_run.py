@@ -23,7 +23,7 @@ from skillmix.models.specs import parse_spec, require_packages
 from skillmix.render import plural
 from skillmix.runs.progress import RunProgress, say
 from skillmix.runs.run import new_run
-from skillmix.tracking import FOLDER, TrackedPart, tracking
+from skillmix.tracking import FOLDER, TrackedPart, Tracking
 from skillmix.training.data.batches import TrainingOrder, steps_of
 from skillmix.training.data.examples import Conversation, Encoder
 from skillmix.training.data.replay import Replay
@@ -217,7 +217,7 @@ def run_training(job: Job, lessons: Lessons, progress: RunProgress) -> None:
     if is_first:
         progress.expect(name, recipe.steps)
         progress.begin(name)
-    with tracking(job.experiment.track if is_first else [], part, facts) as tracked:
+    with Tracking(job.experiment.track if is_first else [], part, facts) as tracked:
         result = train(model, data, recipe, job.folder, validation=validation, on_progress=report, resume=True)
     if is_first:
         progress.end(name, last_line or None)
