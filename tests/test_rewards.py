@@ -98,7 +98,7 @@ def test_copying_the_prompt_earns_nothing(in_folder: Path) -> None:
         ({"skills": [["simile"], ["simile"]], "topic": ["Picnics"]}, "2 lists of skills"),
         ({"skills": [["similie"]], "topic": ["Picnics"]}, "No skill named 'similie'"),
         ({"skills": [["simile"]], "topic": ["Picknicks"]}, "Picknicks"),
-        ({"skills": [["metaphor"]], "topic": ["Sewing"], "catalog": "paper"}, "no code can check"),
+        ({"skills": [["metaphor"]], "topic": ["Sewing"], "catalog": "paper"}, "no checker exists for"),
     ],
 )
 def test_a_wrong_column_is_an_error_and_no_reward(columns: dict[str, Any], words: str) -> None:

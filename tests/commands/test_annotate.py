@@ -202,7 +202,7 @@ def test_a_renamed_copy_of_answers_is_named(in_folder: Path, capsys: pytest.Capt
     status, _, err = run(capsys, "graders", "people")
 
     assert status == 2
-    assert "ann (1).sqlite cannot hold the answers of a person" in err and "hint: Move it away" in err
+    assert "ann (1).sqlite cannot be an answer file" in err and "hint: Move it away" in err
 
 
 @pytest.mark.parametrize("words", [["--agreement", "7"], ["--agreement", "nan"], ["--width", "1e-300"]])

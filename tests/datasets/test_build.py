@@ -575,7 +575,7 @@ def test_a_generate_step_for_training_has_no_combination_of_an_evaluation_that_n
     assert made.texts > 30
     assert tested.isdisjoint(row["combination"] for row in rows(made.folder))
     card = (made.folder / "README.md").read_text(encoding="utf-8")
-    assert "**No evaluation was named**" in card
+    assert "**No evaluation was given**" in card
     assert "no combination of an evaluation" not in card.lower()
 
 
@@ -651,7 +651,7 @@ def test_copies_are_left_out_and_told(in_folder: Path, capsys: pytest.CaptureFix
 
     assert told["left_out"]["removed"] == {"exact copy": 1, "repeats an example": 2}
     card = (in_folder / "runs/data/dataset/README.md").read_text(encoding="utf-8")
-    assert "a quarter or more of the three-word runs of an example: 1 of 4." in card
+    assert "a quarter or more of the 3-grams of an example: 1 of 4." in card
     assert "exact copy" in card
     assert "Sentence number 1 says" in card
 
@@ -701,7 +701,7 @@ def test_the_card_says_which_filters_were_switched_off(in_folder: Path) -> None:
     assert (made.written.train, made.written.validation) == (12, 0)
     card = (made.folder / "README.md").read_text(encoding="utf-8")
     assert "Near copies and exact copies were kept." in card
-    assert "eight words of an example in a row, were kept." in card
+    assert "eight consecutive words of an example, were kept." in card
 
 
 def test_a_step_keeps_texts_by_its_own_rules(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

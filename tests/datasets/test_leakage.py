@@ -55,5 +55,5 @@ def test_a_name_that_is_no_text_is_refused_instead_of_barring_nothing(tmp_path: 
     path = tmp_path / "found.json"
     path.write_text(json.dumps([wrong]), encoding="utf-8")
 
-    with pytest.raises(UserError, match="does not hold combinations"):
+    with pytest.raises(UserError, match="contains no combinations"):
         list(combinations_in(path))

@@ -104,7 +104,7 @@ def test_the_card_has_the_figures(folder: Path) -> None:
     assert {"skillmix", "skill-composition"} <= set(front["tags"])
     assert (front["task_categories"], front["size_categories"]) == (["text-generation"], ["n<1K"])
     assert front["pretty_name"] in card
-    for heading in ("## How it was made", "## What was left out", "## What is in it", "## Leakage", "## Licence"):
+    for heading in ("## How it was made", "## Excluded texts", "## Contents", "## Leakage", "## Licence"):
         assert heading in card
-    for word in ("distinct-4", "six-word run", "yield", "pair of skills", "reserved", "Apache-2.0"):
+    for word in ("distinct-4", "6-gram", "yield", "pair of skills", "reserved", "Apache-2.0"):
         assert word in card

@@ -102,7 +102,7 @@ def test_a_control_has_only_texts_that_show_nothing_further(planted: Path, capsy
     assert "No text shows a skill of the partition that was not requested." in card()
     python = skillmix.build_dataset(["data"], recipe="D(1)", shown="count", only_requested=True, output="other")
     assert python.texts == 1
-    with pytest.raises(UserError, match="would leak by what its texts show"):
+    with pytest.raises(UserError, match="would leak, because of skills that its texts show"):
         skillmix.build_dataset(["data"], recipe="D(1)", shown="refuse", output="third")
 
 

@@ -78,7 +78,7 @@ def test_a_task_without_a_grader_stops_before_the_student_is_paid(in_folder: Pat
         ({"catalog": "verifyable"}, 'did you mean "verifiable"'),
         ({"k": 0}, "0 is below 1"),
         ({"setting": "test"}, "held-out"),
-        ({"grader": "rules"}, "no code can check"),
+        ({"grader": "rules"}, "no checker exists for"),
         ({"catalog": "verifiable", "rounds": 3}, "rules: votes once"),
         ({"rounds": 2}, "must be odd"),
         ({"grader": "people"}, "choose rules, model, both"),

@@ -196,7 +196,7 @@ def test_code_and_a_model_share_the_skills_of_a_mixed_grader(in_folder: Path) ->
 
     assert {one.skill: one.share for one in counted.result.skills} == {"simile": 1, "skill b": 1}
     assert counted.counts.called == 30  # only the skill without a checker was asked about
-    with pytest.raises(UserError, match="no code can check"):
+    with pytest.raises(UserError, match="no checker exists for"):
         count_skills(wanted(grader={"model": "rules:"}, run="code"))
 
 
@@ -396,7 +396,7 @@ def test_a_count_in_the_run_of_an_experiment_is_refused_in_a_few_words(made: dic
     }
     run_checked(experiment_of(document, source="test"))
 
-    with pytest.raises(UserError, match="people exists and is that of an experiment") as error:
+    with pytest.raises(UserError, match="people already contains an experiment") as error:
         count_skills(wanted(run="people"))
 
     assert len(str(error.value.hint)) < 100

@@ -264,13 +264,17 @@ def _waits() -> Iterator[Kind]:
     """How long a server asks to be left alone."""
     for asked in ("1e9", "99999999999999999999", "Fri, 31 Dec 2099 23:59:59 GMT", "9" * 300):
         reply = _fixed(error(429, "later", **{"Retry-After": asked}))
-        yield Kind(f"a wait of {asked[:40]}", "passes", "asks to wait for", reply, calls=2)
+        yield Kind(f"a wait of {asked[:40]}", "passes", "requests a wait of", reply, calls=2)
     for asked in ("inf", "nan", "-1e9", "soon", "Mon, 99 Abc 99999999999999999999 00:00:00", "1" * 5000 + "d", ""):
         reply = _fixed(error(429, "later", **{"Retry-After": asked}))
         yield Kind(f"a wait of {asked[:20]!r}", "passes", "HTTP 429", reply, calls=2)
     reset = {"x-ratelimit-reset-requests": "9999999h", "anthropic-ratelimit-requests-reset": "2999-01-01T00:00:00Z"}
     yield Kind(
-        "a limit that is lifted in a century", "passes", "asks to wait for", _fixed(error(429, "no", **reset)), calls=2
+        "a limit that is lifted in a century",
+        "passes",
+        "requests a wait of",
+        _fixed(error(429, "no", **reset)),
+        calls=2,
     )
 
 

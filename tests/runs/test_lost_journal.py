@@ -24,7 +24,7 @@ def test_a_run_whose_journal_is_gone_stops_and_says_how_to_begin_again(in_folder
     (FOLDER / "run.sqlite").unlink()
 
     for command in (evaluated, lambda: run_scores("lost"), lambda: run_status("lost")):
-        with pytest.raises(UserError, match=r"its journal is gone: there is no runs/lost/run\.sqlite") as caught:
+        with pytest.raises(UserError, match=r"its journal is missing: there is no runs/lost/run\.sqlite") as caught:
             command()
         assert f"delete {FOLDER} first" in str(caught.value.hint)
 

@@ -119,7 +119,7 @@ def damaged(name: str) -> Callable[[], object]:
     [
         (damaged("around.json"), "around.json is damaged"),
         (damaged("journal/calls.sqlite"), "is not a journal"),
-        (lambda: (OLD / "journal/calls.sqlite").unlink(), "its journal is gone"),
+        (lambda: (OLD / "journal/calls.sqlite").unlink(), "its journal is missing"),
         (
             lambda: os.truncate(OLD / "journal/human-bo.sqlite", 8192),
             "cannot be read: database disk image is malformed",

@@ -120,7 +120,7 @@ def test_a_mixed_grader_asks_the_model_and_lets_code_decide_skills(in_folder: Pa
 
 
 def test_rules_are_refused_where_a_skill_has_no_checker(in_folder: Path) -> None:
-    with pytest.raises(UserError, match=r"no code can check \d+ skills \('.*' is one\) of catalog 'paper'"):
+    with pytest.raises(UserError, match=r"no checker exists for \d+ skills \('.*' is one\) of catalog 'paper'"):
         run_experiment(experiment(in_folder, "rules:", catalog="paper"))
 
     assert not (in_folder / "runs").exists()

@@ -76,7 +76,7 @@ def test_a_run_without_a_catalogue_says_so(in_folder: Path) -> None:
         run.begin_import({"name": "bare"})
 
     assert run.unchanged_catalog is None
-    with pytest.raises(UserError, match="does not say what its catalog is"):
+    with pytest.raises(UserError, match="does not record its catalog"):
         run.catalog  # noqa: B018
 
 

@@ -88,7 +88,7 @@ def test_a_name_cannot_mean_a_script_and_a_person(in_folder: Path, capsys: pytes
     for raters in ("[ann]", "{ann: 'scripted:rater?unsure=0.5'}"):
         assert main(["run", FILE, *SMALL, "--set", f"steps.read.raters={raters}"]) == 2
         said = capsys.readouterr().err
-        assert "The answers of ann in this run were given by the simulated rater scripted:rater, not by" in said
+        assert "The answers of ann in this run come from the simulated rater scripted:rater, not from" in said
     assert votes("ann", "bo") == before
     assert open_run("people").experiment.steps[1].raters["bo"] == "human"  # type: ignore[union-attr]
 

@@ -155,5 +155,5 @@ def test_prompts_of_two_turns_leave_out_the_definitions_of_skills_they_do_not_na
 
 
 def test_texts_of_one_turn_fill_no_prompts_of_two(in_folder: Path) -> None:
-    with pytest.raises(UserError, match="one turn, and the prompt set 'standard' has two"):
+    with pytest.raises(UserError, match="one turn, but the prompt set 'standard' has two"):
         run_experiment(run_file(in_folder, [DATASET | {"prompts": "standard"}]))

@@ -229,8 +229,8 @@ def test_ctrl_c_ends_calls_that_wait_at_once(in_folder: Path, asked: str) -> Non
 
     assert status == 130, said
     assert seconds < 20
-    assert "openai:student asks to wait for" in said
-    assert "it is asked again after 600 s" in said
+    assert "openai:student requests a wait of" in said
+    assert "it is called again after 600 s" in said
 
 
 def test_a_prompt_that_is_refused_does_not_keep_a_data_set_from_being_written(

@@ -174,7 +174,7 @@ def test_code_decides_its_skills_and_a_model_the_rest_of_a_mixed_grader(in_folde
 
 
 def test_code_that_cannot_check_a_skill_is_refused(in_folder: Path) -> None:
-    with pytest.raises(UserError, match="no code can check"):
+    with pytest.raises(UserError, match="no checker exists for"):
         skillmix.calibrate("rules:", set="paper")
 
     assert list(in_folder.iterdir()) == []

@@ -36,7 +36,7 @@ DATASET: Final = FolderKind(
 
 
 def written_with(experiment: Experiment) -> dict[str, str]:
-    """The prompt set of each student of an experiment, with its hash; an imported run's students have none."""
+    """Return the prompt set of each student of an experiment, with its hash; an imported run's students have none."""
     names = (*experiment.students, *made_students(experiment))
     prompts = {name: settings_for(experiment, name).prompts or experiment.prompts for name in names}
     shown = {name: prompts_shown(load_prompts(name)) for name in set(prompts.values())}
@@ -44,7 +44,7 @@ def written_with(experiment: Experiment) -> dict[str, str]:
 
 
 def kind_of(one: DecidedConversation) -> str:
-    """The kind of a conversation: 'full', 'less', 'undecided', 'unfinished' or 'no turns'.
+    """Classify a conversation: 'full', 'less', 'undecided', 'unfinished' or 'no turns'.
 
     A conversation can be trained on if it has its two turns, or its only one, with replies.
     """
@@ -59,9 +59,9 @@ def kind_of(one: DecidedConversation) -> str:
 
 
 def kept_text(decided: DecidedConversation, run: str, prompts: Mapping[str, str], graders: tuple[str, ...]) -> KeptText:
-    """A conversation with full marks as a data set holds it; `prompts` has the prompt sets of the run's students."""
+    """Convert a conversation with full marks for a data set; `prompts` has the prompt sets of the run's students."""
     conversation = decided.conversation
-    assert conversation.text is not None  # a text that is not written has no full marks
+    assert conversation.text is not None  # a missing text has no full marks
     turns, combination = conversation.turns, conversation.text.combination
     first, last = turns[0], turns[-1]
     whole = [call.outcome.text for call in turns if isinstance(call.outcome, Reply)]
@@ -87,10 +87,10 @@ def kept_text(decided: DecidedConversation, run: str, prompts: Mapping[str, str]
 def without_copies_and_leaks(
     texts: Sequence[KeptText], plan: DatasetPlan, left: LeftOut
 ) -> tuple[Sequence[KeptText], Corpus, LeftOut]:
-    """Remove copies and texts that show too much; return the others, their corpus, and the counts of texts left out."""
+    """Remove copies and texts that show too much; return the others, their corpus, and the counts of excluded texts."""
     kept = TextsSoFar(plan.removals)
     copies = [copy for copy in kept.add(texts) if isinstance(copy, CopyFound)]
-    # Checking a text takes longer than comparing it, so copies are gone before texts are checked.
+    # Checking a text takes longer than comparing it, so copies are removed before texts are checked.
     staying, dropped = plan.shown_rule.without_leaks(kept.texts)
     kept.keep_only(staying)
     removed = dict(Counter(copy.why for copy in copies))
@@ -112,7 +112,7 @@ _YIELD_FIELDS: Final = {
     "yield": "rate",
     "below_floor": "below_floor",
 }
-"""The keys of a yield in `dataset --json`, each with the attribute that it shows."""
+"""The keys of a yield in `dataset --json`, each with its attribute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +122,18 @@ class WrittenDataset:
     folder: Path
     written: Written
     by_k: dict[int, int]
-    """The number of conversations by k."""
+    """Count the conversations by k."""
     left: LeftOut
     yields: tuple[SamplingYield, ...] = ()
     preferences: WrittenPreferences | None = None
 
     @property
     def texts(self) -> int:
-        """The number of conversations."""
+        """Count the conversations."""
         return self.written.train + self.written.validation
 
     def record(self) -> dict[str, Any]:
-        """Everything but the folder and the examples of copies, as JSON for the record of a finished step."""
+        """Return everything except the folder and the examples of copies, as JSON for the record of a finished step."""
         return {
             "written": asdict(self.written),
             "by_k": {str(k): count for k, count in self.by_k.items()},
@@ -142,7 +142,7 @@ class WrittenDataset:
         }
 
     def as_json(self) -> dict[str, object]:
-        """The documented form of `dataset --json`."""
+        """Return the documented form of `dataset --json`."""
         pairs = self.preferences
         return {
             "folder": str(self.folder),
@@ -157,7 +157,7 @@ class WrittenDataset:
 
     @property
     def short(self) -> list[SamplingYield]:
-        """The yields that are too small for later steps."""
+        """Return the yields that are too small for later steps."""
         return [y for y in self.yields if not y.is_enough]
 
 
@@ -206,7 +206,7 @@ def make_dataset(
 
 
 def recorded_dataset(folder: Path, record: Mapping[str, Any]) -> WrittenDataset:
-    """A data set on disk, from what `WrittenDataset.record` said of it."""
+    """Restore a data set on disk from the result of `WrittenDataset.record`."""
     return WrittenDataset(
         folder,
         Written(**record["written"]),
@@ -246,7 +246,7 @@ def _lineage(
     left: LeftOut,
     yields: Sequence[SamplingYield],
 ) -> DatasetFile:
-    """The `skillmix.json` of a data set: what trainers and evaluations need to know."""
+    """Make the `skillmix.json` of a data set: the information that trainers and evaluations need."""
     sets = sorted({tuple(sorted(t.combination.skills)) for t in texts if t.combination.k > 1})
     writers = Counter((t.run, t.writer, t.model) for t in texts)
     more: dict[str, Any] = {"groups": sorted(plan.bars.groups)} if plan.bars.groups else {}

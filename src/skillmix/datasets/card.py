@@ -1,4 +1,4 @@
-"""Write the card of a data set: a README on how it was made, what it holds and what was left out."""
+"""Write the card of a data set: a README on how it was made, its contents and the excluded texts."""
 
 import json
 from collections import Counter
@@ -23,16 +23,16 @@ def dataset_card(
     left: LeftOut,
     yields: Sequence[SamplingYield],
 ) -> str:
-    """The text of the README."""
+    """Write the text of the README."""
     parts = [
         _front_matter(plan, written),
         f"# {plan.name}",
         _about(plan, prompts, written, figures),
         "## How it was made",
         _making(plan, prompts, figures, yields),
-        "## What was left out",
+        "## Excluded texts",
         _left_out(left),
-        "## What is in it",
+        "## Contents",
         _content(plan, figures),
         "## Leakage",
         _leakage(plan, figures, left),
@@ -60,7 +60,7 @@ def _front_matter(plan: DatasetPlan, written: Written) -> str:
 
 
 def size_category(rows: int) -> str:
-    """The size of a data set in the words of the hub.
+    """Return the size category of a data set on the hub.
 
     >>> size_category(0), size_category(1_000), size_category(2_500_000)
     ('n<1K', '1K<n<10K', '1M<n<10M')
@@ -117,17 +117,16 @@ def _making(plan: DatasetPlan, prompts: PromptSet, figures: DatasetCounts, yield
 
 _TURNS_IN_WORDS: Final = {1: "prompt, text", 2: "prompt, answer, prompt to improve it, better answer"}
 _ONE_SKILL: Final = (
-    '- **Each request names one skill** of its text and says "any skill" for each other (`requests: one`): a control. '
-    "The texts are those of the same set with requests for all skills; the counts below are of what the texts show."
+    '- **Each request names one skill** of its text and says "any skill" for each other (`requests: one`), as a '
+    "control. The texts equal those of the same set with requests for all skills; the counts below are based on the "
+    "skills that the texts show."
 )
 
 
 def _copies(plan: DatasetPlan) -> str:
     if plan.near_duplicates is not None:
-        return (
-            "- Near copies are texts whose three-word runs overlap with those of an earlier text by "
-            f"{share(plan.near_duplicates)} or more."
-        )
+        overlap = share(plan.near_duplicates)
+        return f"- Near copies are texts whose 3-grams overlap with an earlier text's by {overlap} or more."
     if plan.keeps_exact_duplicates:
         return "- Near copies and exact copies were kept."
     return "- Near copies were kept; exact copies were removed."
@@ -171,13 +170,13 @@ def _content(plan: DatasetPlan, figures: DatasetCounts) -> str:
     lines = []
     if figures.words:
         shortest, middle, longest = figures.words
-        lines.append(f"- Words in a text: {shortest} to {longest}, median {middle:g} ({lengths}).")
+        lines.append(f"- Words per text: {shortest} to {longest}, median {middle:g} ({lengths}).")
     lines += [
-        f"- Distinct four-word runs, as a share of all (distinct-4): {share(figures.distinct_4)}.",
-        f"- Texts with a six-word run of three or more texts: {whole(figures.framed)} of {whole(figures.texts)}.",
-        f"- Texts with a quarter or more of the three-word runs of an example: {whole(figures.near_examples)} of "
-        f"{whole(figures.texts)}. Texts with half or more, or with eight words of an example in a row, were "
-        f"{'kept' if plan.keeps_example_copies else 'left out'}.",
+        f"- Distinct 4-grams, as a share of all (distinct-4): {share(figures.distinct_4)}.",
+        f"- Texts with a 6-gram that three or more texts share: {whole(figures.framed)} of {whole(figures.texts)}.",
+        f"- Texts with a quarter or more of the 3-grams of an example: {whole(figures.near_examples)} of "
+        f"{whole(figures.texts)}. Texts with half or more, or with eight consecutive words of an example, were "
+        f"{'kept' if plan.keeps_example_copies else 'excluded'}.",
         "- Unusable first answers, marked in `first_answer`: "
         + (", ".join(f"{whole(n)} {status}" for status, n in unusable.items()) or "none")
         + ".",
@@ -210,8 +209,9 @@ def _leakage(plan: DatasetPlan, figures: DatasetCounts, left: LeftOut) -> str:
         + (f", except in combinations of {', '.join(sorted(plan.bars.groups))}" if sorted(plan.bars.groups) else "")
         + ": checked on every row.",
         _evaluations(plan),
-        f"- {share(plan.bars.reserved)} of the skill sets of k = 2 and more are reserved for evaluation and are in no "
-        f"row. {are(figures.holding_reserved, 'text', verb=('has', 'have'))} a larger set that contains a reserved "
+        f"- {share(plan.bars.reserved)} of the skill sets of k = 2 and more are reserved for evaluation and "
+        f"occur in no row. {are(figures.holding_reserved, 'text', verb=('has', 'have'))} a larger set that "
+        "contains a reserved "
         "pair or triple.",
         _shown(plan, figures, left),
     ]
@@ -227,13 +227,10 @@ def _leakage(plan: DatasetPlan, figures: DatasetCounts, left: LeftOut) -> str:
 
 
 def _evaluations(plan: DatasetPlan) -> str:
-    """The evaluations that every row was checked against; a card claims no other check."""
+    """List the evaluations that every row was checked against; a card claims no other check."""
     evaluations = Counter(plan.bars.evaluations.values())
     if not evaluations:
-        return (
-            "- **No evaluation was named**, so no row was checked against the combinations of one; "
-            "`leakage.evaluations` names them."
-        )
+        return "- **No evaluation was given** (`leakage.evaluations`), so rows were not checked against any."
     listed = ", ".join(f"{name} ({whole(count)})" for name, count in sorted(evaluations.items()))
     return f"- No combination of an evaluation: checked on every row against the combinations of {listed}."
 
@@ -241,7 +238,7 @@ def _evaluations(plan: DatasetPlan) -> str:
 def _shown(plan: DatasetPlan, figures: DatasetCounts, left: LeftOut) -> str:
     checkable = len(plan.shown_rule.checkable)
     if not checkable:
-        return "- No skill of the catalog has a checker, so only requested skills were checked, not what texts show."
+        return "- No skill of the catalog has a checker, so only requested skills were checked."
     start = (
         f"- Code looked for {whole(checkable)} of the {whole(len(plan.catalog.skills))} skills of the catalog in "
         "every text, requested or not. "
@@ -258,7 +255,7 @@ def _shown(plan: DatasetPlan, figures: DatasetCounts, left: LeftOut) -> str:
 
 
 def dataset_info(name: str, *, has_validation: bool) -> str:
-    """The content of dataset_info.json for LLaMA-Factory: the files and their columns."""
+    """Make dataset_info.json for LLaMA-Factory: the files and their columns."""
     files = [("train", "train.jsonl"), *([("validation", "validation.jsonl")] if has_validation else [])]
     tags = {
         "role_tag": "role",

@@ -13,35 +13,35 @@ from numpy.typing import NDArray
 from skillmix.datasets.corpus import Corpus, Runs, corpus_of, starts_of
 
 RUN: Final = 3
-"""Texts are compared by their sets of three-word runs."""
+"""The n of the n-grams by which texts are compared."""
 FOLLOWS: Final = 0.5
-"""A text follows an example if it has this share of the example's three-word runs, or more.
+"""The share of an example's 3-grams from which on a text counts as a near-copy.
 
-One changed word breaks three runs at most: half of the runs of an example with eight words, fewer of a longer one.
+One changed word affects at most three 3-grams: half of those of an example with eight words, fewer of a longer one.
 """
 _FEWEST_COMMON: Final = 3
-"""A text with fewer runs of an example does not follow it, however short the example is."""
+"""A text with fewer n-grams of an example is no near-copy, however short the example is."""
 _SETS_AT_HAND: Final = 20_000
 _ROUNDING: Final = 1e-9
 """Keeps rounding from missing an overlap that equals the threshold."""
 
 
 def earlier_copies(corpus: Corpus, *, threshold: float | None) -> NDArray[np.int64]:
-    """For each text, the index of the earlier kept text that it repeats; -1 for kept texts.
+    """Return, for each text, the index of the earlier kept text that it repeats; -1 for kept texts.
 
-    Two texts repeat each other if they have the same words in the same order, or if the Jaccard overlap of their
-    sets of three-word runs reaches the threshold. The result is exact, not an estimate: two sets that overlap enough
-    always share one of their rarest members, so no such pair is missed.
+    Two texts repeat each other if they have the same words in the same order, or if the Jaccard overlap of their sets
+    of 3-grams reaches the threshold. The result is exact, not an estimate: two sets that overlap enough always share
+    one of their rarest members, so no such pair is missed.
     """
     copy_of = np.full(len(corpus), -1, np.int64)
     first_with: dict[bytes, int] = {}
     for number, (start, end) in enumerate(pairwise(corpus.starts.tolist())):
-        # Hashes of 16 bytes are equal for no two texts that anybody could write.
+        # No two different texts will ever have the same 16-byte hash.
         first = first_with.setdefault(blake2b(corpus.words[start:end].tobytes(), digest_size=16).digest(), number)
         copy_of[number] = first if first < number else -1
     if threshold is None:
         return copy_of
-    # Most texts have too many runs that occur nowhere else.
+    # Most texts have too many n-grams that occur nowhere else.
     runs, texts = corpus.runs(RUN)
     alone = np.bincount(texts[_counts(runs) == 1], minlength=len(corpus))
     may_overlap = alone <= (1 - threshold) * np.maximum(corpus.sizes - (RUN - 1), 0) + _ROUNDING
@@ -54,10 +54,10 @@ def earlier_copies(corpus: Corpus, *, threshold: float | None) -> NDArray[np.int
 
 
 def _near_copies(corpus: Corpus, threshold: float) -> NDArray[np.int64]:
-    """For each of some texts with different words, the index of the first kept one that it repeats, or -1.
+    """Return, for each of some texts with different words, the index of the first kept one that it repeats, or -1.
 
-    Texts are looked at in order, each beside the kept texts that share one of its rarest runs. A copy is not kept, so
-    that a thousand copies of one text take a thousand comparisons and not a million.
+    Texts are processed in order, each compared with the kept texts that share one of its rarest n-grams. A copy is not
+    kept, so that a thousand copies of one text take a thousand comparisons and not a million.
     """
     runs, texts = _run_sets(*corpus.runs(RUN))
     sizes = np.bincount(texts, minlength=len(corpus))
@@ -87,7 +87,7 @@ def _near_copies(corpus: Corpus, threshold: float) -> NDArray[np.int64]:
 
 
 def _counts(runs: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """How often each run occurs."""
+    """Count how often each n-gram occurs."""
     order = np.argsort(runs)
     starts = starts_of(runs[order])
     counts = np.diff(np.append(starts, len(runs)))
@@ -97,7 +97,7 @@ def _counts(runs: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def _run_sets(runs: NDArray[np.uint64], texts: NDArray[np.int64]) -> Runs:
-    """The distinct runs of each text, ordered by text."""
+    """Return the distinct n-grams of each text, ordered by text."""
     order = np.lexsort((runs, texts))
     runs, texts = runs[order], texts[order]
     distinct = starts_of(runs, texts)
@@ -105,9 +105,12 @@ def _run_sets(runs: NDArray[np.uint64], texts: NDArray[np.int64]) -> Runs:
 
 
 def _rarest(runs: NDArray[np.uint64], texts: NDArray[np.int64], threshold: float) -> Runs:
-    """The rarest runs of each text, enough that two overlapping texts share one, without runs of a single text."""
+    """Return the rarest n-grams of each text, enough that two overlapping texts share one.
+
+    Those of a single text are omitted.
+    """
     often = _counts(runs)
-    # Runs of equal frequency are in the same order in every text.
+    # n-grams of equal frequency are in the same order in every text
     order = np.lexsort((runs, often, texts))
     runs, texts, often = runs[order], texts[order], often[order]
     starts = starts_of(texts)
@@ -119,7 +122,7 @@ def _rarest(runs: NDArray[np.uint64], texts: NDArray[np.int64], threshold: float
 
 
 def example_shares(corpus: Corpus, examples: Sequence[str]) -> NDArray[np.float64]:
-    """For each text, the largest share of the three-word runs of one example that the text has."""
+    """Return, for each text, the largest share of one example's 3-grams that the text has."""
     runs, owners = _run_sets(*corpus_of(examples, vocabulary=corpus.vocabulary).runs(RUN))
     sizes = np.bincount(owners, minlength=len(examples))
     order = np.argsort(runs, kind="stable")
@@ -127,7 +130,7 @@ def example_shares(corpus: Corpus, examples: Sequence[str]) -> NDArray[np.float6
     found, texts = corpus.runs(RUN)
     inside = np.isin(found, runs)
     found, texts = _run_sets(found[inside], texts[inside])
-    # Each run of a text counts once for every example that has it.
+    # each n-gram of a text counts once for every example that has it
     start, end = np.searchsorted(runs, found, "left"), np.searchsorted(runs, found, "right")
     counts = end - start
     indices = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts - start, counts)

@@ -14,18 +14,18 @@ from numpy.typing import NDArray
 _WORD = re.compile(r"\w+(?:['’]\w+)*")
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _SHORTEST_SOURCE = 4
-"""A source with fewer words is too short to count as copied."""
+"""A source with fewer words is too short to be copied."""
 Runs = tuple[NDArray[np.uint64], NDArray[np.int64]]
-"""Hashes of runs of words, and the index of the text of each."""
+"""Hashes of n-grams, and the index of the text of each."""
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text, in lower case and without punctuation.
+    """Return the words of a text, in lower case and without punctuation.
 
     >>> words_of("The baker's dough, the dough!")
     ['the', "baker's", 'dough', 'the', 'dough']
     """
-    if text.isascii() and "'" not in text:  # the same result from string methods, in a fifth of the time
+    if text.isascii() and "'" not in text:  # the same result with string methods, in a fifth of the time
         return text.encode().translate(_PLAIN_WORDS).decode().split()
     return _WORD.findall(text.casefold().replace("’", "'"))
 
@@ -48,11 +48,11 @@ class Corpus:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """The number of words of each text."""
+        """Return the number of words of each text."""
         return np.diff(self.starts)
 
     def runs(self, length: int) -> Runs:
-        """The hash of every run of `length` words within a text, and the index of its text."""
+        """Return the hash of every n-gram of `length` words within a text, and the index of its text."""
         count = len(self.words) - length + 1
         if count <= 0:
             return np.empty(0, np.uint64), np.empty(0, np.int64)
@@ -67,7 +67,7 @@ class Corpus:
         return hashes[inside], texts[:count][inside]
 
     def part(self, numbers: Sequence[int] | NDArray[np.int64]) -> "Corpus":
-        """The corpus of some texts, in the order given."""
+        """Return the corpus of some texts, in the given order."""
         chosen = np.asarray(numbers, np.int64)
         sizes = self.sizes[chosen]
         ends = np.cumsum(sizes)
@@ -75,7 +75,7 @@ class Corpus:
         return Corpus(self.words[places], np.concatenate(([0], ends)), self.vocabulary)
 
     def text(self, number: int) -> NDArray[np.uint32]:
-        """The word numbers of one text."""
+        """Return the word numbers of one text."""
         return self.words[int(self.starts[number]) : int(self.starts[number + 1])]
 
 
@@ -90,38 +90,38 @@ def corpus_of(texts: Iterable[str], *, vocabulary: Mapping[str, int] | None = No
 
 
 def joined(first: Corpus, second: Corpus) -> Corpus:
-    """The texts of one corpus and then those of another, whose vocabulary has all words of the first."""
+    """Append the texts of another corpus, whose vocabulary contains all words of this one."""
     starts = np.concatenate((first.starts, second.starts[1:] + first.starts[-1]))
     return Corpus(np.concatenate((first.words, second.words)), starts, second.vocabulary)
 
 
 def starts_of(*values: NDArray[Any]) -> NDArray[np.int64]:
-    """The start of each group of neighbors that are equal in all arrays."""
+    """Return the start of each group of neighbors that are equal in all arrays."""
     is_new = np.ones(len(values[0]), np.bool_)
     is_new[1:] = np.logical_or.reduce([array[1:] != array[:-1] for array in values])
     return np.flatnonzero(is_new)
 
 
 def distinct_share(corpus: Corpus, length: int) -> float | None:
-    """The share of distinct runs of `length` words; None if no text is that long."""
+    """Return the share of distinct n-grams of `length` words; None if no text is that long."""
     runs = np.sort(corpus.runs(length)[0])
     return len(starts_of(runs)) / len(runs) if len(runs) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A run of words that several texts share."""
+    """An n-gram that several texts share."""
 
     words: str
     texts: int
 
 
 def repeated_frames(corpus: Corpus, length: int, *, most: int, at_least: int = 3) -> tuple[list[Frame], int]:
-    """The runs of `length` words that the most texts share, and the number of texts with a run of `at_least` texts."""
+    """Return the most shared n-grams of `length` words, and the number of texts with one from `at_least` texts."""
     runs, texts = corpus.runs(length)
     order = np.lexsort((texts, runs))
     runs, texts = runs[order], texts[order]
-    distinct = starts_of(runs, texts)  # a run counts once in each text
+    distinct = starts_of(runs, texts)  # an n-gram counts once in each text
     runs, texts = runs[distinct], texts[distinct]
     starts = starts_of(runs)
     counts = np.diff(np.append(starts, len(runs)))
@@ -139,7 +139,7 @@ def repeated_frames(corpus: Corpus, length: int, *, most: int, at_least: int = 3
 
 
 def holds_run_of(corpus: Corpus, sources: Sequence[str], *, length: int) -> NDArray[np.bool_]:
-    """Which texts repeat `length` consecutive words of a source, or the whole of a shorter source."""
+    """Find texts that repeat `length` consecutive words of a source, or the whole of a shorter source."""
     is_copy = np.zeros(len(corpus), np.bool_)
     by_length: dict[int, list[str]] = {}
     for source in sources:

@@ -1,4 +1,4 @@
-"""Count what a data set holds, how varied it is, and what was left out and why."""
+"""Count the contents of a data set, its variety, and the excluded texts by reason."""
 
 from array import array
 from collections import Counter
@@ -16,7 +16,7 @@ from skillmix.datasets.leakage import NamedSkill
 FRAME = 6
 """The number of consecutive words in a frame."""
 NEAR_EXAMPLE = 0.25
-"""The card counts kept texts that have this share of an example's three-word runs, or more."""
+"""The card counts kept texts that have this share of an example's 3-grams, or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +42,18 @@ class SamplingYield:
 
     @property
     def rate(self) -> float | None:
-        """The share of conversations with full marks."""
+        """Return the share of conversations with full marks."""
         return self.full_marks / self.written if self.written else None
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Texts left out of a data set, counted by reason."""
+    """Texts excluded from a data set, counted by reason."""
 
     less: int = 0
     """Texts with less than full marks."""
     undecided: int = 0
-    """Texts on which the graders reached no decision."""
+    """Texts without a decision of the graders."""
     unfinished: int = 0
     """Unfinished conversations."""
     not_conversations: int = 0
@@ -63,7 +63,7 @@ class LeftOut:
     removed: dict[str, int] = field(default_factory=dict)
     """Copies by kind."""
     shown: dict[str, int] = field(default_factory=dict)
-    """Texts that show what a data set must not, by reason."""
+    """Texts that show forbidden content, by reason."""
     examples: tuple[tuple[str, str, str], ...] = ()
     """Some of the copies: reason, text, repeated text."""
 
@@ -89,14 +89,14 @@ class DatasetCounts:
     distinct_4: float | None
     frames: list[Frame]
     framed: int
-    """Texts with a six-word run that three or more texts share."""
+    """Texts with a 6-gram that three or more texts share."""
     holding_reserved: int
     """Texts whose skill set contains a smaller reserved set."""
     named: list[NamedSkill]
     near_examples: int = 0
-    """Texts with a quarter or more of the three-word runs of an example."""
+    """Texts with a quarter or more of the 3-grams of an example."""
     shown: dict[str, int] = field(default_factory=dict)
-    """Kept texts that show what they should not, by reason; empty if such texts are left out."""
+    """Kept texts that show forbidden content, by reason; empty if such texts are excluded."""
 
 
 def figures_of(

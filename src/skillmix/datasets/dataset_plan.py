@@ -1,4 +1,4 @@
-"""Everything except the texts that determines the folder of a data set."""
+"""All inputs of a data set's folder except the texts."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from skillmix.prompts.rubric import FormatName
 
 
 def prompt_examples(catalog: Catalog, prompt_sets: Iterable[str]) -> list[str]:
-    """Texts that a writer could copy: the catalog's examples, and the skills and answers of worked examples."""
+    """Return texts that a writer could copy: catalog examples, and the skills and answers of few-shot examples."""
     worked = [example for name in sorted(set(prompt_sets)) for example in load_prompts(name).examples]
     shown = [skill.example for example in worked for skill in example.skills]
     answers = [answer for example in worked for answer in example.answers]
@@ -40,22 +40,22 @@ class DatasetPlan:
     graders: tuple[str, ...] = ()
     decoding: tuple[str, ...] = ()
     copied: tuple[str, ...] = ()
-    """Prompt sets whose worked examples no text may repeat."""
+    """Prompt sets whose few-shot examples no text may repeat."""
     shown: ShownMode = "drop"
     only_requested: bool = False
-    """Whether texts that show further skills are left out."""
+    """Whether texts that show further skills are excluded."""
     requests: RequestChoice = "all"
     """The skills that the requests of the rows name."""
     output_format: FormatName | None = None
-    """The output format that the prompts of the rows ask for."""
+    """The output format that the prompts of the rows request."""
 
     @property
     def examples(self) -> list[str]:
-        """Examples of the prompts, which no answer may repeat unless the plan keeps such answers."""
+        """Return examples of the prompts, which no answer may repeat unless the plan keeps such answers."""
         return prompt_examples(self.catalog, self.copied)
 
     def removals(self, corpus: Corpus) -> list[Removal]:
-        """The texts that the plan leaves out as copies."""
+        """Return the texts that the plan excludes as copies."""
         return removals(
             corpus,
             examples=[] if self.keeps_example_copies else self.examples,
@@ -65,5 +65,5 @@ class DatasetPlan:
 
     @cached_property
     def shown_rule(self) -> ShownRule:
-        """The rule on skills that texts show."""
+        """Return the rule on skills that texts show."""
         return ShownRule(self.catalog, self.bars, self.shown, self.only_requested)

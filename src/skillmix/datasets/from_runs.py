@@ -49,7 +49,7 @@ def dataset_folder(run: Run, step: str) -> Path:
 
 
 async def work_on_dataset(step: DatasetStep, context: StepContext, counts: CallCounts) -> WrittenDataset | None:
-    """Run a dataset step; None if it stopped before it could write its data set."""
+    """Run a dataset step; return None if it stopped before it could write its data set."""
     require_parquet()
     plan = plan_of(step, context)
     folder = dataset_folder(context.run, step.name)
@@ -66,7 +66,7 @@ async def work_on_dataset(step: DatasetStep, context: StepContext, counts: CallC
 
 
 def plan_of(step: DatasetStep, context: StepContext) -> DatasetPlan:
-    """The plan of a dataset step."""
+    """Return the plan of a dataset step."""
     experiment = context.experiment
     writer = settings_for(experiment, student_name(step.writer)) if step.writer else None
     decoding = []
@@ -108,7 +108,7 @@ def _made(texts: Sequence[KeptText], plan: DatasetPlan, folder: Path, left: Left
         why = bars.leak_of(combination)
         if recipe.ks and combination.k not in recipe.ks:
             why = "another k"
-        elif not recipe.is_named:  # a training draw may hold reserved sets, and other leaks are errors
+        elif not recipe.is_named:  # a training draw may contain reserved sets; other leaks are errors
             why = why if why == RESERVED_SET else None
         elif recipe.skills == "train" and not bars.composes(set(combination.skills)):
             why = "a held-out skill"
@@ -136,7 +136,7 @@ class FromRuns:
     near_duplicates: float | None = 0.7
     validation: float = 0.05
     shown: ShownMode | None = None
-    """What happens to texts that show what they must not; None for the first run's setting."""
+    """The treatment of texts that show forbidden content; None for the first run's setting."""
     only_requested: bool = False
     output: Path | None = None
     preferences: Path | None = None
@@ -155,16 +155,16 @@ def dataset_of_runs(wanted: FromRuns) -> WrittenDataset:
     if named := [run.name for run in runs if run.has_outcomes]:
         raise UserError(
             f"The graders of {', '.join(named)} give outcomes instead of points, so no text has full marks.",
-            hint="Give runs whose graders give points.",
+            hint="Use runs whose graders give points.",
         )
     formats = {run.experiment.format: run.name for run in runs}
     if len(formats) > 1:
         shown = ", ".join(f"{name} {form or 'without a format'}" for form, name in formats.items())
-        raise UserError(f"The runs have different output formats: {shown}.", hint="Make a data set of each.")
+        raise UserError(f"The runs have different output formats: {shown}.", hint="Make a separate data set of each.")
     if len({str(run.document.get("catalog_hash")) for run in runs}) > 1:
         raise UserError(
             f"The runs {', '.join(run.name for run in runs)} use different catalogs.",
-            hint="Make a data set from each.",
+            hint="Make a separate data set from each.",
         )
     catalog = runs[0].catalog.member(None)
     own = [run for run in runs if not run.is_imported]
@@ -211,7 +211,7 @@ def _write_preferences(
     if not rows:
         raise UserError(
             f"No pair was written: no combination of the data set in {folder} has a decided text without full marks.",
-            hint="With generations above 1, a combination has several texts.",
+            hint="Set generations above 1, so that a combination has several texts.",
         )
     write_rows_file(file, rows)
     return WrittenPreferences(file, len(rows))
@@ -228,7 +228,7 @@ def _refuse_step_folder(output: Path) -> None:
 
 
 def _kept_of_run(run: Run, wanted: FromRuns, left: LeftOut) -> tuple[Sequence[KeptText], LeftOut]:
-    """The texts of a run with full marks in key order, and the counts of all other texts."""
+    """Return a run's texts with full marks in key order, and the counts of all other texts."""
     kinds, decided, kept = Counter[str](), Counter[str](), list[KeptText]()
     with Decisions(run, graders=wanted.graders) as decisions:
         names = tuple(decisions.names)
@@ -255,7 +255,7 @@ def _kept_of_run(run: Run, wanted: FromRuns, left: LeftOut) -> tuple[Sequence[Ke
     total = kinds.total()
     if kinds["undecided"] == total - kinds["unfinished"] - kinds["no turns"] > 0:
         shown = ", ".join(f"{name} decided {decided[name]} of {total} texts" for name in names)
-        raise UserError(f"The run {run.name} has no grades: {shown}.", hint="Grade it first: skillmix grade.")
+        raise UserError(f"The run {run.name} has no grades: {shown}.", hint="Grade the run first: skillmix grade.")
     left = replace(
         left,
         undecided=left.undecided + kinds["undecided"],

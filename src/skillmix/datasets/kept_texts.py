@@ -1,4 +1,4 @@
-"""The record of a kept text, and the choice of which texts are copies or for validation."""
+"""The record of a kept text, and the selection of copies and of the validation split."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class KeptText:
     text_id: str
     replies: tuple[str, ...]
     first_status: str
-    """The status of the first reply's answer: 'fine', or why it cannot be read."""
+    """The status of the first reply's answer: 'fine', or the reason why it cannot be parsed."""
     model: str
     requests: tuple[str, ...]
     """Hashes of the requests, turn by turn."""
@@ -50,18 +50,18 @@ class KeptText:
 
     @property
     def provenance(self) -> str:
-        """The run and the key of the conversation."""
+        """Return the run and the key of the conversation."""
         return f"{self.run}#{self.key}"
 
     @property
     def identity(self) -> str:
-        """An identity that does not depend on the run's path."""
+        """Return an identity that does not depend on the run's path."""
         return f"{self.writer}/{self.combination.id}/{self.generation}/{self.text_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A text left out because it is a copy."""
+    """A text excluded because it is a copy."""
 
     text_index: int
     why: Literal["repeats an example", "exact copy", "near copy"]
@@ -72,10 +72,12 @@ class Removal:
 def removals(
     corpus: Corpus, *, examples: Sequence[str], threshold: float | None, keeps_exact: bool = False
 ) -> list[Removal]:
-    """The copies among texts, in order; each text is compared with earlier ones only, so later texts change nothing.
+    """Return the copies among texts, in order.
 
-    A text repeats an example if it has eight words of it in a row, or half of its three-word runs. With `keeps_exact`,
-    texts are compared with the examples only.
+    Each text is compared only with earlier ones, so later texts change nothing.
+
+    A text repeats an example if it has eight consecutive words of it, or half of its 3-grams. With `keeps_exact`, texts
+    are compared with the examples only.
     """
     copied = holds_run_of(corpus, examples, length=COPIED_WORDS) | (example_shares(corpus, examples) >= FOLLOWS)
     found = [Removal(index, "repeats an example") for index in np.flatnonzero(copied).tolist()]
@@ -91,7 +93,7 @@ def removals(
 
 
 class CopyFound(NamedTuple):
-    """A text that is left out, and what it repeats."""
+    """An excluded text, and the text that it repeats."""
 
     why: str
     text: str
@@ -99,9 +101,9 @@ class CopyFound(NamedTuple):
 
 
 class TextsSoFar:
-    """Texts of which none is a copy, while more and more come.
+    """A growing set of texts without copies.
 
-    Each text is compared with earlier ones only, so that it does not matter how many come at a time.
+    Each text is compared only with earlier ones, so that it does not matter how many are added at a time.
     """
 
     def __init__(self, find: Callable[[Corpus], list[Removal]]) -> None:
@@ -110,11 +112,11 @@ class TextsSoFar:
         self._find = find
 
     def add(self, new: Sequence[KeptText]) -> list["int | CopyFound"]:
-        """The number of each new text among `texts`, or what it copies."""
+        """Return the number of each new text among `texts`, or the text that it copies."""
         if not new:
             return []
         added = corpus_of((kept.text for kept in new), vocabulary=self.corpus.vocabulary)
-        # Only texts that share a run of words with a new one, or are too short to have one, can be repeated.
+        # Only texts that share an n-gram with a new one, or are too short to have one, can be repeated.
         runs, owners = self.corpus.runs(RUN)
         is_near = self.corpus.sizes < RUN
         is_near[owners[np.isin(runs, added.runs(RUN)[0])]] = True
@@ -141,7 +143,7 @@ class TextsSoFar:
 
 
 def span_of(text: str, reply: str) -> tuple[int, int]:
-    """The start and end of an answer in the reply that it was taken from."""
+    """Return the start and end of an answer in the reply that it was taken from."""
     start = reply.rfind(text)
     return start, start + len(text)
 

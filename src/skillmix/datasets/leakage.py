@@ -1,8 +1,8 @@
-"""Leakage rules: which combinations must not be trained on, and where texts name held-out skills.
+"""Leakage rules: combinations that must not be trained on, and names of held-out skills in texts.
 
 `Bars` holds the rules for one data set. `bars_for` and `evaluated` collect the combinations of evaluations.
-`trained_combinations` is for the reverse: an evaluation draws around what its students were trained on. `NameFinder`
-searches the texts.
+`trained_combinations` is for the reverse: an evaluation skips the training data of its students. `NameFinder` searches
+the texts.
 """
 
 import json
@@ -32,7 +32,7 @@ from skillmix.runs.students import lineage_of_student
 
 @dataclass(frozen=True)
 class Bars:
-    """What a data set must not contain."""
+    """Content that a data set must not have."""
 
     topics: frozenset[str]
     """Held-out topics."""
@@ -53,11 +53,11 @@ class Bars:
         return self.skills.isdisjoint(skills) or any(group.holds(skills) for group in self.groups.values())
 
     def leak_of(self, combination: Combination) -> str | None:
-        """The rule that a combination breaks; None if it breaks none."""
+        """Return the rule that a combination breaks; None if it breaks none."""
         return next((rule for rule, breaks in _RULES.items() if breaks(self, combination)), None)
 
     def leak_shown(self, skills: Set[str]) -> str | None:
-        """The rule that a text breaks if it shows these skills, requested or not; None if it breaks none."""
+        """Return the rule that a text breaks if it shows these skills, requested or not; None if it breaks none."""
         if any(is_reserved(pair, self.reserved) for pair in combinations(sorted(skills), 2)):
             return RESERVED_PAIR
         held_out = self.skills & skills
@@ -66,8 +66,8 @@ class Bars:
 
 EVALUATED: Final = "a combination of an evaluation"
 WRITE_FOR_TRAINING: Final = (
-    "Write texts for data sets with a dataset step, or with a generate step that has purpose: training: its "
-    "combinations are not those of evaluations."
+    "Write texts for data sets with a dataset step, or with a generate step with "
+    "purpose: training, whose combinations are separate from evaluations."
 )
 RESERVED_PAIR: Final = "shows a reserved pair"
 RESERVED_SET: Final = "a reserved skill set"
@@ -88,7 +88,7 @@ def bars_of(
     reserved: float,
     groups: Iterable[str] = (),
 ) -> Bars:
-    """The bars that follow from a partition and from evaluations, for data drawn from its train side or from groups."""
+    """Make the bars for data drawn from a partition's train side or groups, given the evaluations."""
     split = catalog.partition(partition)
     return Bars(
         topics=split.held_out_topics,
@@ -126,10 +126,10 @@ def refuse_leaks(chosen: Iterable[Combination], bars: Bars) -> None:
 
 
 def bars_for(step: DatasetStep, experiment: Experiment, catalog: Catalog, run: Run) -> Bars:
-    """The bars for a data set of an experiment.
+    """Make the bars for a data set of an experiment.
 
-    A data set that exists keeps its members, and so does a data set that joins it, also if an evaluation of the
-    experiment has grown since: the evaluation draws around them.
+    An existing data set keeps its members, and so does a data set that joins it, even if an evaluation of the
+    experiment has grown since: the evaluation skips them.
     """
     leakage = step.leakage or experiment.leakage
     evaluations = evaluated(experiment, catalog, usable_around(experiment, catalog, run.excluded))
@@ -151,14 +151,14 @@ def bars_for(step: DatasetStep, experiment: Experiment, catalog: Catalog, run: R
 
 
 def pools_of(step: DatasetStep, experiment: Experiment) -> tuple[str, ...]:
-    """The further groups that a data set draws from, and those of the data sets that it joins."""
+    """Return the further groups that a data set draws from, and those of the data sets that it joins."""
     joined = [s for s in experiment.steps if isinstance(s, DatasetStep) and s.name in step.of]
     own = (step.pool,) if step.pool else ()
     return tuple(dict.fromkeys([*own, *(name for source in joined for name in pools_of(source, experiment))]))
 
 
 def evaluated(experiment: Experiment, catalog: Catalog, around: Around | None = None) -> dict[str, str]:
-    """The ids of combinations that an experiment draws for evaluation, each with its step.
+    """Return the ids of combinations that an experiment draws for evaluation, each with its step.
 
     A generate step draws the combinations of an evaluation unless its purpose is training.
     """
@@ -170,7 +170,7 @@ def evaluated(experiment: Experiment, catalog: Catalog, around: Around | None = 
 
 
 def _evaluated_by(step: Step, experiment: Experiment, catalog: Catalog, around: Around) -> dict[str, None]:
-    """The ids of the combinations that one step draws for evaluation, in the order of its draws."""
+    """Return the ids of the combinations that one step draws for evaluation, in the order of its draws."""
     if not isinstance(step, EvaluateStep | GenerateStep) or getattr(step, "purpose", "evaluation") != "evaluation":
         return {}
     # Every student gets the same draw, so one is enough.
@@ -179,18 +179,18 @@ def _evaluated_by(step: Step, experiment: Experiment, catalog: Catalog, around: 
 
 
 _EVALUATED: Final[dict[tuple[str, str], list[str]]] = {}
-"""The ids of the combinations of experiments, by their content and that of their catalogs."""
+"""The ids of the combinations of experiments, by the contents of experiments and catalogs."""
 
 
 def combinations_in(path: Path) -> list[str]:
-    """The ids of the combinations in an experiment file, a `combinations --json` output or a JSON Lines file."""
+    """Return the ids of the combinations in an experiment file, a `combinations --json` output or a JSON Lines file."""
     if not path.is_file():
         raise UserError(f"There is no file {str(path)!r}.", hint="leakage.evaluations lists files.")
     if path.suffix in (".yaml", ".yml"):
         experiment = load_experiment(path)
         known = load_catalog(experiment.catalog, *experiment.other_catalogs)
         key = experiment.model_dump_json(), known.content_hash()
-        if key not in _EVALUATED:  # every dataset step asks again
+        if key not in _EVALUATED:  # every dataset step needs it again
             _EVALUATED[key] = list(evaluated(experiment, known))
         return _EVALUATED[key]
     text = read_text(path, most=LARGE)
@@ -201,25 +201,25 @@ def combinations_in(path: Path) -> list[str]:
         ids = []
         for document in documents:
             skills, topic = document["skills"], document["topic"]
-            # A name that is not a string would give an id that bars nothing.
+            # A name that is not a string would give an id that excludes nothing.
             if not isinstance(skills, list) or not all(isinstance(name, str) and name for name in [*skills, topic]):
                 raise ValueError("a name is not a string")
             ids.append(combination_of(skills, topic).id)
         return ids
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise UserError(
-            f"{path} does not hold combinations.",
-            hint='It must be an experiment file, or JSON: [{"skills": […], "topic": …}], or one such object a line.',
+            f"{path} contains no combinations.",
+            hint='It must be an experiment file, or JSON: [{"skills": […], "topic": …}], or one such object per line.',
         ) from None
 
 
 def trained_combinations(
     step: EvaluateStep | GenerateStep, experiment: Experiment, catalog: Catalog, around: Around
 ) -> dict[str, str]:
-    """The combinations that the draws of a step must skip, each with a student that was trained on it.
+    """Return the combinations that the draws of a step must skip, each with a student that was trained on it.
 
     Draws skip what they skipped before, so that a changed list of students moves as few combinations as possible. If
-    too few combinations are left then, the draws skip only what the present students were trained on.
+    too few combinations would be left, the draws skip only the training data of the current students.
     """
     trained = {c: name for name, lineage in _lineages(step, experiment).items() for c in lineage.combinations}
 
@@ -240,7 +240,7 @@ def trained_combinations(
 
 
 def usable_around(experiment: Experiment, catalog: Catalog, around: Around) -> Around:
-    """The skips that still apply: not those of a step with allow_trained, nor those that leave its draw too few."""
+    """Return the skips that still apply, unless the step has allow_trained or they leave its draw too few."""
     usable = dict(around)
     for step in experiment.steps:
         if step.name in around:
@@ -255,14 +255,14 @@ def usable_around(experiment: Experiment, catalog: Catalog, around: Around) -> A
 
 
 def _lineages(step: EvaluateStep | GenerateStep, experiment: Experiment) -> dict[str, Lineage]:
-    """The lineages of those students of a step that were tuned."""
+    """Return the lineages of the tuned students of a step."""
     students = [student_name(reference) for reference in step.students]
     lineages = {name: lineage_of_student(experiment, name, {}) for name in students if name in experiment.students}
     return {name: lineage for name, lineage in lineages.items() if lineage is not None}
 
 
 def refuse_other_partitions(step: EvaluateStep, experiment: Experiment, catalog: Catalog) -> None:
-    """Raise an error if a student's data were made under another partition, which mixes up the sides of this one."""
+    """Raise an error if a student's data were made under another partition, which mixes the sides of this one."""
     if step.allow_trained or set(step.settings) == {"all"}:
         return  # every partition draws the same combinations for this setting
     place = place_of(step, experiment, catalog)
@@ -288,7 +288,7 @@ class NameFinder:
                 self._by_first.setdefault(words[0], []).append((skill, words))
 
     def names_in(self, text: str) -> set[str]:
-        """The skills that a text names."""
+        """Return the skills that a text names."""
         words = words_of(text)
         found = set()
         for first in self._by_first.keys() & set(words):
@@ -301,7 +301,7 @@ class NameFinder:
 
 @dataclass(frozen=True, slots=True)
 class NamedSkill:
-    """A held-out skill that texts of other skills name."""
+    """A held-out skill named in texts of other skills."""
 
     skill: str
     where: str
@@ -334,5 +334,5 @@ def refuse_names(named: Sequence[NamedSkill]) -> None:
         more = f" and {len(named) - 5} more" if len(named) > 5 else ""
         raise UserError(
             f"Texts of other skills name held-out skills: {examples}{more}. Nothing was written.",
-            hint="Set leakage.names to list, and the card only lists them.",
+            hint="Set leakage.names to list to report them in the card only.",
         )

@@ -1,4 +1,4 @@
-"""Other forms of the same data: prompts without answers for trainers that let the model write, and pairs for DPO."""
+"""Other forms of the same data: prompts without answers for trainers in which the model writes, and pairs for DPO."""
 
 import json
 import os
@@ -25,9 +25,9 @@ _WRITERS: Final = (".jsonl", ".parquet")
 def prompt_rows(
     combinations: Sequence[Combination], catalog: Catalog, prompts: PromptSet, *, catalog_name: str
 ) -> Iterator[dict[str, Any]]:
-    """A conversational prompt for each combination, with the columns that `skillmix.rewards` reads.
+    """Make a conversational prompt for each combination, with the columns that `skillmix.rewards` reads.
 
-    The prompt is the first turn of an evaluation, and the limit on sentences, which is in the second turn there.
+    The prompt is the first turn of an evaluation, plus the limit on sentences, which is in the second turn there.
     """
     examples = prompts.worked_turns()
     for combination in combinations:
@@ -48,7 +48,7 @@ def prompt_rows(
 
 
 def one_turn_prompt(prompts: PromptSet, catalog: Catalog, combination: Combination) -> str:
-    """The first prompt of a conversation with the limit on the text, for trainers that know one turn only."""
+    """Return the first prompt of a conversation with the limit on the text, for trainers that support only one turn."""
     first, *later = prompts.student_prompts(catalog, combination)
     if not later:
         return first
@@ -57,17 +57,17 @@ def one_turn_prompt(prompts: PromptSet, catalog: Catalog, combination: Combinati
 
 
 def require_new_rows_file(file: Path) -> None:
-    """Refuse a file that exists, or whose name is of no known format, before any work is done."""
+    """Refuse an existing file, or one whose name has an unknown format, before any work is done."""
     if file.suffix not in _WRITERS:
-        raise UserError(f"{file} is neither .jsonl nor .parquet.", hint="The name of the file decides its format.")
+        raise UserError(f"{file} is neither .jsonl nor .parquet.", hint="The file extension determines the format.")
     if file.exists():
-        raise UserError(f"{file} exists.", hint="Choose another file, or remove it.")
+        raise UserError(f"{file} exists.", hint="Choose another file, or remove this one.")
     if file.suffix == ".parquet":
         require_parquet()
 
 
 def write_rows_file(file: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write rows as JSON Lines or Parquet, by the name of the file; an existing file is left alone."""
+    """Write rows as JSON Lines or Parquet, by the extension of the file; an existing file is not changed."""
     require_new_rows_file(file)
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
@@ -103,9 +103,9 @@ def preference_rows(
     prompts: PromptSet,
     validation: float,
 ) -> Iterator[dict[str, Any]]:
-    """One row for each pair; every text is in one pair at most, and texts of the same writer meet first.
+    """Yield one row for each pair; every text is in at most one pair, and texts of the same writer are paired first.
 
-    Combinations whose texts are for validation are left out.
+    Combinations whose texts are for validation are omitted.
     """
     chosen_of: dict[str, list[KeptText]] = defaultdict(list)
     for text in kept:
@@ -149,7 +149,7 @@ def rejected_by_combination(
     graders: Sequence[str] | None,
     students: Sequence[str] | None,
 ) -> dict[str, list[RejectedText]]:
-    """The rejected texts for the combinations of a data set that are not empty and show nothing forbidden."""
+    """Return the rejected texts for a data set's combinations that are not empty and show nothing forbidden."""
     wanted = frozenset(text.combination.id for text in kept)
     found: dict[str, list[RejectedText]] = defaultdict(list)
     for run in runs:

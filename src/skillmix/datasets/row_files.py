@@ -19,7 +19,7 @@ _ROWS_AT_ONCE: Final = 5_000
 
 
 def require_parquet(extra: str = "parquet") -> None:
-    """Raise an error that names an extra if pyarrow is missing, before anything is written or paid for."""
+    """Raise an error that names the extra if pyarrow is missing, before anything is written or paid for."""
     try:
         import pyarrow  # noqa: F401
     except ImportError:
@@ -39,13 +39,13 @@ def refuse_more_turns(writer: str, turns: int, prompts: PromptSet) -> None:
     """Refuse prompts of two turns for texts that were written in one."""
     if prompts.turns > turns:
         raise UserError(
-            f"The texts of {writer} have one turn, and the prompt set {prompts.name!r} has two.",
+            f"The texts of {writer} have one turn, but the prompt set {prompts.name!r} has two.",
             hint="Give the dataset step a prompt set of one turn: prompts: brief.",
         )
 
 
 def messages_of(kept: KeptText, prompts: PromptSet, catalog: Catalog, requests: RequestChoice) -> list[dict[str, str]]:
-    """The messages of a conversation, in order; a conversation of one turn has the text alone as its reply."""
+    """Return the messages of a conversation, in order; a conversation of one turn has only the text as its reply."""
     refuse_more_turns(kept.writer, len(kept.replies), prompts)
     named = None
     if requests == "one":
@@ -91,7 +91,7 @@ def write_rows(
 
 
 def content_hash(files: Sequence[Path]) -> str:
-    """The hash of a data set's lines, as `write_rows` computes it: of the train file, then the validation file."""
+    """Hash a data set's lines in the same way as `write_rows`: first the train file, then the validation file."""
     content = blake2b(digest_size=16)
     for file in files:
         if file.is_file():
@@ -142,7 +142,7 @@ def _row(kept: KeptText, messages: list[dict[str, str]], split: str, prompts: st
 
 
 def prompts_shown(prompts: PromptSet) -> str:
-    """The name of a prompt set with its hash, for cards and rows."""
+    """Describe a prompt set by its name and hash, for cards and rows."""
     return f"{prompts.name} ({prompts.content_hash()})"
 
 
@@ -152,7 +152,7 @@ def read_rows(folder: Path) -> Iterator[KeptText]:
 
     path = folder / "rows.parquet"
     if not path.is_file():
-        raise UserError(f"There is no data set in {folder}.", hint="Run the step that makes it.")
+        raise UserError(f"There is no data set in {folder}.", hint="Run the step that makes it first.")
     with parquet.ParquetFile(path) as file:
         for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE):
             for row in batch.to_pylist():

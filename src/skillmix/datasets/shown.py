@@ -1,4 +1,4 @@
-"""Guard a data set by what its texts show, requested or not, as far as code can tell.
+"""Check the skills that a data set's texts show, requested or not, as far as code can tell.
 
 `skills_shown` runs the checkers of a catalog on a text. `ShownRule` decides whether the text may be trained on.
 """
@@ -25,26 +25,26 @@ NOT_REQUESTED: Final = "shows a skill that was not requested"
 
 
 def skills_shown(text: str, skills: tuple[str, ...]) -> frozenset[str]:
-    """The skills, out of those with a checker, that code finds in a text."""
+    """Return the skills, out of those with a checker, that code finds in a text."""
     return _found(text, skills, trusted_codes())
 
 
 @lru_cache(maxsize=1 << 17)
 def _found(text: str, skills: tuple[str, ...], codes: tuple[OwnCode, ...]) -> frozenset[str]:
-    """The cache serves dataset steps, which look at their texts again in every joined set."""
+    """Cached for dataset steps, which check their texts again in every joined set."""
     passage = passage_of(text)
     checkers = ((skill, checker_of(skill)) for skill in skills)
     return frozenset(skill for skill, checker in checkers if checker is not None and checker(passage) is not None)
 
 
 def _shown_there(code: RulesGrader, asked: tuple[str, tuple[str, ...]]) -> frozenset[str]:
-    """The skills that a text shows, in any process: the grader that it has brings the catalog's own code."""
+    """Return the skills that a text shows, in any process: the grader passed to it contains the catalog's own code."""
     return skills_shown(*asked)
 
 
 @dataclass(frozen=True)
 class ShownRule:
-    """Decides by the skills that a text shows whether a data set may have it."""
+    """Decides by the skills that a text shows whether a data set may contain it."""
 
     catalog: Catalog
     bars: Bars
@@ -54,22 +54,22 @@ class ShownRule:
 
     @cached_property
     def checkable(self) -> tuple[str, ...]:
-        """The skills of the catalog that have a checker; its own code must be trusted."""
+        """Return the skills of the catalog that have a checker; its own code must be trusted."""
         require_trust(self.catalog.code)
         return tuple(skill.name for skill in self.catalog.skills if checker_of(skill.name) is not None)
 
     def forbids(self, combination: Combination) -> bool:
-        """Whether every text with these skills would be left out, so that none should be written."""
+        """Whether every text with these skills would be excluded, so that none should be written."""
         skills = frozenset(combination.skills).intersection(self.checkable)
         return self.mode != "count" and self.bars.leak_shown(skills) is not None
 
     def reason_to_drop(self, kept: KeptText) -> str | None:
-        """Why a text must be left out; None if it may stay."""
+        """Return the reason to exclude a text; None if it may stay."""
         return self._reason(kept, skills_shown(kept.text, self.checkable)) if self._drops_texts else None
 
     @property
     def _drops_texts(self) -> bool:
-        """Whether any text can be left out, so that texts need to be checked."""
+        """Whether any text can be excluded, so that texts need to be checked."""
         return bool(self.checkable) and (self.mode == "drop" or self.only_requested)
 
     def _reason(self, kept: KeptText, shown: frozenset[str]) -> str | None:
@@ -78,13 +78,13 @@ class ShownRule:
         return NOT_REQUESTED if leak is None and self.only_requested and further else leak
 
     def leaks_in(self, text: str) -> bool:
-        """Whether a text shows a reserved pair or two held-out skills, and the rule cares."""
+        """Whether the rule excludes a text that shows a reserved pair or two held-out skills."""
         if self.mode == "count" or not self.checkable:
             return False
         return self.bars.leak_shown(skills_shown(text, self.checkable)) is not None
 
     def without_leaks(self, texts: Sequence[KeptText]) -> tuple[Sequence[int], dict[str, int]]:
-        """The indices of the texts that may stay, and the number of the others by reason."""
+        """Return the indices of the texts that may stay, and the number of the others by reason."""
         if not self._drops_texts:
             return range(len(texts)), {}
         staying, dropped = [], Counter[str]()
@@ -99,7 +99,7 @@ class ShownRule:
         return staying, dict(dropped)
 
     def leaks(self, texts: Iterable[KeptText]) -> dict[str, int]:
-        """Count the texts of a data set that show what they must not; with `refuse` such a text is an error."""
+        """Count the texts of a data set with forbidden content; with `refuse` such a text is an error."""
         if self.mode == "drop" or not self.checkable:
             return {}
         counts: Counter[str] = Counter()
@@ -115,8 +115,9 @@ class ShownRule:
                 for leak, count in sorted(counts.items())
             )
             raise UserError(
-                f"The data set would leak by what its texts show: {broken}, such as {shortened(example)!r}. "
+                f"The data set would leak, because of skills that its texts show: {broken}, such as "
+                f"{shortened(example)!r}. "
                 "Nothing was written.",
-                hint="Set leakage.shown to drop, and such texts are left out; count keeps them and counts them.",
+                hint="Set leakage.shown to drop to exclude such texts, or to count to keep and count them.",
             )
         return dict(sorted(counts.items()))

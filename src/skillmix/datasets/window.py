@@ -1,8 +1,8 @@
 """Write the conversations of a dataset step.
 
 Conversations begin in draw order, at most a window ahead of the first one without a decision, and texts are accepted in
-draw order until the target is met. The window depends on decided conversations alone, so neither the data set nor the
-conversations that begin depend on the speed of models.
+draw order until the target is met. The window depends only on decided conversations, so neither the data set nor the
+set of conversations depends on the speed of models.
 """
 
 import time
@@ -32,14 +32,14 @@ from skillmix.runs.progress import Bound, say, watched
 from skillmix.runs.scheduler import CallCounts, Scheduler, StopReason
 
 _FEWEST_AHEAD: Final = 8
-"""The window may be this large before the yield is known."""
+"""The largest window before the yield is known."""
 _TRIES_FOR_A_FLOOR: Final = 100
 """Conversations for each text of the floor after which a skill is given up."""
 _SEARCH: Final = 20_000
 """Consecutive candidates without a useful one after which the search ends."""
 _BEGUN_AT_ONCE: Final = 512
 _READ_AT_ONCE: Final = 32
-"""Conversations that are read and graded by code before the event loop gets a turn."""
+"""Conversations that are read and graded by code before control returns to the event loop."""
 _LOOK_EVERY_S: Final = 0.1
 _MOST_EXAMPLES: Final = 5
 
@@ -52,7 +52,7 @@ class Candidate(NamedTuple):
 
     @property
     def key(self) -> "ConversationKey":
-        """The combination's id and the generation."""
+        """Return the combination's id and the sample number."""
         return self.combination.id, self.generation
 
 
@@ -60,7 +60,7 @@ ConversationKey = tuple[str, int]
 
 
 def candidates(combinations: Iterable[Combination], *, generations: int = 1) -> Iterator[Candidate]:
-    """Yield every combination `generations` times, then all again with new generations, without end."""
+    """Yield every combination `generations` times, then all again with new sample numbers, without end."""
     drawn: list[Combination] = []
     for combination in combinations:
         drawn.append(combination)
@@ -87,14 +87,14 @@ class Decided(NamedTuple):
     """The decision of graders and filters on one conversation."""
 
     kind: str
-    """As `kind_of` says, or 'refused'."""
+    """The kind as in `kind_of`, or 'refused'."""
     kept: KeptText | None = None
     shows: str | None = None
-    """Why the text must be left out for what it shows; None if it may stay."""
+    """The reason to exclude the text because of what it shows; None if it may stay."""
 
 
 class Window:
-    """The conversations of one k that begin, and the texts taken from them, by decided conversations alone."""
+    """The conversations of one k, and the texts taken from them, determined only by decided conversations."""
 
     def __init__(self, source: Iterator[Candidate], target: Target, *, k: int = 1) -> None:
         self.k = k
@@ -123,7 +123,7 @@ class Window:
 
     @property
     def missing(self) -> int:
-        """The number of texts that the target lacks."""
+        """Return the number of texts that the target lacks."""
         return self.target.kept - len(self.taken)
 
     @property
@@ -133,7 +133,7 @@ class Window:
 
     @property
     def more(self) -> int:
-        """About how many more conversations are needed; the most that may be written before a text is taken."""
+        """Estimate how many more conversations are needed; before any text is taken, return the limit."""
         room = self.target.most - len(self.accepted)
         if not self.taken or self.missing <= 0:
             return room if self.missing > 0 else 0
@@ -141,7 +141,7 @@ class Window:
 
     @property
     def below_floor(self) -> dict[str, int]:
-        """Skills with fewer taken texts than the floor, with their counts."""
+        """Return skills with fewer taken texts than the floor, with their counts."""
         floor = self.target.floor
         return {skill: self._counts[skill] for skill in self.target.skills if self._counts[skill] < floor}
 
@@ -160,12 +160,12 @@ class Window:
         self._extend()
 
     def end(self) -> None:
-        """Begin no more conversations than were given to the models."""
+        """Begin no conversations beyond those passed to the models."""
         del self.begun[self.given :]
         self._source = iter(())
 
     def give_up_floors(self, skills: frozenset[str]) -> None:
-        """Choose among all accepted texts again if the floors that count have changed."""
+        """Choose again among all accepted texts if the floors that count have changed."""
         if skills != self._given_up and self.target.floor:
             self._given_up = skills
             self._counts.clear()
@@ -245,12 +245,12 @@ class DatasetWriting:
 
     @property
     def texts(self) -> Sequence[KeptText]:
-        """The taken texts, by k and in draw order."""
+        """Return the taken texts, by k and in draw order."""
         return self._texts.texts
 
     @property
     def left(self) -> LeftOut:
-        """The texts that were left out, up to the last conversation that was needed."""
+        """Return the excluded texts, up to the last conversation that was needed."""
         kinds = self._kinds
         return LeftOut(
             undecided=kinds["undecided"],
@@ -275,7 +275,7 @@ class DatasetWriting:
             target = Target(step.target_of(k), step.max_conversations(k), per_skill.floor, per_skill.ceiling, skills)
             self._windows.append(Window(self._candidates(k), target, k=k))
         with Decisions(context.run, graders=step.graders, rules=step.rules) as decisions:
-            if len(passes(used)) > 1:  # several local models: each is loaded for all conversations that can begin
+            if len(passes(used)) > 1:  # several local models: each is loaded once for all conversations that can begin
                 is_new = True
                 while is_new and not self.counts.stopped:
                     given = list(iter(self._begin, None))
@@ -328,10 +328,10 @@ class DatasetWriting:
                     yield None
 
     def _begin(self) -> tuple[int, list[Candidate]] | None:
-        """Return k and some conversations to begin now, of the first k that has any.
+        """Return k and some conversations to begin now, from the first k that has any.
 
-        Every conversation of a window is written, even if the target is met meanwhile, so that the journal does not
-        depend on timing. The next k begins early, unless that could spend a limited budget.
+        Every conversation of a window is written, even if the target is met in the meantime, so that the journal does
+        not depend on timing. The next k begins early, unless that could spend a limited budget.
         """
         limits = self._context.experiment.budget
         is_limited = limits.max_calls is not None or limits.max_usd is not None
@@ -342,7 +342,7 @@ class DatasetWriting:
         return None
 
     def _note_over(self, call: CallKey, released: int) -> None:
-        """Note that a call is over and releases others; a conversation without further calls has ended."""
+        """Record a finished call that releases others; a conversation without further calls has ended."""
         key = call.combination, call.generation
         self._calls_open[key] += released - 1
         if not self._calls_open[key]:
@@ -366,11 +366,11 @@ class DatasetWriting:
     def _decide(
         self, decisions: Decisions, keys: Sequence[ConversationKey]
     ) -> Iterator[tuple[ConversationKey, Decided]]:
-        """Read conversations, and yield the decision on each; none for one that the next run continues."""
+        """Read conversations, and yield the decision on each, except for one that the next run continues."""
         for one in decisions.of(self._writer, keys):
             kind, last = kind_of(one), one.conversation.turns[-1].outcome
             if kind == "unfinished" and isinstance(last, CallProblem) and last.kind == "failed":
-                kind = "refused"  # for good, so that the conversation is lost
+                kind = "refused"  # failed for good, so that the conversation is lost
             kept = (
                 kept_text(one, self._context.run.name, self._prompts, tuple(decisions.names))
                 if kind == "full"
@@ -443,9 +443,9 @@ class DatasetWriting:
         self.counts.failed = {k: problem for k, problem in failed if (k.combination, k.generation) not in unneeded}
 
     def _close(self, window: Window) -> None:
-        """Keep the taken texts of a k that is over; counts go up to the last conversation that was needed."""
+        """Keep the taken texts of a finished k; counts include conversations up to the last one that was needed."""
         target = window.target
-        if window.missing > 0:  # no more conversations may be written, so texts passed over for a floor are taken
+        if window.missing > 0:  # no more conversations may be written, so texts skipped because of a floor are taken
             window.give_up_floors(frozenset(target.skills))
         taken_before = sum(y.taken for y in self.yields)
         self._texts.keep_only([*range(taken_before), *(window.texts[place] for place in window.taken)])
@@ -474,7 +474,7 @@ class DatasetWriting:
         return place_of(self.step, self._context.experiment, self._context.catalog).dataset_draw(self.step, k)
 
     def _cells(self, k: int, some: Sequence[Candidate]) -> list[PlannedCell]:
-        """Group candidates into cells by generation."""
+        """Group candidates into cells by sample number."""
         by_generation: dict[int, list[Combination]] = {}
         for combination, generation in some:
             by_generation.setdefault(generation, []).append(combination)
@@ -503,7 +503,7 @@ class DatasetWriting:
         self._context.progress.expect(self.step.name, calls, bound="at least" if later else bound)
 
     def _tell(self, window: Window) -> None:
-        """Print the progress, the yield, and what is expected to be left."""
+        """Print the progress, the yield, and the expected remainder."""
         known, taken = len(window.accepted), len(window.taken)
         rate = sum(window.accepted) / known if known else 0.0
         message = f"{self.step.name}, k = {window.k}: {taken} of {window.target.kept} kept, yield {rate:.3f}"

@@ -7,7 +7,7 @@ from skillmix.calls import CallKey, CallProblem, Outcome, Reply, Request, is_cou
 from skillmix.experiment.costs import Price
 
 _ROUNDING_USD: Final = 1e-6
-"""Dollars; nearer to the limit, the amounts of all calls in flight are added up again."""
+"""Dollars; closer to the limit, the amounts of all calls in flight are summed again."""
 
 
 class Task(NamedTuple):
@@ -18,7 +18,7 @@ class Task(NamedTuple):
 
 
 class Budget:
-    """Keeps a run within its limits, all its resumes together."""
+    """Keeps a run within its limits, over all its invocations."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Budget:
         """About the sum of what is reserved: adding and subtracting rounds."""
 
     def reserve(self, task: Task) -> bool:
-        """Reserve the worst-case cost of a call; return False if that would exceed a limit."""
+        """Reserve the worst-case cost of a call; return False if it would exceed a limit."""
         key = task.request.key
         if self._held and key in self._held:
             self._held.discard(key)
@@ -55,12 +55,12 @@ class Budget:
         return True
 
     def worst(self, task: Task) -> float | None:
-        """The most that a call can cost; None if its price is not known."""
+        """Return the most that a call can cost; None if its price is unknown."""
         price = self._prices[task.model]
         return price.worst(task.request) if price else None
 
     def hold(self, key: CallKey, worst: float, share: float = 1.0) -> None:
-        """Reserve the worst case of a call that is part of a batch; it costs a share of the model's present price."""
+        """Reserve the worst case of a call in a batch; it costs a share of the model's current price."""
         self._held.add(key)
         self._shares[key] = share
         self._reserved[key] = worst
@@ -68,17 +68,17 @@ class Budget:
         self.calls += 1
 
     def release(self, task: Task) -> None:
-        """Free the amount that is reserved for a call that has to start again."""
+        """Free the amount reserved for a call that must restart."""
         self._reserved_usd -= self._reserved.pop(task.request.key, 0.0)
         self._shares.pop(task.request.key, None)
 
     def at_risk(self, task: Task) -> float | None:
-        """The worst case of one try; None if there is no limit."""
+        """Return the worst case of one attempt; None if there is no limit."""
         has_limit = self._max_calls is not None or self._max_usd is not None
         return self._reserved.get(task.request.key, 0.0) if has_limit else None
 
     def charge(self, task: Task, problem: CallProblem) -> float | None:
-        """A try without a reply costs its worst case, unless it is known to be free."""
+        """Charge an attempt without a reply with its worst case, unless it is known to be free."""
         price = self._prices[task.model]
         if problem.is_free or price is None:
             return None
@@ -87,7 +87,7 @@ class Budget:
         return cost
 
     def settle(self, task: Task, outcome: Outcome) -> Outcome:
-        """The outcome with its cost; missing or impossible token counts cost the worst case."""
+        """Add the cost to an outcome; missing or impossible token counts cost the worst case."""
         worst = self._reserved.pop(task.request.key, 0.0)
         self._reserved_usd -= worst
         price = self._prices[task.model]
@@ -95,7 +95,7 @@ class Budget:
             return outcome
         if price.is_zero:
             return outcome.with_cost(0.0)
-        # A server that reports no tokens for a prompt, or for a text, has not counted.
+        # A server that reports no tokens for a prompt or a text has not counted them.
         has_counted = outcome.input_tokens and (outcome.output_tokens or not outcome.text)
         counted = (outcome.input_tokens, outcome.output_tokens) if has_counted else (None, None)
         cost = self._cost(task, price, counted, worst)
@@ -103,7 +103,7 @@ class Budget:
         return outcome.with_cost(cost)
 
     def _cost(self, task: Task, price: Price, tokens: tuple[int | None, int | None], worst: float) -> float:
-        """The cost of the tokens that a server counted, at most the worst case."""
+        """Compute the cost of the tokens that a server counted, at most the worst case."""
         first, second = tokens
         if first is None or second is None or not is_count(first) or not is_count(second):
             return worst

@@ -1,4 +1,4 @@
-"""Make the calls of one step: generate, grade or both. Only calls that the journal does not have are made."""
+"""Make the calls of one step (generate, grade or both) that are missing in the journal."""
 
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,14 +28,14 @@ from skillmix.runs.students import require_trained
 
 _MAX_OPEN: Final = 512
 _MAX_OPEN_LOCALLY: Final = 8192
-"""Conversations open at once; a model on a GPU serves thousands, and so do many servers with one model."""
+"""Open conversations; a model on a GPU serves thousands, and so do many servers with one model."""
 _MAX_OPEN_IN_BATCHES: Final = 1_000_000
-"""With batches every conversation is open: a batch has the first turns of all of them."""
+"""With batches every conversation is open, since a batch has the first turns of all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """What every step of a run works with."""
+    """The shared context of every step of a run."""
 
     experiment: Experiment
     catalog: Catalog
@@ -59,19 +59,19 @@ class Calls:
     graders: tuple[str, ...]
 
     def models(self, experiment: Experiment) -> dict[str, Settings]:
-        """The settings of the models that are called, by the names that tasks use."""
+        """Return the settings of the models that are called, by the names that tasks use."""
         for name in self.students:
             require_trained(experiment, name)
         return settings_by_model(experiment, self.students, self.graders)
 
 
 def calls_of(step: Step) -> Calls:
-    """The students and graders that a step asks."""
+    """Return the students and graders that a step calls."""
     return Calls(step.name, tuple(dict.fromkeys(step.student_names)), step.grader_names)
 
 
 def conversations_of(calls: Calls, context: StepContext) -> Conversations:
-    """The maker of a step's requests."""
+    """Return the maker of a step's requests."""
     experiment = context.experiment
     names = {experiment.prompts, *(s.prompts or experiment.prompts for s in experiment.students.values())}
     prompts = {name: load_prompts(name, experiment.format) for name in names}
@@ -102,11 +102,11 @@ async def make_calls(calls: Calls, cells: Sequence[PlannedCell], context: StepCo
             if counts.stopped:
                 break
     if calls.students:
-        counts.left_out = 0  # left out of one pass, made in another
+        counts.left_out = 0  # skipped in one pass, made in another
 
 
 def conversations_of_cell(cell: PlannedCell) -> Iterator[tuple[Combination, int]]:
-    """Combination and generation of each conversation of a cell, whose combinations may be too many for memory."""
+    """Yield combination and sample of each conversation of a cell, whose combinations may be too many for memory."""
     for combination in cell.combinations:
         for generation in cell.numbers:
             yield combination, generation
@@ -121,13 +121,13 @@ class Pass:
 
     models: tuple[str, ...]
     students: frozenset[str] | None = None
-    """Whose conversations the pass works on; None for all students."""
+    """The students whose conversations the pass covers; None for all students."""
     is_repeated: bool = False
     """Whether an earlier pass has counted the same conversations."""
 
 
 def passes(used: Mapping[str, Settings]) -> list[Pass]:
-    """The passes of a step: each local model has its own, so that its memory is free before the next is loaded."""
+    """Return the passes of a step: each local model has its own, whose memory is freed before the next is loaded."""
     local = [name for name, settings in used.items() if provider_of(str(settings.asked)).is_in_process]
     remote = tuple(name for name in used if name not in local)
     students = [name for name in local if name.startswith("student:")]
@@ -148,7 +148,7 @@ _Loaded = tuple[str, int | None, bool]
 
 
 def _loaded(settings: Settings) -> _Loaded:
-    """What tells apart two models in this process, whatever their prompts and sampling."""
+    """Return the properties that distinguish two models in this process, apart from prompts and sampling."""
     return str(settings.asked), settings.concurrency, settings.joined
 
 
@@ -160,7 +160,7 @@ async def serve(
     counts: CallCounts,
     begin: Callable[[Scheduler], None] = lambda scheduler: None,
 ) -> None:
-    """Open the models and run the tasks of a source; `begin` is given the scheduler before the first task."""
+    """Open the models and run the tasks of a source; `begin` receives the scheduler before the first task."""
     async with AsyncExitStack() as opened:
         models = await opened_models(used, opened, say, context.cluster)
         in_batches = open_batched(used, models, context.journal.submissions, context.budget, opened)
@@ -179,7 +179,7 @@ async def serve(
 
 
 def max_open(models: Mapping[str, Model]) -> int:
-    """How many conversations are open at once."""
+    """Return the number of conversations that may be open at once."""
     limits = [model.limits for model in models.values()]
     if any(one.may_rest for one in limits):
         return _MAX_OPEN_IN_BATCHES
@@ -194,7 +194,7 @@ async def opened_models(
     say: Callable[[str], None],
     cluster: RayCluster | None = None,
 ) -> dict[str, Model]:
-    """The models of a step by the names that tasks use; names with the same local model share it."""
+    """Open the models of a step by the names that tasks use; names with the same local model share it."""
     if cluster is not None:
         cluster.use(is_local=any(provider_of(str(settings.asked)).is_in_process for settings in used.values()))
     models: dict[str, Model] = {}
@@ -219,7 +219,7 @@ async def opened_models(
 
 
 class FirstTurns:
-    """Begins conversations; the journal is asked once which conversations of a student it has."""
+    """Begins conversations; looks up once which conversations of a student the journal has."""
 
     def __init__(self, conversations: Conversations, journal: JournalWriter, counts: CallCounts) -> None:
         self._conversations = conversations
@@ -230,11 +230,11 @@ class FirstTurns:
         self._seen: set[tuple[str, str, int]] = set()
 
     def of(self, cells: Sequence[PlannedCell]) -> Iterator[Task]:
-        """The first turn of each conversation that is not settled; a conversation of several cells comes once.
+        """Yield the first turn of each unfinished conversation; a conversation of several cells comes once.
 
         Conversations that lack calls come first, so that a long run continues at once. A conversation with all its
-        calls is checked for unreadable votes. The first conversation of each cell is always followed, so that a changed
-        setting is noticed.
+        calls is checked for unparseable votes. The first conversation of each cell is always followed, so that a
+        changed setting is detected.
         """
         first = self._conversations.first
         later: list[tuple[PlannedCell, array[int]]] = []

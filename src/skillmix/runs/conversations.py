@@ -1,4 +1,4 @@
-"""Which call follows which: the turns of a student, then the votes of graders on the text."""
+"""The order of calls: the turns of a student, then the votes of graders on the text."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -54,7 +54,7 @@ class Conversations:
         self._rules = replace(RULES[experiment.rules], missing_marker=experiment.answer.missing_marker)
 
     def first(self, student: str, combination: Combination, generation: int) -> Task:
-        """The first turn of a conversation."""
+        """Make the first turn of a conversation."""
         self._combinations[combination.id] = combination
         settings = self._experiment.students[student]
         asked = single_skills(combination) if settings.joined else [combination]
@@ -68,11 +68,11 @@ class Conversations:
         return self._task(key, (*before, *(Message("user", prompt) for prompt in prompts)))
 
     def follow(self, request: Request, outcome: Outcome) -> Iterator[Task]:
-        """The tasks that an outcome releases."""
+        """Yield the tasks that an outcome releases."""
         if not isinstance(outcome, Reply):
             return
         key = request.key
-        if isinstance(key, GradeKey):  # an unreadable grade is asked for again, under a new key and seed
+        if isinstance(key, GradeKey):  # an unparseable grade is requested again, with a new key and seed
             text = request.subject.text if request.subject else ""
             is_last = key.attempt + 1 >= self._experiment.graders[key.grader].attempts
             if not is_last and not self._is_readable(self._combinations[key.combination], text, outcome):
@@ -90,7 +90,7 @@ class Conversations:
                 yield from self.votes_on(answer.text, key, self._combinations[key.combination])
 
     def is_settled(self, combination: Combination, calls: Sequence[Call]) -> bool:
-        """Whether a conversation needs no more calls: it has all turns, and a readable vote in every round."""
+        """Whether a conversation needs no more calls: it has all turns, and a parseable vote in every round."""
         turns = [(call.key, call.outcome) for call in calls if isinstance(call.key, GenerateKey)]
         own, last = turns[-1] if turns else (None, None)
         if own is None or len(turns) < self.turns_of(own.student) or not isinstance(last, Reply):
@@ -114,17 +114,17 @@ class Conversations:
         return not wanted
 
     def _is_readable(self, combination: Combination, text: str, reply: Reply) -> bool:
-        """Whether a grader's reply about a text gives every point, read in the way that scores read it."""
+        """Whether a grader's reply gives every point, parsed as scores parse it."""
         phrases = self._prompts[self._experiment.prompts].phrases
         rubric = rubric_of(combination.skills, combination.topic, phrases=phrases)
         return read_grades(rubric, reply.text, text=text).points is not None
 
     def turns_of(self, student: str) -> int:
-        """Turns of a student's conversations."""
+        """Return the number of turns in a student's conversations."""
         return self._prompts_of(student).turns
 
     def votes_wanted(self) -> int:
-        """How many votes a text gets that is worth grading."""
+        """Return the number of votes on a text worth grading."""
         return sum(self._experiment.graders[grader].votes for grader in self._model_graders)
 
     def has_part(self, key: CallKey) -> bool:
@@ -132,7 +132,7 @@ class Conversations:
         return not isinstance(key, GradeKey) or key.grader in self._graders
 
     def votes_on(self, text: str, key: GenerateKey, combination: Combination) -> Iterator[Task]:
-        """The votes of the graders on a text that is there, whoever wrote it."""
+        """Yield the votes of the graders on an existing text."""
         self._combinations[combination.id] = combination
         address = text_id(text)
         for grader in self._model_graders:
@@ -146,7 +146,7 @@ class Conversations:
                 yield self._task(grade, messages, subject)
 
     def _system(self, settings: StudentSettings | GraderSettings) -> tuple[Message, ...]:
-        """The system turn of a model, if it has one: one object for all conversations, so that it is hashed once."""
+        """Return the system turn of a model, if any: one object for all conversations, so that it is hashed once."""
         if settings.system is None:
             return ()
         return (self._system_turns.setdefault(settings.system, Message("system", settings.system)),)
@@ -164,7 +164,7 @@ class Conversations:
         return self._prompts[self._experiment.students[student].prompts or self._experiment.prompts]
 
     def _task(self, key: CallKey, messages: tuple[Message, ...], subject: Subject | None = None) -> Task:
-        """A call of a student, whose subject follows from its key, or of a grader."""
+        """Make the task for a call of a student, whose subject follows from its key, or of a grader."""
         settings: StudentSettings | GraderSettings
         if isinstance(key, GradeKey):
             name, settings = f"grader:{key.grader}", self._experiment.graders[key.grader]
@@ -182,7 +182,7 @@ class Conversations:
 
 
 class _Asked(NamedTuple):
-    """A model as requests name it, with its decoding."""
+    """A model as requests refer to it, with its sampling."""
 
     model: str
     decoding: Decoding
@@ -200,7 +200,7 @@ def _messages(turns: Iterable[tuple[str, str]]) -> tuple[Message, ...]:
 
 
 def model_name(model: str) -> str:
-    """What a request says of its model; a checkpoint that was trained here goes by what it was trained on as well."""
+    """Return the model name in requests; for a checkpoint trained here, it includes the training data."""
     spec = parse_spec(model)
     lineage = lineage_of(model)
     return f"{spec.provider}:{spec.name}" + (f"#{lineage.identity}" if lineage else "")

@@ -1,4 +1,4 @@
-"""The database of a run, `run.sqlite`: its tables, its lock, and connections that refuse a damaged file.
+"""The database of a run, `run.sqlite`: its tables, its lock, and connections that reject a damaged file.
 
 A person's answers are in a file with the same tables (`people.py`).
 """
@@ -22,7 +22,7 @@ FIRST_VERSION: Final = 4
 MIGRATIONS: Final = (
     "CREATE TABLE graded (name TEXT PRIMARY KEY, inputs TEXT NOT NULL, content TEXT NOT NULL) STRICT;",
 )
-"""SQL that turns a file of `FIRST_VERSION` into one of the next version, and so on; `SCHEMA` is the last one."""
+"""SQL that upgrades a file from `FIRST_VERSION` to the next version, and so on; `SCHEMA` is the newest."""
 VERSION: Final = FIRST_VERSION + len(MIGRATIONS)
 
 SCHEMA: Final = (Path(__file__).parent / "schema.sql").read_text(encoding="utf-8")
@@ -30,34 +30,37 @@ SCHEMA: Final = (Path(__file__).parent / "schema.sql").read_text(encoding="utf-8
 _BUSY_S: Final = 60.0
 """Seconds to wait for another connection; one large transaction on a slow disk may take many."""
 _CACHE_KB: Final = 32 * 1024
-"""Messages are stored by their hashes, so that every row touches pages all over the file."""
+"""Bytes of the page cache. Messages are stored by their hashes, so that every row touches pages all over the file."""
 _LONGEST_REASON: Final = 120
 _RESTORE: Final = "Nothing was changed. Restore the file from a copy."
 _TROUBLES: Final = {
-    sqlite3.SQLITE_FULL: ("cannot be written: the disk is full", "Make room and run again; what is in it is kept."),
-    sqlite3.SQLITE_BUSY: ("is busy", "Another program has it open; run again when that is done."),
-    sqlite3.SQLITE_LOCKED: ("is busy", "Another program has it open; run again when that is done."),
+    sqlite3.SQLITE_FULL: (
+        "cannot be written: the disk is full",
+        "Free disk space and rerun the command; the contents are kept.",
+    ),
+    sqlite3.SQLITE_BUSY: ("is busy", "Another program has it open; rerun the command when that program is done."),
+    sqlite3.SQLITE_LOCKED: ("is busy", "Another program has it open; rerun the command when that program is done."),
     sqlite3.SQLITE_READONLY: ("cannot be written", "Check the permissions of the file and its folder."),
     sqlite3.SQLITE_CANTOPEN: ("cannot be opened", "Check the permissions of the file and its folder."),
 }
 
 
 def held_lock(file: Path) -> FileLock:
-    """Take the lock of a file that one process at a time may write; the kernel frees it when the process dies."""
+    """Hold the lock of a file that one process at a time may write; the kernel frees it when the process dies."""
     file.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(file.with_name(f"{file.name}.lock"), timeout=0)
     try:
         lock.acquire()
     except Timeout:
         raise UserError(
-            f"Another process is writing to {file}.", hint="Wait for it, or stop it, and run again."
+            f"Another process is writing to {file}.", hint="Wait for it or stop it, then rerun the command."
         ) from None
     return lock
 
 
 @contextmanager
 def telling_what_broke(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors, and those of the file system, into one line that the user can act on."""
+    """Turn errors of SQLite and of the file system into one line that the user can act on."""
     try:
         yield
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
@@ -66,20 +69,20 @@ def telling_what_broke(path: Path) -> Iterator[None]:
         trouble = _TROUBLES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
         if trouble is not None:
             raise UserError(f"The journal {path} {trouble[0]}.", hint=trouble[1]) from None
-        # SQLite quotes a text that is not UTF-8, which may be a whole reply.
+        # SQLite quotes text that is not UTF-8, which may be a whole reply.
         reason = " ".join(str(error).split())[:_LONGEST_REASON]
         raise UserError(f"The journal {path} cannot be read: {reason}.", hint=_RESTORE) from None
     except OSError as error:
         raise UserError(
             f"The journal {path} cannot be opened: {error.strerror or error}.",
-            hint="Nothing was changed. Check the path, its permissions and the space on the disk.",
+            hint="Nothing was changed. Check the path, its permissions and the disk space.",
         ) from None
 
 
 def connect(path: Path, *, write: bool, is_checked: bool = True) -> sqlite3.Connection:
-    """Connect to a file of this version; whoever writes holds its lock, and makes the tables of a new file.
+    """Connect to a file of this version; a writer holds its lock, and creates the tables of a new file.
 
-    The pages of the file are checked first. Whoever reads only a few rows may do without.
+    The pages of the file are checked first, except for readers of only a few rows.
     """
     with telling_what_broke(path):
         if write and not (path.exists() and path.stat().st_size):
@@ -97,7 +100,7 @@ def connect(path: Path, *, write: bool, is_checked: bool = True) -> sqlite3.Conn
         connection = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_S)
         try:
             mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-            # In WAL mode NORMAL loses no row when the process dies; elsewhere FULL is what keeps the file whole.
+            # In WAL mode NORMAL loses no row when the process dies; elsewhere only FULL keeps the file intact.
             connection.execute(f"PRAGMA synchronous = {'NORMAL' if mode == 'wal' else 'FULL'}")
             connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
         except BaseException:
@@ -107,7 +110,7 @@ def connect(path: Path, *, write: bool, is_checked: bool = True) -> sqlite3.Conn
 
 
 def _create(path: Path) -> None:
-    """Make a file with empty tables at once: a reader must not meet it without them."""
+    """Create a file with empty tables in one step, so that no reader finds it without them."""
     path.with_name(f"{path.name}-wal").unlink(missing_ok=True)  # of a file that was deleted
     new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)
@@ -119,7 +122,7 @@ def _create(path: Path) -> None:
 
 
 def _version_of(path: Path) -> int:
-    """The version of a file."""
+    """Return the version of a file."""
     with closing(_reading(path)) as connection:
         application = connection.execute("PRAGMA application_id").fetchone()[0]
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
@@ -129,14 +132,14 @@ def _version_of(path: Path) -> int:
         raise UserError(f"The journal {path} has no valid version.", hint=_RESTORE)
     if version > VERSION:
         raise UserError(
-            f"The journal {path} has version {version}; this skillmix knows versions up to {VERSION}.",
+            f"The journal {path} has version {version}; this skillmix supports versions up to {VERSION}.",
             hint="Nothing was changed. Update skillmix.",
         )
     return version
 
 
 def _migrate(path: Path, version: int) -> None:
-    """Bring a file to this version; a copy of the former one stays beside it, and the caller holds the lock."""
+    """Upgrade a file to this version; a copy of the former one stays beside it, and the caller holds the lock."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         former = path.with_name(f"{path.name}.version-{version}")
@@ -146,9 +149,9 @@ def _migrate(path: Path, version: int) -> None:
 
 
 def _reading(path: Path) -> sqlite3.Connection:
-    """A connection that cannot change the file or run code that the file holds."""
+    """Open a connection that cannot change the file or run code that the file contains."""
     address = path.resolve().as_uri()
-    # A folder that cannot be written has no room for WAL's side files; without a writer none are needed.
+    # A read-only folder has no room for WAL's side files; without a writer none are needed.
     modes = ["mode=ro"] if path.with_name(path.name + "-wal").exists() else ["mode=ro", "immutable=1"]
     for mode in modes:
         connection = sqlite3.connect(f"{address}?{mode}", uri=True, isolation_level=None, timeout=_BUSY_S)
@@ -166,7 +169,7 @@ def _reading(path: Path) -> sqlite3.Connection:
 
 @lru_cache(maxsize=64)  # a command may open a file several times
 def _fault_of(path: Path, state: tuple[int, ...], *, is_checked: bool) -> str:
-    """How the tables differ from those of this version, or what `quick_check` finds; empty if all is well.
+    """Describe how the tables differ from this version, or what `quick_check` finds; empty if all is well.
 
     Triggers and views are code. The check covers pages, types of values and CHECKs.
     """

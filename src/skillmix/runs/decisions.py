@@ -1,4 +1,4 @@
-"""Which conversations of a run have full marks, and from which graders: what data sets are made of."""
+"""The decisions behind data sets: which conversations of a run have full marks, and from which graders."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,11 +30,11 @@ class Decision(NamedTuple):
 
 
 class DecidedConversation(NamedTuple):
-    """A conversation with what each grader decided about it, in the order of the graders."""
+    """A conversation with the decision of each grader, in the order of the graders."""
 
     conversation: WrittenConversation
     decisions: tuple[Decision, ...]
-    """Empty if the conversation is not over."""
+    """Empty if the conversation is unfinished."""
 
     @property
     def is_over(self) -> bool:
@@ -43,7 +43,7 @@ class DecidedConversation(NamedTuple):
 
     @property
     def is_ungraded(self) -> bool:
-        """Whether full marks are undecided: no grader denies them, and not all grant them."""
+        """Whether full marks are undecided: no grader denies them, but not all grant them."""
         earned = [decision.earned for decision in self.decisions]
         return bool(earned) and 0 not in earned and None in earned
 
@@ -64,7 +64,7 @@ class Decisions(AbstractContextManager["Decisions"]):
         """The names of the graders."""
         self._run, self.rules = run, run.rules(rules)
         self._graders = [run.graders[name] for name in self.names]
-        # First, because a catalog whose code is not trusted is refused here, with nothing open yet.
+        # First, because a catalog with untrusted code is rejected here, before anything is open.
         self._code = run.code if any(grader.has_code for grader in self._graders) else None
         self._journal = run.read()
 
@@ -78,7 +78,7 @@ class Decisions(AbstractContextManager["Decisions"]):
         return self._decided(one for one in written if chosen is None or one.key[0] in chosen)
 
     def of(self, student: str, keys: Iterable[tuple[str, int]]) -> Iterator[DecidedConversation]:
-        """The conversations of a student with these combinations and generations, as far as they have begun."""
+        """Return the conversations of a student with these combinations and samples, as far as they have begun."""
         wanted = {(student, *key) for key in keys}
         self._journal.limit_calls({combination for _, combination, _ in wanted})
         written = written_conversations(self._run, self._journal, student=student, with_uncounted=True)

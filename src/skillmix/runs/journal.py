@@ -1,11 +1,9 @@
 """The journal: every model call is one row of `run.sqlite`, written before its reply is used.
 
-Rows are found by their keys, so that a crash, another order or a longer run misaligns nothing: a resumed run makes the
-calls whose keys are missing.
-
-A batch is noted with its tag and its calls before anything of it is sent. The note of each step follows before the next
-step: the file is noted before the batch is created, the batch before it is looked at. After a crash the tag finds the
-batch at its provider, so that no call of it is paid for twice.
+Rows are found by their keys, so that a crash, another order or a longer run cannot misalign them: a resumed run makes
+the calls whose keys are missing. A batch is recorded with its tag and its calls before any of it is sent. Each step is
+recorded before the next: the file before the batch is created, the batch before it is polled. After a crash the tag
+finds the batch at its provider, so that none of its calls is paid for twice.
 """
 
 import sqlite3
@@ -52,12 +50,12 @@ _PUT_CALL: Final = (
     + ", ".join(f"{name} = excluded.{name}" for name in _NAMES[_NAMES.index("model") :])
     + " WHERE call.status = 'submitted' OR (call.status = 'problem' AND call.problem_kind <> 'final')"
 )
-"""A problem that may pass, or a part of a batch, is replaced by a later outcome; a reply never is."""
+"""A later outcome replaces a problem that may pass, or a call in a batch, but never a reply."""
 _PUT_MESSAGE: Final = "INSERT INTO message VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 _PUT_ATTEMPT: Final = "INSERT INTO attempt (call, outcome, reason, seconds, cost_usd, at) VALUES (?, ?, ?, ?, ?, ?)"
 _MOST_KNOWN_MESSAGES: Final = 50_000
 _AT_ONCE: Final = 500
-"""Values in a list of a query."""
+"""The most values in a list of a query."""
 
 
 class Attempt(NamedTuple):
@@ -71,7 +69,7 @@ class Attempt(NamedTuple):
     stored: Outcome | None = None
     """The outcome under the call's key; None if the call has none yet."""
     wait: float | None = None
-    """Seconds until the call is tried again; None if it is not."""
+    """Seconds until the call is retried; None if it is not."""
 
 
 class JournalWriter(AbstractContextManager["JournalWriter"]):
@@ -110,7 +108,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         self._lock.release()
 
     def into_one_file(self) -> None:
-        """Move what the file's log holds into the file, so that a copy of the file alone is whole.
+        """Move the contents of the file's log into the file, so that a copy of the file alone is complete.
 
         Rows stay in the log, which is durable too, if another connection reads older ones or if the disk is full.
         """
@@ -127,7 +125,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
     def transaction(self, *, is_durable: bool = False) -> Iterator[None]:
         """Record everything inside the block, or nothing; inner transactions become part of the outer one.
 
-        A durable one outlives a power failure as well.
+        A durable transaction also survives a power failure.
         """
         if self.connection.in_transaction:
             yield
@@ -135,7 +133,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         if self._file_identity() != self._identity:
             raise UserError(
                 f"The journal {self.path} was deleted or replaced while this process was writing to it.",
-                hint="Nothing more was asked. Put the file back from a copy, or run again to begin anew.",
+                hint="No more calls were made. Restore the file from a copy, or rerun the command to start over.",
             )
         with telling_what_broke(self.path):
             before = self.connection.execute("PRAGMA synchronous").fetchone()[0] if is_durable else None
@@ -147,7 +145,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
                 self.connection.execute("COMMIT")
             except BaseException:
                 self._known_messages.clear()
-                if self.connection.in_transaction:  # SQLite has ended it already if the disk is full
+                if self.connection.in_transaction:  # SQLite has already ended it if the disk is full
                     self.connection.execute("ROLLBACK")
                 raise
             finally:
@@ -161,13 +159,13 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
             self.connection.executemany("INSERT INTO combination VALUES (?, ?, ?) ON CONFLICT DO NOTHING", rows)
 
     def record(self, request: Request, outcome: Outcome, *, origin: Origin = "call") -> bool:
-        """Store one outcome; False if the key already has its final one."""
+        """Store one outcome; return False if the key already has its final one."""
         return self.record_all([(request, outcome)], origin=origin) == 1
 
     def record_all(self, outcomes: Iterable[tuple[Request, Outcome]], *, origin: Origin = "call") -> int:
         """Store outcomes in one transaction; return how many were new.
 
-        An import with another reply under a stored key is an error: its source has changed.
+        An import with another reply under a stored key is an error, because its source has changed.
         """
         new = 0
         with self.transaction():
@@ -178,15 +176,15 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
                     new += 1
                 elif origin != "call" and getattr(stored, "text", None) != getattr(outcome, "text", None):
                     raise UserError(
-                        f"{request.key} is in the journal with another reply.",
-                        hint="Nothing of this import was stored. Use another run name for changed texts.",
+                        f"{request.key} is already in the journal with another reply.",
+                        hint="Nothing of this import was stored. Choose another run name for changed texts.",
                     )
         return new
 
     def record_attempts(self, attempts: Sequence[Attempt]) -> None:
-        """Store attempts, and the outcomes of calls that are over, in one transaction.
+        """Store attempts, and the outcomes of finished calls, in one transaction.
 
-        `find` was asked about each call before, so that its request is that of the stored key.
+        `find` was called for each call before, so that its request is the one under the stored key.
         """
         at = now()
         with self.transaction():
@@ -205,12 +203,12 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
             self._put_calls([(one.request, one.stored) for one in attempts if one.stored is not None])
             for one in attempts:
                 if one.stored is None and isinstance(one.outcome, CallProblem) and one.outcome.kind == "passing":
-                    # An attempt in a batch is over and paid for, so the call is in no batch any more.
+                    # An attempt in a batch is finished and billed, so the call is no longer in a batch.
                     where, values = where_key(one.request.key)
                     self.connection.execute(f"DELETE FROM call WHERE {where} AND status = 'submitted'", values)
 
     def _put_calls(self, calls: Sequence[tuple[Request, Outcome]], *, origin: Origin = "call") -> None:
-        """Write rows of calls with their messages; the caller holds a transaction."""
+        """Write rows of calls with their messages, inside the caller's transaction."""
         at, known = now(), self._known_messages
         messages = {m.content_hash: m for request, _ in calls for m in request.messages if m.content_hash not in known}
         contents = [(address, message.role, message.content) for address, message in messages.items()]
@@ -227,7 +225,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         known.update(messages)
 
     def put_submitted(self, request: Request, worst: float | None, tag: str) -> None:
-        """Note a request with its worst case as part of a batch, in place of a problem or an earlier batch."""
+        """Record a request with its worst case as part of a batch, replacing a problem or an earlier batch."""
         if self.find(request) is not None:
             raise ValueError(f"{request.key} has its outcome")
         where, values = where_key(request.key)
@@ -238,14 +236,13 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
 
     @property
     def submissions(self) -> "Submissions":
-        """The calls that are part of batches, and these batches."""
+        """Return the calls that are part of batches, and these batches."""
         return Submissions(self)
 
     def find(self, request: Request) -> Outcome | None:
-        """The stored final outcome of a request; None if the call must be made (again), or is part of a batch.
+        """Find the stored final outcome of a request; None if the call must be made (again), or is part of a batch.
 
-        `submissions` knows the calls that are part of a batch; they must not be made again. Another request under the
-        key is an error.
+        `submissions` lists the calls in batches, which must not be repeated. Another request under the key is an error.
         """
         key = request.key
         begun = self._begun.get(key.student)
@@ -263,7 +260,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         return None if isinstance(outcome, CallProblem) and outcome.kind != "final" else outcome
 
     def conversation(self, student: str, combination: str, generation: int) -> list[Call]:
-        """Every call of one conversation: turns, then votes."""
+        """Return every call of one conversation: turns, then votes."""
         calls = []
         for stage, order in _KEY_ORDER.items():
             where = f"stage = '{stage}' AND student = ? AND combination = ? AND generation = ?"
@@ -274,7 +271,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         return calls
 
     def calls_by_conversation(self, student: str) -> dict[tuple[str, int], int]:
-        """How many calls of each conversation have a final outcome; a vote that was asked for again counts once.
+        """Count the calls of each conversation that have a final outcome; a repeated vote counts once.
 
         Conversations without one are absent.
         """
@@ -289,7 +286,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         return {(combination, generation): count for combination, generation, count in rows if count}
 
     def spent(self) -> tuple[int, float]:
-        """How many calls were ever sent, and their cost; an attempt without a reply counts with its worst case."""
+        """Count the calls ever sent, and add up their cost; an attempt without a reply counts with its worst case."""
         with telling_what_broke(self.path):
             attempts, lost = self.connection.execute("SELECT count(*), total(cost_usd) FROM attempt").fetchone()
             # The worst case of a call in a batch is not spent yet; `submissions` has it.
@@ -298,13 +295,13 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         return attempts, cost + lost
 
     def record_sent(self, request: Request, cost_usd: float) -> None:
-        """Note a call that is about to be sent, with its worst case, in case this process dies."""
+        """Record a call that is about to be sent, with its worst case, in case this process dies."""
         self._sent.add(request.key)
         with telling_what_broke(self.path):
             self.connection.execute("INSERT OR REPLACE INTO sent VALUES (?, ?, ?)", (str(request.key), cost_usd, now()))
 
     def count_conversations(self, conversations: Iterable[StudentConversation]) -> None:
-        """Note that a step uses conversations which an earlier version began ahead."""
+        """Record that a step uses conversations that an earlier version prefetched."""
         if self.connection.execute("SELECT 1 FROM uncounted LIMIT 1").fetchone():
             query = "DELETE FROM uncounted WHERE student = ? AND combination = ? AND generation = ?"
             with self.transaction():
@@ -312,7 +309,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
 
 
 class JournalReader(AbstractContextManager["JournalReader"]):
-    """Reads the calls of a run, and the answers of people in their own files as if they were votes."""
+    """Reads the calls of a run, and people's answers from their own files as if they were votes."""
 
     def __init__(self, path: Path, people: Iterable[Path] = ()) -> None:
         self._files: list[tuple[Path, sqlite3.Connection]] = []
@@ -333,20 +330,20 @@ class JournalReader(AbstractContextManager["JournalReader"]):
             connection.close()
 
     def rows(self, query: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
-        """The rows of a query to the file of the run."""
+        """Return the rows of a query to the file of the run."""
         return self._rows_of(*self._files[0], query, values)
 
     def _rows_of(
         self, path: Path, connection: sqlite3.Connection, query: str, values: Sequence[object]
     ) -> Iterator[tuple[Any, ...]]:
         with telling_what_broke(path):
-            # Not `yield from`: a reader that stops early would close a cursor that is closed already.
+            # Not `yield from`: a reader that stops early would close an already closed cursor.
             for row in connection.execute(query, values):  # noqa: UP028
                 yield row
 
     def calls(self, stage: Stage, *, student: str | None = None) -> Iterator[Call]:
-        """The calls of a stage in key order; with `student`, only calls about this student are read."""
-        # A literal stage and the key's own order let SQLite walk that stage's index instead of sorting replies.
+        """Yield the calls of a stage in key order; with `student`, only calls about this student are read."""
+        # A literal stage and the order of the key let SQLite walk that stage's index instead of sorting replies.
         query = (
             f"{_CALLS} WHERE stage = '{stage}' {'AND student = ?' if student is not None else ''} "
             f"{'AND combination IN (SELECT id FROM temp.chosen)' if self._is_limited else ''} "
@@ -355,14 +352,14 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         order = f"ORDER BY {_KEY_ORDER[stage]}"
         sources = [map(call_of_row, self.rows(query + order, values))]
         if stage == "grade":
-            for path, connection in self._files[1:]:  # a file holds the answers of the person that it is named after
+            for path, connection in self._files[1:]:  # a file contains the answers of the person in its name
                 grader = human_grader(path.stem)
                 rows = self._rows_of(path, connection, f"{query} AND grader = ? {order}", [*values, grader])
                 sources.append(map(call_of_row, rows))
         yield from merge(*sources, key=lambda call: where_key(call.key)[1])
 
     def limit_calls(self, combinations: Iterable[str]) -> None:
-        """Let `calls` give only the calls of these combinations from now on."""
+        """Restrict `calls` to the calls of these combinations from now on."""
         rows = [(combination,) for combination in combinations]
         for path, connection in self._files:
             with telling_what_broke(path):
@@ -372,37 +369,37 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         self._is_limited = True
 
     def combinations(self) -> dict[str, Combination]:
-        """All combinations by id."""
+        """Return all combinations by id."""
         rows = self.rows("SELECT id, skills, topic FROM combination ORDER BY rowid")
         return {row[0]: combination_of_row(row) for row in rows}
 
     def combinations_of(self, ids: Iterable[str], *, is_complete: bool = True) -> dict[str, Combination]:
-        """The combinations with these ids.
+        """Return the combinations with these ids.
 
-        An id that the journal does not have is an error, unless the caller does not need all of them.
+        An id that the journal lacks is an error, unless the caller can do without some.
         """
         wanted = sorted(set(ids))
         found = {row[0]: combination_of_row(row) for row in self._with("combination", "id", "skills, topic", wanted)}
         if is_complete and len(found) < len(wanted):
             raise UserError(
-                f"The journal does not say what {len(wanted) - len(found)} of its combinations are.",
+                f"The journal lacks {len(wanted) - len(found)} of its combinations.",
                 hint="It is damaged. Restore it from a copy.",
             )
         return found
 
     def messages_with(self, addresses: Iterable[str]) -> dict[str, Message]:
-        """The messages stored under these hashes, each checked against its hash."""
+        """Return the messages stored under these hashes, each checked against its hash."""
         wanted = sorted(set(addresses))
         found = {row[0]: verified_message(*row) for row in self._with("message", "hash", "role, content", wanted)}
         if len(found) < len(wanted):
             raise UserError(
-                f"The journal is damaged: {len(wanted) - len(found)} messages are not in it.",
+                f"The journal is damaged: {len(wanted) - len(found)} messages are missing.",
                 hint="Nothing was changed. Restore it from a copy.",
             )
         return found
 
     def _with(self, table: str, key: str, columns: str, wanted: list[str]) -> Iterator[tuple[Any, ...]]:
-        """Rows whose key is one of many values, from all files; a query takes only some values at a time."""
+        """Yield rows whose key is one of many values, from all files; a query takes only some values at a time."""
         for file in self._files:
             found: set[str] = set()
             for start in range(0, len(wanted), _AT_ONCE):
@@ -414,33 +411,33 @@ class JournalReader(AbstractContextManager["JournalReader"]):
             wanted = [value for value in wanted if value not in found]
 
     def message(self, address: str) -> Message:
-        """One message by its hash."""
+        """Return one message by its hash."""
         return self.messages_with([address])[address]
 
     def uncounted(self) -> frozenset[StudentConversation]:
-        """Conversations that belong to no data set: an earlier version began them ahead, and no step used them."""
+        """Return conversations in no data set: an earlier version prefetched them, and no step used them."""
         return frozenset(self.rows("SELECT student, combination, generation FROM uncounted"))
 
     def conversations(self) -> int:
-        """The number of conversations that have begun; the index alone is read."""
+        """Count the conversations that have begun; only the index is read."""
         return int(next(self.rows("SELECT count(*) FROM call WHERE stage = 'generate' AND turn = 1"))[0])
 
     def students(self) -> set[str]:
-        """The students that wrote something."""
+        """Return the students that wrote a text."""
         return {row[0] for row in self.rows("SELECT DISTINCT student FROM call WHERE stage = 'generate'")}
 
     def graders(self) -> list[str]:
-        """The graders that graded something, sorted."""
+        """Return the graders that graded a text, sorted."""
         query = "SELECT DISTINCT grader FROM call WHERE stage = 'grade'"
         return sorted({row[0] for file in self._files for row in self._rows_of(*file, query, ())})
 
     def extent(self) -> tuple[int, int]:
-        """The approximate numbers of calls and of attempts, without counting them."""
+        """Return the approximate numbers of calls and of attempts, without counting them."""
         query = "SELECT coalesce((SELECT max(id) FROM call), 0), coalesce((SELECT max(id) FROM attempt), 0)"
         return next(self.rows(query))
 
     def cost_without_reply(self) -> float:
-        """The possible cost of attempts without a reply."""
+        """Return the possible cost of attempts without a reply."""
         return float(next(self.rows("SELECT total(cost_usd) FROM attempt"))[0])
 
 
@@ -455,7 +452,7 @@ LedgerState = Literal["written", "creating", "created", "read"]
 
 
 def custom_id(tag: str, request_key: str, request_hash: str) -> str:
-    """The id of a call in a batch, after the tag of the batch: letters, digits and a hyphen, at most 64 of them.
+    """Make the id of a call in a batch from the tag of the batch: letters, digits and a hyphen, at most 64 characters.
 
     >>> len(custom_id("skx0123456789abcdef0", "generate/s/c/0/1", "ab"))
     61
@@ -465,7 +462,7 @@ def custom_id(tag: str, request_key: str, request_hash: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """A batch as the journal knows it."""
+    """A batch as recorded in the journal."""
 
     tag: str
     model: str
@@ -481,7 +478,7 @@ class StoredBatch:
 
     @property
     def since(self) -> float:
-        """When it was noted, in seconds since 1970."""
+        """Return the time when it was recorded, in seconds since 1970."""
         return datetime.fromisoformat(self.at).timestamp()
 
 
@@ -491,12 +488,12 @@ class SubmittedCall(NamedTuple):
     key: CallKey
     tag: str
     worst: float | None
-    """The most that it can cost, in US dollars; None if its price is not known."""
+    """Its maximum cost in US dollars; None if its price is unknown."""
     request_hash: str
 
     @property
     def custom_id(self) -> str:
-        """The call's id in its batch."""
+        """Return the call's id in its batch."""
         return custom_id(self.tag, str(self.key), self.request_hash)
 
 
@@ -507,15 +504,15 @@ _SUBMITTED_COLUMNS: Final = (
 
 
 class Submissions:
-    """Notes batches and their calls; only the process that holds the run's lock does."""
+    """Records batches and their calls; only the process that holds the run's lock does."""
 
     def __init__(self, journal: JournalWriter) -> None:
         self._journal = journal
         self._connection = journal.connection
 
     def submit(self, batch: StoredBatch, calls: Sequence[tuple[Request, float | None]]) -> None:
-        """Note a batch that is about to be sent, and the worst case of each of its calls, in one transaction."""
-        with self._journal.transaction(is_durable=True):  # what it notes is about to cost money
+        """Record a batch that is about to be sent, and the worst case of each of its calls, in one transaction."""
+        with self._journal.transaction(is_durable=True):  # the recorded batch is about to cost money
             self._connection.execute(
                 f"INSERT INTO batch ({_BATCH_COLUMNS}) VALUES ({', '.join('?' * 11)})", astuple(batch)
             )
@@ -523,20 +520,20 @@ class Submissions:
                 self._journal.put_submitted(request, worst, batch.tag)
 
     def note(self, tag: str, **values: str | None) -> None:
-        """Note how far a batch is, in columns of its row."""
+        """Record the progress of a batch, in columns of its row."""
         changes = ", ".join(f"{name} = ?" for name in values)
         with self._journal.transaction(is_durable=True):
             query = f"UPDATE batch SET {changes}, changed = ? WHERE tag = ?"
             self._connection.execute(query, (*values.values(), now(), tag))
 
     def forget(self, tag: str) -> None:
-        """Forget a batch of which the provider made no call; its calls are missing again."""
+        """Drop a batch of which the provider made no call; its calls are missing again."""
         with self._journal.transaction():
             self._connection.execute("DELETE FROM call WHERE status = 'submitted' AND batch = ?", (tag,))
             self._connection.execute("DELETE FROM batch WHERE tag = ?", (tag,))
 
     def give_up(self, tags: Iterable[str], reason: str) -> int:
-        """Forget batches that may have been paid for: each call counts as an attempt with its worst case."""
+        """Abandon batches that may have been billed: each call counts as an attempt with its worst case."""
         given_up = 0
         with self._journal.transaction():
             for tag in tags:
@@ -552,7 +549,7 @@ class Submissions:
         return given_up
 
     def lost(self, model: str) -> int:
-        """The batches of a model that may exist and were given up, since results were last read."""
+        """Count the batches of a model that may exist and were abandoned since results were last read."""
         query = (
             "SELECT count(*) FROM batch WHERE model = ? AND state != 'read' "
             "AND tag NOT IN (SELECT batch FROM call WHERE status = 'submitted') "
@@ -562,7 +559,7 @@ class Submissions:
             return int(self._connection.execute(query, (model, model)).fetchone()[0])
 
     def batches(self) -> list[StoredBatch]:
-        """The batches that have calls without an outcome, the oldest first."""
+        """Return the batches that have calls without an outcome, oldest first."""
         query = (
             f"SELECT {_BATCH_COLUMNS} FROM batch WHERE tag IN (SELECT batch FROM call WHERE status = 'submitted') "
             "ORDER BY at, tag"
@@ -571,7 +568,7 @@ class Submissions:
             return [StoredBatch(*row) for row in self._connection.execute(query)]
 
     def calls(self, tag: str | None = None) -> list[SubmittedCall]:
-        """The calls of a batch in the order of its lines, or of all batches."""
+        """Return the calls of a batch in the order of its lines, or of all batches."""
         where, values = ("", ()) if tag is None else ("AND batch = ?", (tag,))
         with telling_what_broke(self._journal.path):
             rows = self._connection.execute(

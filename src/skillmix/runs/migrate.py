@@ -1,9 +1,9 @@
-"""Runs of earlier versions: everything that is known about their files, and how they become one `run.sqlite`.
+"""Migrate runs of earlier versions to one `run.sqlite`; this module has all knowledge about their files.
 
-Until version 3 of the journal, a run kept its calls in `journal/calls.sqlite`, perhaps divided over further
-`calls-N.sqlite`, the answers of people beside them, and the rest in JSON and YAML files. The new files are written and
-checked first and then put in place; the old ones move to `before-migration/` last. So a run is whole whenever this is
-killed.
+Until version 3 of the journal, a run stored its calls in `journal/calls.sqlite`, possibly split over further
+`calls-N.sqlite`, people's answers beside them, and the rest in JSON and YAML files. The new files are written and
+checked first and then put in place; the old ones move to `before-migration/` last. So a run is intact whenever the
+migration is killed.
 """
 
 import atexit
@@ -26,7 +26,7 @@ from skillmix.runs.rows import ExperimentVersion, StepRecord, now, write_exclude
 from skillmix.runs.verdicts import code_version
 
 COPY_NOTE: Final = "# A copy for people. The run itself is in run.sqlite.\n"
-"""The first line of the experiment.yaml of a run that has a `run.sqlite`."""
+"""The first line of experiment.yaml in a run with a `run.sqlite`."""
 LINKS_FILE: Final = "people/links.json"
 _CALLS: Final = "calls.sqlite"
 _RATER: Final = "human-"
@@ -49,9 +49,9 @@ _RESTORE: Final = "Nothing was changed. Restore it from a copy."
 
 
 def state_folder(run: Path) -> Path:
-    """The folder with the `run.sqlite` of a run, which is made from the files of an earlier version if need be.
+    """Return the folder with the `run.sqlite` of a run, which is made from the files of an earlier version if needed.
 
-    It is the folder of the run, or a temporary one if the run is of an earlier version and cannot be written.
+    It is the folder of the run, or a temporary one if the run is of an earlier version and is read-only.
     """
     if (run / RUN_FILE).exists():
         if (run / "journal" / _CALLS).exists():  # killed before the old files were moved
@@ -67,8 +67,8 @@ def state_folder(run: Path) -> Path:
 
 def _gone(run: Path, file: str) -> UserError:
     return UserError(
-        f"{run} says that calls were made, but its journal is gone: there is no {run / file}.",
-        hint=f"Restore {file} from a copy. To make and pay all calls again, delete {run} first.",
+        f"{run} records calls, but its journal is missing: there is no {run / file}.",
+        hint=f"Restore {file} from a copy. To repeat (and pay for) all calls, delete {run} first.",
     )
 
 
@@ -150,11 +150,11 @@ _KIND: Final = {
     1: "CASE WHEN problem_kind = 'final' AND (stage = 'grade' OR problem = 'prompt too long') THEN 'failed' "
     "ELSE problem_kind END"
 }
-"""A prompt that is too long, or a grader that refuses, is not what a student did; version 1 noted it as such."""
+"""A prompt that is too long, or a refusing grader, is not the student's doing; version 1 recorded it as such."""
 
 
 def _copy_calls(file: Path, new: sqlite3.Connection, *, shown: Path, is_first: bool) -> None:
-    """Copy the rows of a journal file, and check that they are there; `shown` is its name in errors."""
+    """Copy the rows of a journal file, and check that they arrived; `shown` is its name in errors."""
     with telling_what_broke(shown):
         with closing(sqlite3.connect(file)) as old:  # SQLite completes it from its log
             version = old.execute("PRAGMA user_version").fetchone()[0]
@@ -202,15 +202,15 @@ def _refuse_other_requests(new: sqlite3.Connection, shown: Path) -> None:
     query = f"SELECT 1 FROM old.calls AS one JOIN call AS other ON {same} WHERE one.request_hash <> other.request_hash"
     if new.execute(f"{query} LIMIT 1").fetchone():
         raise UserError(
-            f"{shown} holds calls that another journal file of the run holds with other requests.",
-            hint="Move one of the files away; they are of different experiments.",
+            f"{shown} and another journal file of the run have different requests for the same calls.",
+            hint="Move one of the files away; they belong to different experiments.",
         )
 
 
 def _write_state(
     run: Path, new: sqlite3.Connection, finished: Mapping[str, Any], manifest: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Write everything but the calls."""
+    """Write everything except the calls."""
     texts: list[tuple[str, dict[str, Any]]] = []
     if (run / "earlier.yaml").exists():
         documents = read_yaml(run / "earlier.yaml")
@@ -238,13 +238,13 @@ def _write_state(
             )
     for step, stored in finished.get("steps", {}).items():
         inputs = dict(_inputs(stored["depends_on"]))
-        if "the run" not in inputs and "the texts of the run" not in inputs:  # those are made again, without a call
+        if "the run" not in inputs and "the texts of the run" not in inputs:  # those are repeated, without calls
             result = {name: value for name, value in stored["made"].items() if name != "rows"}
             write_step(new, step, StepRecord(inputs, result, float(stored.get("seconds", 0.0))), now())
 
 
 def _inputs(depends_on: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What a finished step depended on, in the words of now."""
+    """Return the dependencies of a finished step in current terms."""
     for name, value in depends_on.items():
         if name == "the code that reads replies and checks texts":
             yield name, code_version()
@@ -257,7 +257,7 @@ def _inputs(depends_on: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _excluded(file: Path) -> dict[str, list[str]]:
-    """The combinations that draws skip; they decide the cells of the run, so a damaged file is an error."""
+    """Return the combinations that draws skip; they decide the cells of the run, so a damaged file is an error."""
     if not file.exists():
         return {}
     found = _json(file)
@@ -267,12 +267,12 @@ def _excluded(file: Path) -> dict[str, list[str]]:
 
 
 def _untried(file: Path) -> list[tuple[str, str, int]]:
-    """The conversations that dataset steps began ahead and never used."""
+    """Return the conversations that dataset steps prefetched and never used."""
     is_tried: dict[tuple[str, str, int], bool] = {}
     with telling_what_broke(file):
         lines = file.read_bytes().splitlines() if file.exists() else []
     for line in lines:
-        with suppress(ValueError, TypeError, RecursionError):  # a line that a crash cut off was followed by no call
+        with suppress(ValueError, TypeError, RecursionError):  # no call followed a line that a crash cut off
             event, student, combination, generation = json.loads(line)
             key = str(student), str(combination), int(generation)
             is_tried[key] = event == "tried" or is_tried.get(key, False)
@@ -280,7 +280,7 @@ def _untried(file: Path) -> list[tuple[str, str, int]]:
 
 
 def _finished(run: Path) -> Mapping[str, Any]:
-    """The content of finished.json; nothing if it is missing, damaged or edited."""
+    """Return the content of finished.json; empty if it is missing, damaged or edited."""
     document = _json(run / "finished.json")
     try:
         digest = document.pop("digest")
@@ -291,7 +291,7 @@ def _finished(run: Path) -> Mapping[str, Any]:
 
 
 def _json(file: Path) -> Any:
-    """The content of a file; None if it is missing or damaged."""
+    """Return the content of a file; None if it is missing or damaged."""
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Tokens and costs of calls: added up by model, and as averages from which `--dry-run` derives expected costs."""
+"""Tokens and costs of calls: totals by model, and averages from which `--dry-run` derives expected costs."""
 
 import json
 import sqlite3
@@ -32,7 +32,7 @@ class CallTotals:
     model: str
     calls: int
     input_tokens: int | None
-    """None if some reply does not say it, as are the other totals."""
+    """None if some reply does not report it; the same holds for the other totals."""
     output_tokens: int | None
     cost_usd: float | None
     first: str
@@ -41,7 +41,7 @@ class CallTotals:
 
 
 def call_totals(journal: JournalReader) -> Iterator[CallTotals]:
-    """The totals of each student and grader of a run, the earliest first."""
+    """Return the totals of each student and grader of a run, earliest first."""
     for stage, name, model, calls, inputs, outputs, cost, no_inputs, no_outputs, no_cost, first, last in journal.rows(
         _TOTALS
     ):
@@ -60,7 +60,7 @@ def call_totals(journal: JournalReader) -> Iterator[CallTotals]:
 
 Stage = Literal["generate", "grade"]
 _MOST_JOURNALS: Final = 20
-"""Journals of other runs that are read, the latest first; an estimate must not take minutes."""
+"""The most journals of other runs that are read, latest first; an estimate must not take minutes."""
 _AVERAGES: Final = (
     "SELECT stage, coalesce(grader, student), model, decoding, json_array_length(skills), count(*), sum(input_tokens), "
     "sum(output_tokens), sum(coalesce(attempt, 0) = 0) FROM call JOIN combination ON combination.id = call.combination "
@@ -77,17 +77,17 @@ class CallAverages:
     input_tokens: float
     output_tokens: float
     calls_per_vote: float
-    """Above 1 if unreadable grades were asked for again; 1 for students."""
+    """Above 1 if unparseable grades were retried; 1 for students."""
     source: Literal["this run", "other runs"]
 
     @property
     def basis(self) -> str:
-        """The source and its size in words."""
+        """Describe the source and its size."""
         return f"{self.source} ({self.calls} {'call' if self.calls == 1 else 'calls'})"
 
 
 class AskedOf(NamedTuple):
-    """The model that calls were asked of, as a journal stores it."""
+    """The called model, as a journal stores it."""
 
     stage: Stage
     name: str
@@ -98,7 +98,7 @@ class AskedOf(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Past calls of one name, model, decoding and k."""
+    """Past calls of one name, model, sampling and k."""
 
     asked_of: AskedOf
     k: int
@@ -109,16 +109,16 @@ class _Group(NamedTuple):
 
 
 class PastCalls:
-    """The calls of a run, and those of other runs in the same folder; journals that cannot be read are left out."""
+    """The calls of a run, and those of other runs in the same folder; unreadable journals are omitted."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
 
     def averages(self, asked_of: AskedOf, k: int, *, other_runs: bool) -> CallAverages | None:
-        """Averages over calls with the same name, model and extra fields, or else with the same model and fields.
+        """Average over calls with the same name, model and extra fields, or else with the same model and fields.
 
-        Prompts and replies grow with k, so the nearest k that was asked about counts. None if there is no such call.
-        Other runs count only where this run has no call, and if `other_runs` is true.
+        Prompts and replies grow with k, so the nearest k with calls counts. None if there is no such call. Other runs
+        count only if this run has no such call, and if `other_runs` is true.
         """
         by_name = [group for group in self._own if _is_alike(group.asked_of, asked_of, by_name=True)]
         by_model = [group for group in self._own if _is_alike(group.asked_of, asked_of, by_name=False)]
@@ -134,7 +134,7 @@ class PastCalls:
 
     @cached_property
     def _elsewhere(self) -> list[_Group]:
-        """Read when it is first needed: most dry runs do not need it."""
+        """Read calls of other runs on first use: most dry runs do not need them."""
         own = self._run.path
         files = [file for file in own.parent.glob(f"*/{RUN_FILE}") if file.parent != own]
         latest = sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)
@@ -170,4 +170,4 @@ def _groups(files: Iterable[Path]) -> Iterator[_Group]:
                     extra = extra_json(json.loads(decoding).get("extra", {}))
                     yield _Group(AskedOf(stage, name, model, extra), *map(int, numbers))
         except (UserError, OSError, sqlite3.Error, ValueError, TypeError, AttributeError):
-            continue  # a run reports the faults of its own journal; an estimate does without
+            continue  # a run reports faults in its journal itself; an estimate ignores them

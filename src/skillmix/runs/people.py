@@ -1,11 +1,10 @@
-"""The answers of people about texts: their form, and one journal file for each person.
+"""People's answers about texts: their format, and one journal file for each person.
 
 A document has a vote for each criterion that people are asked about: 1, 0, or null for "unsure". Code counts the
-length, so nobody is asked about it. An unsure vote is an unknown point, never a zero.
+length, so people are not asked about it. An unsure vote is an unknown point, never a zero.
 
-People can answer while the experiment runs, and somebody who read a copy of the run on another machine sends one file
-back. So each person has a file with a lock of its own, and an answer is in this file, not in a log beside it, when it
-is stored.
+People can answer while the experiment runs, and someone who read a copy of the run on another machine can send back one
+file. So each person has a separate file with its own lock, and a stored answer is in this file, not in a log beside it.
 """
 
 import json
@@ -30,7 +29,7 @@ LONGEST_COMMENT: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class HumanAnswer:
-    """What a person answered about one text."""
+    """A person's answer about one text."""
 
     votes: Mapping[str, Vote]
     """By name of the criterion."""
@@ -38,7 +37,7 @@ class HumanAnswer:
     seconds: float | None = None
     """Seconds that the text was on the screen before the answer; None if unknown."""
     id: str | None = None
-    """An id that the page makes for each answer, so that an answer that is sent twice is stored once."""
+    """An id that the page makes for each answer, so that a repeated answer is stored once."""
 
     def says_the_same(self, other: "HumanAnswer") -> bool:
         """Whether votes and comment are equal."""
@@ -46,12 +45,12 @@ class HumanAnswer:
 
 
 def asked_criteria(rubric: Rubric) -> tuple[Criterion, ...]:
-    """The criteria that people are asked about: all but the length."""
+    """Return the criteria that people are asked about: all except the length."""
     return rubric.criteria[:-1]
 
 
 def document_of(answer: HumanAnswer) -> str:
-    """An answer as the journal keeps it."""
+    """Encode an answer for the journal."""
     document = {
         "votes": dict(answer.votes),
         "comment": answer.comment,
@@ -62,7 +61,7 @@ def document_of(answer: HumanAnswer) -> str:
 
 
 def answer_of_document(text: str) -> HumanAnswer | None:
-    """The answer that a document holds; None if it is damaged."""
+    """Decode the answer in a document; None if it is damaged."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -99,7 +98,7 @@ def is_duration(value: object) -> TypeGuard[float]:
 
 
 def read_human_answer(rubric: Rubric, document: str) -> Reading:
-    """A person's answer in the form of a grader's reading; the comment is its note.
+    """Convert a person's answer to the form of a parsed grade; the comment is its note.
 
     >>> from skillmix.prompts.rubric import rubric_of
     >>> read_human_answer(rubric_of(["metaphor"], "Sewing"), '{"votes": {"metaphor": 1, "topic": null, "sense": 0}}')
@@ -116,20 +115,20 @@ def read_human_answer(rubric: Rubric, document: str) -> Reading:
 
 
 ItemKey = tuple[str, str]
-"""A combination and the hash of a text: an answer is about the text, whichever student wrote it."""
+"""A combination and the hash of a text: an answer applies to the text, whichever student wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """The answers of one person about one text, under the conversation that has the text."""
+    """One person's answers about one text, under the conversation that contains the text."""
 
     conversation: tuple[str, str, int]
     by_number: dict[int, HumanAnswer | None] = field(default_factory=dict)
-    """None for an answer that is damaged."""
+    """None for a damaged answer."""
 
     @property
     def latest(self) -> HumanAnswer | None:
-        """The answer that counts; None if there is none that can be read."""
+        """Return the answer that counts; None if none can be read."""
         return self.by_number[max(self.by_number)] if self.by_number else None
 
 
@@ -137,18 +136,18 @@ Answers = dict[ItemKey, Attempts]
 
 
 def item_key(text: StudentText) -> ItemKey:
-    """The key of a text among a person's answers."""
+    """Return the key of a text among a person's answers."""
     return text.combination.id, text.id
 
 
 def latest_answer(answers: Answers, text: StudentText) -> HumanAnswer | None:
-    """The answer about a text that counts; None if there is none yet."""
+    """Return the answer about a text that counts; None if there is none yet."""
     attempts = answers.get(item_key(text))
     return None if attempts is None else attempts.latest
 
 
 def stored_answers(folder: Path, rater: str) -> Answers:
-    """The answers of a person in the folder of people; the file may be open for writing elsewhere."""
+    """Read the answers of a person in the folder of people; another process may be writing the file."""
     grader, file = human_grader(rater), rater_file(folder, rater)
     answers: Answers = {}
     if not file.exists():
@@ -166,9 +165,9 @@ def stored_answers(folder: Path, rater: str) -> Answers:
 
 
 class RaterJournal(AbstractContextManager["RaterJournal"]):
-    """Adds the answers of one person to a run; only one process can at a time.
+    """Adds one person's answers to a run; only one process can at a time.
 
-    `model` is the spec of a simulated person; one name cannot stand for a person and for a script.
+    `model` is the model string of a simulated person; one name cannot refer to both a person and a script.
     """
 
     def __init__(self, folder: Path, rater: str, *, model: str = PERSON) -> None:
@@ -198,13 +197,13 @@ class RaterJournal(AbstractContextManager["RaterJournal"]):
         self._writer.into_one_file()
 
     def latest(self, text: StudentText) -> HumanAnswer | None:
-        """The answer about a text that counts; None if there is none yet."""
+        """Return the answer about a text that counts; None if there is none yet."""
         return latest_answer(self._answers, text)
 
     def store(self, text: StudentText, shown: str, answer: HumanAnswer) -> bool:
-        """Store an answer in one transaction; False if it is there already. `shown` is the task as it was shown.
+        """Store an answer in one transaction; return False if it is already stored.
 
-        A changed answer is a further attempt, and the latest attempt counts.
+        `shown` is the task as it was shown. A changed answer is a further attempt, and the latest attempt counts.
         """
         attempts = self._answers.get(item_key(text), Attempts(text.conversation))
         sent = {one.id for one in attempts.by_number.values() if one is not None and one.id is not None}
@@ -222,25 +221,28 @@ class RaterJournal(AbstractContextManager["RaterJournal"]):
 
 
 def rater_file(folder: Path, rater: str) -> Path:
-    """The file with the answers of a rater."""
+    """Return the file with the answers of a rater."""
     return folder / f"{rater}.sqlite"
 
 
 def raters_of(folder: Path) -> list[str]:
-    """The raters whose answers a folder holds, by name."""
+    """Return the raters whose answers a folder contains, by name."""
     for file in sorted(folder.glob("*.sqlite")):
         try:
             human_grader(file.stem)
         except UserError as error:
             raise UserError(
-                f"The file {file} cannot hold the answers of a person: {error.message}",
-                hint="Move it away; the answers of a person are in NAME.sqlite, with the name that --rater has.",
+                f"The file {file} cannot be an answer file: {error.message}",
+                hint="Move it away; a person's answers are in NAME.sqlite, where NAME is the value of --rater.",
             ) from None
     return sorted(file.stem for file in folder.glob("*.sqlite"))
 
 
 def rater_model(folder: Path, rater: str) -> str | None:
-    """The model of a rater: `person`, or the spec of a simulated one; None if the rater has no answer yet."""
+    """Return the model of a rater: `person`, or the model string of a simulated one.
+
+    None if the rater has no answer yet.
+    """
     if not rater_file(folder, rater).exists():
         return None
     with JournalReader(rater_file(folder, rater)) as journal:
@@ -248,12 +250,12 @@ def rater_model(folder: Path, rater: str) -> str | None:
 
 
 def require_same_rater(folder: Path, rater: str, model: str = PERSON) -> None:
-    """Refuse a person under the name of a simulated rater, and the other way round."""
+    """Refuse a person under the name of a simulated rater, and vice versa."""
     stored = rater_model(folder, rater)
     if stored not in (None, model):
         given = "a person" if stored == PERSON else f"the simulated rater {stored}"
         now = "a person" if model == PERSON else model
         raise UserError(
-            f"The answers of {rater} in this run were given by {given}, not by {now}.",
+            f"The answers of {rater} in this run come from {given}, not from {now}.",
             hint="Give the other rater another name.",
         )

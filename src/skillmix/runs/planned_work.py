@@ -1,4 +1,4 @@
-"""The calls that an experiment plans: dry run, status, progress bar and run count them by the functions here."""
+"""Planned calls of an experiment, counted in the same way for dry run, status, progress bar and run."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -14,19 +14,19 @@ from skillmix.runs.students import settings_for, turns_of
 
 
 def calls_a_conversation(experiment: Experiment, student: str, graders: Iterable[str]) -> int:
-    """The turns of a student, and the votes of graders that are models."""
+    """Count the turns of a student, and the votes of graders that are models."""
     votes = sum(experiment.graders[name].votes for name in graders if experiment.graders[name].asked)
     return turns_of(experiment, student) + votes
 
 
 _Part = tuple[range, tuple[str, ...]]
-"""Numbers of generations, and the graders of their texts."""
+"""Numbers of samples, and the graders of their texts."""
 
 
 class PlannedCalls:
-    """The calls of cells, each counted once, however many settings and steps share it.
+    """The calls of cells, each counted once, even if several settings and steps share it.
 
-    The number is exact if every text can be graded and every grade can be read.
+    The number is exact if every text can be graded and every grade can be parsed.
     """
 
     def __init__(self, cells: Iterable[PlannedCell], experiment: Experiment) -> None:
@@ -44,13 +44,13 @@ class PlannedCalls:
                     own[combination.id] = (*parts, part)
 
     def graders(self, student: str, combination: str, generation: int) -> set[str] | None:
-        """The graders of the text of a conversation; None if the conversation is not planned."""
+        """Return the graders of a conversation's text; None if the conversation is not planned."""
         parts = self._parts.get(student, {}).get(combination, ())
         own = [graders for numbers, graders in parts if generation in numbers]
         return {grader for graders in own for grader in graders} if own else None
 
     def conversations(self, *, student: str | None = None, grader: str | None = None) -> Counter[Combination]:
-        """The number of conversations by combination: those of a student, or those whose texts a grader grades."""
+        """Count conversations by combination: those of a student, or those whose texts a grader grades."""
         counts: Counter[Combination] = Counter()
         for name, own in self._parts.items():
             for combination, parts in own.items() if student in (None, name) else ():
@@ -59,7 +59,7 @@ class PlannedCalls:
 
     @property
     def total(self) -> int:
-        """The turns of all conversations, and the votes on all their texts."""
+        """Count the turns of all conversations, and the votes on all their texts."""
         votes = {name: s.votes for name, s in self._experiment.graders.items() if s.asked}
         calls = 0
         for student, own in self._parts.items():
@@ -71,12 +71,12 @@ class PlannedCalls:
 
 
 def _numbers(parts: Iterable[_Part], grader: str | None) -> set[int]:
-    """The numbers of the generations whose texts a grader grades, or of all generations."""
+    """Return the numbers of the samples whose texts a grader grades, or of all samples."""
     return {number for numbers, graders in parts if grader in (None, *graders) for number in numbers}
 
 
 def planned_calls(step: Step, experiment: Experiment, catalog: Catalog) -> Work:
-    """The calls of a step; those of a data set are the fewest that can reach its targets."""
+    """Return the calls of a step; for a data set, the fewest that can reach its targets."""
     if step.planned_texts is None:
         total = PlannedCalls(step_cells(step, experiment, catalog), experiment).total
     else:
@@ -86,7 +86,10 @@ def planned_calls(step: Step, experiment: Experiment, catalog: Catalog) -> Work:
 
 
 def _kind(step: Step, experiment: Experiment) -> str:
-    """The models that are called; those in this process count as one, since a tuned model is as fast as its base."""
+    """Return the models that are called.
+
+    Those in this process count as one, since a tuned model is as fast as its base.
+    """
     models = [settings_for(experiment, name).model for name in step.student_names]
     models += [model for name in step.grader_names if (model := experiment.graders[name].asked)]
     names = {"here" if provider_of(model).is_in_process else model for model in models}

@@ -20,59 +20,59 @@ if TYPE_CHECKING:
 
 Bound = Literal["about", "at least", "at most"]
 LINE_EVERY: Final = 15.0
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between two lines without a terminal."""
 _LOOK_EVERY: Final = 0.5
 _RECENT: Final = 60.0
-"""Seconds in which the pace is measured."""
+"""The time window for measuring the speed, in seconds."""
 _REFRESHES_A_SECOND: Final = 4
 _SHORTEST: Final = 0.2
-"""Seconds; shorter measurements are ignored."""
+"""The shortest measurement that counts, in seconds."""
 _ENOUGH_SECONDS: Final = 10.0
 _ENOUGH_SHARE: Final = 0.1
 """A measurement needs two units, and ten seconds or a tenth of its step."""
 _NARROW: Final = 50
-"""Columns below which a terminal shows only the percentage and the time left."""
+"""The width in columns below which a terminal shows only the percentage and the time left."""
 _UNCOUNTED: Final = ("report", "annotate", "graders")
 """Kinds of steps without units that mean something to a reader."""
 
 
 @dataclass(slots=True)
 class Work:
-    """One step of a run, as planned and how far it is: calls of models, steps of a training, or a report."""
+    """One step of a run with its plan and progress: calls of models, steps of a training, or a report."""
 
     name: str
     kind: str
-    """Units of one kind take about the same time, so a step can be judged by an earlier one of its kind."""
+    """The kind of units, which take about the same time, so that earlier steps of the kind predict later ones."""
     total: int | None = None
-    """All units; None if not known yet."""
+    """The number of all units; None if not known yet."""
     bound: Bound = "about"
     """Whether the total is an estimate or a bound."""
     is_over: bool = False
     started: float | None = None
-    """When its work began; None if it has none so far."""
+    """The time when its work began; None if it had none so far."""
     done: int = 0
     """Units made by this process or found in the journal."""
     made: int = 0
     pace: float | None = None
-    """Seconds that a unit took lately; None until that is measured."""
+    """Recent seconds per unit; None until measured."""
     marks: deque[tuple[float, int]] = field(default_factory=deque)
-    """When units were made lately, and how many: the time before the first units does not count."""
+    """The times and numbers of recent units; the time before the first units does not count."""
     detail: str = ""
 
     @property
     def size(self) -> int:
-        """All units, at least those that are done."""
+        """Return the number of all units, at least those that are done."""
         return max(self.total or 0, self.done)
 
     @property
     def left(self) -> int | None:
-        """Units still to do; None if not known yet."""
+        """Return the units still to do; None if not known yet."""
         if self.is_over:
             return 0
         return None if self.total is None else self.size - self.done
 
     def measure(self, now: float, made: int) -> None:
-        """Note how many units this process has made until now."""
+        """Record the number of units that this process has made so far."""
         marks, self.made = self.marks, made
         if made and (not marks or made > marks[-1][1]):
             marks.append((now, made))
@@ -86,7 +86,7 @@ class Work:
 
     @property
     def plan(self) -> str:
-        """Its units in words, such as `at least 300`; empty if they are unknown or mean nothing."""
+        """Describe the planned units, such as `at least 300`; empty if they are unknown or meaningless."""
         if self.kind in _UNCOUNTED or not self.total:
             return ""
         bound = "" if self.bound == "about" else f"{self.bound} "
@@ -94,7 +94,7 @@ class Work:
 
     @property
     def words(self) -> str:
-        """How far it is: `eval: 300 of 1,200 calls, 12/s` or `m1: step 3 of 50, loss 2.1`."""
+        """Describe the progress: `eval: 300 of 1,200 calls, 12/s` or `m1: step 3 of 50, loss 2.1`."""
         if self.kind in _UNCOUNTED:
             return self.name
         known = whole(self.done) + (f" of {self.plan}" if self.plan else "")
@@ -108,7 +108,7 @@ def say(line: str) -> None:
 
 
 class RunProgress:
-    """The steps of a run and how far each of them is; a step that was not planned is not shown."""
+    """The steps of a run with their progress; a step that was not planned is not shown."""
 
     def __init__(self, works: Sequence[Work] = (), *, clock: Callable[[], float] = time.monotonic) -> None:
         self._steps = {work.name: replace(work) for work in works}
@@ -134,7 +134,7 @@ class RunProgress:
             step.total, step.bound = total, bound or step.bound
 
     def begin(self, name: str) -> None:
-        """Show that a step begins, which has work to do."""
+        """Show that a step with work begins."""
         step = self._steps.get(name)
         if step is None or step.started is not None:
             return
@@ -151,7 +151,7 @@ class RunProgress:
             self.begin(name)
 
     def update(self, name: str, *, done: int, made: int, detail: str = "") -> None:
-        """Note how many units of a step are done, and how many of them this process made."""
+        """Record how many units of a step are done, and how many of them this process made."""
         step = self._steps.get(name)
         if step is None:
             return
@@ -166,7 +166,7 @@ class RunProgress:
             say(f"{step.words}; {self._run}")
 
     def end(self, name: str, line: str | None = None) -> None:
-        """Note that a step is over; if it had work to do, say what is left of the run."""
+        """Record the end of a step; if it had work to do, describe the rest of the run."""
         step = self._steps.get(name)
         if step is not None and not step.is_over:
             if step.started is not None and step.pace is None and step.made >= 2:  # too short to be measured before
@@ -176,20 +176,20 @@ class RunProgress:
             self.leave(name, line)
 
     def leave(self, name: str, line: str) -> None:
-        """Say what was done of a step, and how much of the run is done."""
+        """Describe the progress of a step, and of the run."""
         self._last_line = self._clock()
         step = self._steps.get(name)
         say(line if step is None or step.started is None else f"{line}; {self._run}")
 
     def rate(self, name: str) -> float | None:
-        """Units per second of a step; None if not measured."""
+        """Return the units per second of a step; None if not measured."""
         step = self._steps.get(name)
         return 1 / step.pace if step is not None and step.pace else None
 
     def estimate(self) -> tuple[float, str]:
-        """The share of the run that is done, and the time left in words; the latter is empty until a step is measured.
+        """Estimate the finished share of the run, and the time left in words, which is empty until a step is measured.
 
-        A step takes its own pace, else that of the last step of its kind. The share, in which a unit of an unmeasured
+        A step uses its own speed, else that of the last step of its kind. The share, in which a unit of an unmeasured
         kind counts as much as others do on average, never falls, even if a better estimate finds more work.
         """
         paces = {step.kind: step.pace for step in self._steps.values() if step.pace}
@@ -228,7 +228,7 @@ class RunProgress:
         return grid
 
     def _new_bar(self) -> "Live | None":
-        """A bar at the bottom of the terminal, below everything written to standard error; None for a file."""
+        """Make a bar at the bottom of the terminal, below all output to standard error; None for a file."""
         try:
             if not (self._steps and LOG.isEnabledFor(INFO) and sys.stderr is not None and sys.stderr.isatty()):
                 return None
@@ -259,7 +259,7 @@ NO_PROGRESS: Final = RunProgress()
 
 @asynccontextmanager
 async def watched(progress: RunProgress, step: str, counts: CallCounts) -> AsyncIterator[None]:
-    """Keep the progress of a step of calls up to date."""
+    """Keep the progress of a step with calls up to date."""
 
     def look() -> None:
         made = counts.called - counts.retried
@@ -284,7 +284,7 @@ async def watched(progress: RunProgress, step: str, counts: CallCounts) -> Async
 
 
 def _call_words(rate: float | None, *, cost_usd: float, retried: int) -> str:
-    """The pace, cost and retries of a step of calls.
+    """Describe the speed, cost and retries of a step with calls.
 
     >>> _call_words(0.25, cost_usd=0.0, retried=0), _call_words(1200.4, cost_usd=1.5, retried=3)
     ('0.25/s', '1,200/s, 1.50 US dollars, 3 tried again')

@@ -1,6 +1,6 @@
-"""Rows of a run: calls, and what else its database holds; encoded, and decoded again. A damaged row is an error.
+"""Rows of a run: calls and the other contents of its database; encoded and decoded.
 
-A request whose key is stored with other settings is an error that names what changed.
+A damaged row is an error. A request whose key is stored with other settings is an error that names the changes.
 """
 
 import json
@@ -43,15 +43,17 @@ WRITTEN_COLUMNS: Final = (
 
 
 def now() -> str:
-    """The time in UTC, as a journal stores it."""
+    """Return the time in UTC, as a journal stores it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def row_of_call(request: Request, outcome: Outcome, *, origin: Origin = "call", at: str) -> tuple[object, ...]:
-    """The columns of a call that is over; a reply is given by its hash."""
+    """Encode a finished call; its reply is given by its hash."""
     done: tuple[object, ...]
     if isinstance(outcome, Reply):
-        reply = content_address("assistant", outcome.text)  # a reply's text is clean, as that of a message is
+        reply = content_address(
+            "assistant", outcome.text
+        )  # the text of a reply is already clean, like that of a message
         counts = (outcome.finish, outcome.input_tokens, outcome.output_tokens, outcome.cost_usd)
         done = ("done", reply, *counts, None, None, None, json_text(outcome.not_sent) if outcome.not_sent else "[]")
     else:
@@ -61,7 +63,7 @@ def row_of_call(request: Request, outcome: Outcome, *, origin: Origin = "call", 
 
 
 def row_of_submitted(request: Request, worst: float | None, tag: str) -> tuple[object, ...]:
-    """The columns of a call that is part of a batch, with its worst case as its cost."""
+    """Encode a call in a batch, with its worst case as its cost."""
     done = ("submitted", None, None, None, None, worst, None, None, None, "[]")
     return (*_key_values(request.key), *_settings_of(request), *done, "call", tag, now())
 
@@ -94,7 +96,7 @@ _WHERE_GRADE: Final = (
 
 
 def where_key(key: CallKey) -> tuple[str, tuple[object, ...]]:
-    """The condition that finds a key, and its values."""
+    """Return the SQL condition that finds a key, and its values."""
     if isinstance(key, GenerateKey):
         return _WHERE_GENERATE, (key.student, key.combination, key.generation, key.turn)
     place = (key.student, key.combination, key.generation)
@@ -112,7 +114,7 @@ CALL_COLUMNS: Final = (
 def combination_of_row(row: Sequence[Any]) -> Combination:
     """Decode a combination; its id must be the hash of its skills and topic."""
     try:
-        # A name that repeats is in memory once.
+        # Repeated names share memory.
         combination = Combination(row[0], tuple([intern(skill) for skill in json.loads(row[1])]), intern(row[2]))
         is_whole = combination_id(combination.skills, combination.topic) == combination.id
     except (ValueError, TypeError, RecursionError, UserError):
@@ -123,7 +125,7 @@ def combination_of_row(row: Sequence[Any]) -> Combination:
 
 
 def _damaged(what: str) -> UserError:
-    what = " ".join(what.split())[:_LONGEST_NAME]  # a damaged journal can hold any name
+    what = " ".join(what.split())[:_LONGEST_NAME]  # a damaged journal can contain any name
     return UserError(f"The journal is damaged: {what} cannot be read.", hint="Restore it from a copy.")
 
 
@@ -197,12 +199,12 @@ def _outcome_of(columns: Sequence[Any]) -> Outcome | None:
 
 
 def verified_message(address: str, role: str | None, content: str | None) -> Message:
-    """A message; its content must have the hash under which it is stored."""
+    """Return a message whose content must have the hash under which it is stored."""
     return Message(_role(role), verified_content(address, role, content))
 
 
 def verified_content(address: str, role: str | None, content: str | None) -> str:
-    """The content of such a message, without a `Message` object for each of millions."""
+    """Return the content of such a message, without creating a `Message` object for each of millions."""
     if content is None or content_address(_role(role), content) != address:
         raise _damaged(f"the message with the hash {address}")
     return content
@@ -213,7 +215,7 @@ def _role(role: str | None) -> Role:
 
 
 def changed_settings(request: Request, stored: Sequence[Any]) -> UserError:
-    """The error for a request whose key the journal holds with another model, messages, decoding or seed."""
+    """Make the error for a request whose key the journal has with another model, messages, sampling or seed."""
     key = request.key
     model, messages, decoding, seed = stored
     former = json_of_row(messages, f"the messages of {key}")
@@ -233,18 +235,19 @@ def changed_settings(request: Request, stored: Sequence[Any]) -> UserError:
     return UserError(
         f"The run has calls of the {role} {name!r} with another {' and another '.join(changed or ['request'])}, "
         f"such as {key}.",
-        hint=f"To continue this run, set it back, or add a {role} of another name with the new settings. For a run of "
-        "its own, choose another name of the run: `name` of the experiment, or --run where a command has it. To start "
+        hint=f"To continue this run, restore the old settings, or add a {role} with another name and the new "
+        "settings. For a separate run, choose another run name: `name` of the experiment, or --run where a "
+        "command has it. To start "
         "over, delete the folder of the run first: its replies are lost.",
     )
 
 
 _CONTENTS: Final = {"catalog_hash": ("catalog", "content of the catalog"), "prompts_hash": ("prompts", "prompts")}
-"""Hashes of experiment.yaml: the key that names what is hashed, and what to call a changed content."""
+"""Hashes in experiment.yaml: the key that names the hashed content, and a description of the change."""
 
 
 def changed_keys(before: Mapping[str, object], now: Mapping[str, object], keys: Iterable[str]) -> list[str]:
-    """The keys of an experiment that changed, each with its old and its new value.
+    """Return the keys of an experiment that changed, each with its old and its new value.
 
     >>> changed_keys({"seed": 0, "catalog_hash": "1a"}, {"seed": 2, "catalog_hash": "2b"}, ["seed", "catalog_hash"])
     ['seed (0 → 2)', 'content of the catalog']
@@ -262,7 +265,7 @@ def _change(name: str, before: object, now: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentVersion:
-    """An experiment of a run, and what ran it; older runs may not know the rest."""
+    """An experiment of a run, and the environment that ran it; older runs may lack the latter."""
 
     version: int
     yaml: str
@@ -275,17 +278,17 @@ class ExperimentVersion:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """A step that ended with everything done, or a training that has begun."""
+    """A step that finished completely, or a training that has begun."""
 
     inputs: Mapping[str, Any]
-    """Everything that decides what the step makes: a name in words, and a setting or a hash of content."""
+    """All dependencies of the step's output: a name in words, and a setting or a hash of content."""
     result: Mapping[str, Any] | None
-    """What the step made; None for a training that is not finished."""
+    """The output of the step; None for an unfinished training."""
     seconds: float = 0.0
-    """Wall seconds, added up over all times that the step ended."""
+    """Wall seconds, summed over all executions of the step."""
 
     def changes(self, inputs: Mapping[str, Any]) -> list[str]:
-        """The names of inputs that differ now; those that came or went count only if no other differs."""
+        """Return the names of inputs that differ now; added and removed ones count only if no other differs."""
         both = self.inputs.keys() & inputs.keys()
         changed = [name for name in inputs if name in both and self.inputs[name] != inputs[name]]
         return changed or sorted(self.inputs.keys() ^ inputs.keys())
@@ -296,18 +299,18 @@ class RunState:
     """The state of a run besides its calls."""
 
     versions: tuple[ExperimentVersion, ...] = ()
-    """The experiments of the run, the present one last."""
+    """The experiments of the run, the current one last."""
     excluded: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """By step, the combinations that its draws skip because one of its students was trained on them."""
+    """For each step, the combinations that its draws skip because one of its students was trained on them."""
     steps: Mapping[str, StepRecord] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Invocations:
-    """The facts of all invocations that changed a run; each list holds every different value once, the oldest first."""
+    """The facts of all invocations that changed a run; each list has every different value once, oldest first."""
 
     began: str | None = None
-    """When the first invocation was noted, in UTC."""
+    """The time when the first invocation was recorded, in UTC."""
     versions: tuple[str, ...] = ()
     """Versions of skillmix and of Python."""
     machines: tuple[str, ...] = ()
@@ -316,7 +319,7 @@ class Invocations:
 
 
 def read_state(connection: sqlite3.Connection) -> RunState:
-    """The state in an open file."""
+    """Read the state from an open file."""
     excluded: dict[str, set[str]] = {}
     for step, combination in connection.execute("SELECT step, combination FROM excluded"):
         excluded.setdefault(step, set()).add(combination)
@@ -341,7 +344,7 @@ def _object(text: str, name: str) -> dict[str, Any]:
 
 
 def write_step(connection: sqlite3.Connection, name: str, record: StepRecord, at: str) -> None:
-    """Store the record of a step in place of an earlier one."""
+    """Store the record of a step, replacing an earlier one."""
     texts = [
         None if part is None else json.dumps(part, ensure_ascii=False) for part in (dict(record.inputs), record.result)
     ]
@@ -356,13 +359,13 @@ def write_excluded(connection: sqlite3.Connection, step: str, combinations: Iter
 
 
 def write_version(connection: sqlite3.Connection, one: ExperimentVersion) -> None:
-    """Store a version of the experiment in place of an earlier one with its number."""
+    """Store a version of the experiment, replacing an earlier one with its number."""
     values = (one.yaml, one.at, one.skillmix, one.python, one.machine, json.dumps(one.notes, ensure_ascii=False))
     connection.execute("INSERT OR REPLACE INTO experiment VALUES (?, ?, ?, ?, ?, ?, ?)", (one.version, *values))
 
 
 def invocations_of(versions: Iterable[ExperimentVersion]) -> Invocations:
-    """The facts about what ran a run."""
+    """Return the facts about the environments that ran a run."""
     versions = list(versions)
     prompts: dict[str, str] = {}
     for one in versions:

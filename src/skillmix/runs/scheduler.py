@@ -1,7 +1,7 @@
 """Call models: each outcome is journaled before it is used, and only missing calls are made.
 
 A task whose key is in the journal is not called; its stored outcome releases the tasks that depend on it. Resuming is
-therefore running again.
+therefore the same as running again.
 """
 
 import asyncio
@@ -29,17 +29,17 @@ TRIES: Final = 12
 FIRST_WAIT: Final = 0.5
 LONGEST_WAIT: Final = 60.0
 LONGEST_ASKED_WAIT: Final = 600.0
-"""Seconds; a server that asks for a longer wait is called again after this time."""
+"""Seconds; longer waits requested by a server are capped at this time."""
 _FIRST_CALLS: Final = 10
-"""If a model refuses all of these, the fault is the model's and not the requests'."""
+"""If a model refuses all of these, the model is at fault and not the requests."""
 _ABOUT_THE_PROMPT: Final = ("prompt too long", "prompt filtered", "refusal", "content filter")
 """Reasons for refusals that are never the model's fault."""
 _GATHERING: Final = 0.01
-"""Seconds in which outcomes gather for one transaction, which saves a fifth of the CPU time of a call."""
+"""Seconds in which outcomes gather for one transaction, which saves a fifth of the CPU time per call."""
 _ASK_AGAIN_S: Final = 0.05
-"""Seconds after which a source that had no task is asked again."""
+"""Seconds after which a source that had no task is checked again."""
 _IN_A_ROW: Final = 64
-"""Tasks that are started before the event loop gets a turn: a turn costs as much as starting a task."""
+"""Tasks that are started before control returns to the event loop, which costs as much as starting a task."""
 
 
 Follow = Callable[[Request, Outcome], Iterable[Task]]
@@ -47,7 +47,7 @@ Follow = Callable[[Request, Outcome], Iterable[Task]]
 
 
 class StopReason(Enum):
-    """Why a run starts no more calls; the value says it in words."""
+    """The reason why a run starts no more calls; the value is its description."""
 
     BUDGET = "the budget is spent"
     UNUSABLE_MODEL = "a model cannot be used"
@@ -62,24 +62,25 @@ class CallCounts:
     """Counts of the calls of a step."""
 
     started: int = 0
-    """Calls that were given to a model."""
+    """Calls that were passed to a model."""
     called: int = 0
     found: int = 0
     """Outcomes that the journal already had."""
     failed: dict[CallKey, CallProblem] = field(default_factory=dict)
-    """Calls without an outcome, refused or given up after all tries, with their problems."""
+    """Calls without an outcome, refused or abandoned after all attempts, with their problems."""
     retried: int = 0
     tokens: int = 0
     cost_usd: float = 0.0
-    """The cost of this invocation: as providers count it, and the worst case of every try that they do not count."""
+    """The cost of this invocation: as providers count it, plus the worst case of every attempt that they do not
+    count."""
     left_out: int = 0
-    """Calls that were not made because their models were not open."""
+    """Calls skipped because their models were not open."""
     stopped: StopReason | None = None
-    """Why no more calls were started, if so."""
+    """The reason why no more calls were started, if any."""
 
 
 class Retries:
-    """Counts the tries of each call and decides how long to wait before the next one."""
+    """Counts the attempts of each call and decides how long to wait before the next one."""
 
     def __init__(self, *, tries: int | None = None, first_wait: float | None = None) -> None:
         self._most = TRIES if tries is None else tries
@@ -89,9 +90,9 @@ class Retries:
         self._announced: set[str] = set()
 
     def wait_after(self, request: Request, problem: CallProblem) -> float | None:
-        """Seconds to wait before the next try; None if the call has had all its tries.
+        """Return the seconds to wait before the next attempt; None if the call has used all its attempts.
 
-        A call that another address can take does not wait, and its next wait is not longer for it.
+        A call that another server can take does not wait, and its next wait is not longer for it.
         """
         tries, moves = self._tries.get(request.key, (0, 0))
         tries, moves = tries + 1, moves + problem.may_move
@@ -101,24 +102,22 @@ class Retries:
         if problem.may_move:
             return 0.0
         waits = tries - moves
-        # Doubling, with a jitter that depends on the key, so that calls do not return together.
+        # Doubled each time, with a jitter that depends on the key, so that calls do not return together.
         jitter = int.from_bytes(digest("wait", str(request.key), waits, size=2)) / 2**16
         own = min(LONGEST_WAIT, self._first_wait * 2.0 ** (waits - 1)) * (0.5 + jitter)
         return max(own, min(problem.retry_after or 0.0, LONGEST_ASKED_WAIT))
 
     def announcement(self, request: Request, problem: CallProblem) -> str | None:
-        """A line for the user when a server first asks for more than the longest wait; None otherwise."""
+        """Return a line for the user when a server first requests more than the longest wait; None otherwise."""
         asked = problem.retry_after or 0.0
         if asked <= LONGEST_ASKED_WAIT or problem.may_move or request.model in self._announced:
             return None
         self._announced.add(request.model)
-        return (
-            f"{request.model} asks to wait for {asked:.3g} s ({problem.reason}); "
-            f"it is asked again after {LONGEST_ASKED_WAIT:g} s"
-        )
+        wait = f"requests a wait of {asked:.3g} s ({problem.reason})"
+        return f"{request.model} {wait}; it is called again after {LONGEST_ASKED_WAIT:g} s"
 
     def forget(self, key: CallKey) -> None:
-        """Drop the count of a call that is over."""
+        """Drop the count of a finished call."""
         self._tries.pop(key, None)
 
 
@@ -169,7 +168,7 @@ class Scheduler:
     async def run(self, source: Iterator[Task | None], follow: Follow, counts: CallCounts | None = None) -> CallCounts:
         """Work until the source is empty and nothing is open, or the run must stop; `counts` are continued.
 
-        A None in the source means that it has no task now: it is asked again when a call is over, or soon after.
+        A None in the source means that it has no task now: it is checked again when a call has finished, or soon after.
         """
         self.counts = counts or self.counts
         queues: dict[Model, asyncio.PriorityQueue[_QueueEntry]] = {
@@ -194,7 +193,7 @@ class Scheduler:
             failed, problem = self._fatal
             raise UserError(
                 f"{failed.request.model} cannot be used: {problem.reason}. {problem.detail}".rstrip(),
-                hint="Check its name, its address and the key in the environment; finished calls are kept.",
+                hint="Check its name, its URL and the key in the environment; finished calls are kept.",
             )
         return self.counts
 
@@ -231,7 +230,7 @@ class Scheduler:
         self._arrival.set()
 
     def _submit(self, task: Task, follow: Follow) -> None:
-        """Queue a task that must be called; follow one whose outcome is in the journal."""
+        """Queue a task that must be called, or release the tasks after one whose outcome is in the journal."""
         waiting = deque([task])
         while waiting:
             task = waiting.popleft()
@@ -248,14 +247,14 @@ class Scheduler:
         self._start_held()
 
     def stop(self, reason: StopReason) -> None:
-        """Start no more calls; wait for calls in flight and journal them, drop calls that wait for a retry."""
+        """Start no more calls; wait for calls in flight and journal them, and drop calls that wait for a retry."""
         self.counts.stopped = self.counts.stopped or reason
         self._drop_held()
         for queue in set(self._queues.values()):
             for entry in [queue.get_nowait() for _ in range(queue.qsize())]:
                 self._forget(entry[-1])
                 if entry[-1] is None:
-                    queue.put_nowait(entry)  # without the end of the queue, its model would wait for ever
+                    queue.put_nowait(entry)  # without the end marker in the queue, its model would wait forever
         for model in self._batched.values():
             model.leave()
 
@@ -277,12 +276,12 @@ class Scheduler:
 
     @property
     def in_flight(self) -> int:
-        """Calls that are not over."""
+        """Count unfinished calls."""
         return self._open
 
     @property
     def awaited(self) -> int:
-        """Calls that are not over, without those that rest in batches."""
+        """Count unfinished calls, without those in batches."""
         return self._open - sum(model.resting for model in self._batched.values())
 
     def _start_held(self) -> None:
@@ -303,7 +302,7 @@ class Scheduler:
             self._drop_held()
 
     def _repeat(self, task: Task) -> None:
-        """Try again as soon as the budget allows one more call."""
+        """Retry as soon as the budget allows one more call."""
         self._waiting.pop(task.request.key, None)
         self._budget.release(task)
         self._open -= 1
@@ -333,7 +332,7 @@ class Scheduler:
                 self._release(attempt, follow)
 
     def _settle_arrived(self) -> list[Attempt]:
-        """Decide for each outcome that has arrived what becomes of its call, and how much it cost."""
+        """Decide the consequence and the cost of each outcome that has arrived."""
         arrived, self._arrived = self._arrived, []
         return [self._settle_one(*one) for one in arrived]
 
@@ -365,13 +364,13 @@ class Scheduler:
         return attempt._replace(stored=self._budget.settle(task, outcome))
 
     def _charged(self, task: Task, problem: CallProblem, seconds: float) -> Attempt:
-        """An attempt without a reply, with its possible cost."""
+        """Return an attempt without a reply, with its possible cost."""
         cost = self._budget.charge(task, problem)
         self.counts.cost_usd += cost or 0.0
         return Attempt(task.request, problem, seconds, cost)
 
     def _record_left(self) -> None:
-        """Record outcomes that came before an interruption, and calls left in flight: providers may bill both."""
+        """Record outcomes that arrived before an interruption, and calls left in flight: providers may bill both."""
         attempts = self._settle_arrived()
         for key in list(self._started):
             seconds = time.monotonic() - self._started.pop(key)
@@ -383,7 +382,7 @@ class Scheduler:
     def _refuses_everything(self, task: Task, problem: CallProblem) -> bool:
         """Whether all of a model's first calls were refused, and it has never answered one.
 
-        They are the first calls sent, not the first to come back: a refusal comes faster than a reply.
+        These are the first calls sent, not the first to return, because a refusal is faster than a reply.
         """
         if problem.kind != "failed" or problem.reason in _ABOUT_THE_PROMPT or task.model in self._has_replied:
             return False
@@ -403,7 +402,7 @@ class Scheduler:
             yield task.request
 
     def _is_in_batch(self, task: Task) -> bool:
-        """Whether the model itself notes a call in the journal, as part of a batch."""
+        """Whether the model itself records a call in the journal, as part of a batch."""
         batched = self._batched.get(task.model)
         return batched is not None and batched.keeps(task.request)
 
@@ -452,13 +451,13 @@ _SIGNALS: Final[dict[StopReason, signal.Signals]] = {
 
 
 def signal_of(stopped: StopReason | None) -> int | None:
-    """The signal that stopped a step; None if another reason did, or none."""
+    """Return the signal that stopped a step; None if another reason did, or none."""
     return _SIGNALS.get(stopped) if stopped else None
 
 
 @contextmanager
 def stopping_on_interrupt(scheduler: Scheduler) -> Iterator[None]:
-    """Stop a scheduler on the first signal, and leave its calls on the second."""
+    """Stop a scheduler on the first signal, and abandon its calls on the second."""
     working = asyncio.current_task()
     is_asked = False
 
@@ -470,7 +469,7 @@ def stopping_on_interrupt(scheduler: Scheduler) -> Iterator[None]:
         is_asked = True
         scheduler.stop(reason)
         scheduler.say(
-            f"\nstopping: waiting for {plural(scheduler.awaited, 'call')} in flight; press Ctrl-C again to leave them"
+            f"\nstopping: waiting for {plural(scheduler.awaited, 'call')} in flight; press Ctrl-C again to abandon them"
         )
 
     with reacting_to_signals(stop):
@@ -479,9 +478,9 @@ def stopping_on_interrupt(scheduler: Scheduler) -> Iterator[None]:
 
 @contextmanager
 def reacting_to_signals(react: Callable[[StopReason], None]) -> Iterator[None]:
-    """Call a function of the event loop for each signal, so that no signal breaks into the middle of other work.
+    """Call a function of the event loop for each signal, so that no signal interrupts other work.
 
-    In other threads than the first, such as a notebook's, signals are left as they are.
+    In threads other than the main one, such as a notebook's, signals are left unchanged.
     """
     loop = asyncio.get_running_loop()
     before = {}

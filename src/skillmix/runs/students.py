@@ -24,43 +24,43 @@ _NO_DECLARATION: Final[Mapping[str, object]] = {"tuned_from": None, "trained_on"
 
 
 def made_students(experiment: Experiment) -> dict[str, str]:
-    """The base of each train step, and `joined:step:NAME` for each model that is asked skill by skill, by student."""
+    """Return, by student, the base of each train step, and `joined:step:NAME` for each model called skill by skill."""
     asked = dict.fromkeys(reference for step in experiment.steps for reference in step.model_references)
     joined = {student_name(reference): reference for reference in asked if reference.startswith(JOINED)}
     return joined | {step.name: step.base for step in experiment.steps if step.stage == "train"}
 
 
 def settings_for(experiment: Experiment, name: str) -> StudentSettings:
-    """The settings of a student; a trained student has those of its base."""
+    """Return the settings of a student; a trained student has those of its base."""
     if name in experiment.students:
         return experiment.students[name]
     source = made_students(experiment).get(name)
     if source is None:
         raise UserError(
             f"There is no student {name!r}.",
-            hint=name_hint(name, experiment.students, otherwise="A step names students and earlier train steps."),
+            hint=name_hint(name, experiment.students, otherwise="A step can use students and earlier train steps."),
         )
     settings = settings_for(experiment, student_name(source.removeprefix(JOINED)))
     return settings.model_copy(update={"joined": True}) if source.startswith(JOINED) else settings
 
 
 def turns_of(experiment: Experiment, student: str) -> int:
-    """Turns of a student's conversations, by its prompt set."""
+    """Return the number of turns in a student's conversations, by its prompt set."""
     return turns_with(settings_for(experiment, student).prompts or experiment.prompts)
 
 
 def has_settings(run: Run, name: str) -> bool:
-    """Whether an experiment of a run says how a student was asked; imports and forgotten students have no settings."""
+    """Whether an experiment of a run defines a student's settings; imports and forgotten students have none."""
     return run.is_imported or name in run.known_experiment.students or name in made_students(run.known_experiment)
 
 
 def model_folder(run: Run, step: str) -> Path:
-    """The folder of the checkpoint that a train step makes."""
+    """Return the folder of the checkpoint that a train step makes."""
     return run.step(step) / "model"
 
 
 def with_trained(experiment: Experiment, run: Run) -> Experiment:
-    """The experiment with the students that train steps have made, each as it is and as the experiment joins it."""
+    """Return the experiment with the students that train steps have made, each directly and in joined form."""
     steps = {n: s.removeprefix(JOINED) if s.startswith(JOINED) else n for n, s in made_students(experiment).items()}
     trained = {}
     for name, step in steps.items():
@@ -84,7 +84,7 @@ def require_trained(experiment: Experiment, name: str) -> None:
 def lineage_of_student(
     experiment: Experiment, name: str, datasets: Mapping[str, DatasetFile] | None = None
 ) -> Lineage | None:
-    """The lineage of a student, from the files of its model or as the experiment declares it; None for a base.
+    """Return the lineage of a student, from the files of its model or as the experiment declares it; None for a base.
 
     `datasets` is as for `lineage_of`. A step that trains a student with a declared lineage continues that lineage.
     """
@@ -119,7 +119,7 @@ def _declared_lineage(experiment: Experiment, name: str, datasets: Mapping[str, 
 
 
 def _root_of(experiment: Experiment, name: str) -> str:
-    """The student that the train steps behind a student began with."""
+    """Return the student from which the train steps behind a student started."""
     bases = {made: student_name(source.removeprefix(JOINED)) for made, source in made_students(experiment).items()}
     seen = {name}
     while name in bases and bases[name] not in seen:
@@ -151,7 +151,7 @@ def run_datasets(run: Run) -> list[DatasetFile]:
 def student_lineages(
     run: Run, experiment: Experiment | None, students: Iterable[str], datasets: Mapping[str, DatasetFile]
 ) -> dict[str, Lineage]:
-    """The lineages of those students that were tuned; `datasets` are those of the run, by hash."""
+    """Return the lineages of the tuned students; `datasets` are those of the run, by hash."""
     known = with_trained(experiment, run) if experiment else None
     lineages = {}
     for student in students:

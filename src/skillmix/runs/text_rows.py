@@ -1,4 +1,4 @@
-"""The graded texts of a run as rows for readers: facts about texts, and why graders denied points."""
+"""The graded texts of a run as rows: facts about texts, and graders' reasons for denied points."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -23,34 +23,34 @@ IMPORTED = "imported"
 
 @dataclass(frozen=True, slots=True)
 class TextFacts:
-    """What an analysis of a text needs besides its points."""
+    """The facts about a text, besides its points, that analyses need."""
 
     settings: tuple[str, ...]
-    """Settings whose scores count the text; mostly one. Empty for texts that no score counts."""
+    """Settings whose scores count the text; usually one. Empty for texts that no score counts."""
     categories: tuple[str | None, ...]
-    """The category of each skill, in the order of the skills; None if the catalog does not have the skill."""
+    """The category of each skill, in the order of the skills; None if the catalog lacks the skill."""
     status: AnswerStatus
     finish: str | None
-    """Why the reply ended, in the provider's words; None if unknown."""
+    """The provider's reason for the end of the reply; None if unknown."""
     cut: bool | None
-    """Whether the reply ended at the token limit; None if unknown."""
+    """Whether the reply was truncated at the token limit; None if unknown."""
     characters: int
     words: int
     sentences: int
-    """Counted as the scoring rules count them."""
+    """Counted as in the scoring rules."""
     sentence_limit: int
     """Sentences that the student may write; in an output format its items, turns or lines."""
 
 
 class TextFactsReader:
-    """Works out the facts about the texts of one run."""
+    """Determines the facts about the texts of one run."""
 
     def __init__(self, run: Run, rules: Rules) -> None:
         self._run = run
         self._rules = rules
 
     def facts(self, text: StudentText) -> TextFacts:
-        """The facts about one text."""
+        """Return the facts about one text."""
         words = text.answer.text
         cells = (self._cells[index] for index in self._by_combination.get(text.combination.id, ()))
         own = (cell for cell in cells if cell.student == text.student and text.generation in cell.numbers)
@@ -74,7 +74,7 @@ class TextFactsReader:
 
     @cached_property
     def _by_combination(self) -> dict[str, tuple[int, ...]]:
-        """The indices of the cells of each combination; equal ones are in memory once, as a run may have millions."""
+        """Return the indices of each combination's cells; equal ones share memory, as a run may have millions."""
         found: dict[str, tuple[int, ...]] = {}
         once: dict[tuple[int, ...], tuple[int, ...]] = {}
         for index, cell in enumerate(self._cells):
@@ -90,9 +90,9 @@ class TextFactsReader:
 
 
 def counted_cells(run: Run) -> tuple[list[PlannedCell], list[PlannedCell]]:
-    """The cells that scores count, of the present experiment and of earlier ones.
+    """Return the cells that scores count, of the current experiment and of earlier ones.
 
-    Texts that were written for training data do not stand for an evaluation.
+    Texts written for training data do not count as an evaluation.
     """
     evaluated = {(c.student, c.label, c.k) for c in (*run.cells, *run.earlier_cells) if c.purpose == "evaluation"}
     now, before = (
@@ -113,28 +113,28 @@ class TextRow:
     generation: int
     text: str
     points: dict[str, bool | None]
-    """By criterion; None is undecided."""
+    """By criterion; None means undecided."""
     evidence: dict[str, str]
-    """The words that show a skill, where code found them."""
+    """The words that show a skill, if code found them."""
     reasons: dict[str, str]
-    """Why code denied a point, by criterion."""
+    """The reason for each point that code denied, by criterion."""
     woven: dict[str, bool]
-    """Whether the text shows a skill about the topic, where code found the skill."""
+    """Whether the text shows a skill about the topic, if code found the skill."""
     full_marks: float | None
     skill_fraction: float | None
     woven_full_marks: float | None
-    """None if no code checks the skills. In a run whose graders name outcomes, no text has any of these scores."""
+    """None if no code checks the skills. In a run whose graders give outcomes, no text has any of these scores."""
     combination: str
     k: int
     settings: tuple[str, ...]
     """Settings whose scores count the text."""
     categories: tuple[str | None, ...]
-    """The category of each skill; None if the catalog does not have the skill."""
+    """The category of each skill; None if the catalog lacks the skill."""
     status: AnswerStatus
     finish: str | None
-    """Why the reply ended, in the provider's words; None if unknown."""
+    """The provider's reason for the end of the reply; None if unknown."""
     cut: bool | None
-    """Whether the reply ended at the token limit; None if unknown."""
+    """Whether the reply was truncated at the token limit; None if unknown."""
     characters: int
     words: int
     sentences: int
@@ -142,31 +142,34 @@ class TextRow:
 
     @property
     def outcome(self) -> TextOutcome | None:
-        """Whether the student complies, refuses or evades; None if undecided, or if the text has points instead."""
+        """Return whether the student complies, refuses or evades.
+
+        None if undecided, or if the text has points instead.
+        """
         return outcome_of(list(self.points.values())) if self.has_outcome else None
 
     @property
     def has_outcome(self) -> bool:
-        """Whether the graders of the run name outcomes; `points` then has one entry for each of the three."""
+        """Whether the graders of the run give outcomes; `points` then has one entry for each of the three."""
         return tuple(self.points) == OUTCOMES
 
 
 class FirstTexts(NamedTuple):
-    """Some graded texts of a run, and how many there are."""
+    """Some graded texts of a run, and the number of all of them."""
 
     rows: list[TextRow]
     total: int
 
 
 def run_texts(run: Run | str, *, student: str | None = None, k: int | None = None) -> list[TextRow]:
-    """Graded texts of a run: full marks first, then larger k, then more points."""
+    """Return the graded texts of a run: full marks first, then larger k, then more points."""
     return first_texts(run, None, student=student, k=k).rows
 
 
 def first_texts(
     run: Run | str, count: int | None, *, student: str | None = None, k: int | None = None, worst: bool = False
 ) -> FirstTexts:
-    """The first of the texts that `run_texts` gives, or the last ones, the last first; no others stay in memory."""
+    """Return the first of the texts from `run_texts`, or the last ones in reverse order; no others stay in memory."""
     run = opened(run)
     rules, total, students = run.rules(), 0, dict[str, None]()
 
@@ -232,7 +235,9 @@ class TextUnderGrader(NamedTuple):
 
 
 def denial_words(run: Run, denied: Mapping[TextUnderGrader, Collection[str]]) -> dict[TextUnderGrader, dict[str, str]]:
-    """By text and criterion, what a grader wrote about a point that it denied; criteria without such words are absent.
+    """Return, by text and criterion, the grader's comment on a point that it denied.
+
+    Criteria without comments are absent.
 
     `denied` has the criteria of interest. The keys of the journal are read to the end, so call this once for all texts.
     """
@@ -245,7 +250,7 @@ def denial_words(run: Run, denied: Mapping[TextUnderGrader, Collection[str]]) ->
         journal.limit_calls(wanted)
         for call in journal.calls("grade"):
             key = call.key
-            assert isinstance(key, GradeKey)  # the stage holds grading calls only
+            assert isinstance(key, GradeKey)  # the stage contains only grading calls
             text = TextUnderGrader(key.student, key.combination, key.generation, key.grader)
             if text in denied and isinstance(call.outcome, Reply) and not is_human(key.grader):
                 combination, reply = combinations[key.combination], call.outcome.text

@@ -1,10 +1,11 @@
-"""The read path: every text of a run with its grades, streamed in key order, and a compact table of them all.
+"""The read path: every text of a run with its grades, streamed in key order, and a compact table of all of them.
 
-A journal gives the calls of students and of graders in the same order, so that a merge-join of the two streams yields
-one conversation at a time. Everything that reads a run reads this way and differs in what it keeps.
-`texts_with_ballots` gives one text at a time with everything that is known about it. `text_table` keeps of each text
-what scores, status and the choice of texts need: a few bytes, because a run of ten million conversations has few
-different grades. Whoever needs the words of texts streams them.
+A journal yields the calls of students and of graders in the same order, so that a merge-join of the two streams yields
+one conversation at a time. All readers of a run use this path and differ in what they keep.
+
+`texts_with_ballots` yields one text at a time with all data about it. `text_table` keeps the data that scores, status
+and the choice of texts need: a few bytes per text, because a run of ten million conversations has few different grades.
+Code that needs the words of texts streams them.
 """
 
 import json
@@ -61,7 +62,7 @@ from skillmix.runs.verdicts import (
 
 _Item = TypeVar("_Item")
 _AT_ONCE: Final = 1_000
-"""Conversations whose combinations are read together, and which `in_blocks` takes at a time."""
+"""The number of conversations whose combinations are read together, which is also the block size of `in_blocks`."""
 ConversationKey = tuple[str, str, int]
 """Student, combination and generation."""
 
@@ -72,11 +73,11 @@ class WrittenConversation(NamedTuple):
     key: ConversationKey
     turns: tuple[Call, ...]
     text: StudentText | None
-    """None while the conversation is not over."""
+    """None while the conversation is unfinished."""
 
 
 class GradedConversation(NamedTuple):
-    """A text and its grading calls, each with its reading."""
+    """A text and its grading calls, each with its parsed grade."""
 
     text: StudentText
     calls: list[Call]
@@ -91,9 +92,9 @@ class GradedConversation(NamedTuple):
 def written_conversations(
     run: Run, journal: JournalReader, *, student: str | None = None, with_uncounted: bool = False
 ) -> Iterator[WrittenConversation]:
-    """The students' side of every conversation, in key order; of one student if named.
+    """Yield the students' side of every conversation, in key order; only of one student if given.
 
-    Conversations that a dataset step of an earlier version began ahead and never counted are left out by default.
+    Conversations that a dataset step of an earlier version prefetched and never counted are omitted by default.
     """
     turns = run.turns
     untried = frozenset() if with_uncounted else journal.uncounted()
@@ -113,9 +114,10 @@ def graded_conversations(
     student: str | None = None,
     is_read: bool = True,
 ) -> Iterator[GradedConversation]:
-    """The written conversations that are over, all of a run or some, each with the gradings that count.
+    """Yield finished conversations, all of a run or some, each with the gradings that count.
 
-    Gradings of another text, of an older extraction say, are left out. Unless they are read, there are no readings.
+    Gradings of another text, such as one from an older extraction, are omitted. Without `is_read`, grades are
+    not parsed.
     """
     graders = run.known_graders
     groups = _by_conversation(journal.calls("grade", student=student))
@@ -139,7 +141,7 @@ def graded_conversations(
 
 
 def _reading_of(run: Run, text: StudentText, call: Call) -> Reading | None:
-    """What a grading says; a model writes words, and the answer of a person is a document of ours."""
+    """Parse a grading; a model writes words, and a person's answer is a JSON document."""
     if not isinstance(call.outcome, Reply):
         return None
     rubric = rubric_of(text.combination.skills, text.combination.topic, phrases=run.phrases)
@@ -149,22 +151,22 @@ def _reading_of(run: Run, text: StudentText, call: Call) -> Reading | None:
 
 
 def grade_key(call: Call) -> GradeKey:
-    """The key of a call of a conversation's gradings."""
+    """Return the key of a call among a conversation's gradings."""
     assert isinstance(call.key, GradeKey)  # conversations join grading calls only
     return call.key
 
 
 def turn_of(call: Call) -> int:
-    """The number of a student's turn."""
+    """Return the number of a student's turn."""
     assert isinstance(call.key, GenerateKey)  # the turns of a conversation
     return call.key.turn
 
 
 def in_blocks(items: Iterable[_Item]) -> Iterator[_Item]:
-    """The same items, of which a block is read before the first of them is used.
+    """Yield the same items, but read a block of them before the first is used.
 
-    Reading a thousand texts and then using them takes a fifth less time than one text after the other, because the
-    processor does the same work for a while.
+    Reading a thousand texts and then using them takes a fifth less time than alternating, because the processor repeats
+    the same work for a while.
     """
     source = iter(items)
     while block := list(islice(source, _AT_ONCE)):
@@ -182,7 +184,7 @@ def _text_of(
     student, combination, generation = key
     if combination not in combinations:
         raise UserError(
-            f"The journal does not say what combination {combination} is.",
+            f"The journal lacks the combination {combination}.",
             hint="It is damaged. Restore it from a copy.",
         )
     finish = last.outcome.finish if isinstance(last.outcome, Reply) else None
@@ -191,7 +193,7 @@ def _text_of(
 
 
 def _by_conversation(calls: Iterable[Call]) -> Iterator[tuple[ConversationKey, tuple[Call, ...]]]:
-    """Calls grouped by conversation; a damaged index could give them out of order, and a join would lose some."""
+    """Group calls by conversation; a damaged index could yield them out of order, and a join would lose some."""
     before: ConversationKey | None = None
     for key, group in groupby(calls, key=lambda call: (call.key.student, call.key.combination, call.key.generation)):
         if before is not None and not before < key:
@@ -208,7 +210,7 @@ def judged_conversations(
     with_words: bool = False,
     workers: int | None = None,
 ) -> Iterator[GradedConversation]:
-    """Conversations in their order, judged by code."""
+    """Yield conversations in their order, graded by code."""
     if code is None:
         yield from source
         return
@@ -229,7 +231,7 @@ class TextWithBallots(NamedTuple):
 
     conversation: GradedConversation
     groups: tuple[Sequence[Ballot], ...]
-    """The ballots by models, by code alone, by earlier graders, and by graders that need not be asked."""
+    """The ballots by models, by code alone, by earlier graders, and by graders that need not be called."""
 
     @property
     def text(self) -> StudentText:
@@ -238,7 +240,7 @@ class TextWithBallots(NamedTuple):
 
     @property
     def ballots(self) -> Iterator[Ballot]:
-        """The ballots of all groups."""
+        """Return the ballots of all groups."""
         return chain.from_iterable(self.groups)
 
 
@@ -250,10 +252,10 @@ def texts_with_ballots(
     with_code: bool = True,
     with_words: bool = False,
 ) -> Iterator[TextWithBallots]:
-    """Every text in key order with the ballots on it; only a few texts are in memory at once.
+    """Yield every text in key order with its ballots; only a few texts are in memory at once.
 
-    With `combinations`, only their texts are read, and the journal gives no others from then on. `with_words` adds the
-    words that show each skill to what code decided.
+    With `combinations`, only their texts are read, and the journal yields no others from then on. `with_words` adds the
+    words that show each skill to the decision of code.
     """
     code = run.code if with_code else None
     ballots_on = (_imported_ballots if run.is_imported else _planned_ballots)(run, journal, code)
@@ -323,7 +325,7 @@ def _imported_ballots(run: Run, journal: JournalReader, code: RulesGrader | None
 
 
 def votes_by_grader(conversation: GradedConversation) -> dict[str, Votes]:
-    """The votes of each grader on a text, by round."""
+    """Return the votes of each grader on a text, by round."""
     attempts: dict[str, list[tuple[int, Reading | None]]] = {}
     for call, reading in zip(conversation.calls, conversation.readings, strict=True):
         key = grade_key(call)
@@ -332,7 +334,7 @@ def votes_by_grader(conversation: GradedConversation) -> dict[str, Votes]:
 
 
 def verdict_on(run: Run, ballot: Ballot) -> Verdict | None:
-    """The verdict of code on a text; None under a grader without code."""
+    """Return the verdict of code on a text; None for a grader without code."""
     if run.code is None or not run.grader(ballot.grader).has_code:
         return None
     combination = ballot.text.combination
@@ -340,7 +342,7 @@ def verdict_on(run: Run, ballot: Ballot) -> Verdict | None:
 
 
 def reasons_for(run: Run, ballot: Ballot, points: Points, rules: Rules, verdict: Verdict | None) -> dict[str, str]:
-    """Why code denied points of a text, by criterion."""
+    """Return the reasons of code for denied points of a text, by criterion."""
     is_alone = run.grader(ballot.grader).is_code_alone
     by_checkers = applicable_reasons(verdict, is_alone=is_alone) if verdict else {}
     text, phrases = ballot.text, run.phrases
@@ -352,7 +354,7 @@ def reasons_for(run: Run, ballot: Ballot, points: Points, rules: Rules, verdict:
 
 
 class RunRecords(NamedTuple):
-    """The texts of a run in key order and all ballots on them, in memory with their words."""
+    """The texts of a run in key order and all their ballots, in memory with their words."""
 
     run: Run
     texts: list[StudentText]
@@ -378,7 +380,7 @@ def records_of(run: Run, source: Iterable[TextWithBallots]) -> RunRecords:
 
 
 class TextGrade(NamedTuple):
-    """One grader's result on one text, without the text; equal ones are in memory once."""
+    """One grader's result on one text, without the text; equal ones share memory."""
 
     points: Points
     status: AnswerStatus
@@ -387,7 +389,7 @@ class TextGrade(NamedTuple):
     votes: int
     """The number of rounds with a vote."""
     earns_nothing: bool
-    """Whether no text with this answer can earn a point, so that no grader is asked."""
+    """Whether no text with this answer can earn a point, so that no grader is called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +403,7 @@ class TextColumn:
 
 
 class TextTable:
-    """The grades of all texts of a run under some rules; those of people, who read a sample, are not among them."""
+    """The grades of all texts of a run under some rules; people, who read a sample, are not included."""
 
     def __init__(self, grades: Sequence[TextGrade], columns: dict[str, TextColumn]) -> None:
         self.grades = grades
@@ -435,7 +437,7 @@ class TextTable:
     def numbers(
         self, student: str, grader: str, combinations: Sequence[Combination], generations: Sequence[int]
     ) -> NDArray[np.int32]:
-        """The numbers of grades, by combination and generation; -1 where there is no ballot."""
+        """Return the numbers of grades, by combination and sample; -1 where there is no ballot."""
         places = self.places(student, combinations, generations)
         column = self._columns.get(student)
         own = column.numbers.get(grader) if column else None
@@ -446,7 +448,7 @@ class TextTable:
     def places(
         self, student: str, combinations: Sequence[Combination], generations: Sequence[int]
     ) -> NDArray[np.int64]:
-        """Where the texts of a student are in the table, by combination and generation; -1 if not written."""
+        """Return the positions of a student's texts in the table, by combination and sample; -1 if not written."""
         found = np.full((len(combinations), len(generations)), -1, np.int64)
         column = self._columns.get(student)
         if column is None or not len(column.ids):
@@ -462,7 +464,7 @@ class TextTable:
         return found
 
     def outside(self, student: str, grader: str, planned: Iterable[str]) -> dict[str, list[int]]:
-        """The numbers of a grader's grades by combination, by generation, without combinations that are planned."""
+        """Return the numbers of a grader's grades by combination and sample, without planned combinations."""
         column = self._columns[student]
         known = np.unique(np.fromiter(map(number_of, planned), np.uint64))
         own = column.numbers[grader]
@@ -473,29 +475,29 @@ class TextTable:
         return found
 
     def lowest_ids(self, texts: int) -> list[str]:
-        """The lowest combination ids that have so many texts together, or fewer."""
+        """Return the lowest combination ids that together have at most this many texts."""
         every = [column.ids for column in self._columns.values()]
         ids, counts = np.unique(np.concatenate(every), return_counts=True) if every else (np.empty(0), np.empty(0))
         return [f"{int(key):016x}" for key in ids[np.cumsum(counts) <= texts]]
 
     @property
     def students(self) -> list[str]:
-        """The students that wrote a text."""
+        """Return the students that wrote a text."""
         return list(self._columns)
 
     @property
     def texts(self) -> int:
-        """The number of texts."""
+        """Return the number of texts."""
         return sum(len(column.ids) for column in self._columns.values())
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """Every student with every grader that has a ballot on its texts."""
+        """Return every student with every grader that has a ballot on its texts."""
         return [(student, grader) for student, column in self._columns.items() for grader in sorted(column.numbers)]
 
 
 def number_of(combination: str) -> int:
-    """The id of a combination, which is a hash of eight bytes in hexadecimal digits, as a number."""
+    """Convert the id of a combination, a hash of eight bytes in hexadecimal digits, to a number."""
     if not re.fullmatch("[0-9a-f]{16}", combination):
         raise UserError(
             f"The journal is damaged: {shortened(combination)!r} is not the id of a combination.",
@@ -506,14 +508,14 @@ def number_of(combination: str) -> int:
 
 @dataclass
 class TableBuilder:
-    """Makes a table from texts that come in the order of their keys."""
+    """Makes a table from texts in the order of their keys."""
 
     run: Run
     _grades: dict[TextGrade, int] = field(default_factory=dict)
     _students: "dict[str, tuple[array[int], array[int], dict[str, array[int]]]]" = field(default_factory=dict)
 
     def add(self, text: StudentText, decided: Iterable[tuple[Ballot, Points]]) -> None:
-        """Take in a text, and the ballots on it with their points."""
+        """Add a text, and its ballots with their points."""
         ids, generations, numbers = self._students.setdefault(text.student, (array("Q"), array("I"), {}))
         count = len(ids)
         ids.append(number_of(text.combination.id))
@@ -529,7 +531,7 @@ class TableBuilder:
                 own.append(self._grades.setdefault(grade, len(self._grades)))
 
     def table(self) -> TextTable:
-        """The table of the texts that were added."""
+        """Return the table of the added texts."""
         columns = {}
         for student, (ids, generations, numbers) in sorted(self._students.items()):
             for own in numbers.values():
@@ -540,9 +542,9 @@ class TableBuilder:
 
 
 def text_table(run: Run, rules: Rules, *, with_code: bool = True) -> TextTable:
-    """The table of a run under some rules; it is made once, unless this process is writing to the run.
+    """Return the table of a run under some rules; it is cached unless this process is writing to the run.
 
-    Without code, checkers decide nothing: the catalog that they belong to is another one now.
+    Without code, checkers decide nothing, because their catalog has changed since.
     """
     name = table_name(rules, with_code=with_code)
 
@@ -559,7 +561,7 @@ def text_table(run: Run, rules: Rules, *, with_code: bool = True) -> TextTable:
 
 
 def table_name(rules: Rules, *, with_code: bool = True) -> str:
-    """The name under which a run remembers its table."""
+    """Return the cache key of a run's table."""
     return f"texts by {rules}{'' if with_code else ' without code'}"
 
 

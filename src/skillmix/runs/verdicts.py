@@ -1,9 +1,10 @@
-"""What decides about a text: a grader's votes, code, or both; and the work of code on all cores.
+"""The decision about a text: a grader's votes, code, or both; and parallel work of code on all cores.
 
-`rules:` is a grader that is code: it decides all points. With `rules:SPEC`, code decides the skills that have a checker
-and a model decides the rest. A verdict is no call: it is computed from the text whenever a run is read. `on_all_cores`
-is the only place where skillmix spreads its own work over processes. A verdict is a pure function of a text and its
-catalog, so the results are the same for any number of workers.
+`rules:` is a grader that is code: it decides all points. With `rules:MODEL`, code decides the skills that have a
+checker and a model decides the rest. A verdict is not a call: it is computed from the text whenever a run is read.
+
+`on_all_cores` is the only place where skillmix distributes its own work over processes. A verdict is a pure function of
+a text and its catalog, so the results are the same for any number of workers.
 """
 
 import math
@@ -37,19 +38,19 @@ from skillmix.grading.reader import Reading
 from skillmix.hashing import digest
 
 READER_VERSION: Final = 6
-"""To be raised whenever the same replies could be decided otherwise; a test notices changed code."""
+"""Increase it whenever the same replies could be decided differently; a test detects changed code."""
 PERSON: Final = "person"
 """The model of a grader that is a person, as the journal stores it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunGrader:
-    """A grader as the reader of a run needs it."""
+    """A grader, with the fields that readers of a run need."""
 
     name: str
     model: str
     votes: int | None = None
-    """How many rounds count; None for an imported grader, whose rounds all count."""
+    """The number of rounds that count; None for an imported grader, whose rounds all count."""
     has_code: bool = False
     """Whether code decides the skills that have a checker."""
     asks_model: bool = True
@@ -66,7 +67,7 @@ class RunGrader:
         return is_human(self.name)
 
     def counts(self, number: int) -> bool:
-        """Whether a round, numbered from 0, counts; rounds from when the grader had more of them do not.
+        """Whether a round, numbered from 0, counts; rounds from a time with more rounds do not.
 
         >>> RunGrader("judge", "m", votes=1).counts(0), RunGrader("judge", "m", votes=1).counts(1)
         (True, False)
@@ -76,14 +77,14 @@ class RunGrader:
 
 @cache
 def code_version() -> str:
-    """The version of the code that reads replies and checks texts, other packages' checkers included."""
+    """Hash the code that parses replies and checks texts, including other packages' checkers."""
     checkers = sorted((e.name, e.value, e.dist.version if e.dist else "") for e in entry_points(group=ENTRY_POINTS))
     return digest(READER_VERSION, checkers).hex()
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedText:
-    """What code decided on a text, without the text's words, so that it can cross process borders."""
+    """The decision of code on a text, without the text, so that it can be sent between processes."""
 
     evidence: Mapping[str, bool]
     """Whether each requested skill with a checker earns its point."""
@@ -104,12 +105,12 @@ class JudgedText:
         return self.evidence.get(skill)
 
     def is_woven(self, skills: Sequence[str]) -> bool | None:
-        """Whether the text shows all its skills about the topic; None if a skill without a checker leaves it open."""
+        """Whether the text shows all its skills about the topic; None if a skill without a checker leaves this open."""
         return self.all_woven
 
 
 def judge_of(catalog: Catalog) -> Judge:
-    """The judge of a catalog's texts; one with code of its own must be trusted."""
+    """Return the judge of a catalog's texts; a catalog with its own code must be trusted."""
     require_trust(catalog.code)
     remember_trusted(catalog.code)  # in a worker process, the catalog brings it
     remember_figures(catalog.name, catalog.figures)
@@ -125,12 +126,12 @@ class RulesGrader:
         self.judge = judge_of(catalog)
 
     def verdict(self, text: str, *, skills: Iterable[str], topic: str) -> Verdict:
-        """The points of a text, with the words that earn them."""
+        """Grade a text, with the words that earn its points."""
         return self.judge.judge(text, skills=skills, topic=topic)
 
 
 def reading_of(verdict: Verdict | JudgedText, skills: Iterable[str]) -> Reading:
-    """A verdict in the form of a grader's reading; the length point is counted elsewhere, for every grader."""
+    """Convert a verdict to the form of a parsed grade; the length point is counted elsewhere, for every grader."""
     shown = [_point(verdict, skill) for skill in skills]
     if None in shown:
         return Reading(None, "a skill has no checker")
@@ -139,7 +140,7 @@ def reading_of(verdict: Verdict | JudgedText, skills: Iterable[str]) -> Reading:
 
 
 def applicable_reasons(verdict: Verdict | JudgedText, *, is_alone: bool) -> Mapping[str, str]:
-    """Why code denied points: all of them if it decides alone, else those of skills with a checker."""
+    """Return the reasons of code for denied points; beside a model, only those of skills with a checker."""
     return {name: why for name, why in verdict.reasons.items() if is_alone or name in verdict.evidence}
 
 
@@ -150,14 +151,14 @@ def require_checkers(catalog: Catalog, skills: Iterable[str], grader: str) -> No
     unknown = [name for name in skills if checker_of(name) is None]
     if unknown:
         raise UserError(
-            f"The grader {grader!r} is `rules:`, and no code can check {_counted(unknown)} of catalog "
+            f"The grader {grader!r} is `rules:`, but no checker exists for {_counted(unknown)} of catalog "
             f"{catalog.name!r}.",
-            hint="Use the catalog verifiable, install checkers of yours, or let a model decide: rules:MODEL.",
+            hint="Use the catalog verifiable, install your own checkers, or add a model: rules:MODEL.",
         )
 
 
 def _counted(skills: Sequence[str]) -> str:
-    """Skills in words.
+    """Describe skills in words.
 
     >>> _counted(["irony"]), _counted(["irony", "simile"])
     ("the skill 'irony'", "2 skills ('irony' is one)")
@@ -166,7 +167,7 @@ def _counted(skills: Sequence[str]) -> str:
 
 
 def with_verdict(reading: Reading, skills: Sequence[str], verdict: Verdict | JudgedText) -> Reading:
-    """A model's reading, with the points of code for skills that have a checker."""
+    """Combine a model's grade with the points of code for skills that have a checker."""
     if reading.points is None:
         return reading
     own = [_point(verdict, skill) for skill in skills]
@@ -185,9 +186,9 @@ Votes = Mapping[int, Reading | None]
 
 
 def is_over(*, turn: int, origin: str, has_reply: bool, problem: str | None, turns: int | None) -> bool:
-    """Whether a conversation whose latest call is this one is over: by a reply to its last turn, or by a refusal.
+    """Whether a conversation with this latest call is finished: by a reply to its last turn, or by a refusal.
 
-    A final problem is the student's own outcome. An imported conversation is over as it is.
+    A final problem is the student's own outcome. An imported conversation is finished as it is.
 
     >>> is_over(turn=1, origin="call", has_reply=True, problem=None, turns=2)
     False
@@ -202,9 +203,9 @@ def is_over(*, turn: int, origin: str, has_reply: bool, problem: str | None, tur
 
 
 def answer_of(reply: str | None, origin: str, turn: int) -> Answer:
-    """The graded text of the latest reply; an imported text is the answer itself, and no reply is a refusal.
+    """Extract the graded text from the latest reply; an imported text is the answer itself, and no reply is a refusal.
 
-    The only turn of a conversation does not ask for 'Answer:', so its reply is fine without.
+    A conversation with one turn does not request 'Answer:', so its reply is valid without.
     """
     if reply is None:
         return Answer("", "refused")
@@ -213,9 +214,9 @@ def answer_of(reply: str | None, origin: str, turn: int) -> Answer:
 
 
 def votes_of(attempts: Iterable[tuple[int, Reading | None]]) -> dict[int, Reading | None]:
-    """The vote of each round: its first readable attempt, or else its latest one with a reply.
+    """Return the vote of each round: its first parseable attempt, or else its latest one with a reply.
 
-    Attempts are pairs of round and reading, those of one round in order.
+    Attempts are pairs of round and parsed grade, those of one round in order.
     """
     votes: dict[int, Reading | None] = {}
     for number, reading in attempts:
@@ -226,7 +227,7 @@ def votes_of(attempts: Iterable[tuple[int, Reading | None]]) -> dict[int, Readin
 
 
 def latest_votes_of(attempts: Iterable[tuple[int, Reading | None]]) -> dict[int, Reading | None]:
-    """The vote of each round of a person: the latest answer, because a further attempt is a correction."""
+    """Return a person's vote of each round: the latest answer, because a further attempt is a correction."""
     votes: dict[int, Reading | None] = {}
     for number, reading in attempts:
         votes[number] = reading or votes.get(number)
@@ -234,9 +235,9 @@ def latest_votes_of(attempts: Iterable[tuple[int, Reading | None]]) -> dict[int,
 
 
 def ballot_of(text: StudentText, grader: RunGrader, votes: Votes, verdict: Verdict | JudgedText | None) -> Ballot:
-    """A grader's ballot on a text: the votes of a model, the verdict of code, or both.
+    """Make a grader's ballot on a text: the votes of a model, the verdict of code, or both.
 
-    Where a grader has code, code decides the skills that have a checker, and the model's votes decide the rest.
+    If a grader has code, code decides the skills that have a checker, and the model's votes decide the rest.
     """
     skills = text.combination.skills
     is_woven = verdict.is_woven(skills) if verdict is not None and grader.has_code else None
@@ -252,23 +253,23 @@ def ballot_of(text: StudentText, grader: RunGrader, votes: Votes, verdict: Verdi
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 WORTH_IT: Final = 20_000
-"""Texts from which on workers share the work: fewer are judged before workers have paid for their start."""
+"""Texts from which on workers share the work; fewer are graded before workers have started."""
 _BATCH: Final = 64
 _AHEAD: Final = 4
-"""Batches under way for each worker: enough to keep all busy, few enough to hold in memory."""
+"""Open batches for each worker: enough to keep all busy, few enough to hold in memory."""
 _MOST_WORKERS: Final = 16
 _CONTROL_GROUP: Final = Path("/sys/fs/cgroup")
 
 
 def cores() -> int:
-    """The number of cores that this process may use: those it may run on, or the share of them that a container has."""
+    """Return the number of cores that this process may use: by its affinity, or by its container's quota."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on every system
     allowed = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     return max(1, math.ceil(min(allowed, _container_cores())))
 
 
 def _container_cores() -> float:
-    """Cores' worth of time that a container on Linux gives its processes; infinite without a limit."""
+    """Return the cores' worth of time that a Linux container gives its processes; infinite without a limit."""
     with suppress(OSError, ValueError):  # ValueError: the quota is "max"
         quota, period = (_CONTROL_GROUP / "cpu.max").read_text(encoding="ascii").split()
         return int(quota) / int(period)
@@ -289,7 +290,10 @@ def on_all_cores(
     *,
     workers: int | None = None,
 ) -> Iterator[_Result]:
-    """The result for each item in order; this process works alone on the first items, or on all with one worker."""
+    """Yield the result for each item in order.
+
+    This process works alone on the first items, or on all with one worker.
+    """
     source = iter(items)
     size = min(cores(), _MOST_WORKERS) if workers is None else workers
     is_alone = size < 2 or current_process().daemon
@@ -297,11 +301,11 @@ def on_all_cores(
     if is_alone or not (first := list(islice(source, 1))):
         return
     source = chain(first, source)
-    context = get_context("spawn")  # a fork of this process would not survive its threads
+    context = get_context("spawn")  # a fork of this process would not have its threads
     executor = ProcessPoolExecutor(size, context, _begin, (catalog, trust_here()))
 
     def sent(batch: list[_Item]) -> "Future[list[_Result]] | None":
-        with suppress(BrokenProcessPool, OSError):  # the system may start no more processes
+        with suppress(BrokenProcessPool, OSError):  # the system may refuse more processes
             return executor.submit(_results_there, function, batch)
         return None
 
@@ -324,9 +328,9 @@ def on_all_cores(
 
 
 _code: list[RulesGrader] = []
-"""In a worker: what it judges with."""
+"""The grading context in a worker."""
 _trust: Final = ExitStack()
-"""In a worker: it trusts what the first process trusts, until it ends."""
+"""Keeps the worker's trust in the code that the first process trusts, until the worker ends."""
 
 
 def _begin(catalog: Catalog, trust: Trust) -> None:
@@ -337,7 +341,7 @@ def _begin(catalog: Catalog, trust: Trust) -> None:
 
 
 def _end_with_parent() -> None:
-    """A worker would wait for ever for the next batch of a process that was killed."""
+    """End a worker whose parent was killed; it would wait forever for the next batch."""
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -349,7 +353,7 @@ def _results_there(function: Callable[[RulesGrader, _Item], _Result], batch: Seq
 
 
 class TextToJudge(NamedTuple):
-    """A text, and what it was asked for."""
+    """A text, and the request for it."""
 
     text: str
     skills: tuple[str, ...]
@@ -357,7 +361,7 @@ class TextToJudge(NamedTuple):
 
 
 def judged(code: RulesGrader, task: TextToJudge, *, with_words: bool = False) -> JudgedText:
-    """What code decides on a text; with words, also its evidence, its reasons and the unrequested skills."""
+    """Return the decision of code on a text; with words, also its evidence, its reasons and the unrequested skills."""
     verdict = code.verdict(task.text, skills=task.skills, topic=task.topic)
     earned = {skill: bool(verdict.earns(skill)) for skill in verdict.evidence}
     found = JudgedText(earned, verdict.topic, verdict.nonsense, {}, verdict.is_woven(task.skills))

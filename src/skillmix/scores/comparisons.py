@@ -462,9 +462,8 @@ class StudentComparison:
 _NOTE: Final = (
     "Difference: {second} minus {first} in {metric}, best of the generations, on the combinations that both "
     "have completed, with its 95% interval. p: permutation test within combinations, corrected by Holm over the "
-    "rows of a "
-    "grader in which 6 combinations or more differ. Verdict: a gain or a loss if the corrected p is below .05. Wins, "
-    "ties and losses of {second} count combinations."
+    "rows of a grader in which 6 combinations or more differ. Verdict: a gain or a loss if the corrected p is below "
+    ".05. Wins, ties and losses of {second} count combinations."
 )
 
 STILL_NEEDED: Final = "Still needed: further combinations for 80% power at this difference."

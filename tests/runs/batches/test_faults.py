@@ -368,7 +368,7 @@ def test_a_batch_without_a_trace_is_sent_again_and_its_calls_count_with_their_wo
 
         assert command(["run", str(path), "--json"]) == 1
 
-        assert "does not know it any more" in capsys.readouterr().err
+        assert "no longer knows it" in capsys.readouterr().err
         assert set(stub.billed.values()) == {1}
 
 
@@ -384,7 +384,7 @@ def test_two_batches_in_a_row_that_nobody_shows_stop_the_step(
 
         assert ended == ([2] * 4 if fault == "every creation is lost" else [IN_BATCHES, IN_BATCHES, 2, 2])
         said = capsys.readouterr().err
-        assert f"batches are lost. {stub.address} does not show 2 batches in a row" in said
+        assert f"batches are lost. {stub.address} does not list 2 consecutive batches" in said
         assert stub.creations == 2
 
         stub.faults -= {fault, "hides batches"}

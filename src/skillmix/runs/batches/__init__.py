@@ -1,1 +1,1 @@
-"""Calls that travel in a provider's batches: noted, sent once, found again, read."""
+"""Calls in a provider's batches: recorded, sent once, found again, read."""

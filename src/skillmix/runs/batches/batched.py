@@ -1,11 +1,11 @@
-"""A model whose calls travel in a provider's batches.
+"""A model whose calls are sent in a provider's batches.
 
-Calls gather until no other call of the run can release more of them. Then their batch is noted in the journal,
-uploaded, created once, and looked at until its results are there. A call that the journal knows as part of a batch is
-not sent: its batch is found again, by its id or its tag, and its result is read.
+Calls gather until no other call of the run can release more of them. Then their batch is recorded in the journal,
+uploaded, created once, and polled until its results arrive. A call that the journal lists in a batch is not sent: its
+batch is found by its id or its tag, and its result is read.
 
-Times are those of the process's monotonic clock: a batch is missing, or lacks results, only after it was looked for
-during the whole of a wait.
+Times come from the process's monotonic clock: a batch counts as missing, or as lacking results, only after a whole
+waiting period of polling.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _CERTAINLY_NOT: Final = ("no connection", "HTTP 429")
 """Passing problems after which a batch does not exist; after any other, it may."""
 _MOST_FILE_LOOKS: Final = 60
 _MOST_LOST: Final = 2
-"""Batches in a row that may be lost, before the step stops."""
+"""The most consecutive batches that may be lost before the step stops."""
 _ABOUT_ROOM: Final = re.compile(r"token.?limit|enqueued|too many|quota.{0,40}batch|batch.{0,40}limit", re.IGNORECASE)
 """Refusals that pass when other batches have ended, or for a smaller batch."""
 _LEFT: Final = CallProblem("waiting", "in a batch", is_free=True)
@@ -40,36 +40,36 @@ _LOST: Final = CallProblem("passing", "lost with its batch")
 
 @dataclass(frozen=True, slots=True)
 class BatchPace:
-    """Seconds, and numbers of looks."""
+    """Waiting times in seconds, and limits on the number of polls."""
 
     first_look: float = 5.0
-    """From the creation of a batch to the first look at it; every further wait is half as long again."""
+    """From the creation of a batch to the first poll; each further wait is half as long again."""
     longest_wait: float = 120.0
-    """Between two looks at a batch."""
+    """Between two polls of a batch."""
     tick: float = 0.05
-    """Between two looks for calls that can go into the next batch."""
+    """Between two checks for calls that can join the next batch."""
     settled: float = 60.0
-    """From the call that creates a batch until a batch that is not in the provider's list does not exist."""
+    """From the call that creates a batch until it counts as nonexistent if the provider's list lacks it."""
     late: float = 600.0
-    """From the end of a batch until results that are missing do not exist."""
+    """From the end of a batch until missing results count as nonexistent."""
     pause: float = 30.0
-    """After a batch that was refused as a whole, until the next; every further pause is twice as long."""
+    """From the refusal of a whole batch until the next one; each further pause is twice as long."""
     longest_pause: float = 600.0
     refusals: int = 3
-    """Batches that may be refused in a row for a reason that may pass."""
+    """The most consecutive batches that may be refused for a reason that may pass."""
 
 
 PACE = BatchPace()
-"""The pace of this process; tests put a faster one here."""
+"""The pace of this process; tests set a faster one here."""
 
 
 @dataclass(slots=True)
 class OpenBatch:
-    """A batch that was sent, its calls that wait for results, and what was read of it."""
+    """A batch that was sent, its calls that wait for results, and the results read so far."""
 
     stored: StoredBatch
     order: list[str]
-    """The ids of its calls, in the order of its lines; after a crash, of those without an outcome."""
+    """The ids of its calls, in the order of its lines; after a crash, only those without an outcome."""
     waiting: dict[str, Request] = field(default_factory=dict)
     """Calls that wait for their results, by their ids in the batch."""
     lines: dict[str, LineResult] = field(default_factory=dict)
@@ -77,20 +77,20 @@ class OpenBatch:
     is_over: bool = False
     """Whether no more results are expected."""
     without: CallProblem = _LOST
-    """The outcome of a call without a result, once the batch is over."""
+    """The outcome of a call without a result, once the batch is finished."""
     next_look: float = 0.0
     wait: float = 0.0
     looks: int = 0
     doubted: float | None = None
-    """Since when the batch, or a part of its results, is missing at each look."""
+    """The time since which every poll has missed the batch, or a part of its results."""
 
     def plan_look(self, asked: float | None = None) -> None:
-        """Look again after a wait that grows, and not before the provider wants it."""
+        """Schedule the next poll after a growing wait, and not before the provider's requested time."""
         self.wait = min(PACE.longest_wait, self.wait * 1.5 if self.wait else PACE.first_look)
         self.next_look = time.monotonic() + max(self.wait, min(asked or 0.0, 600.0))
 
     def has_doubted(self, seconds: float) -> bool:
-        """Note that something is missing at this look; True if it has been so for some seconds."""
+        """Record that something is missing at this poll; return True if it has been missing for the given seconds."""
         moment = time.monotonic()
         if self.doubted is None:
             self.doubted = moment
@@ -153,37 +153,37 @@ class Batched:
         if (stored.dialect, stored.address) != here:
             raise UserError(
                 f"A batch of {plural(stored.requests, 'call')} of {stored.model.replace(':', ' ')} is in progress at "
-                f"{stored.address} ({stored.dialect}), and the experiment now names {here[1]} ({here[0]}).",
-                hint="Set the model's address and batch back until the batch has ended, or give it up with "
+                f"{stored.address} ({stored.dialect}), but the experiment now specifies {here[1]} ({here[0]}).",
+                hint="Restore the model's URL and batch settings until the batch has ended, or abandon it with "
                 "--forget-batches.",
             )
 
     @property
     def resting(self) -> int:
-        """Calls that wait for a batch to be sent, or for its results."""
+        """Count the calls that wait for a batch to be sent, or for its results."""
         return len(self._pending) + sum(len(batch.waiting) for batch in self._batches.values())
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing can happen before a provider has done something, or a pause is over.
+        """Whether nothing can happen before a provider acts or a pause ends.
 
-        A batch that may be lost keeps even a run that does not wait, until the question is decided.
+        A batch that may be lost keeps even a run that does not wait open until the question is decided.
         """
         is_paused = time.monotonic() < self._not_before
         decided = all(one.looks and one.doubted is None for one in self._batches.values() if one.waiting)
         return not self._is_busy and (not self._pending or is_paused) and decided and self._answers.empty()
 
     def keeps(self, request: Request) -> bool:
-        """Whether a call will be part of a batch, or is."""
+        """Whether a call is part of a batch, or will be."""
         return self._direct is None or request.key in self._tags
 
     def leave(self) -> None:
-        """Wait for no batch any more; calls that are part of one stay so."""
+        """Stop waiting for batches; their calls stay in them."""
         self._is_leaving = True
         self._wake.set()
 
     async def probe(self) -> CallProblem | None:
-        """Check that the server has batches and takes the key."""
+        """Check that the server offers batches and accepts the key."""
         return await self._client.probe()
 
     async def close(self) -> None:
@@ -191,7 +191,10 @@ class Batched:
         await self._client.server.close()
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Yield every request with its outcome; when this leaves, with a problem that says so."""
+        """Yield every request with its outcome.
+
+        When the run leaves its batches, the outcome is a problem that states so.
+        """
         direct = [self._call_directly(self._direct)] if self._direct else []
         workers = {asyncio.create_task(one) for one in (self._pull(requests), self._drive(), *direct)}
         for worker in workers:
@@ -217,7 +220,7 @@ class Batched:
         self._wake.set()
 
     def _take(self, request: Request) -> None:
-        """Find the place of a call: its batch, the next batch, or the model itself."""
+        """Assign a call to its place: an existing batch, the next batch, or the model itself."""
         batch = self._batches.get(self._tags.get(request.key, ""))
         if batch is not None:
             batch.waiting[custom_id(batch.stored.tag, str(request.key), request.content_hash)] = request
@@ -237,7 +240,7 @@ class Batched:
             self._answers.put_nowait(answer)
 
     async def _drive(self) -> None:
-        """Send and look, until the stream of calls is over and none is left."""
+        """Send and poll until the stream of calls has ended and none is left."""
         while True:
             if self._is_leaving:
                 waiting = [request for batch in self._batches.values() for request in batch.waiting.values()]
@@ -248,7 +251,7 @@ class Batched:
                     batch.waiting.clear()
             else:
                 self._is_busy = True
-                # A batch that was refused for want of room makes the next one smaller, so looks come first.
+                # A batch refused for lack of capacity makes the next one smaller, so polls come first.
                 moment = time.monotonic()
                 for batch in [one for one in self._batches.values() if one.next_look <= moment and not one.is_over]:
                     await self._look(batch)
@@ -270,13 +273,13 @@ class Batched:
     # Sending
 
     async def _send(self, requests: list[Request]) -> None:
-        """Note a batch, upload it and create it; each step is in the journal before the next."""
+        """Record a batch, upload it and create it; each step is in the journal before the next."""
         dialect, address = self._client.dialect, self._client.server.address
         lost = self._journal.lost(self._name)
         if lost >= _MOST_LOST:
             detail = (
-                f"{address} does not show {lost} batches in a row that were sent there. They may be paid for, and "
-                "their calls count with their worst case; --forget-batches sends another one"
+                f"{address} does not list {lost} consecutive batches that were sent there. They may be "
+                "billed, and their calls count with their worst case; --forget-batches sends another one"
             )
             self._end_run(requests, CallProblem("fatal", "batches are lost", detail, is_free=True))
             return
@@ -321,13 +324,13 @@ class Batched:
             return
         else:
             self._say(
-                f"{self._words(batch)}: the provider's answer was lost ({made.reason}); "
-                "it is looked for before anything is sent again"
+                f"{self._words(batch)}: the provider's answer was lost ({made.reason}); skillmix looks for the "
+                "batch before it sends anything again"
             )
         batch.plan_look()
 
     def _adopt(self, batch: OpenBatch, view: BatchView) -> None:
-        """Note the id of a batch that is created, or found again."""
+        """Record the id of a batch that was created or found again."""
         word = shown(view.word)
         self._journal.note(batch.stored.tag, state="created", provider_id=view.id, seen=word)
         self._say(f"{self._words(batch)}: created")
@@ -335,7 +338,7 @@ class Batched:
         batch.wait = 0.0
 
     def _forget(self, batch: OpenBatch) -> None:
-        """Forget a batch none of whose calls was made; its calls are free again."""
+        """Drop a batch of which no call was made; its calls can be sent again."""
         tag = batch.stored.tag
         self._journal.forget(tag)
         self._batches.pop(tag, None)
@@ -344,9 +347,9 @@ class Batched:
     def _refuse(
         self, batch: OpenBatch, requests: list[Request], problem: CallProblem, *, is_counted: bool = False
     ) -> None:
-        """Forget a batch that was refused as a whole, and do with its calls what the problem means for them.
+        """Drop a batch that was refused as a whole, and handle its calls as the problem requires.
 
-        Only a few counted refusals in a row are borne; one for want of room never counts.
+        Only a few counted consecutive refusals are tolerated; one for lack of capacity never counts.
         """
         self._forget(batch)
         for request in requests:
@@ -355,7 +358,7 @@ class Batched:
         kind = "passing" if is_about_room and problem.kind == "failed" else problem.kind
         problem = replace(problem, kind=kind, is_free=True)
         self._refused += is_counted and not is_about_room
-        # After a crash a batch may be refused before its calls have come here, so its own size counts.
+        # After a crash a batch may be refused before its calls have arrived here, so its own size counts.
         is_alone = all(other.is_over for other in self._batches.values())
         may_shrink = is_about_room and is_alone and batch.stored.requests > 1
         if may_shrink:
@@ -363,7 +366,7 @@ class Batched:
         if problem.kind == "passing" and self._refused <= PACE.refusals:
             for request in requests:
                 self._take(request)
-            # A smaller batch can go at once; a run that does not wait would find the same refusal again.
+            # A smaller batch can be sent at once; a run that does not wait would meet the same refusal again.
             self._pause = 0.0 if may_shrink else min(PACE.longest_pause, self._pause * 2 or PACE.pause)
             self._not_before = time.monotonic() + max(self._pause, min(problem.retry_after or 0.0, 600.0))
             calls, why = plural(batch.stored.requests, "call"), f"{problem.reason}: {problem.detail}".removesuffix(": ")
@@ -375,8 +378,8 @@ class Batched:
                 self._answers.put_nowait((request, replace(problem, kind="failed")))
 
     def _end_run(self, requests: list[Request], problem: CallProblem) -> None:
-        """Answer one call with a fatal problem, which ends the run; the others are left as they are."""
-        if not requests:  # the calls of a batch that an earlier run has sent come here later
+        """Answer one call with a fatal problem, which ends the run; the others are left unchanged."""
+        if not requests:  # the calls of a batch from an earlier run arrive later
             return
         first, *others = requests
         self._pending.pop(first.key, None)
@@ -384,10 +387,13 @@ class Batched:
         self._answers.put_nowait((first, problem))
         self._not_before = time.monotonic() + PACE.longest_pause
 
-    # Looking
+    # Polling
 
     async def _look(self, batch: OpenBatch) -> None:
-        """Look at a batch by its id; look for its tag in the list if it has none, or if its id is not known there."""
+        """Poll a batch by its id.
+
+        Look for its tag in the list if it has no id, or if the provider does not know the id.
+        """
         batch.looks += 1
         stored = batch.stored
         sought = Sought(stored.tag, stored.file, stored.requests, stored.since)
@@ -406,8 +412,8 @@ class Batched:
             elif batch.has_doubted(PACE.settled):
                 await self._client.tidy(sought)
                 self._say(
-                    f"{self._words(batch)}: the provider does not know it any more; its calls count with their worst "
-                    "case and are made again"
+                    f"{self._words(batch)}: the provider no longer knows it; its calls count with their worst "
+                    "case and are repeated"
                 )
                 self._end(batch, _LOST)
             else:
@@ -426,7 +432,7 @@ class Batched:
         batch.plan_look(problem.retry_after)
 
     async def _follow(self, batch: OpenBatch, view: BatchView) -> None:
-        """Do what the state of a batch asks for."""
+        """Act on the state of a batch."""
         word = shown(view.word)
         if view.id != batch.stored.batch:
             self._adopt(batch, view)
@@ -443,7 +449,7 @@ class Batched:
             await self._read(batch, view)
 
     def _fail(self, batch: OpenBatch, view: BatchView) -> None:
-        """Deal with a batch that was refused after its creation: no call of it was made."""
+        """Handle a batch that was refused after its creation: none of its calls was made."""
         named = {fault.line: fault for fault in view.faults if fault.line is not None}
         at_fault = {batch.order[line - 1]: fault for line, fault in named.items() if 0 < line <= len(batch.order)}
         texts = [f"{fault.code} {fault.message}".strip() for fault in view.faults]
@@ -464,7 +470,7 @@ class Batched:
                 self._answers.put_nowait((requests[custom], own))
 
     async def _read(self, batch: OpenBatch, view: BatchView) -> None:
-        """Read the results; look again for a while if some are missing."""
+        """Read the results; poll again for a while if some are missing."""
         wanted = frozenset(batch.order)
         answered: set[str] = set()
 
@@ -477,7 +483,7 @@ class Batched:
 
         unreadable = await self._client.results(view, batch.stored.requests, keep)
         if isinstance(unreadable, CallProblem):
-            if unreadable.reason != "HTTP 404":  # a file that is not there may come late
+            if unreadable.reason != "HTTP 404":  # a missing file may arrive late
                 self._look_later(batch, unreadable)
                 return
             unreadable = 0
@@ -497,20 +503,20 @@ class Batched:
         without = CallProblem("passing", "no result in its batch", is_free=view.state != "ended")
         if is_unread:
             self._say(
-                f"{self._words(batch)}: {plural(missing, 'result')} cannot be read; these calls may be paid for and "
-                "count with their worst case, and only the next run makes them again"
+                f"{self._words(batch)}: {plural(missing, 'result')} cannot be read; these calls may be billed "
+                "and count with their worst case, and only the next run repeats them"
             )
             where = f"batch {view.id} at {self._client.server.address}"
             without = CallProblem("failed", "unreadable result of a batch", where)
         self._end(batch, without)
 
     def _end(self, batch: OpenBatch, without: CallProblem) -> None:
-        """Expect no more results; calls without one have the outcome `without`."""
+        """Stop expecting results; calls without one get the outcome `without`."""
         batch.is_over, batch.without, batch.doubted = True, without, None
         self._hand_out(batch)
 
     def _hand_out(self, batch: OpenBatch) -> None:
-        """Give every call that waits its outcome."""
+        """Pass each waiting call its outcome."""
         for custom, request in batch.waiting.items():
             line = batch.lines.pop(custom, None)
             outcome = batch.without if line is None else self._client.outcome(request, line)

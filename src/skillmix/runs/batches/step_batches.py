@@ -1,7 +1,7 @@
-"""Batches of a run: which models make calls in batches, what they cost, which are in progress, when a run leaves them.
+"""Batches of a run: which models use them, their cost, those in progress, and when a run leaves them.
 
-A conversation takes three to five batches in a row: the two turns of the student, the gradings, and further attempts at
-gradings that could not be read.
+A conversation takes three to five batches in a row: the two turns of the student, the gradings, and retries of gradings
+that could not be parsed.
 """
 
 import time
@@ -32,19 +32,22 @@ WAIT: Final = 26 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class BatchWishes:
-    """What the user wants of the batches of a run."""
+    """The user's options for the batches of a run."""
 
     wait: float = WAIT
     """Seconds without a result after which the run leaves its batches; 0 leaves them as soon as they are sent."""
     forgets: bool = False
-    """Whether calls that are part of batches are made again, although they may be paid for."""
+    """Whether calls in batches are repeated, although they may be billed."""
 
 
 USUAL: Final = BatchWishes()
 
 
 def batched(settings: Settings, name: str, stored: Sequence[StoredBatch]) -> BatchDialect | None:
-    """The batches that a model needs: of its settings, else of its calls in the journal; None if it needs none."""
+    """Return the batch settings of a model: from its settings, else from its calls in the journal.
+
+    None if it needs none.
+    """
     if settings.batch:
         return dialect_of(parse_spec(str(settings.asked)), settings.batch)
     return next((DIALECTS.get(batch.dialect) for batch in stored if batch.model == name), None)
@@ -53,7 +56,7 @@ def batched(settings: Settings, name: str, stored: Sequence[StoredBatch]) -> Bat
 def open_batched(
     used: Mapping[str, Settings], models: dict[str, Model], journal: Submissions, budget: Budget, opened: AsyncExitStack
 ) -> "dict[str, Batched]":
-    """Replace the models whose calls travel in batches by batched models, which are returned by name."""
+    """Replace the models whose calls use batches by batched models, which are returned by name."""
     stored = journal.batches()
     if not stored and not any(settings.batch for settings in used.values()):
         return {}
@@ -79,7 +82,7 @@ def _client(settings: Settings, dialect: BatchDialect) -> "BatchClient":
 
 
 def opened_clients(used: Mapping[str, Settings], opened: AsyncExitStack) -> "dict[str, BatchClient]":
-    """The batches of the models whose settings ask for them."""
+    """Open the batch clients of the models whose settings request batches."""
     found = {}
     for name, settings in used.items():
         dialect = batched(settings, name, ())
@@ -95,11 +98,11 @@ def watch(models: "Iterable[Batched]", scheduler: "Scheduler", *, wait: float) -
     models = list(models)
 
     def expects_more() -> bool:
-        """Whether a call outside batches is in flight, or conversations are still to begin."""
+        """Whether a call outside batches is in flight, or further conversations are to begin."""
         return not scheduler.source_rests or scheduler.awaited > 0
 
     def look_around() -> None:
-        """Leave when only batches are left and none has had a result for as long as the run waits."""
+        """Leave if only batches are left and none has had a result during the waiting time of the run."""
         if expects_more() or not all(model.is_idle for model in models):
             return
         last = max(model.last_result for model in models)
@@ -123,16 +126,16 @@ def hold_submitted(budget: Budget, journal: Submissions, settings: Mapping[str, 
 
 
 def forget_batches(journal: Submissions) -> None:
-    """Give up all batches of a run: their calls are made again, and count with their worst case."""
+    """Abandon all batches of a run: their calls are repeated, and count with their worst case."""
     batches = journal.batches()
     given_up = journal.give_up([batch.tag for batch in batches], "given up with its batch")
     if given_up:
         of = "a batch" if len(batches) == 1 else f"{len(batches)} batches"
-        say(f"{plural(given_up, 'call')} of {of} will be made again; the provider may bill them twice")
+        say(f"{plural(given_up, 'call')} of {of} will be repeated; the provider may bill them twice")
 
 
 def batch_share(settings: Settings, prices: dict[str, Price]) -> float | None:
-    """The cost of a model's calls in batches as a share of direct calls; None if it has no batches."""
+    """Return the cost of a model's calls in batches as a share of direct calls; None if it has no batches."""
     spec = parse_spec(str(settings.asked))
     dialect = None if spec.replicas else dialect_of(spec, settings.batch or True)
     price = price_of(spec, prices)
@@ -142,7 +145,7 @@ def batch_share(settings: Settings, prices: dict[str, Price]) -> float | None:
 
 
 def price_of_calls(settings: Settings, prices: dict[str, Price]) -> Price | None:
-    """The price of the calls that a model gets, in its batches or outside; None if it is not known."""
+    """Return the price of a model's calls, in its batches or outside; None if it is unknown."""
     spec = parse_spec(str(settings.asked))
     price = price_of(spec, prices)
     dialect = dialect_of(spec, settings.batch) if settings.batch else None
@@ -165,26 +168,26 @@ class PartInBatch:
     """The model as tasks name it, such as `grader:judge`."""
     dialect: str
     batch: str | None
-    """The provider's id; None if it is not known."""
+    """The provider's id; None if unknown."""
     state: str
-    """The provider's last word for the state of the batch, or how far this side is."""
+    """The provider's latest state of the batch, or the local progress before it exists."""
     since: str
     part: str
-    """Which calls of their conversations they are: first turns, second turns or gradings."""
+    """The position of the calls in their conversations: first turns, second turns or gradings."""
     calls: int
     worst_usd: float
-    """The most that these calls can cost, where prices are known."""
+    """The most that these calls can cost, as far as prices are known."""
 
     @property
     def in_words(self) -> str:
-        """A line for the terminal."""
+        """Describe the calls in a line for the terminal."""
         calls = plural(self.calls, "call")
         where = f"{self.dialect} {self.batch}" if self.batch else self.dialect
         return f"{self.part} of {self.model.replace(':', ' ')}: {calls} in {where}, {self.state}, since {self.since}"
 
 
 def parts_in_batches(run: "Run") -> list[PartInBatch]:
-    """The calls of a run that are in batches, the oldest batch first."""
+    """List the calls of a run that are in batches, oldest batch first."""
     parts = []
     with run.read() as journal:
         for tag, model, dialect, state, batch, seen, at, stage, turn, attempt, calls, worst in journal.rows(_QUERY):
