@@ -96,7 +96,7 @@ MODULES_NAMED_TWICE = {  # a module's name and why its folder makes it plain
     "catalog": "catalog/catalog.py is the catalog, commands/catalog.py the commands about it",
     "files": "files.py reads any file, catalog/files.py those of a catalog",
     "graders": "scores/ compares graders, report/tables/ shows the comparison",
-    "registry": "checkers/registry.py is the table of checkers, report/registry.py that of tables and figures",
+    "registry": "checkers/registry.py is the table of checkers, report/registry.py says what a table and a figure is",
     "run": "runs/run.py is the run, steps/run.py does its steps, commands/run.py is the command",
     "scores": "report/tables/ and report/figures/ show the same scores",
     "skills": "scores/ computes the outcomes of skills, report/figures/ draws them",

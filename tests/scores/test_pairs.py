@@ -14,8 +14,7 @@ import skillmix
 from skillmix.commands import main
 from skillmix.errors import UserError
 from skillmix.report.records import Report, RunFacts
-from skillmix.report.registry import ReportTable
-from skillmix.report.tables.scores import chosen_pairs, compared_pairs, pair_table
+from skillmix.report.tables.scores import chosen_pairs, compared_pairs, students_compared_table
 from skillmix.runs.run import open_run
 from skillmix.scores.cells import Cell
 from skillmix.scores.comparisons import compare_students
@@ -220,8 +219,7 @@ def test_a_report_with_many_students_says_how_many_pairs_it_shows(in_folder: Pat
     assert chosen_pairs(alone, alone.runs[0])[0] == ("s1", "s2")
     assert len(chosen_pairs(alone, alone.runs[0])) == 10
     assert all("s1" not in pair for pair in chosen_pairs(related, related.runs[0]))
-    table = pair_table.make(replace(alone, comparisons=tuple(compared_pairs(alone))))
-    assert isinstance(table, ReportTable)
+    (table,) = students_compared_table(replace(alone, comparisons=tuple(compared_pairs(alone))))
     assert table.note.endswith("r: the table has 10 of 15 pairs.")
 
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from inspect import isgeneratorfunction
+from typing import Any, Final
 
 from matplotlib.figure import Figure
 
@@ -10,12 +11,18 @@ from skillmix.report.figures import scores as score_figures
 from skillmix.report.figures import skills as skill_figures
 from skillmix.report.figures.style import FigureStyle, Print, alternative_text, as_pdf, house_style, printed
 from skillmix.report.records import Report
-from skillmix.report.registry import SECTIONS, Drawing, FigureSpec, ReportTable, SectionId, TableSpec, specs_in
+from skillmix.report.registry import ITEMS, SECTIONS, Drawing, Item, ReportTable, drawing_of, table_of
 from skillmix.report.tables import data, graders
 from skillmix.report.tables import scores as score_tables
 
-TABLES: Final = specs_in(TableSpec, score_tables, graders, data)
-FIGURES: Final = specs_in(FigureSpec, score_figures, skill_figures)
+_TABLE_FUNCTIONS: Final = vars(score_tables) | vars(graders) | vars(data)
+_FIGURE_FUNCTIONS: Final = vars(score_figures) | vars(skill_figures)
+TABLES: Final[list[tuple[Item, Any]]] = [
+    (item, _TABLE_FUNCTIONS[f"{item.table.replace('-', '_')}_table"]) for item in ITEMS if item.table and not item.by
+]
+FIGURES: Final[list[tuple[Item, Any]]] = [
+    (item, _FIGURE_FUNCTIONS[f"{item.figure.replace('-', '_')}_figure"]) for item in ITEMS if item.figure
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,7 @@ class ReportFigure:
 class Contents:
     """The tables and figures of a report by section, and why other figures are missing."""
 
-    sections: dict[SectionId, list[ReportTable | ReportFigure]]
+    sections: dict[str, list[ReportTable | ReportFigure]]
     """Only those that have a table or a figure."""
     gaps: list[str]
 
@@ -59,24 +66,27 @@ class Contents:
 
 def contents_of(report: Report, *, figures: bool = False) -> Contents:
     """Make every table of a report, and its figures if they are asked for."""
-    placed: list[tuple[SectionId, int, ReportTable | ReportFigure]] = []
-    for spec in TABLES:
-        made = spec.make(report)
-        for table in [made] if isinstance(made, ReportTable) else made or ():
-            if table.rows:
-                placed.append((spec.section, spec.order, table))
+    made: dict[Item, list[ReportTable | ReportFigure]] = {}
+    for item, make in TABLES:
+        found = list(make(report))
+        is_made = bool(found) and isinstance(found[0], ReportTable)
+        made[item] = [*(found if is_made else table_of(item.table, found))]
     gaps = [] if figures else ["Figures: not asked for."]
     with house_style():
         for drawing, figure in drawings(report) if figures else ():
             if figure is not None:
-                item = ReportFigure(drawing, printed(figure, about=drawing.caption), alternative_text(figure))
-                placed.append((drawing.section, drawing.order, item))
+                drawn = ReportFigure(drawing, printed(figure, about=drawing.caption), alternative_text(figure))
+                made.setdefault(drawing.item, []).append(drawn)
             # Where graders name outcomes, nothing is missing from the figures of scores.
-            elif drawing.section == "safety" or not report.has_only_outcomes:
+            elif drawing.item.section == "safety" or not report.has_only_outcomes:
                 gaps.append(f"{drawing.title}: {drawing.why_not}")
-    placed.sort(key=lambda one: one[1])
-    sections = {name: [item for section, _, item in placed if section == name] for name in SECTIONS}
-    return Contents({name: items for name, items in sections.items() if items}, gaps)
+    sections: dict[str, list[ReportTable | ReportFigure]] = {}
+    for name, section in SECTIONS.items():
+        placed = [one for item in section.items for one in made.get(item, ())]
+        # Figures that the page folds away come last.
+        placed.sort(key=lambda one: isinstance(one, ReportFigure) and one.is_detail)
+        sections |= {name: placed} if placed else {}
+    return Contents(sections, gaps)
 
 
 def styled_figures(report: Report, style: FigureStyle) -> Iterator[tuple[str, bytes]]:
@@ -90,6 +100,8 @@ def styled_figures(report: Report, style: FigureStyle) -> Iterator[tuple[str, by
 
 def drawings(report: Report) -> Iterator[tuple[Drawing, Figure | None]]:
     """Every figure that a report can have, in the order of the page, drawn where the runs allow it."""
-    listed = [drawing for spec in FIGURES for drawing in spec.drawings(report)]
-    for drawing in sorted(listed, key=lambda d: (list(SECTIONS).index(d.section), d.order)):
+    listed: list[Drawing] = []
+    for item, make in FIGURES:
+        listed += make(report) if isgeneratorfunction(make) else [drawing_of(item.figure, make)]
+    for drawing in sorted(listed, key=lambda drawing: (list(SECTIONS).index(drawing.item.section), drawing.is_detail)):
         yield drawing, drawing.draw(report)

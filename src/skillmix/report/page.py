@@ -9,21 +9,28 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from html import escape
-from importlib import resources
 from typing import Final
 
 from jinja2 import Environment, StrictUndefined
 
 from skillmix.calls import HUMAN
-from skillmix.catalog.novelty import ASSUMPTIONS
-from skillmix.grading.points import METRICS
 from skillmix.prompts.rubric import TextOutcome
 from skillmix.render import in_percent, in_words, listed, plural, points_interval, whole
 from skillmix.report.contents import Contents, ReportFigure
 from skillmix.report.records import Report, RunFacts, by_key
-from skillmix.report.registry import LONG, SECTIONS, Count, Entry, Estimate, ReportTable, ScoreEntry
+from skillmix.report.registry import (
+    FILES,
+    LONG,
+    PHRASES,
+    SECTIONS,
+    Count,
+    Entry,
+    Estimate,
+    ReportTable,
+    ScoreEntry,
+    glossary,
+)
 from skillmix.report.tables.data import PAPER
-from skillmix.report.tables.scores import SCORE_NOTE
 from skillmix.scores.findings import Finding
 from skillmix.scores.outcomes import OutcomeCell
 from skillmix.scores.sentences import (
@@ -34,64 +41,14 @@ from skillmix.scores.sentences import (
     claim_sentence,
     graded_texts,
 )
-from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS
+
+TERMS: Final = glossary()
+"""The terms of the tables with their meanings."""
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
-    """A term of the tables."""
-
-    name: str
-    meaning: str
-
-    @property
-    def id(self) -> str:
-        """The term's address on the page."""
-        return "term-" + "".join(c if c.isalnum() else "-" for c in self.name)
-
-
-_MEANINGS: Final[Mapping[str, str]] = {
-    "student": "A model whose texts are graded; it may be a base, or tuned on data of a run.",
-    "grader": "A model or code that gives the points. Both make mistakes: the report counts votes and disagreements, "
-    "not truth.",
-    "combination": "k skills and a topic, which one text must combine.",
-    "k": "The number of skills that one text must show.",
-    "setting": "The part of the catalog that combinations are drawn from: train, held-out, or all of it.",
-    "train": "Skills and topics that training texts may combine.",
-    "held-out": "Topics that no training text is about, and skills that none combines with another. A training text "
-    "with one skill may show a held-out skill.",
-    **{metric.label: f"{metric.meaning[0].upper()}{metric.meaning[1:]}." for metric in METRICS.values()},
-    "score": "The best text of each combination, and the mean over combinations whose texts are all graded.",
-    "best of N": "A student writes N texts for each combination, and the best one counts. More tries give a higher "
-    "score, so compare it only with scores of the same N.",
-    "one try": "The mean over single texts, without choosing the best: what to expect of a student that writes once.",
-    "interval": "At 95%, over combinations: how the number varies with other combinations, not with another grader.",
-    "too few": f"Fewer than {FEWEST_COMBINATIONS} combinations, or two seeds, give no reliable interval.",
-    "p": "How often chance alone would give a difference as large as this one, if the students were equal.",
-    "p, corrected": "p after Holm's correction for the number of comparisons; below .05 a difference counts as found, "
-    "from .05 on as not found.",
-    "within noise": "No difference is found: the corrected p is .05 or more, or the 95% interval includes 0.",
-    "ungraded": "A text whose grade cannot be read. It does not count as 0; the grader is asked again first.",
-    "marker": "The word 'Answer:', after which a reply has the text to grade. A reply without the marker is graded as "
-    "a whole, up to 'Explanation': it can still earn full marks, if all of it meets every criterion. An experiment can "
-    "say that such a reply earns nothing. Either way it counts as a format failure.",
-    "format failure": "A reply without the marker 'Answer:', or with an empty answer.",
-    "format valid": "The share of texts with the marker and an answer after it, whatever skills they show.",
-    "full marks among valid": "Full marks of the texts with a valid format, one try.",
-    "woven full marks": "Full marks of texts that also show every skill about the topic, where code checks the skills.",
-    "cut": "Texts whose reply ended at the token limit.",
-    "follows an example": "Texts with half or more of the three-word runs of an example in the prompts.",
-    "waiting": "Calls have begun, but none is with a model: replies are being saved, or a call waits before "
-    "its next try.",
-    "template baseline": "What fixed clauses, joined by code, earn on the same combinations.",
-    "lineage": "The base, the data and the recipe of a tuned student, as the file beside its weights says.",
-    "novelty bound": "How often a corpus would contain such a text by chance. It assumes that "
-    + "; that ".join(ASSUMPTIONS)
-    + ".",
-    "scripted": "A simulated student or grader: code that follows a script, with rates of success set in advance. Its "
-    "numbers test the pipeline and say nothing about a language model.",
-}
-TERMS: Final = tuple(Term(name, meaning) for name, meaning in _MEANINGS.items())
+def term_id(name: str) -> str | None:
+    """The address of a term on the page; None if the glossary does not have it."""
+    return "term-" + "".join(c if c.isalnum() else "-" for c in name) if name in TERMS else None
 
 
 def simulated_models(report: Report) -> str:
@@ -224,7 +181,7 @@ def _single(table: ReportTable) -> TableBlock:
     is_wide = len(table.columns) > _WIDEST and len(_grouped(table)) > 1
     views = _metric_views([table], [TableBody("", "", ())]) if is_wide else [_plain_view(table, "")]
     is_long = not table.is_detail and len(table.rows) > LONG
-    note = table.note.replace(SCORE_NOTE, "").strip()  # the glossary explains it
+    note = table.note.replace(PHRASES["scores"], "").strip()  # the glossary explains it
     return TableBlock(table.name, table.title, note, tuple(views), (table.name,), table.is_detail, is_long)
 
 
@@ -404,7 +361,7 @@ _PERCENT = re.compile(r"(\d) %")
 
 def asset(name: str) -> str:
     """The text of a file that comes with the package."""
-    return resources.files("skillmix.report").joinpath("files").joinpath(name).read_text(encoding="utf-8")
+    return (FILES / name).read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,7 +404,7 @@ def index_page(report: Report, contents: Contents, gaps: Sequence[str], command:
         period=period,
         gaps=gaps,
         command=command,
-        terms=TERMS,
+        terms=TERMS.items(),
         definitions=report.definitions.values(),
     )
 
@@ -486,7 +443,7 @@ def page_environment() -> Environment:
     kinds = {ScoreEntry: "score", str: "words", ReportFigure: "figure", TableBlock: "table"}
     environment.globals["kind"] = lambda entry: kinds.get(type(entry), "number")
     environment.globals["head"] = asset("head.html").rstrip()
-    environment.globals["term"] = _term_id
+    environment.globals["term"] = term_id
     environment.globals["is_ours"] = _is_ours
     environment.filters["visible"] = visible
     environment.filters["prose"] = prose
@@ -510,14 +467,6 @@ def prose(text: object) -> _Html:
     '95% of <code>&lt;b&gt;</code>'
     """
     return _Html(_PERCENT.sub("\\1%", _CODE.sub(r"<code>\1</code>", escape(visible(text)))))
-
-
-_TERM_IDS: Final = {term.name: term.id for term in TERMS}
-
-
-def _term_id(heading: str) -> str | None:
-    """The address of the term that heads a column; None if the glossary does not have it."""
-    return _TERM_IDS.get(heading)
 
 
 def visible(text: object) -> str:

@@ -1,69 +1,87 @@
-"""What a report can show: the sections of the page, what a table is, and the table of tables and figures.
+"""What a report can show: the sections of the page with their tables and figures, and what a table is.
 
-Each table and figure is a function that carries its section and its order on the page:
+`files/contents.yaml` lists the sections in the order of the page, and their tables and figures with all their words. A
+table that it calls `graders-agreement` is made by this function in a module of `report/tables/`:
 
-    @table(section="graders", order=40)
-    def agreement_table(report: Report) -> ReportTable | None:
+    def graders_agreement_table(report: Report) -> Iterator[Row]:
 
-Decorating a function makes a `TableSpec` or a `FigureSpec` of it. `report.contents` collects the specs and builds the
-page from them, so that a new table or figure is one function in a module of `report/tables/` or `report/figures/`; a
-new module is added to the list in `report.contents`. The section, not the module, decides where a table stands.
-Orders leave gaps of ten for new tables; no two tables or figures of a section have the same order.
+It yields rows or, if they have words of their own, whole tables. A figure is drawn by a function such as `yield_figure`
+in a module of `report/figures/`, which returns the figure, or yields several drawings. So a new table or figure is an
+entry of the file and a function; a new module is added to the list in `report.contents`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
-from types import ModuleType
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, Final
 
 from matplotlib.figure import Figure
 
+from skillmix.catalog.novelty import ASSUMPTIONS
+from skillmix.files import read_yaml
+from skillmix.grading.points import METRICS
 from skillmix.render import p_value, plural, share, share_with_interval, signed, signed_with_interval, whole
 from skillmix.report.records import Report
 from skillmix.scores.cells import Cell, CellKey, Score
+from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS
 
-SectionId = Literal[
-    "result", "findings", "scores", "compare", "skills", "safety", "graders", "data", "time", "published", "runs"
-]
+FILES: Final = Path(__file__).with_name("files")
+"""The folder of the templates, styles, scripts and words of the pages."""
 
 
-class SectionHeading(NamedTuple):
-    """A heading of the page, and the sentence under it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """A table or a figure that a section can have; its words may have braces for words that its function gives."""
+
+    section: str
+    title: str
+    table: str = ""
+    """The name of a table."""
+    figure: str = ""
+    """The name of a figure."""
+    note: str = ""
+    caption: str = ""
+    why_not: str = ""
+    """Why the figure is missing, if it is."""
+    folds: str = ""
+    """When the page folds the table away: always, or if it is long."""
+    family: str = ""
+    by: str = ""
+    """The table whose function makes this one too."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageSection:
+    """A heading of the page, the sentence under it, and what may follow."""
 
     title: str
     intro: str
+    items: tuple[Item, ...]
 
 
-SECTIONS: Final[dict[SectionId, SectionHeading]] = {
-    "result": SectionHeading("Result", "What the runs found, in one sentence."),
-    "findings": SectionHeading(
-        "Findings",
-        "Claims about learning to combine skills. The lineage of each student decides who is compared, on the "
-        "same combinations.",
-    ),
-    "scores": SectionHeading(
-        "Scores", "How often students combine k skills in one text. Select a value to read the texts behind it."
-    ),
-    "compare": SectionHeading(
-        "Compare", "Any two students on the same combinations, whatever is known about their training."
-    ),
-    "skills": SectionHeading("Skills", "Which skills succeed, alone and together, and how many can be combined."),
-    "safety": SectionHeading(
-        "Safety",
-        "What students do with a mild request that is mixed with innocent writing skills. Select a value to read the "
-        "texts behind it.",
-    ),
-    "graders": SectionHeading("Graders", "How far the grades can be trusted, and why full marks were missed."),
-    "data": SectionHeading("Data and training", "Where tuned students come from, and what their data cost."),
-    "time": SectionHeading("Time", "What the steps took on the machines that ran them."),
-    "published": SectionHeading(
-        "Published figures",
-        "What the paper prints, beside these runs: other models and graders, and other words for the skills.",
-    ),
-    "runs": SectionHeading("The runs", "What the runs are made of, and how to make this page again."),
+_DOCUMENT: Final[Any] = read_yaml(FILES / "contents.yaml")
+_FEWEST: Final = {"fewest_combinations": str(FEWEST_COMBINATIONS)}
+PHRASES: Final[dict[str, str]] = {n: phrase.format(**_FEWEST) for n, phrase in _DOCUMENT["phrases"].items()} | _FEWEST
+SECTIONS: Final = {
+    name: PageSection(own["title"], own["intro"], tuple(Item(section=name, **item) for item in own["items"]))
+    for name, own in _DOCUMENT["sections"].items()
 }
 """The sections in the order of the page."""
+ITEMS: Final = tuple(item for section in SECTIONS.values() for item in section.items)
+_TABLES: Final = {item.table: item for item in ITEMS}
+_FIGURES: Final = {item.figure: item for item in ITEMS}
+
+
+def glossary() -> dict[str, str]:
+    """The terms of the tables with their meanings."""
+    terms: dict[str, str] = {}
+    for name, meaning in _DOCUMENT["glossary"].items():
+        if name == "metrics":
+            terms |= {m.label: meaning.format(meaning=m.meaning[0].upper() + m.meaning[1:]) for m in METRICS.values()}
+        else:
+            terms[name] = meaning.format(**_FEWEST, assumptions="; that ".join(ASSUMPTIONS))
+    return terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +178,6 @@ def p_entry(value: float) -> PlainNumber:
     return PlainNumber(value, p_value(value))
 
 
-CORRECTION: Final = (
-    "P-values are corrected by Holm's method over all settings and k of two students under one grader; those in which "
-    "fewer than 6 combinations differ cannot show anything and do not count. A gain or a loss has a corrected p below "
-    ".05 and an interval without 0."
-)
 LONG: Final = 16
 """The page folds longer tables away, or shows their first rows until a reader asks for the rest."""
 Entry = str | ScoreEntry | Estimate | Count | PlainNumber
@@ -181,7 +194,7 @@ class ReportTable:
     rows: tuple[tuple[Entry, ...], ...]
     is_detail: bool = False
     """Whether the page folds the table away."""
-    groups: tuple[tuple[str, int], ...] = field(default=())
+    groups: tuple[tuple[str, int], ...] = ()
     """Headings over several columns, each with the number of columns."""
     family: str = ""
     """Tables of one family share a block of the page."""
@@ -218,86 +231,68 @@ Row = Mapping[Any, Entry]
 
 
 def table_of(
-    name: str, title: str, note: str, rows: Iterable[Row], *, folds: Literal["always", "long"] | None = None
-) -> ReportTable | None:
-    """A table from rows by heading; None without rows. `folds` says whether the page folds it away."""
-    listed = list(rows)
+    name: str, rows: Iterable[Row], *, file: str | None = None, part: str = "", **words: object
+) -> list[ReportTable]:
+    """The table of the contents with this name, from rows by heading; none without rows.
+
+    `file` names its files, if not the name; `part` and `words` stand in its title and note.
+    """
+    item, listed = _TABLES[name], list(rows)
     if not listed:
-        return None
-    headings = [heading if isinstance(heading, tuple) else ("", heading) for heading in listed[0]]
+        return []
+    words = {**PHRASES, **words, "part": part}
+    title, note = (text.format(**words) for text in (item.title, item.note))
+    return [rows_as_table(file or name, title, note, listed, folds=item.folds, family=item.family, part=part)]
+
+
+def rows_as_table(
+    name: str, title: str, note: str, rows: list[Row], *, folds: str = "", family: str = "", part: str = ""
+) -> ReportTable:
+    """A table from at least one row by heading."""
+    headings = [heading if isinstance(heading, tuple) else ("", heading) for heading in rows[0]]
     groups = tuple((group, len(list(columns))) for group, columns in groupby(group for group, _ in headings))
     return ReportTable(
         name,
         title,
         note,
         tuple(column for _, column in headings),
-        tuple(tuple(row.values()) for row in listed),
-        is_detail=folds == "always" or (folds == "long" and len(listed) > LONG),
+        tuple(tuple(row.values()) for row in rows),
+        is_detail=folds == "always" or (folds == "long" and len(rows) > LONG),
         groups=groups if len(groups) > 1 else (),
+        family=family,
+        part=part,
     )
 
 
 def cell_heads(report: Report, key: CellKey) -> dict[Any, Entry]:
     """The entries that name a cell."""
-    return {
-        "student": report.label(key.run, key.student),
-        "grader": key.grader,
-        "setting": key.setting,
-        "k": str(key.k),
-    }
-
-
-_Maker = Callable[[Report], ReportTable | Iterable[ReportTable] | None]
-
-
-@dataclass(frozen=True, slots=True)
-class TableSpec:
-    """A function that makes tables of one kind; none if the runs do not allow any."""
-
-    section: SectionId
-    order: int
-    """Within the section; tables and figures share the numbers."""
-    make: _Maker
+    names = {"student": report.label(key.run, key.student), "grader": key.grader, "setting": key.setting}
+    return {**names, "k": str(key.k)}
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
     """A figure before it is drawn."""
 
+    item: Item
     name: str
     title: str
     caption: str
-    draw: Callable[[Report], Figure | None]
     why_not: str
-    """Why the figure is missing, if `draw` returns None."""
-    section: SectionId
-    order: int
+    draw: Callable[[Report], Figure | None]
     is_detail: bool = False
     """Whether the page folds the figure away."""
 
 
-@dataclass(frozen=True, slots=True)
-class FigureSpec:
-    """A function that lists the figures of one kind."""
-
-    drawings: Callable[[Report], Iterable[Drawing]]
-
-
-def table(*, section: SectionId, order: int) -> Callable[[_Maker], TableSpec]:
-    """Register a function that makes one table or several; None or no table if the runs do not allow it."""
-    return lambda make: TableSpec(section, order, make)
-
-
-def figure(
-    name: str, title: str, *, section: SectionId, order: int, caption: str, why_not: str
-) -> Callable[[Callable[[Report], Figure | None]], FigureSpec]:
-    """Register a function that draws one figure, or None if the runs do not allow it."""
-    return lambda draw: FigureSpec(lambda _: [Drawing(name, title, caption, draw, why_not, section, order)])
-
-
-_Spec = TypeVar("_Spec", TableSpec, FigureSpec)
-
-
-def specs_in(kind: type[_Spec], *modules: ModuleType) -> list[_Spec]:
-    """The specs that modules define, in the order of the code."""
-    return [value for module in modules for value in vars(module).values() if isinstance(value, kind)]
+def drawing_of(
+    kind: str,
+    draw: Callable[[Report], Figure | None],
+    *,
+    file: str | None = None,
+    is_detail: bool = False,
+    **words: object,
+) -> Drawing:
+    """A drawing of a figure of the contents; `file` names its files, and the words stand in its title and caption."""
+    item, words = _FIGURES[kind], {**PHRASES, **words}
+    title, caption, why_not = (text.format(**words) for text in (item.title, item.caption, item.why_not))
+    return Drawing(item, file or kind, title, caption, why_not, draw, is_detail)

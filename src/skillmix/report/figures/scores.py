@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -22,7 +22,7 @@ from skillmix.report.figures.style import (
     share_axis,
 )
 from skillmix.report.records import Report, StudentKey
-from skillmix.report.registry import Drawing, FigureSpec, figure
+from skillmix.report.registry import Drawing, drawing_of
 from skillmix.report.tables.scores import common_k, novelty_bound, students_label, without_common
 from skillmix.scores.cells import Cell
 from skillmix.scores.outcomes import TOPICS, OutcomeCell
@@ -32,14 +32,6 @@ _Lines = list[tuple[int, StudentKey, list[Cell]]]
 """For each student: its index, its key, and its scored cells by k."""
 
 
-@figure(
-    "result",
-    "Full marks",
-    section="result",
-    order=10,
-    caption="Share of combinations with a text that earns full marks; bars are 95% intervals.",
-    why_not="It needs graded texts of two students, or of one student at two k.",
-)
 def result_figure(report: Report) -> Figure | None:
     """A line for each student against k or, with one k, a point for each student."""
     result = report.result
@@ -80,26 +72,20 @@ def result_figure(report: Report) -> Figure | None:
 
 
 SATURATION_LEVEL = 0.10
-_FIGURE_2 = " The panel of the setting held-out has the layout of figure 2 of the paper (arXiv 2409.19808)."
-_SEVERAL_K = "It needs graded texts at two k or more."
 
 
-@FigureSpec
-def metrics_against_k(report: Report) -> Iterator[Drawing]:
-    """A figure of every main metric; the first opens the section of the scores."""
+def metrics_figure(report: Report) -> Iterator[Drawing]:
+    """A figure of every main metric against k; the page folds away all but the first."""
     for number, metric in enumerate(m for m in METRICS.values() if m.is_main):
-        label = metric.label.capitalize()
-        yield Drawing(
-            name=metric.name.replace("_", "-"),
-            title=f"{label} against k",
-            caption=f"{label}: {metric.meaning}. Best of the generations, mean over combinations, 95% intervals; "
-            "points are shifted a little so that they do not overlap."
-            + (_FIGURE_2 if metric.name == FULL_MARKS else ""),
-            draw=partial(_metric_against_k, metric=metric.name),
-            why_not=_SEVERAL_K,
-            section="scores",
-            order=90 + number if number else 22,
+        layout = " The panel of the setting held-out has the layout of figure 2 of the paper (arXiv 2409.19808)."
+        yield drawing_of(
+            "metrics",
+            partial(_metric_against_k, metric=metric.name),
+            file=metric.name.replace("_", "-"),
             is_detail=number > 0,
+            label=metric.label.capitalize(),
+            meaning=metric.meaning,
+            layout=layout if metric.name == FULL_MARKS else "",
         )
 
 
@@ -133,15 +119,7 @@ def _has_several_k(cells: Iterable[Cell]) -> bool:
     return len({c.key.k for c in cells if c.scores[FULL_MARKS].value is not None}) > 1
 
 
-@figure(
-    "observed-and-independent",
-    "Observed, and expected of independent skills",
-    section="skills",
-    order=20,
-    caption="One try. Above the dashed line skills help each other; below it they hinder each other.",
-    why_not="It needs decided texts at two k or more.",
-)
-def observed_and_independent(report: Report) -> Figure | None:
+def observed_and_independent_figure(report: Report) -> Figure | None:
     """One-try full marks beside the products of the skills' own rates."""
     students = report.students
     chosen = "all" if "all" in report.settings else (report.settings[0] if report.settings else None)
@@ -172,15 +150,7 @@ def observed_and_independent(report: Report) -> Figure | None:
     return figure
 
 
-@figure(
-    "saturation",
-    "How many skills a student can combine",
-    section="skills",
-    order=10,
-    caption="The largest k up to which full marks stay at or above .10.",
-    why_not=_SEVERAL_K,
-)
-def saturation_points(report: Report) -> Figure | None:
+def saturation_figure(report: Report) -> Figure | None:
     """The largest k that each student still manages."""
     rows: list[tuple[str, int, StudentKey, list[Cell]]] = []
     for setting in reversed(report.settings):
@@ -210,16 +180,7 @@ def saturation_points(report: Report) -> Figure | None:
     return figure
 
 
-@figure(
-    "common-skills-removed",
-    "Common skills removed, and the novelty bound",
-    section="skills",
-    order=40,
-    caption="Above the bound, a training corpus of that size cannot contain all the texts, if skills are independent "
-    "in it.",
-    why_not="It needs two scores above .00 on combinations without the catalog's common skills.",
-)
-def common_removed(report: Report) -> Figure | None:
+def common_skills_removed_figure(report: Report) -> Figure | None:
     """Full marks without common skills, and the novelty bound."""
     k, chosen = common_k(report), without_common(report)
     if k is None or chosen is None or not chosen[0]:
@@ -247,29 +208,17 @@ def common_removed(report: Report) -> Figure | None:
     return figure
 
 
-_CAPTION: Final = (
-    "Share of texts in which the student complies, refuses or evades, against the number of writing skills that the "
-    "request is mixed with; bars are 95 % intervals over combinations. Left: probes; right: their harmless twins, on "
-    "which a refusal is an over-refusal. Points are shifted a little so that they do not overlap."
-)
-
-
-@FigureSpec
-def outcomes_against_k(report: Report) -> Iterator[Drawing]:
-    """A figure for each run, grader and setting with outcomes; the first one is not folded away."""
+def outcomes_figure(report: Report) -> Iterator[Drawing]:
+    """A figure for each run, grader and setting with outcomes; the page folds away all but the first."""
     places = list(dict.fromkeys((c.key.run, c.key.grader, c.key.setting) for c in report.outcomes))
     for number, (run, grader, setting) in enumerate(places):
-        label = ", ".join([*([run] if len(report.runs) > 1 else []), f"setting {setting}", f"grader {grader}"])
         cells = [c for c in report.outcomes if (c.key.run, c.key.grader, c.key.setting) == (run, grader, setting)]
-        yield Drawing(
-            name="outcomes" if number == 0 else f"outcomes-{number + 1}",
-            title=f"Outcomes against k, {label}",
-            caption=_CAPTION,
-            draw=partial(_outcomes_against_k, cells=cells),
-            why_not="It needs texts with an outcome.",
-            section="safety",
-            order=20 if number == 0 else 50 + number,
+        yield drawing_of(
+            "outcomes",
+            partial(_outcomes_against_k, cells=cells),
+            file=f"outcomes-{number + 1}" if number else "outcomes",
             is_detail=number > 0,
+            place=", ".join([*([run] if len(report.runs) > 1 else []), f"setting {setting}", f"grader {grader}"]),
         )
 
 

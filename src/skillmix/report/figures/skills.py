@@ -26,7 +26,7 @@ from skillmix.report.figures.style import (
     share_axis,
 )
 from skillmix.report.records import Report, StudentKey
-from skillmix.report.registry import Drawing, FigureSpec, figure
+from skillmix.report.registry import Drawing, drawing_of
 from skillmix.report.tables.scores import students_label
 from skillmix.scores.skills import Rate, pair_rates, skill_rates
 
@@ -35,23 +35,20 @@ _FEWEST_TEXTS = 5
 """A map of pairs needs a pair that this many texts were asked for; shares of fewer texts are chance."""
 
 
-@FigureSpec
-def before_and_after_figures(report: Report) -> Iterator[Drawing]:
+def skills_before_and_after_figure(report: Report) -> Iterator[Drawing]:
     """A figure for each pair of students that can be compared."""
+    kind, title = "skills-before-and-after", "Skills before and after"
     if len(report.students) < 2:
-        why_not = "It needs two students."
-        yield Drawing("skills-before-and-after", "Skills before and after", "", lambda _: None, why_not, "skills", 60)
+        yield drawing_of(kind, lambda _: None, title=title, most=_MOST_SKILLS_BY_NAME, why_not="It needs two students.")
     for number, (before, after) in enumerate(report.pairs_to_compare()):
-        yield Drawing(
-            name=f"skills-before-and-after{f'-{number + 1}' if number else ''}",
-            title=f"Skill by skill: {students_label(report, before)} and {students_label(report, after)}",
-            caption=f"At most {_MOST_SKILLS_BY_NAME} skills, those whose shares differ most between the two, sorted by "
-            "the difference; all k and settings together. The table of skills has all.",
-            draw=partial(_skills_before_and_after, before=before, after=after),
-            why_not="It needs a skill that the two students show with different frequency.",
-            section="skills",
-            order=60,
+        yield drawing_of(
+            kind,
+            partial(_skills_before_and_after, before=before, after=after),
+            file=f"{kind}-{number + 1}" if number else kind,
             is_detail=True,
+            title=f"Skill by skill: {students_label(report, before)} and {students_label(report, after)}",
+            most=_MOST_SKILLS_BY_NAME,
+            why_not="It needs a skill that the two students show with different frequency.",
         )
 
 
@@ -78,19 +75,16 @@ def _skills_before_and_after(report: Report, before: StudentKey, after: StudentK
     return figure
 
 
-@FigureSpec
-def pair_figures(report: Report) -> Iterator[Drawing]:
+def pairs_figure(report: Report) -> Iterator[Drawing]:
     """A figure for each student."""
     for number, key in enumerate(report.students):
-        yield Drawing(
-            name=f"pairs-{number + 1}",
-            title=f"Pairs of skills: {students_label(report, key)}",
-            caption="How often texts that were asked for two skills show both.",
-            draw=partial(_pair_heat_map, key=key),
-            why_not=f"It needs a pair of skills that {_FEWEST_TEXTS} texts were asked for, and pairs that differ.",
-            section="skills",
-            order=70,
+        yield drawing_of(
+            "pairs",
+            partial(_pair_heat_map, key=key),
+            file=f"pairs-{number + 1}",
             is_detail=True,
+            student=students_label(report, key),
+            fewest=_FEWEST_TEXTS,
         )
 
 
@@ -142,15 +136,7 @@ def _by_category(pairs: dict[tuple[str, str], Rate], report: Report) -> dict[tup
     return {pair: Rate(*count) for pair, count in counts.items()}
 
 
-@figure(
-    "requested-and-unrequested",
-    "Skills shown, asked for and not",
-    section="skills",
-    order=50,
-    caption="Skills that code finds in a text, on average.",
-    why_not="It needs texts that code grades (`rules:`), of two students or at two k.",
-)
-def requested_and_unrequested(report: Report) -> Figure | None:
+def requested_and_unrequested_figure(report: Report) -> Figure | None:
     """Skills that code finds in a text, requested and not requested."""
     if len(report.shown) < 2:
         return None
@@ -176,15 +162,7 @@ def requested_and_unrequested(report: Report) -> Figure | None:
     return figure
 
 
-@figure(
-    "data-efficiency",
-    "Full marks against the amount of data",
-    section="data",
-    order=40,
-    caption="One point for each tuned student, one line for each mix of k in the training data.",
-    why_not="It needs two students with a lineage that says how many conversations they were trained on.",
-)
-def data_efficiency(report: Report) -> Figure | None:
+def data_efficiency_figure(report: Report) -> Figure | None:
     """Full marks against the number of training conversations."""
     setting = "all" if "all" in report.settings else (report.settings[0] if report.settings else None)
     sized = [k for k in report.students if k in report.lineages and report.lineages[k].rows is not None]
@@ -214,15 +192,7 @@ def data_efficiency(report: Report) -> Figure | None:
     return figure
 
 
-@figure(
-    "yield",
-    "Yield per k",
-    section="data",
-    order=30,
-    caption="The share of conversations written for a data set that had full marks; the numbers count them.",
-    why_not="It needs data sets with conversations of two k or more.",
-)
-def yield_per_k(report: Report) -> Figure | None:
+def yield_figure(report: Report) -> Figure | None:
     """The share of the conversations written for a data set that have full marks."""
     datasets = [(run, facts) for run, facts in report.datasets if facts.yields]
     if sum(len(facts.yields) for _, facts in datasets) < 2:
@@ -243,15 +213,7 @@ def yield_per_k(report: Report) -> Figure | None:
     return figure
 
 
-@figure(
-    "training-curves",
-    "Training curves",
-    section="data",
-    order=50,
-    caption="Solid: loss on answers; dashed: loss on validation data; dotted: loss on replayed text.",
-    why_not="It needs a training with two recorded steps or more.",
-)
-def training_curves(report: Report) -> Figure | None:
+def training_curves_figure(report: Report) -> Figure | None:
     """Loss against step for every trained model."""
     if not any(len(series) > 1 for _, curve in report.curves for series in curve.series.values()):
         return None

@@ -18,8 +18,7 @@ from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.models.lineage import short_name
 from skillmix.render import markdown_table
 from skillmix.report.records import Report
-from skillmix.report.registry import Entry, Estimate, ReportTable, Row, ScoreEntry, score_entry, table_of
-from skillmix.report.tables.scores import SCORE_NOTE
+from skillmix.report.registry import PHRASES, Entry, Estimate, ReportTable, Row, ScoreEntry, rows_as_table, score_entry
 from skillmix.scores.cells import Cell, CellKey, Score
 
 
@@ -71,7 +70,7 @@ def as_latex(table: ReportTable, marks: Marks | None = None) -> str:
         lines += ["\\sbox0{%", *_tabular(table, columns, groups, best, marks), "}%"]
         lines += [line.replace("SHARE", f"{0.8 / len(panels):.2f}") for line in _FIT]
     scores = [entry.score for row in table.rows for entry in row if isinstance(entry, ScoreEntry)]
-    notes = [table.note.replace(SCORE_NOTE, _SCORE_NOTE)] if table.note else []
+    notes = [table.note.replace(PHRASES["scores"], _SCORE_NOTE)] if table.note else []
     if best:
         notes.append("Bold: the best of the rows that can be compared.")
     if any(map(marks.sign, scores)):
@@ -375,15 +374,10 @@ def _metric_tables(report: Report) -> Iterator[ReportTable]:
             shown = {name: value for name, value in names.items() if several.get(name, True)}
             if any(own.values()):
                 rows.append({**shown, **{f"k = {k}": score_entry(cell, metric.name) for k, cell in own.items()}})
-        table = table_of(
-            f"metric-{metric.name.replace('_', '-')}",
-            f"{metric.label.capitalize()} by k",
-            f"{metric.label.capitalize()}: {metric.meaning}. Best of the generations, mean over combinations, "
-            "with 95% intervals.",
-            rows,
-        )
-        if table:
-            yield table
+        if rows:
+            label = metric.label.capitalize()
+            note = f"{label}: {metric.meaning}. Best of the generations, mean over combinations, with 95% intervals."
+            yield rows_as_table(f"metric-{metric.name.replace('_', '-')}", f"{label} by k", note, rows)
 
 
 class TidyRow(NamedTuple):

@@ -17,7 +17,6 @@ from skillmix.prompts.rubric import OUTCOMES, TextOutcome
 from skillmix.render import expectation
 from skillmix.report.records import ComparedPair, Report, RunFacts, StudentKey, by_key
 from skillmix.report.registry import (
-    CORRECTION,
     Count,
     Entry,
     Estimate,
@@ -27,41 +26,24 @@ from skillmix.report.registry import (
     estimate,
     p_entry,
     score_entry,
-    table,
     table_of,
 )
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.outcomes import TOPICS, OutcomeCell
-from skillmix.scores.skills import Rate, skill_rates
-from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS
+from skillmix.scores.skills import skill_rates
 
 _MAIN: Final = tuple(metric.name for metric in METRICS.values() if metric.is_main)
-_NOTE: Final = (
-    "Each score takes the best text of each combination and the mean over complete combinations, with a 95% "
-    "interval over combinations; below it is the same for one try. Ungraded texts, format failures (no marker, or an "
-    "empty answer) and replies that the token limit cut are counted beside it. Too few: a bootstrap over fewer than "
-    f"{FEWEST_COMBINATIONS} combinations gives no reliable interval."
-)
-SCORE_NOTE: Final = _NOTE
-_FURTHER_NOTE: Final = (
-    "Woven full marks: the text also shows every skill about the topic, in clauses with a topic word of their own; – "
-    "where no code checks the skills. Format valid: the share of texts with the marker and an answer after it, "
-    "whatever skills they show; refusals do not count. Full marks among valid: the share of these texts with full "
-    "marks, one try, with a 95% bootstrap interval over combinations. Cut: texts whose reply ended at the token limit."
-    " Follows an example: texts with half or more of the three-word runs of an example in the prompts."
-)
 _FULL: Final = METRICS[FULL_MARKS].label
 
 
-@table(section="scores", order=20)
-def setting_tables(report: Report) -> Iterator[ReportTable]:
+def scores_table(report: Report) -> Iterator[ReportTable]:
     """Students × k for each setting, with the main metrics and with all (tables 1, 3, 10 and 11 of the paper)."""
     following = {of.key: of.following for of in report.cell_texts}
     shows = {"grader": len(report.graders) > 1, "trained on": any(key in report.lineages for key in report.students)}
     for setting in report.settings:
         cells = {c.key: c for c in report.cells if c.key.setting == setting}
         ks = sorted({key.k for key in cells})
-        for metrics, suffix, numbers in ((_MAIN, "", "1 and 3"), (tuple(METRICS), "-all-metrics", "10 and 11")):
+        for name, metrics in (("scores", _MAIN), ("scores-all-metrics", tuple(METRICS))):
             rows: list[dict[Any, Entry]] = []
             for run, student, grader in dict.fromkeys((key.run, key.student, key.grader) for key in cells):
                 heads = {"student": report.label(run, student), "trained on": "", "grader": grader}
@@ -73,20 +55,7 @@ def setting_tables(report: Report) -> Iterator[ReportTable]:
                     group |= _further_entries(cell, following.get(cell.key) if cell else None)
                     row |= {(f"k = {k}", column): entry for column, entry in group.items()}
                 rows.append(row)
-            made = table_of(
-                f"scores-{setting}{suffix}",
-                f"Scores, setting {setting}" + (", all metrics" if suffix else ""),
-                f"{_as_in_paper(f'tables {numbers}')} {_NOTE} {_FURTHER_NOTE}",
-                rows,
-                folds="always" if suffix else None,
-            )
-            if made:
-                yield replace(made, family="scores", part=setting)
-
-
-def _as_in_paper(tables: str) -> str:
-    """The sentence that names the tables of the paper with the same layout."""
-    return f"The layout is that of {tables} of the paper (arXiv 2409.19808)."
+            yield from table_of(name, rows, file=name.replace("scores", f"scores-{setting}"), part=setting)
 
 
 def _further_entries(cell: Cell | None, following: int | None) -> dict[str, Entry]:
@@ -108,42 +77,28 @@ def _main_entries(cells: Mapping[str, Cell | None]) -> dict[Any, Entry]:
     return {(above, METRICS[m].label): _linked(cell, m) for above, cell in cells.items() for m in _MAIN}
 
 
-@table(section="scores", order=30)
-def change_table(report: Report) -> ReportTable | None:
+def before_and_after_table(report: Report) -> Iterator[Row]:
     """Every tuned student minus its base on the same combinations."""
-    rows: list[Row] = []
     for c in report.changes:
         valid = c.format.among_valid if c.format else None
         is_explained = c.format is not None and c.format.role == "explains"
-        rows.append(
-            {
-                "student": report.label(c.run, c.student),
-                "trained on": short_name(c.trained),
-                "base": c.base,
-                "grader": c.row.grader,
-                "setting": c.row.setting,
-                "k": str(c.row.k),
-                "difference": estimate(c.row.difference, (c.row.low, c.row.high), is_signed=True),
-                "p, corrected": p_entry(c.row.p_corrected),
-                "combinations": Count(c.row.combinations),
-                "remark": c.row.verdict,
-                "difference among valid": estimate(
-                    valid.value if valid else None, (valid.low, valid.high) if valid else None, is_signed=True
-                ),
-                # The column beside it has the numbers.
-                "format": "format explains it" if is_explained else c.format_words or "–",
-            }
-        )
-    return table_of(
-        "before-and-after",
-        "Tuned students against their bases",
-        "Difference in full marks, best of the generations, on the combinations that both have complete, with its "
-        f"95% bootstrap interval. {CORRECTION} Difference among valid: the same for full "
-        "marks among texts with a valid format, one try; – if a student has such texts on fewer than "
-        f"{FEWEST_COMBINATIONS} combinations. Format explains a difference that was found if the share of texts with a "
-        "valid format differs in the same direction, outside noise, and the difference among valid is within noise.",
-        rows,
-    )
+        yield {
+            "student": report.label(c.run, c.student),
+            "trained on": short_name(c.trained),
+            "base": c.base,
+            "grader": c.row.grader,
+            "setting": c.row.setting,
+            "k": str(c.row.k),
+            "difference": estimate(c.row.difference, (c.row.low, c.row.high), is_signed=True),
+            "p, corrected": p_entry(c.row.p_corrected),
+            "combinations": Count(c.row.combinations),
+            "remark": c.row.verdict,
+            "difference among valid": estimate(
+                valid.value if valid else None, (valid.low, valid.high) if valid else None, is_signed=True
+            ),
+            # The column beside it has the numbers.
+            "format": "format explains it" if is_explained else c.format_words or "–",
+        }
 
 
 def _linked(cell: Cell | None, metric: str) -> Entry:
@@ -155,29 +110,19 @@ def _linked(cell: Cell | None, metric: str) -> Entry:
     return score_entry(cell, metric, link=f"texts.html#{urlencode(filters)}")
 
 
-@table(section="scores", order=60)
-def grader_table(report: Report) -> ReportTable | None:
+def graders_side_by_side_table(report: Report) -> Iterator[Row]:
     """The same students under several graders (table 5 of the paper)."""
     cells = by_key(report.cells)
-    rows: list[Row] = []
     for run, student in report.students:
         places = dict.fromkeys((key.setting, key.grader) for key in cells if key[:2] == (run, student))
         for setting, grader in sorted(places, key=lambda place: report.settings.index(place[0])):
             if sum(other == setting for other, _ in places) > 1:
                 own = {f"k = {k}": cells.get(CellKey(run, student, grader, setting, k)) for k in report.ks}
                 heads = {"student": report.label(run, student), "setting": setting, "grader": grader}
-                rows.append({**heads, **_main_entries(own)})
-    return table_of(
-        "graders-side-by-side",
-        "The same texts under several graders",
-        f"{_as_in_paper('table 5')} {_NOTE}",
-        rows,
-        folds="always",
-    )
+                yield {**heads, **_main_entries(own)}
 
 
-@table(section="scores", order=50)
-def efficiency_table(report: Report) -> ReportTable | None:
+def data_efficiency_table(report: Report) -> list[ReportTable]:
     """Tuned students with the size of their data (table 4 of the paper)."""
     tuned = [key for key in report.students if key in report.lineages]
     setting = "all" if "all" in report.settings else next(iter(report.settings), "")
@@ -193,13 +138,7 @@ def efficiency_table(report: Report) -> ReportTable | None:
         }
         if cells:
             rows.append({**heads, **_main_entries({f"k = {k}": cells.get(k) for k in ks})})
-    return table_of(
-        "data-efficiency",
-        f"Data efficiency, setting {setting}",
-        f"{_as_in_paper('table 4')} Conversations counts each conversation of the data sets once. {_NOTE}",
-        rows,
-        folds="always",
-    )
+    return table_of("data-efficiency", rows, setting=setting)
 
 
 def common_k(report: Report) -> int | None:
@@ -239,20 +178,11 @@ def novelty_bound(report: Report, k: int, cells: Sequence[Cell]) -> float:
     return report.frequencies.expected_occurrences(k, report.corpus_tokens, drawn)
 
 
-def _bound_in_words(report: Report, k: int, bound: float) -> str:
-    source = "measured frequencies" if report.frequencies else "the paper's upper bound on every skill's frequency"
-    start = f"Novelty bound at k = {k} for {report.corpus_tokens:.3g} tokens, by {source}: {expectation(bound)}"
-    if bound >= 1:
-        return f"{start} expected occurrences of a combination, so full marks say nothing about new texts at this k."
-    return f"{start}; full marks above the bound mean that such a corpus cannot contain all the texts."
-
-
-@table(section="scores", order=70)
-def common_table(report: Report) -> ReportTable | None:
+def common_skills_removed_table(report: Report) -> list[ReportTable]:
     """Full marks with common skills removed, and the novelty bound (table 6 of the paper)."""
     k, chosen = common_k(report), without_common(report)
     if k is None or chosen is None or not chosen[0]:
-        return None
+        return []
     cells, how = chosen
     settings = list(dict.fromkeys(c.key.setting for c in cells))
     rows: list[Row] = []
@@ -260,31 +190,23 @@ def common_table(report: Report) -> ReportTable | None:
         own = {c.key.setting: c for c in cells if (c.key.run, c.key.student, c.key.grader) == (run, student, grader)}
         shown = {(setting, METRICS[m].label): score_entry(own.get(setting), m) for setting in settings for m in _MAIN}
         rows.append({"student": report.label(run, student), "grader": grader, **shown})
-    return table_of(
-        "common-skills-removed",
-        f"Common skills removed, k = {k}",
-        f"{_as_in_paper('table 6')} {how} {_bound_in_words(report, k, novelty_bound(report, k, cells))}",
-        rows,
-        folds="always",
-    )
+    bound = novelty_bound(report, k, cells)
+    source = "measured frequencies" if report.frequencies else "the paper's upper bound on every skill's frequency"
+    words = f"Novelty bound at k = {k} for {report.corpus_tokens:.3g} tokens, by {source}: {expectation(bound)}"
+    if bound >= 1:
+        words += " expected occurrences of a combination, so full marks say nothing about new texts at this k."
+    else:
+        words += "; full marks above the bound mean that such a corpus cannot contain all the texts."
+    return table_of("common-skills-removed", rows, k=k, how=how, bound=words)
 
 
-@table(section="scores", order=40)
-def seen_table(report: Report) -> ReportTable | None:
+def seen_and_reserved_table(report: Report) -> Iterator[Row]:
     """Skill sets that training data may contain, and skill sets kept back."""
-    rows: list[Row] = []
     for cell in report.cells:
         parts = dict(zip(("seen", "kept back"), _seen_and_kept_back(cell, report), strict=True))
         if all(part.combinations for part in parts.values()):
             scores = {(of, METRICS[m].label): score_entry(part, m) for of, part in parts.items() for m in _MAIN}
-            rows.append({**cell_heads(report, cell.key), **scores})
-    return table_of(
-        "seen-and-reserved",
-        "Skill sets seen in training, and skill sets kept back",
-        f"Seen: skill sets that training data may contain; kept back: skill sets in no training data. {_NOTE}",
-        rows,
-        folds="always",
-    )
+            yield {**cell_heads(report, cell.key), **scores}
 
 
 def _seen_and_kept_back(cell: Cell, report: Report) -> tuple[Cell, Cell]:
@@ -301,26 +223,19 @@ def _seen_and_kept_back(cell: Cell, report: Report) -> tuple[Cell, Cell]:
     return cell.only(lambda c: c.id not in kept_back), cell.only(lambda c: c.id in kept_back)
 
 
-@table(section="scores", order=80)
-def rules_table(report: Report) -> ReportTable | None:
+def rules_side_by_side_table(report: Report) -> list[ReportTable]:
     """Full marks under several rules."""
     names = list(report.by_rules)
     if len(names) < 2:
-        return None
+        return []
     cells = {name: by_key(report.by_rules[name]) for name in names}
     rows: list[Row] = []
     for key in cells[names[0]]:
         first, second = (cells[name][key].scores[FULL_MARKS].value for name in names[:2])
         change = None if first is None or second is None else second - first
         scores = {name: score_entry(cells[name][key], FULL_MARKS) for name in names}
-        rows.append({**cell_heads(report, key), **scores, "difference": Estimate(change, is_signed=True)})
-    return table_of(
-        "rules-side-by-side",
-        f"Full marks by rules: {' and '.join(names)}",
-        f"The same texts and votes under several rules; the difference is {names[1]} minus {names[0]}. {_NOTE}",
-        rows,
-        folds="always",
-    )
+        rows.append({**cell_heads(report, key), **scores, "difference": _signed(change)})
+    return table_of("rules-side-by-side", rows, rules=" and ".join(names), first=names[0], second=names[1])
 
 
 def students_label(report: Report, key: StudentKey) -> str:
@@ -336,36 +251,22 @@ _Place = dict[int, dict[str, dict[str, _Values]]]
 """Values by k, partition and name of the student in the file."""
 
 
-@table(section="compare", order=5)
-def partition_table(report: Report) -> ReportTable | None:
+def by_partition_table(report: Report) -> list[ReportTable]:
     """The first supported finding over several partitions, else the first finding, else the first two students."""
     places = _partition_places(report)
     pooled = [f for f in report.findings if any(c.gain.partitions > 1 for c in f.compared)]
     if not places:
-        return None
+        return []
     grader, setting = max(places, key=lambda place: place[1] == "held-out")
     students = dict.fromkeys(s for by_k in places[grader, setting].values() for names in by_k.values() for s in names)
     pair = tuple(students)[:2]
     if pooled:
         finding = max(pooled, key=lambda f: f.verdict == "supported")
         grader, setting, pair = finding.grader, finding.setting, (finding.first, finding.second)
-    rows = list(_partition_rows(places.get((grader, setting), {}), pair)) if len(pair) > 1 else []
-    if not rows:
-        return None
-    return ReportTable(
-        name="by-partition",
-        title=f"By partition: {pair[1]} against {pair[0]}",
-        note=f"{_PARTITION_NOTE} Setting {setting}, grader {grader}.",
-        columns=("k", "partition", *pair, "difference", "combinations"),
-        rows=tuple(rows),
-    )
-
-
-_PARTITION_NOTE: Final = (
-    "Full marks, best of the generations, on the combinations that both students have complete; several training seeds "
-    "count with their mean. Last at each k: the mean of the differences, their standard deviation between partitions, "
-    "the smallest and the largest."
-)
+    if len(pair) < 2:
+        return []
+    rows = _partition_rows(places.get((grader, setting), {}), pair)
+    return table_of("by-partition", rows, first=pair[0], second=pair[1], setting=setting, grader=grader)
 
 
 def _partition_places(report: Report) -> dict[tuple[str, str], _Place]:
@@ -383,34 +284,32 @@ def _partition_places(report: Report) -> dict[tuple[str, str], _Place]:
     return places
 
 
-def _partition_rows(place: _Place, pair: tuple[str, ...]) -> Iterator[tuple[Entry, ...]]:
+def _partition_rows(place: _Place, pair: tuple[str, ...]) -> Iterator[Row]:
     for k, partitions in sorted(place.items()):
         differences = []
         for partition, students in partitions.items():
-            first, second = (students.get(name, {}) for name in pair)
-            shared = sorted(first.keys() & second.keys())
+            values = [students.get(name, {}) for name in pair]
+            shared = sorted(values[0].keys() & values[1].keys())
             if shared:
-                means = [fmean(fmean(values[c]) for c in shared) for values in (first, second)]
+                means = [fmean(fmean(own[c]) for c in shared) for own in values]
                 differences.append(means[1] - means[0])
-                yield str(k), partition, *map(Estimate, means), _signed(differences[-1]), Count(len(shared))
+                scores = dict(zip(pair, map(Estimate, means), strict=True))
+                heads: Row = {"k": str(k), "partition": partition, **scores}
+                yield {**heads, "difference": _signed(differences[-1]), "combinations": Count(len(shared))}
         if len(differences) > 1:
             spread = {"mean": _signed(fmean(differences)), "sd": Estimate(stdev(differences))}
             spread |= {"lowest": _signed(min(differences)), "highest": _signed(max(differences))}
-            yield from ((str(k), name, "–", "–", value, "–") for name, value in spread.items())
+            for name, value in spread.items():
+                heads = {"k": str(k), "partition": name, **dict.fromkeys(pair, "–")}
+                yield {**heads, "difference": value, "combinations": "–"}
 
 
-def _signed(value: float) -> Estimate:
+def _signed(value: float | None) -> Estimate:
     return Estimate(value, is_signed=True)
 
 
 MOST_PAIRS: Final = 10
 """Pairs of one run that the table shows."""
-_COMPARED_NOTE: Final = (
-    "A row B − A has full marks of B minus those of A, best of the generations, on the combinations that both have "
-    "complete, with the 95% interval. p comes from a permutation test within combinations. "
-    f"{CORRECTION} Wins, ties and losses of B count combinations. Still needed: further combinations for 80% power at "
-    "the observed difference. `skillmix compare RUN A B` shows any pair with the texts that differ."
-)
 _StudentPair = tuple[str, str]
 
 
@@ -421,14 +320,10 @@ def chosen_pairs(report: Report, run: RunFacts) -> list[_StudentPair]:
     """
     students = [student for of, student in report.students if of == run.name]
     every = list(combinations(students, 2))
-    bases = {student: _base(report, run, student) for student in students}
+    lineages = {student: report.lineages.get((run.name, student)) for student in students}
+    bases = {s: lineage.base if lineage else run.students.get(s, s) for s, lineage in lineages.items()}
     related = [(first, second) for first, second in every if bases[first] == bases[second]]
     return every if len(every) <= MOST_PAIRS else (related or every)[:MOST_PAIRS]
-
-
-def _base(report: Report, run: RunFacts, student: str) -> str:
-    lineage = report.lineages.get((run.name, student))
-    return lineage.base if lineage else run.students.get(student, student)
 
 
 def compared_pairs(report: Report) -> Iterator[ComparedPair]:
@@ -439,137 +334,83 @@ def compared_pairs(report: Report) -> Iterator[ComparedPair]:
                 yield ComparedPair(run.name, first, second, row)
 
 
-@table(section="compare", order=10)
-def pair_table(report: Report) -> ReportTable | None:
+def students_compared_table(report: Report) -> list[ReportTable]:
     """The chosen pairs of students of each run, by grader, setting and k."""
-    notes = [_COMPARED_NOTE]
+    left_out = ""
     for run in report.runs:
         shown, students = len(chosen_pairs(report, run)), sum(of == run.name for of, _ in report.students)
         if shown < students * (students - 1) // 2:
-            notes.append(f"{run.name}: the table has {shown} of {students * (students - 1) // 2} pairs.")
-    return table_of(
-        "students-compared",
-        "Pairs of students",
-        " ".join(notes),
-        (
-            {
-                "students": report.label(c.run, f"{c.second} − {c.first}"),
-                "grader": c.row.grader,
-                "setting": c.row.setting,
-                "k": str(c.row.k),
-                "difference": estimate(c.row.difference, (c.row.low, c.row.high), is_signed=True),
-                "p": p_entry(c.row.p),
-                "p, corrected": p_entry(c.row.p_corrected),
-                "verdict": c.row.verdict,
-                "wins": Count(c.row.wins),
-                "ties": Count(c.row.ties),
-                "losses": Count(c.row.losses),
-                "combinations": Count(c.row.combinations),
-                "still needed": Count(c.row.still_needed),
-            }
-            for c in report.comparisons
-        ),
-    )
+            left_out += f" {run.name}: the table has {shown} of {students * (students - 1) // 2} pairs."
+    rows: list[Row] = [
+        {
+            "students": report.label(c.run, f"{c.second} − {c.first}"),
+            "grader": c.row.grader,
+            "setting": c.row.setting,
+            "k": str(c.row.k),
+            "difference": estimate(c.row.difference, (c.row.low, c.row.high), is_signed=True),
+            "p": p_entry(c.row.p),
+            "p, corrected": p_entry(c.row.p_corrected),
+            "verdict": c.row.verdict,
+            "wins": Count(c.row.wins),
+            "ties": Count(c.row.ties),
+            "losses": Count(c.row.losses),
+            "combinations": Count(c.row.combinations),
+            "still needed": Count(c.row.still_needed),
+        }
+        for c in report.comparisons
+    ]
+    return table_of("students-compared", rows, left_out=left_out)
 
 
 _HARDEST: Final = 5
 """Skills of each student in the table of the hardest."""
 
 
-@table(section="skills", order=5)
-def skill_table(report: Report) -> ReportTable | None:
+def skills_table(report: Report) -> list[ReportTable]:
     """Every skill that was asked for, the hardest for all students first."""
-    if not report.students:
-        return None
-    grader = report.graders[0]
-    rates = [skill_rates(report.cells_of(key, grader=grader)) for key in report.students]
-    names = {name for by_name in rates for name in by_name}
-    if not names:
-        return None
+    rates = [skill_rates(report.cells_of(key, grader=report.graders[0])) for key in report.students]
+    overall = {}
+    for name in {name for by_name in rates for name in by_name}:
+        known = [by_name[name] for by_name in rates if name in by_name]
+        overall[name] = sum(rate.shown for rate in known) / sum(rate.asked for rate in known)
     rows: list[Row] = []
-    for name in sorted(names, key=lambda name: (_overall([r[name] for r in rates if name in r]), name)):
-        known = report.definitions.get(name)
+    for name in sorted(overall, key=lambda name: (overall[name], name)):
+        defined = report.definitions.get(name)
         row: dict[Any, Entry] = {"skill": name}
-        row |= {"category": known.category if known else "–", "side": known.side if known else "–"}
+        row |= {"category": defined.category if defined else "–", "side": defined.side if defined else "–"}
         for key, of_student in zip(report.students, rates, strict=True):
-            shown, texts = _skill_entries(of_student.get(name))
-            row |= {(report.label(*key), "shown"): shown, (report.label(*key), "texts"): texts}
+            rate = of_student.get(name)
+            row[report.label(*key), "shown"] = Estimate(rate.value if rate else None)
+            row[report.label(*key), "texts"] = Count(rate.asked if rate else None)
         rows.append(row)
-    return table_of(
-        "skills",
-        "Skills, the hardest for all students first",
-        f"Shown: the share of texts that show the skill, of the texts that were asked for it and that {grader} "
-        "decided; all k and settings together. Ordered by the share over all students.",
-        rows,
-    )
+    return table_of("skills", rows, grader=report.graders[0] if rows else "")
 
 
-@table(section="skills", order=6)
-def hardest_table(report: Report) -> ReportTable | None:
+def hardest_skills_table(report: Report) -> list[ReportTable]:
     """The hardest skills of each student, where a report has several students."""
     rows: list[Row] = []
     for key in report.students if len(report.students) > 1 else ():
         rates = skill_rates(report.cells_of(key, grader=report.graders[0]))
         for name in sorted(rates, key=lambda name: (rates[name].value, name))[:_HARDEST]:
-            shown, texts = _skill_entries(rates[name])
+            shown, texts = Estimate(rates[name].value), Count(rates[name].asked)
             rows.append({"student": report.label(*key), "skill": name, "shown": shown, "texts": texts})
-    return table_of(
-        "hardest-skills",
-        "The hardest skills of each student",
-        f"The {_HARDEST} skills that each student shows least often, by its own share of texts under "
-        f"{report.graders[0] if rows else ''}; all k and settings together. A share of few texts may be low by chance.",
-        rows,
-        folds="long",
-    )
+    return table_of("hardest-skills", rows, most=_HARDEST, grader=report.graders[0] if rows else "")
 
 
-def _skill_entries(rate: Rate | None) -> tuple[Entry, Entry]:
-    return (Estimate(None), Count(None)) if rate is None else (Estimate(rate.value), Count(rate.asked))
-
-
-def _overall(rates: list[Rate]) -> float:
-    return sum(rate.shown for rate in rates) / sum(rate.asked for rate in rates)
-
-
-_OUTCOME_NOTE: Final = (
-    "Shares of texts in which the student complies with the request, refuses it or evades it: mean over complete "
-    "combinations, with 95% intervals over combinations. Probes are mild requests, controls their harmless twins, so "
-    "that a refused control is an over-refusal. k counts the innocent writing skills that the request is mixed with; "
-    "k = 0 is the request alone. The intervals are for these probes; other probes could give other shares."
-)
-_BOUNDS_NOTE: Final = (
-    "If every text without an outcome had another outcome (at least), or this one where its votes allow it (at most). "
-    "Texts have no outcome if they are not written, if their grades cannot be read, or if the rounds have no majority."
-)
-_CHANGES_NOTE: Final = (
-    "The share of the second student minus that of the first on the combinations that both have complete, with 95% "
-    "intervals. p comes from a permutation test within combinations and is corrected by Holm over the rows of the same "
-    "students, topics and outcome."
-)
-
-
-@table(section="safety", order=10)
-def outcome_shares(report: Report) -> ReportTable | None:
+def outcomes_table(report: Report) -> Iterator[Row]:
     """The three shares by student, grader, setting, probes or controls, and k."""
-    return table_of(
-        "outcomes",
-        "Outcomes by k",
-        _OUTCOME_NOTE,
-        (
-            {
-                **_outcome_heads(report, cell),
-                **{outcome: _linked_share(cell, outcome) for outcome in OUTCOMES},
-                "combinations": Count(len(cell.cell.combinations)),
-                "undecided": Count(cell.share(OUTCOMES[0]).undecided),
-            }
-            for cell in _by_student(report)
-        ),
-    )
+    for cell in _by_student(report):
+        yield {
+            **_outcome_heads(report, cell),
+            **{outcome: _linked_share(cell, outcome) for outcome in OUTCOMES},
+            "combinations": Count(len(cell.cell.combinations)),
+            "undecided": Count(cell.share(OUTCOMES[0]).undecided),
+        }
 
 
 def _by_student(report: Report) -> list[OutcomeCell]:
     """The cells in the order of students, then of graders and settings, then probes before controls, by k."""
-    places = list(dict.fromkeys((c.key.run, c.key.student, c.key.grader, c.key.setting) for c in report.outcomes))
+    places = list(dict.fromkeys(c.key[:4] for c in report.outcomes))
     students = list(dict.fromkeys(place[:2] for place in places))
     return sorted(
         report.outcomes,
@@ -578,64 +419,47 @@ def _by_student(report: Report) -> list[OutcomeCell]:
 
 
 def _outcome_heads(report: Report, cell: OutcomeCell) -> Row:
-    run, student, grader, setting, k = cell.key
-    names = {"student": report.label(run, student), "grader": grader, "setting": setting, "topics": cell.topics}
-    return {**names, "k": str(k)}
+    heads = cell_heads(report, cell.key)
+    k = heads.pop("k")
+    return {**heads, "topics": cell.topics, "k": k}
 
 
 def _linked_share(cell: OutcomeCell, outcome: TextOutcome) -> Entry:
-    share = cell.share(outcome)
-    key = cell.key
-    filters = {
-        "a": f"{key.run}/{key.student}",
-        "grader": f"{key.run}/{key.grader}",
-        "setting": key.setting,
-        "k": key.k,
-        "outcome": outcome,
-        "request": cell.topics,
-    }
-    link = f"texts.html#{urlencode(filters)}"
+    share, key = cell.share(outcome), cell.key
+    filters = {"a": f"{key.run}/{key.student}", "grader": f"{key.run}/{key.grader}", "setting": key.setting}
+    link = f"texts.html#{urlencode({**filters, 'k': key.k, 'outcome': outcome, 'request': cell.topics})}"
     return replace(estimate(share.value, (share.low, share.high)), link=link)
 
 
-@table(section="safety", order=30)
-def outcome_bounds(report: Report) -> ReportTable | None:
+def outcome_bounds_table(report: Report) -> Iterator[Row]:
     """The bounds of the shares in cells with undecided texts."""
-    rows: list[Row] = []
     for cell in _by_student(report):
         bounds: dict[Any, Entry] = {}
         for outcome in OUTCOMES:
             share = cell.share(outcome)
-            bounds[outcome, "at least"], bounds[outcome, "at most"] = (
-                Estimate(share.bound_low),
-                Estimate(share.bound_high),
-            )
+            bounds[outcome, "at least"] = Estimate(share.bound_low)
+            bounds[outcome, "at most"] = Estimate(share.bound_high)
         if cell.share(OUTCOMES[0]).undecided:
-            rows.append({**_outcome_heads(report, cell), **bounds})
-    return table_of("outcome-bounds", "Bounds of the outcomes with undecided texts", _BOUNDS_NOTE, rows, folds="always")
+            yield {**_outcome_heads(report, cell), **bounds}
 
 
-@table(section="safety", order=40)
-def outcome_change_table(report: Report) -> ReportTable | None:
+def outcomes_compared_table(report: Report) -> list[ReportTable]:
     """Tuned students against their bases, or else each student against the first of its run."""
     is_tuned = all(change.is_tuned for change in report.outcome_changes)
-    return table_of(
-        "outcomes-compared",
-        "Outcomes before and after tuning" if is_tuned else "Outcomes of students compared",
-        _CHANGES_NOTE,
-        (
-            {
-                "students": report.label(c.run, f"{c.student} − {c.base}"),
-                "grader": c.grader,
-                "setting": c.setting,
-                "topics": c.topics,
-                "k": str(c.k),
-                "outcome": c.outcome,
-                "difference": estimate(c.difference, (c.low, c.high), is_signed=True),
-                "p": p_entry(c.p),
-                "p, corrected": p_entry(c.p_corrected),
-                "combinations": Count(c.combinations),
-            }
-            for c in report.outcome_changes
-        ),
-    )
+    rows: list[Row] = [
+        {
+            "students": report.label(c.run, f"{c.student} − {c.base}"),
+            "grader": c.grader,
+            "setting": c.setting,
+            "topics": c.topics,
+            "k": str(c.k),
+            "outcome": c.outcome,
+            "difference": estimate(c.difference, (c.low, c.high), is_signed=True),
+            "p": p_entry(c.p),
+            "p, corrected": p_entry(c.p_corrected),
+            "combinations": Count(c.combinations),
+        }
+        for c in report.outcome_changes
+    ]
+    title = "Outcomes before and after tuning" if is_tuned else "Outcomes of students compared"
+    return table_of("outcomes-compared", rows, title=title)
