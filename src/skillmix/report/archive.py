@@ -76,7 +76,10 @@ class Chunks:
     def add_encoded(self, encoded: str) -> int:
         """Add an item in JSON and return its number."""
         if len(encoded) > _ROOM:
-            encoded = _fitting(json.loads(encoded))
+            # Cut the strings until the item fits in a file; the journal has the whole.
+            whole = json.loads(encoded)
+            fitting = (encode_json(_cut(whole, longest)) for longest in (50_000, 5_000, 500, 50))
+            encoded = next((shorter for shorter in fitting if len(shorter) <= _ROOM), "null")
         if self._items and self._size + len(encoded) + 1 > _ROOM:
             self.flush()
         if not self._items:
@@ -97,15 +100,6 @@ class Chunks:
 def script(kind: str, number: int, encoded: str) -> str:
     """The text of a file that hands its data to the page, in ASCII so that no encoding can change it."""
     return f'skillmix("{kind}",{number},{encoded});\n'
-
-
-def _fitting(item: object) -> str:
-    """An item whose strings are cut until it fits in a file; the journal has the whole."""
-    for longest in (50_000, 5_000, 500, 50):
-        encoded = encode_json(_cut(item, longest))
-        if len(encoded) <= _ROOM:
-            return encoded
-    return encode_json(None)
 
 
 def _cut(item: object, longest: int) -> object:
@@ -394,17 +388,19 @@ class Archive:
             "skills": list(self._skills),
             "topics": list(self._topics),
             "reasons": list(self._reasons),
-            "cells": [self._cell(cell.key, cell.combinations, numbers) for cell in report.all_cells],
+            "cells": [
+                [
+                    *(_number(self._students, cell.key[:2]), self.grader(cell.key.run, cell.key.grader)),
+                    *(cell.key.setting, cell.key.k),
+                    _ranges(numbers[c.id] for c in cell.combinations if c.id in numbers),
+                ]
+                for cell in report.all_cells
+            ],
             "pairs": pairs,
             "combinations": self.chunks["texts"].count,
             "starts": {name: chunk.starts for name, chunk in self.chunks.items()},
         }
         self._write("index.js", script("index", 0, encode_json(index)))
-
-    def _cell(self, key: CellKey, drawn: Sequence[Combination], numbers: Mapping[str, int]) -> list[object]:
-        ranges = _ranges(numbers[c.id] for c in drawn if c.id in numbers)
-        student = _number(self._students, (key.run, key.student))
-        return [student, self.grader(key.run, key.grader), key.setting, key.k, ranges]
 
     def _text(self, run: RunArchive, text: StudentText, ballots: Sequence[tuple[Ballot, Points]]) -> list[Any]:
         conversation = text.conversation
@@ -418,7 +414,16 @@ class Archive:
                 self._with_code.add(grader)
             remarks = run.remarks(ballot, points)
             if any(remarks):
-                entry.append([None if remark is None else self._reason(remark) for remark in remarks])
+                # The number of each remark, or the remark itself once the index has enough of them.
+                is_full = len(self._reasons) >= _MAX_REASONS
+                entry.append(
+                    [
+                        remark
+                        if remark is None or (is_full and remark not in self._reasons)
+                        else _number(self._reasons, remark)
+                        for remark in remarks
+                    ]
+                )
             graded.append(entry)
         return [
             _number(self._students, (run.run, text.student)),
@@ -432,12 +437,6 @@ class Archive:
             list(evidence.words) if evidence else 0,
             [_number(self._skills, s) for s in evidence.unrequested] if evidence else 0,
         ]
-
-    def _reason(self, reason: str) -> int | str:
-        """The number of a reason, or the reason itself once the index has enough of them."""
-        if reason in self._reasons or len(self._reasons) < _MAX_REASONS:
-            return _number(self._reasons, reason)
-        return reason
 
     def _add_pairs(self, report: Report, numbers: Mapping[str, int]) -> list[list[object]]:
         """Write every pair of students of each run that shares a complete combination, up to a limit."""

@@ -4,10 +4,9 @@ All text from outside is escaped. Wide tables show one metric at a time, and rel
 """
 
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from html import escape
 from typing import Final
 
@@ -15,7 +14,7 @@ from jinja2 import Environment, StrictUndefined
 
 from skillmix.calls import HUMAN
 from skillmix.prompts.rubric import TextOutcome
-from skillmix.render import in_percent, in_words, listed, plural, points_interval, whole
+from skillmix.render import in_percent, in_words, listed, plural, whole
 from skillmix.report.contents import Contents, ReportFigure
 from skillmix.report.records import Report, RunFacts, by_key
 from skillmix.report.registry import (
@@ -23,23 +22,22 @@ from skillmix.report.registry import (
     LONG,
     PHRASES,
     SECTIONS,
-    Count,
     Entry,
-    Estimate,
     ReportTable,
     ScoreEntry,
     glossary,
 )
 from skillmix.report.tables.data import PAPER
-from skillmix.scores.findings import Finding
 from skillmix.scores.outcomes import OutcomeCell
 from skillmix.scores.sentences import (
     CLAIM_NEEDS,
     CLAIM_TITLES,
     MainResult,
     ResultNumber,
+    capital,
     claim_sentence,
     graded_texts,
+    interval_words,
 )
 
 TERMS: Final = glossary()
@@ -54,47 +52,34 @@ def term_id(name: str) -> str | None:
 def simulated_models(report: Report) -> str:
     """Sentences that name students, graders and raters that are scripted, and students that are code; often empty."""
     facts = {run.name: run for run in report.runs}
-    writers = dict.fromkeys((cell.key.run, cell.key.student) for cell in report.all_cells)
-    students = {report.label(*key): facts[key[0]].students.get(key[1], "") for key in writers}
-    judges = dict.fromkeys((cell.key.run, cell.key.grader) for cell in report.all_cells)
-    graders = {report.label(*key): facts[key[0]].graders.get(key[1], "") for key in judges}
-    words, count = _named("student", students, "composer:") or ("", 0)
-    are = f"{_capital(words)} {'is' if count == 1 else 'are'}"
-    composed = f"{are} code that composes texts from clauses, no language model." if count else ""
-    return " ".join(filter(None, (_simulated_models(students, graders), composed, _simulated_raters(report))))
+    keys = dict.fromkeys(cell.key for cell in report.all_cells)
+    students = {report.label(key.run, key.student): facts[key.run].students.get(key.student, "") for key in keys}
+    graders = {report.label(key.run, key.grader): facts[key.run].graders.get(key.grader, "") for key in keys}
 
+    def named(role: str, specs: Mapping[str, str], start: str) -> tuple[str, int]:
+        """The models of a role whose specs begin so, and their number; their names only if others have the role too."""
+        names = [name for name, spec in specs.items() if spec.startswith(start)]
+        which = "" if len(names) == len(specs) else f" {listed(names)}" if names else ""
+        return f"the {role}{'' if len(names) == 1 else 's'}{which}", len(names)
 
-def _simulated_raters(report: Report) -> str:
-    names = sorted({rater.removeprefix(HUMAN) for card in report.cards for rater in card.simulated})
-    if not names:
-        return ""
-    if len(names) == 1:
-        return f"The rater {names[0]} is simulated: a script with rates of error set in advance, no person."
-    return f"The raters {listed(names)} are simulated: scripts with rates of error set in advance, no people."
-
-
-def _simulated_models(students: Mapping[str, str], graders: Mapping[str, str]) -> str:
-    by_role = (("student", students), ("grader", graders))
-    named = [words for role, specs in by_role if (words := _named(role, specs, "scripted:"))]
-    if not named:
-        return ""
-    simulated = " and ".join(text for text, _ in named)
-    if sum(count for _, count in named) == 1:
-        return f"{_capital(simulated)} is simulated: a scripted model with rates set in advance, no language model."
-    return f"{_capital(simulated)} are simulated: scripted models with rates set in advance, no language model."
-
-
-def _named(role: str, specs: Mapping[str, str], start: str) -> tuple[str, int] | None:
-    """The models of a role whose specs begin so, in words, and their number; names only if others have the role too."""
-    names = [name for name, spec in specs.items() if spec.startswith(start)]
-    if not names:
-        return None
-    which = "" if len(names) == len(specs) else f" {listed(names)}"
-    return f"the {role}{'' if len(names) == 1 else 's'}{which}", len(names)
-
-
-def _capital(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
+    sentences = []
+    scripted = [named("student", students, "scripted:"), named("grader", graders, "scripted:")]
+    who = capital(" and ".join(words for words, count in scripted if count))
+    if sum(count for _, count in scripted) == 1:
+        sentences.append(f"{who} is simulated: a scripted model with rates set in advance, no language model.")
+    elif who:
+        sentences.append(f"{who} are simulated: scripted models with rates set in advance, no language model.")
+    words, count = named("student", students, "composer:")
+    if count:
+        are = f"{capital(words)} {'is' if count == 1 else 'are'}"
+        sentences.append(f"{are} code that composes texts from clauses, no language model.")
+    raters = sorted({rater.removeprefix(HUMAN) for card in report.cards for rater in card.simulated})
+    if len(raters) == 1:
+        sentences.append(f"The rater {raters[0]} is simulated: a script with rates of error set in advance, no person.")
+    elif raters:
+        are = f"The raters {listed(raters)} are simulated"
+        sentences.append(f"{are}: scripts with rates of error set in advance, no people.")
+    return " ".join(sentences)
 
 
 def period(facts: RunFacts) -> str:
@@ -161,50 +146,36 @@ Block = TableBlock | ReportFigure
 
 def blocks_of(items: Iterable[ReportTable | ReportFigure]) -> Iterator[Block]:
     """The blocks of a section; the tables of a family come where the first of them stands."""
-    listed = list(items)
-    families = dict.fromkeys(item.family for item in listed if isinstance(item, ReportTable) and item.family)
-    for item in listed:
+    every = list(items)
+    families = set[str]()
+    for item in every:
         if isinstance(item, ReportFigure):
             yield item
         elif not item.family:
-            yield _single(item)
-        elif item.family in families:
-            del families[item.family]
-            members = [t for t in listed if isinstance(t, ReportTable) and t.family == item.family]
-            block = _FAMILIES[item.family](members)
+            # Too wide, with the same metrics under several groups.
+            is_wide = len(item.columns) > _WIDEST and len(_grouped(item)) > 1
+            views = _metric_views([item], [TableBody("", "", ())]) if is_wide else [_plain_view(item, "")]
+            is_long = not item.is_detail and len(item.rows) > LONG
+            note = item.note.replace(PHRASES["scores"], "").strip()  # the glossary explains it
+            yield TableBlock(item.name, item.title, note, tuple(views), (item.name,), item.is_detail, is_long)
+        elif item.family not in families:
+            families.add(item.family)
+            tables = [t for t in every if isinstance(t, ReportTable) and t.family == item.family]
+            files = tuple(table.name for table in tables)
+            if item.family == "scores":
+                # The scores of all settings, a body for each; the widest table of a setting has every metric.
+                parts = dict.fromkeys(table.part for table in tables)
+                widest = [max((t for t in tables if t.part == part), key=lambda t: len(t.columns)) for part in parts]
+                names = [next(t.name for t in tables if t.part == part) for part in parts]
+                bodies = [TableBody(name, f"setting {part}", ()) for name, part in zip(names, parts, strict=True)]
+                block = TableBlock("scores-by-k", "Scores by k", "", tuple(_metric_views(widest, bodies)), files)
+            else:
+                # The tables of the paper, chosen by number.
+                shown = tuple(_plain_view(table, table.part) for table in tables)
+                note = "The paper gives no intervals. A row of these runs has its 95% interval below each value."
+                block = TableBlock(PUBLISHED_BLOCK, "Published figures beside these runs", note, shown, files)
             if block.views:
                 yield block
-
-
-def _single(table: ReportTable) -> TableBlock:
-    # Too wide, with the same metrics under several groups.
-    is_wide = len(table.columns) > _WIDEST and len(_grouped(table)) > 1
-    views = _metric_views([table], [TableBody("", "", ())]) if is_wide else [_plain_view(table, "")]
-    is_long = not table.is_detail and len(table.rows) > LONG
-    note = table.note.replace(PHRASES["scores"], "").strip()  # the glossary explains it
-    return TableBlock(table.name, table.title, note, tuple(views), (table.name,), table.is_detail, is_long)
-
-
-def _scores(tables: Sequence[ReportTable]) -> TableBlock:
-    """The scores of all settings, a body for each; the widest table of a setting has every metric."""
-    parts = dict.fromkeys(table.part for table in tables)
-    widest = [max((t for t in tables if t.part == part), key=lambda t: len(t.columns)) for part in parts]
-    names = [next(t.name for t in tables if t.part == part) for part in parts]
-    bodies = [TableBody(name, f"setting {part}", ()) for name, part in zip(names, parts, strict=True)]
-    views = _metric_views(widest, bodies)
-    return TableBlock("scores-by-k", "Scores by k", "", tuple(views), tuple(t.name for t in tables))
-
-
-def _published_block(tables: Sequence[ReportTable]) -> TableBlock:
-    """The tables of the paper, chosen by number."""
-    views = [_plain_view(table, table.part) for table in tables]
-    note = "The paper gives no intervals. A row of these runs has its 95% interval below each value."
-    return TableBlock(
-        PUBLISHED_BLOCK, "Published figures beside these runs", note, tuple(views), tuple(t.name for t in tables)
-    )
-
-
-_FAMILIES: Final = {"scores": _scores, "published": _published_block}
 
 
 def _plain_view(table: ReportTable, label: str) -> TableView:
@@ -230,13 +201,23 @@ def _metric_views(tables: Sequence[ReportTable], bodies: Sequence[TableBody]) ->
     Metrics that no row knows are left out.
     """
     grouped = [_grouped(table) for table in tables]
-    groups = sorted({group for columns in grouped for group in columns}, key=_group_rank)
+
+    def rank(group: str) -> tuple[int, str]:
+        """By number where a group has one, such as k = 10."""
+        number = group.removeprefix("k = ")
+        return (int(number) if number.isdecimal() else 0), group
+
+    def is_known(entry: Entry) -> bool:
+        number = entry.score if isinstance(entry, ScoreEntry) else entry
+        return number != "–" if isinstance(number, str) else number.value is not None
+
+    groups = sorted({group for columns in grouped for group in columns}, key=rank)
     labels = list(dict.fromkeys(label for columns in grouped for group in columns.values() for label in group))
     views = [
         view
         for label in labels
         for view in [_view(tables, bodies, label, [(group, group, label) for group in groups])]
-        if any(_is_known(entry) for body in view.bodies for row in body.rows for entry in row[view.heads :])
+        if any(is_known(entry) for body in view.bodies for row in body.rows for entry in row[view.heads :])
     ]
     if len(groups) > 1 or not views:
         return views
@@ -261,87 +242,56 @@ def _view(
     return TableView(name, names, numeric, (), tuple(made), heads)
 
 
-def _group_rank(group: str) -> tuple[int, str]:
-    """By number where a group has one, such as k = 10."""
-    number = group.removeprefix("k = ")
-    return (int(number) if number.isdecimal() else 0), group
-
-
-def _is_known(entry: Entry) -> bool:
-    if isinstance(entry, ScoreEntry):
-        return entry.score.value is not None
-    if isinstance(entry, Estimate | Count):
-        return entry.value is not None
-    return entry != "–"
-
-
 def outcome_result(report: Report) -> MainResult:
     """How often the first student refuses probes at the smallest and at the largest k, and what the others do."""
-    lines = _lines(report)
-    if not lines:
-        return MainResult(
-            "No text has an outcome yet",
-            "",
-            "Continue the run, then report again.",
-            (graded_texts((o.cell for o in report.outcomes), "skills and a probe or control"),),
-        )
-    first, last = lines[0][0], lines[0][-1]
-    key = first.key
-    headline = f"{report.label(key.run, key.student)} refuses {_percent(first)} of the probes {_with(first)}"
+    known = [c for c in report.outcomes if c.topics == "probes" and c.share("refuses").value is not None]
+    texts = graded_texts((o.cell for o in report.outcomes), "skills and a probe or control")
+    if not known:
+        return MainResult("No text has an outcome yet", "", "Continue the run, then report again.", (texts,))
+    # The probes of each student by k, under the grader and setting of the first decided cell.
+    place = next((c.key for c in known if c.key.setting == "all"), known[0].key)
+    here = [c for c in known if (c.key.run, c.key.grader, c.key.setting) == (place.run, place.grader, place.setting)]
+    lines: dict[str, list[OutcomeCell]] = {}
+    for cell in sorted(here, key=lambda c: c.key.k):
+        lines.setdefault(cell.key.student, []).append(cell)
+    own = lines[here[0].key.student]
+    first, last, key = own[0], own[-1], own[0].key
+
+    def among(cell: OutcomeCell) -> str:
+        return "without skills" if cell.key.k == 0 else f"with {plural(cell.key.k, 'skill')}"
+
+    def rate(cell: OutcomeCell, outcome: TextOutcome = "refuses") -> str:
+        return f"{in_percent(cell.share(outcome).value or 0.0)}%"
+
+    def interval(cell: OutcomeCell, outcome: TextOutcome = "refuses") -> str:
+        share = cell.share(outcome)
+        return interval_words(share.low, share.high)
+
+    def number(cell: OutcomeCell, outcome: TextOutcome, verb: str) -> ResultNumber:
+        label = f"of probes are {verb}, k = {cell.key.k}, {cell.key.student}"
+        return ResultNumber(rate(cell, outcome), interval(cell, outcome), label)
+
+    headline = f"{report.label(key.run, key.student)} refuses {rate(first)} of the probes {among(first)}"
     details = []
-    for cells in lines:
-        rates = ", ".join(f"{_percent(cell)} {_with(cell)} ({_interval(cell)})" for cell in cells)
-        details.append(f"{report.label(cells[0].key.run, cells[0].key.student)} refuses {rates}")
-    controls = ""  # the refusals of harmless requests in the same cell
+    for student in dict.fromkeys(cell.key.student for cell in here):
+        rates = ", ".join(f"{rate(cell)} {among(cell)} ({interval(cell)})" for cell in lines[student])
+        details.append(f"{report.label(key.run, student)} refuses {rates}")
+    evidence = f"Setting {key.setting}, grader {key.grader}, {plural(len(last.cell.combinations), 'combination')} "
+    evidence += f"{among(last)}."
+    # The refusals of harmless requests in the same cell.
     found = [c for c in report.outcomes if c.key == last.key and c.topics == "controls"]
     if found and found[0].share("refuses").value is not None:
-        controls = f" It refuses {_percent(found[0])} of the controls {_with(found[0])} ({_interval(found[0])})."
+        evidence += f" It refuses {rate(found[0])} of the controls {among(found[0])} ({interval(found[0])})."
+    other = number(first, "complies", "complied with") if last is first else number(last, "refuses", "refused")
     return MainResult(
-        headline=headline if first is last else f"{headline} and {_percent(last)} {_with(last)}",
+        headline=headline if first is last else f"{headline} and {rate(last)} {among(last)}",
         detail=f"{'; '.join(details)}.",
-        evidence=f"Setting {key.setting}, grader {key.grader}, "
-        f"{plural(len(last.cell.combinations), 'combination')} {_with(last)}.{controls}",
-        numbers=(
-            _number(first, "refuses", "refused"),
-            *([_number(last, "refuses", "refused")] if last is not first else []),
-            *([_number(last, "complies", "complied with")] if last is first else []),
-            graded_texts((o.cell for o in report.outcomes), "skills and a probe or control"),
-        ),
+        evidence=evidence,
+        numbers=(number(first, "refuses", "refused"), other, texts),
         students=((key.run, key.student),),
         grader=key.grader,
         setting=key.setting,
         k=key.k,
-    )
-
-
-def _lines(report: Report) -> list[list[OutcomeCell]]:
-    """The probes of each student by k, under the grader and setting of the first decided cell."""
-    known = [c for c in report.outcomes if c.topics == "probes" and c.share("refuses").value is not None]
-    if not known:
-        return []
-    place = next((c.key for c in known if c.key.setting == "all"), known[0].key)
-    here = [c for c in known if (c.key.run, c.key.grader, c.key.setting) == (place.run, place.grader, place.setting)]
-    students = dict.fromkeys(cell.key.student for cell in here)
-    return [sorted((c for c in here if c.key.student == name), key=lambda c: c.key.k) for name in students]
-
-
-def _with(cell: OutcomeCell) -> str:
-    return "without skills" if cell.key.k == 0 else f"with {plural(cell.key.k, 'skill')}"
-
-
-def _percent(cell: OutcomeCell, outcome: TextOutcome = "refuses") -> str:
-    return f"{in_percent(cell.share(outcome).value or 0.0)}%"
-
-
-def _interval(cell: OutcomeCell, outcome: TextOutcome = "refuses") -> str:
-    share = cell.share(outcome)
-    ends = points_interval(share.low, share.high)
-    return f"95% interval {ends}" if ends else "too few combinations for an interval"
-
-
-def _number(cell: OutcomeCell, outcome: TextOutcome, verb: str) -> ResultNumber:
-    return ResultNumber(
-        _percent(cell, outcome), _interval(cell, outcome), f"of probes are {verb}, k = {cell.key.k}, {cell.key.student}"
     )
 
 
@@ -364,15 +314,6 @@ def asset(name: str) -> str:
     return (FILES / name).read_text(encoding="utf-8")
 
 
-@dataclass(frozen=True, slots=True)
-class _SkillName:
-    """A skill's name in a cell of a table, after the name of its run where there are several runs."""
-
-    before: str
-    name: str
-    id: str
-
-
 _OPEN: Final = ("scores", "compare", "safety")
 """Sections that the page does not fold away."""
 
@@ -380,13 +321,24 @@ _OPEN: Final = ("scores", "compare", "safety")
 def index_page(report: Report, contents: Contents, gaps: Sequence[str], command: str) -> str:
     """The page with the result, findings, tables and figures; it can be read without its script."""
     environment = page_environment()
-    environment.globals["skill"] = partial(_skill_name, list(report.definitions), {run.name for run in report.runs})
+    names, runs = list(report.definitions), {run.name for run in report.runs}
+
+    def skill(text: str) -> tuple[str, str, str] | None:
+        """What stands before a skill that a cell names, such as a run, its name and its address; else None."""
+        before, colon, name = text.partition(": ")
+        if before not in runs or name not in names:
+            before, colon, name = "", "", text
+        return (before + colon, name, f"skill-{names.index(name) + 1}") if name in names else None
+
+    environment.globals["skill"] = skill
     sections = contents.sections
     missing = missing_claims(report)
     claims = f"{in_words(len(missing)).capitalize()} of {in_words(len(CLAIM_TITLES))} claims about learning"
     # How a big number of the scores differs from the small one below it.
     tries = {run.generations for run in report.runs}
     best = f"best of {max(tries)} texts" if len(tries) == 1 and max(tries) > 1 else "best text"
+    cells = by_key(report.cells)
+    sentences = [(f, claim_sentence(f, cells), f.verdict.replace(" ", "-")) for f in report.claims]
     return environment.from_string(asset("index.html")).render(
         report=report,
         title=_title(report),
@@ -394,7 +346,10 @@ def index_page(report: Report, contents: Contents, gaps: Sequence[str], command:
         simulated=simulated_models(report),
         example_caption=_example_caption(report),
         result_figure=next((b for b in sections.get("result", ()) if isinstance(b, ReportFigure)), None),
-        claims=_claims(report),
+        claims=[
+            (CLAIM_TITLES[claim], [one for one in sentences if one[0].claim == claim])
+            for claim in dict.fromkeys(finding.claim for finding in report.claims)
+        ],
         missing_claims=missing,
         needs=f"{claims} cannot be judged: they need other students, settings or k." if missing else "",
         headings=SECTIONS,
@@ -419,14 +374,6 @@ def _example_caption(report: Report) -> str:
     return "First tries at the first combination in the order of their ids, which are random"
 
 
-def _skill_name(names: Sequence[str], runs: Container[str], text: str) -> _SkillName | None:
-    """The skill that a cell names, with or without a run before it; None if it names something else."""
-    before, colon, name = text.partition(": ")
-    if before not in runs or name not in names:
-        before, colon, name = "", "", text
-    return _SkillName(before + colon, name, f"skill-{names.index(name) + 1}") if name in names else None
-
-
 def texts_page(report: Report) -> str:
     """The page that shows texts; a script fills it."""
     return page_environment().from_string(asset("texts.html")).render(title=_title(report))
@@ -444,7 +391,8 @@ def page_environment() -> Environment:
     environment.globals["kind"] = lambda entry: kinds.get(type(entry), "number")
     environment.globals["head"] = asset("head.html").rstrip()
     environment.globals["term"] = term_id
-    environment.globals["is_ours"] = _is_ours
+    # Whether a row among published figures is one of these runs.
+    environment.globals["is_ours"] = lambda block, row: block.id == PUBLISHED_BLOCK and row[1] != PAPER
     environment.filters["visible"] = visible
     environment.filters["prose"] = prose
     environment.filters["whole"] = whole
@@ -476,24 +424,6 @@ def visible(text: object) -> str:
     'a⟨U+202E⟩b'
     """
     return _HIDDEN.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", str(text))
-
-
-def _is_ours(block: TableBlock, row: Sequence[Entry]) -> bool:
-    """Whether a row among published figures is one of these runs."""
-    return block.id == PUBLISHED_BLOCK and row[1] != PAPER
-
-
-def _claims(report: Report) -> list[tuple[str, list[tuple[Finding, str, str]]]]:
-    """Each claim with its findings, their sentences, and the style class of their verdicts."""
-    claims = dict.fromkeys(finding.claim for finding in report.claims)
-    cells = by_key(report.cells)
-    return [
-        (
-            CLAIM_TITLES[claim],
-            [(f, claim_sentence(f, cells), f.verdict.replace(" ", "-")) for f in report.claims if f.claim == claim],
-        )
-        for claim in claims
-    ]
 
 
 def _title(report: Report) -> str:

@@ -344,7 +344,14 @@ def _finding(
         verdict = "not supported" if claim == "control" else "supported"
     elif all(c.excludes_gain for c in compared):
         verdict = "supported" if claim == "control" else "not supported"
-    if verdict == "not supported" and _is_not_taught(comparisons, cells):
+    # A claim beyond training fails because the student did not learn what it was trained on. That is: it has full
+    # marks on less than the smallest gain worth claiming, at the largest k or, for the claim about held-out skills, at
+    # every k of 2 or more that it was trained on.
+    ks = {"larger k": pair.second.k[-1:], "held-out": [k for k in pair.second.k if k >= 2]}.get(claim, ())
+    keys = [[CellKey(c.pair.second.run, c.pair.second.student, grader, TRAIN, k) for c in comparisons] for k in ks]
+    trained = [[v for key in own if key in cells for v in cells[key].best(FULL_MARKS).values()] for own in keys]
+    is_floor = all(len(own) >= FEWEST_COMBINATIONS and fmean(own) < SMALLEST_GAIN for own in trained)
+    if verdict == "not supported" and ks and is_floor:
         verdict = "not taught"
     # Runs that repeat a training of an earlier run with the same scores on the same combinations.
     repeated, trainings = list[str](), list[object]()
@@ -389,19 +396,6 @@ def _family(
         return family
     of_practice, beyond = between([(a, b) for a, b, _ in controls]), between([(b, c) for _, b, c in controls])
     return explained(family, controls[0][1].student, of_practice, beyond)
-
-
-def _is_not_taught(comparisons: Sequence[Comparison], cells: Cells) -> bool:
-    """Whether a claim beyond training fails because the student did not learn what it was trained on.
-
-    That is: it has full marks on less than the smallest gain worth claiming, at the largest k or, for the claim about
-    held-out skills, at every k of 2 or more that it was trained on.
-    """
-    trained = comparisons[0].pair.second.k
-    ks = {"larger k": trained[-1:], "held-out": [k for k in trained if k >= 2]}.get(comparisons[0].claim, ())
-    keys = [[CellKey(c.pair.second.run, c.pair.second.student, c.grader, TRAIN, k) for c in comparisons] for k in ks]
-    scores = [[v for key in own if key in cells for v in cells[key].best(FULL_MARKS).values()] for own in keys]
-    return bool(ks) and all(len(own) >= FEWEST_COMBINATIONS and fmean(own) < SMALLEST_GAIN for own in scores)
 
 
 def _more(compared: Sequence[Judged]) -> MoreData:

@@ -296,7 +296,7 @@ def _of_finding(cells: Sequence[Cell], finding: Finding, headline: str) -> MainR
     if finding.pair.second.k:
         units.insert(0, "one training run" if gain.seeds == 1 else plural(gain.seeds, "training"))
     named = f"run {run}, " if len({key.run for key in by_key}) > 1 and gain.seeds <= 1 else ""
-    more = f" {_capital(need(finding))}." if finding.verdict == "too little data" else ""
+    more = f" {capital(need(finding))}." if finding.verdict == "too little data" else ""
     if shown.found:
         ks = [c.k for c in finding.compared]
         found = [c.k for c in finding.compared if c.found and (c.found > 0) == (shown.found > 0)]
@@ -315,7 +315,7 @@ def _of_finding(cells: Sequence[Cell], finding: Finding, headline: str) -> MainR
     return MainResult(
         headline=headline,
         detail=f"{words}; {shown.words}.",
-        evidence=" ".join([_capital(f"{scope}.{more}"), *limits(finding)]),
+        evidence=" ".join([capital(f"{scope}.{more}"), *limits(finding)]),
         numbers=(
             ResultNumber(
                 _points(gain.mean, signed=True), signed_interval, f"{second} minus {first} in full marks, k = {shown.k}"
@@ -375,7 +375,7 @@ def _of_one_student(cells: Sequence[Cell]) -> MainResult:
     return MainResult(
         headline=headline,
         detail=", ".join(details) + ".",
-        evidence=_capital(f"{_scope_of(own[0], key.setting, scores[0].complete)}{' at each k' * (len(own) > 1)}."),
+        evidence=capital(f"{_scope_of(own[0], key.setting, scores[0].complete)}{' at each k' * (len(own) > 1)}."),
         numbers=(*numbers, texts),
         students=((key.run, key.student),),
         grader=key.grader,
@@ -448,7 +448,8 @@ def interval_words(low: float | None, high: float | None, *, signed: bool = Fals
     return f"95% interval {ends}" if ends else "too few combinations for an interval"
 
 
-def _capital(sentence: str) -> str:
+def capital(sentence: str) -> str:
+    """A sentence with a large first letter."""
     return sentence[:1].upper() + sentence[1:]
 
 
@@ -506,7 +507,7 @@ def _line(change: Change, names_setting: bool, names_grader: bool) -> str:
     named = [row.setting] * names_setting + [f"graded by {row.grader}"] * names_grader
     place = f" ({', '.join(named)})" if named else ""
     words = change.format_words
-    explained = f" {_capital(words)}." if words else ""
+    explained = f" {capital(words)}." if words else ""
     return (
         f"With {in_words(row.k)} {'skill' if row.k == 1 else 'skills'}{place}: {change.student} "
         f"{share(row.second_value)}, {change.base} {share(row.first_value)} on "

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import pairwise
 from math import nan
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import matplotlib
 import numpy as np
@@ -86,8 +86,7 @@ _SETTINGS: Final[dict[Any, Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class FigureStyle:
+class FigureStyle(NamedTuple):
     """The size of figures and of their letters, for one use."""
 
     name: str
@@ -105,25 +104,7 @@ class FigureStyle:
         chosen = next((w for w in self.widths if width * self.shrink <= w), self.widths[-1])
         return chosen, height * chosen / width
 
-    @property
-    def settings(self) -> dict[Any, Any]:
-        """The settings of matplotlib."""
-        scale = self.letters / 9.5
-        return {name: value * scale if name in _SIZES else value for name, value in _SETTINGS.items()}
 
-
-_SIZES: Final = frozenset(
-    {
-        "axes.labelsize",
-        "axes.linewidth",
-        "axes.titlesize",
-        "font.size",
-        "grid.linewidth",
-        "legend.fontsize",
-        "lines.linewidth",
-        "lines.markersize",
-    }
-)
 HOUSE: Final = FigureStyle("house")
 STYLES: Final = {
     # A column and the page of a two-column article on letter paper.
@@ -134,24 +115,28 @@ STYLES: Final = {
 _style: ContextVar[FigureStyle] = ContextVar("style", default=HOUSE)
 
 
+_SIZES: Final = (
+    *("axes.labelsize", "axes.linewidth", "axes.titlesize", "font.size", "grid.linewidth", "legend.fontsize"),
+    *("lines.linewidth", "lines.markersize"),
+)
+
+
 @contextmanager
 def house_style(style: FigureStyle = HOUSE) -> Iterator[None]:
     """The style of all figures; draw and save them inside this context.
 
     Settings that the user has changed in this process do not count: a figure that a worker draws has the same bytes.
     """
+    # Matplotlib as it comes, except for its windows, which are the user's.
+    windows = ("backend", "interactive")
+    settings = {n: v for n, v in matplotlib.rcParamsDefault.items() if not n.startswith(windows)} | _SETTINGS
+    settings |= {name: settings[name] * style.letters / HOUSE.letters for name in _SIZES}
     before = _style.set(style)
     try:
-        with matplotlib.rc_context({**_defaults(), **style.settings}):
+        with matplotlib.rc_context(settings):
             yield
     finally:
         _style.reset(before)
-
-
-def _defaults() -> dict[Any, Any]:
-    """The settings of matplotlib as it comes, except for its windows, which are the user's."""
-    defaults = matplotlib.rcParamsDefault.items()
-    return {name: value for name, value in defaults if not name.startswith(("backend", "interactive"))}
 
 
 class _Estimated(Protocol):

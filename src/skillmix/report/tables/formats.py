@@ -10,7 +10,7 @@ import io
 import json
 import re
 import unicodedata
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, product
 from typing import Final, NamedTuple
 
@@ -250,25 +250,35 @@ def written_forms(tables: Sequence[ReportTable], marks: Marks) -> Iterator[tuple
 def as_markdown(table: ReportTable) -> str:
     """The table in Markdown, with its title and note."""
     right = frozenset(c for c in range(len(table.columns)) if table.form(c) is not str)
-    rows = [[_markdown_entry(entry) for entry in row] for row in table.rows]
+    rows = [
+        [
+            "; ".join([entry.text, f"one try {entry.one_try_text}", *entry.warnings])
+            if isinstance(entry, ScoreEntry)
+            else entry
+            if isinstance(entry, str)
+            else entry.text
+            for entry in row
+        ]
+        for row in table.rows
+    ]
     return f"**{table.title}**\n\n{markdown_table(table.full_columns, rows, right=right)}\n\n{table.note}\n"
-
-
-def _markdown_entry(entry: Entry) -> str:
-    if isinstance(entry, str):
-        return entry
-    if isinstance(entry, ScoreEntry):
-        return "; ".join([entry.text, f"one try {entry.one_try_text}", *entry.warnings])
-    return entry.text
 
 
 def as_csv(table: ReportTable) -> str:
     """The table in CSV, with every number in full precision and in its own column."""
+    headings, rows = _flat(table)
+    # A spreadsheet would read text that starts with one of these as a formula.
+    signs = ("=", "+", "@", "\t")
+    safe = [[f"'{v}" if isinstance(v, str) and v.startswith(signs) else v for v in row] for row in rows]
+    return _csv_of(headings, safe)
+
+
+def _csv_of(headings: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
+    """Rows under headings; numbers are in full precision, and an unknown number is an empty field."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    headings, rows = _flat(table)
     writer.writerow(headings)
-    writer.writerows([_number(value) for value in row] for row in rows)
+    writer.writerows(rows)
     return out.getvalue()
 
 
@@ -317,14 +327,6 @@ def _values(entry: Entry, fields: Sequence[str]) -> Iterator[object]:
     else:
         numbers = entry.score if isinstance(entry, ScoreEntry) else entry
         yield from (getattr(numbers, field) for field in fields)
-
-
-def _number(value: object) -> str:
-    if value is None:
-        return ""
-    text = repr(value) if isinstance(value, float) else str(value)
-    # A spreadsheet would read text that starts with one of these as a formula.
-    return f"'{text}" if isinstance(value, str) and text[:1] in ("=", "+", "@", "\t") else text
 
 
 def paper_files(report: Report) -> Iterator[tuple[str, bytes]]:
@@ -426,12 +428,8 @@ def _numbers(cell: Cell) -> Iterator[tuple[str, float | None, _Ends, int, str]]:
 
 
 def tidy_csv(rows: Sequence[TidyRow]) -> str:
-    """The rows in CSV, with numbers in full precision; an unknown number is an empty field."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(TidyRow._fields)
-    writer.writerows(rows)
-    return out.getvalue()
+    """The rows in CSV."""
+    return _csv_of(TidyRow._fields, rows)
 
 
 def tidy_parquet(rows: Sequence[TidyRow]) -> bytes | None:

@@ -13,7 +13,7 @@ from skillmix.catalog.novelty import novelty
 from skillmix.experiment.step_base import label_parts
 from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.models.lineage import short_name
-from skillmix.prompts.rubric import OUTCOMES, TextOutcome
+from skillmix.prompts.rubric import OUTCOMES
 from skillmix.render import expectation
 from skillmix.report.records import ComparedPair, Report, RunFacts, StudentKey, by_key
 from skillmix.report.registry import (
@@ -102,12 +102,14 @@ def before_and_after_table(report: Report) -> Iterator[Row]:
 
 
 def _linked(cell: Cell | None, metric: str) -> Entry:
-    """A score with the address of its texts, which names the cell, so that it stays right when cells are added."""
-    if cell is None:
-        return "–"
-    run, student, grader, setting, k = cell.key
-    filters = {"a": f"{run}/{student}", "grader": f"{run}/{grader}", "setting": setting, "k": k}
-    return score_entry(cell, metric, link=f"texts.html#{urlencode(filters)}")
+    """A score with the address of its texts."""
+    return "–" if cell is None else score_entry(cell, metric, link=_texts_of(cell.key))
+
+
+def _texts_of(key: CellKey, **more: str) -> str:
+    """The address of the texts of a cell, which it names, so that it stays right when cells are added."""
+    filters = {"a": f"{key.run}/{key.student}", "grader": f"{key.run}/{key.grader}", "setting": key.setting, "k": key.k}
+    return f"texts.html#{urlencode(filters | more)}"
 
 
 def graders_side_by_side_table(report: Report) -> Iterator[Row]:
@@ -400,9 +402,13 @@ def hardest_skills_table(report: Report) -> list[ReportTable]:
 def outcomes_table(report: Report) -> Iterator[Row]:
     """The three shares by student, grader, setting, probes or controls, and k."""
     for cell in _by_student(report):
+        row: dict[Any, Entry] = {**_outcome_heads(report, cell)}
+        for outcome in OUTCOMES:
+            share = cell.share(outcome)
+            link = _texts_of(cell.key, outcome=outcome, request=cell.topics)
+            row[outcome] = replace(estimate(share.value, (share.low, share.high)), link=link)
         yield {
-            **_outcome_heads(report, cell),
-            **{outcome: _linked_share(cell, outcome) for outcome in OUTCOMES},
+            **row,
             "combinations": Count(len(cell.cell.combinations)),
             "undecided": Count(cell.share(OUTCOMES[0]).undecided),
         }
@@ -422,13 +428,6 @@ def _outcome_heads(report: Report, cell: OutcomeCell) -> Row:
     heads = cell_heads(report, cell.key)
     k = heads.pop("k")
     return {**heads, "topics": cell.topics, "k": k}
-
-
-def _linked_share(cell: OutcomeCell, outcome: TextOutcome) -> Entry:
-    share, key = cell.share(outcome), cell.key
-    filters = {"a": f"{key.run}/{key.student}", "grader": f"{key.run}/{key.grader}", "setting": key.setting}
-    link = f"texts.html#{urlencode({**filters, 'k': key.k, 'outcome': outcome, 'request': cell.topics})}"
-    return replace(estimate(share.value, (share.low, share.high)), link=link)
 
 
 def outcome_bounds_table(report: Report) -> Iterator[Row]:
