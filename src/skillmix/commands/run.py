@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     """Run every step of an experiment; rerun the same command to continue."""
     if options.dry_run:
         return dry_run(options)
-    from skillmix.commands.closing import Ended, next_commands, run_cost, run_name
+    from skillmix.commands.closing import next_commands, run_cost, run_name
     from skillmix.runs.batches.step_batches import WAIT, BatchWishes, parts_in_batches
     from skillmix.runs.scheduler import StopReason
     from skillmix.runs.texts import keep_table
@@ -127,9 +127,8 @@ def run(options: argparse.Namespace) -> int:
     for page in result.reports:
         LOG.info(f"report: open {page} in a browser")
     if not options.json:
-        ended = Ended(result.run, options.experiment, options.set, scored, has_report=bool(result.reports))
         LOG.info("try next:")
-        for line, about in next_commands(ended, program=program()):
+        for line, about in next_commands(result, scored, options.experiment, options.set, program=program()):
             LOG.info(f"  {line}  # {about}")
     return 0 if result.is_complete and not ungraded and not undecided else 1
 

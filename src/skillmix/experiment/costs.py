@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter
@@ -65,17 +65,14 @@ class Price:
         """Compute an upper bound on the cost of a request."""
         if self.is_zero:
             return 0.0
-        characters = sum(_weight(message.content) for message in request.messages) + len(request.decoding.extra or "")
+        characters = len(request.decoding.extra or "")
+        for text in (message.content for message in request.messages):
+            characters += len(text)
+            if not text.isascii():  # another character may be one token per byte
+                others = sum(not letter.isascii() for letter in text)
+                other_bytes = len(text.encode("utf-8", "surrogatepass")) - len(text) + others
+                characters += _CHARACTERS_PER_TOKEN * other_bytes - others
         return request.prompts * self.of(tokens_in(characters), request.decoding.max_tokens or _LONGEST_REPLY)
-
-
-def _weight(text: str) -> int:
-    """Count the ASCII characters that would make as many tokens; another character may be one token per byte."""
-    if text.isascii():
-        return len(text)
-    others = sum(not letter.isascii() for letter in text)
-    other_bytes = len(text.encode("utf-8", "surrogatepass")) - len(text) + others
-    return len(text) - others + _CHARACTERS_PER_TOKEN * other_bytes
 
 
 def tokens_in(characters: int) -> int:
@@ -178,23 +175,12 @@ PEAK: Final = 989e12
 """The peak of dense bfloat16 operations per second on one H200."""
 
 
-class Shares(NamedTuple):
-    """Measured shares of the peak of one H200 (bench/README.md), below a billion weights and above."""
-
-    small: float
-    large: float
-
-    def of(self, weights: float) -> float:
-        """Return the share that a model of this size reaches."""
-        return self.small if weights < _LARGE else self.large
-
-
-_LARGE: Final = 1e9
-TRAINING: Final = Shares(small=0.20, large=0.55)
-GENERATION: Final = Shares(small=0.06, large=0.37)
+TRAINING: Final = (0.20, 0.55)
+GENERATION: Final = (0.06, 0.37)
+"""Measured shares of the peak of one H200 (bench/README.md), below a billion weights and above."""
 NOTE: Final = (
-    f"GPU hours are for one H200, from measured speeds: training reaches {TRAINING.large:.0%} of the peak "
-    f"({TRAINING.small:.0%} below a billion weights), generation {GENERATION.large:.0%} ({GENERATION.small:.0%}). "
+    f"GPU hours are for one H200, from measured speeds: training reaches {TRAINING[1]:.0%} of the peak "
+    f"({TRAINING[0]:.0%} below a billion weights), generation {GENERATION[1]:.0%} ({GENERATION[0]:.0%}). "
     "Training tokens are an upper bound: every conversation has the maximum length."
 )
 _SIZE: Final = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)(b|m)(?![a-z0-9])", re.IGNORECASE)
@@ -235,8 +221,8 @@ def parameters_of(model: str) -> float | None:
     return float(sizes[0][0]) * {"b": 1e9, "m": 1e6}[sizes[0][1].lower()] if sizes else None
 
 
-def _hours(model: str, tokens: int | None, *, operations: int, shares: Shares) -> float | None:
+def _hours(model: str, tokens: int | None, *, operations: int, shares: tuple[float, float]) -> float | None:
     weights = parameters_of(model)
     if weights is None or tokens is None:
         return None
-    return operations * weights * tokens / (shares.of(weights) * PEAK) / 3600
+    return operations * weights * tokens / (shares[weights >= 1e9] * PEAK) / 3600

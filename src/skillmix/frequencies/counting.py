@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from signal import SIGINT
 from typing import Any, Final
 
 from skillmix.calls import CallProblem
@@ -27,7 +26,7 @@ from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.files import load_catalog
 from skillmix.catalog.own_code import require_trust
 from skillmix.checkers.registry import checker_of
-from skillmix.errors import Interrupted, UserError
+from skillmix.errors import UserError
 from skillmix.experiment.costs import load_prices, usual_tokens_in
 from skillmix.experiment.experiment import Experiment, GraderSettings, experiment_of
 from skillmix.files import write_whole
@@ -50,13 +49,13 @@ from skillmix.grading.answers import count_sentences
 from skillmix.hashing import short_id
 from skillmix.prompts.rubric import Phrases
 from skillmix.runs.budget import Budget
-from skillmix.runs.calling import StepContext, serve
-from skillmix.runs.progress import RunProgress, Work, watched
+from skillmix.runs.calling import StepContext
+from skillmix.runs.progress import RunProgress, Work
 from skillmix.runs.run import Run, new_run
 from skillmix.runs.scheduler import CallCounts, signal_of
 from skillmix.runs.verdicts import require_checkers
 from skillmix.steps.before_run import prices_by_model, probe_settings
-from skillmix.steps.calls import counts_line
+from skillmix.steps.calls import call_models
 
 WORDS: Final = 100
 """The default length of a passage, that of a paragraph."""
@@ -305,17 +304,8 @@ def count_skills(wanted: FrequencyWanted) -> Counted:
             journal.add_combinations(questions.all_chunks())
             with RunProgress([Work(STEP, f"calls: {plan.settings.asked}", questions.count)]) as progress:
                 context = StepContext(plan.experiment, plan.catalog, run, journal, budget, progress)
-
-                async def ask() -> None:
-                    async with watched(progress, STEP, counts):
-                        models = {f"grader:{GRADER}": plan.settings}
-                        await serve(models, questions.tasks(), questions.follow, context, counts)
-
-                try:
-                    asyncio.run(ask())
-                except asyncio.CancelledError:
-                    raise Interrupted(signal_of(counts.stopped) or SIGINT) from None
-                progress.end(STEP, counts_line(STEP, counts))
+                models = {f"grader:{GRADER}": plan.settings}
+                call_models(STEP, models, questions.tasks(), questions.follow, context, counts)
         run.note_invocation({"command": "frequency"})
     answers: dict[str, dict[str, bool | None]] = {}
     if plan.asked:

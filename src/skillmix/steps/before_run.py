@@ -186,7 +186,7 @@ def file_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step],
 
 
 def _local_model_checks(experiment: Experiment, steps: Sequence[Step], run: Run) -> Checks:
-    """Check the checkpoints on this machine: can steps call them, or train them?.
+    """Check the checkpoints on this machine: whether steps can call or train them.
 
     A model that a step will train is called with the architecture of its base; training gives it a chat template.
     """
@@ -235,14 +235,14 @@ def _require_asking(settings: Settings, *, needs_template: bool) -> None:
             f"The tokenizer of {asked} has no chat template.",
             hint="Use an instruction-tuned model, or the model of a train step with format:.",
         )
-    _require_rendering(settings, checkpoint)
+    if checkpoint is not None:
+        require_rendering(settings)
 
 
-def _require_rendering(settings: Settings, checkpoint: Checkpoint | None) -> None:
+def require_rendering(settings: Settings) -> None:
     """Refuse a system text and template options that the template of a local model cannot use."""
-    if checkpoint is None or not settings.additions or not provider_of(str(settings.asked)).is_engine:
-        return
-    if all(find_spec(package) for package in provider_of(str(settings.asked)).packages):
+    provider = provider_of(str(settings.asked))
+    if settings.additions and provider.is_engine and all(map(find_spec, provider.packages)):
         asyncio.run(check_chat_template(parse_spec(str(settings.asked)), settings.system, settings.extra_json))
 
 
@@ -257,7 +257,7 @@ def _require_training(step: TrainStep, base: Settings, run: Run) -> None:
             f"Step {step.name!r}: the tokenizer of {asked} has no chat template.",
             hint=f"Set its format with format: {', '.join(CHAT_TEMPLATES)}.",
         )
-    _require_rendering(base, checkpoint)
+    require_rendering(base)
     check_trainable(step, checkpoint, run)
 
 

@@ -4,14 +4,16 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
+from signal import SIGINT
 from typing import Any, Final
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination, all_combinations
 from skillmix.datasets.leakage import bars_for, refuse_other_partitions, trained_combinations, usable_around
 from skillmix.datasets.row_files import content_hash, refuse_more_turns
+from skillmix.errors import Interrupted
 from skillmix.experiment.experiment import Experiment
-from skillmix.experiment.plan import PlannedCell, place_of, step_cells
+from skillmix.experiment.plan import PlannedCell, Settings, place_of, step_cells
 from skillmix.experiment.step_base import Step, student_name
 from skillmix.experiment.steps import DatasetStep, EvaluateStep, GenerateStep, GradeStep
 from skillmix.files import require_replaceable
@@ -19,12 +21,13 @@ from skillmix.hashing import short_id
 from skillmix.models.lineage_files import LINEAGE_FILE
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.render import are, plural
-from skillmix.runs.calling import StepContext, calls_of, conversations_of, make_calls
+from skillmix.runs.budget import Task
+from skillmix.runs.calling import StepContext, calls_of, conversations_of, make_calls, serve
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.planned_work import PlannedCalls
-from skillmix.runs.progress import say
+from skillmix.runs.progress import say, watched
 from skillmix.runs.run import Run
-from skillmix.runs.scheduler import CallCounts
+from skillmix.runs.scheduler import CallCounts, Follow, signal_of
 from skillmix.runs.students import turns_of
 from skillmix.scores.scoring import run_scores, skipped_cells
 from skillmix.steps.estimates import CallEstimate, EstimateBasis, EstimatedStep, grader_estimates, student_estimate
@@ -180,6 +183,28 @@ def end_calls(step: str, counts: CallCounts, context: StepContext) -> None:
     """Show what a step of calls took, as its last line unless it was stopped."""
     note = context.progress.end if counts.stopped is None else context.progress.leave
     note(step, counts_line(step, counts))
+
+
+def call_models(
+    step: str,
+    settings: Mapping[str, Settings],
+    tasks: Iterator[Task],
+    follow: Follow,
+    context: StepContext,
+    counts: CallCounts,
+) -> None:
+    """Make the calls of a command that runs no experiment, and show what they took."""
+
+    async def calls() -> None:
+        async with watched(context.progress, step, counts):
+            await serve(settings, tasks, follow, context, counts)
+
+    try:
+        if settings:
+            asyncio.run(calls())
+    except asyncio.CancelledError:
+        raise Interrupted(signal_of(counts.stopped) or SIGINT) from None
+    context.progress.end(step, counts_line(step, counts))
 
 
 class DatasetKind(StepKind[DatasetStep]):
