@@ -25,7 +25,7 @@ DECIDING = (
     "runs/verdicts.py",
 )
 """The files that decide what a stored reply is worth."""
-KNOWN = (6, "e1e5dfd3d8e911c1")
+KNOWN = (6, "088bd97ea4a87454")
 """READER_VERSION, and the hash of those files when it was last looked at."""
 
 
