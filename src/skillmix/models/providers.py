@@ -14,48 +14,27 @@ from skillmix.files import SHIPPED, read_yaml
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """One row of the table."""
+    """One row of the table; the head of `providers.yaml` explains the fields."""
 
     name: str
     form: str
-    """How its specs are written, with an example."""
     model: str | Callable[..., Any] | None = None
-    """The class of its models as `module:class`, or a function that opens one; None if there is no model to call."""
     is_in_process: bool = False
-    """Whether its models need the memory of this machine or of its GPU, so that only one of them is open at a time.
-
-    A model without weights, such as a scripted one, is not in process in this sense.
-    """
     is_engine: bool = False
-    """Whether this package itself computes the replies: its limits apply, and weights are read ahead."""
     has_checkpoint: bool = False
-    """Whether its specs name checkpoint folders, which can be trained, merged and measured."""
     is_free: bool = False
-    """Whether its calls cost nothing unless the price file says otherwise."""
     needs_name: bool = True
-    """Whether a spec must say more than the provider's name."""
     stays_here: bool = False
-    """Whether its models are called in the process of the command even with `--on ray`."""
     address: str | None = None
-    """The provider's own server; a spec may name a compatible server instead, as in `openai:NAME@URL`."""
     address_variable: str | None = None
-    """Environment variable with the address of the user's own server at the provider."""
     key: str | None = None
-    """Environment variable with the key for that server."""
     key_header: str | None = None
-    """A second header that carries the key."""
     seed_field: str | None = "seed"
-    """What the seed of a call is named in a request; None if the provider takes none."""
     batches: tuple[str, ...] = ()
-    """The forms of batches that it has, its own first."""
     packages: tuple[str, ...] = ()
-    """Packages that its models need in this process, all in the extra `local` of skillmix."""
     check: str | None = None
-    """A function, as `module:function`, that refuses a name which no model of the provider can have."""
     closed_hint: str | None = None
-    """For a provider without models to call: why there is nothing to call."""
     is_listed: bool = True
-    """Whether users write its specs; those of an import are not offered to them."""
 
     @property
     def is_served(self) -> bool:

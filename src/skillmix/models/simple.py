@@ -47,17 +47,18 @@ class SimpleModel(Model):
 
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
         """Answer many requests at once."""
-        return Pool(self._answer_in_time, limit=self.options.concurrency or CONCURRENCY).serve(requests)
 
-    async def _answer_in_time(self, request: Request) -> Outcome:
-        limit = asyncio.timeout(self.options.timeout)
-        try:
-            async with limit:
-                return await self.answer(request)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            return CallProblem("passing", "timeout", f"no reply within {self.options.timeout:g} s")
+        async def answer_in_time(request: Request) -> Outcome:
+            limit = asyncio.timeout(self.options.timeout)
+            try:
+                async with limit:
+                    return await self.answer(request)
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                return CallProblem("passing", "timeout", f"no reply within {self.options.timeout:g} s")
+
+        return Pool(answer_in_time, limit=self.options.concurrency or CONCURRENCY).serve(requests)
 
 
 class CodeModel(Model):

@@ -187,7 +187,15 @@ def _addresses(text: str, provider: Provider) -> tuple[str, ...]:
             hint=_ADDRESS_HINT,
         )
     addresses = [part.strip() for part in text.split(",")]
-    faults = [fault for address in addresses if (fault := address_fault(address, provider))] or _repeated(addresses)
+    faults = [fault for address in addresses if (fault := address_fault(address, provider))]
+    first: dict[object, str] = {}
+    for address in addresses if not faults else ():  # several may lead to the same server
+        parts = urlsplit(address)
+        place = parts.scheme, parts.hostname, parts.port or _PORTS[parts.scheme], parts.path.rstrip("/")
+        if place in first:
+            other = "" if first[place] == address else f", first as {first[place]!r}"
+            faults.append(f"The address {address!r} is listed twice{other}.")
+        first.setdefault(place, address)
     if faults:
         raise UserError(" ".join(dict.fromkeys(faults)), hint=_ADDRESS_HINT)
     if len(addresses) > 1 and not provider.has_replicas:
@@ -196,20 +204,6 @@ def _addresses(text: str, provider: Provider) -> tuple[str, ...]:
             hint="Only openai: takes several addresses of one model.",
         )
     return tuple(address.rstrip("/") for address in addresses)
-
-
-def _repeated(addresses: list[str]) -> list[str]:
-    """The faults of addresses that lead to the same server as an earlier one."""
-    faults = []
-    first: dict[object, str] = {}
-    for address in addresses:
-        parts = urlsplit(address)
-        place = parts.scheme, parts.hostname, parts.port or _PORTS[parts.scheme], parts.path.rstrip("/")
-        if place in first:
-            other = "" if first[place] == address else f", first as {first[place]!r}"
-            faults.append(f"The address {address!r} is listed twice{other}.")
-        first.setdefault(place, address)
-    return faults
 
 
 def address_fault(address: str, provider: Provider) -> str | None:

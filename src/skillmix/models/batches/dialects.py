@@ -9,44 +9,25 @@ from skillmix.models.providers import shipped_table
 from skillmix.models.specs import ModelSpec, provider_of
 
 BatchState = Literal["in progress", "ended", "ended early", "failed"]
-"""What a provider's state means.
-
-- in progress: the provider works on the batch; an unknown state counts as this one.
-- ended: every call has its result.
-- ended early: the batch expired or was cancelled; the calls without a result were not made.
-- failed: the provider refused the whole batch, and made no call.
-"""
-Shape = Literal["files", "inline"]
-"""Whether the requests are uploaded as a file, or are part of the call that creates the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchDialect:
-    """One provider's form of batches."""
+    """One provider's form of batches; the head of `batches.yaml` explains the fields."""
 
     name: str
-    shape: Shape
+    shape: Literal["files", "inline"]
     most_requests: int
     most_bytes: int
-    """Limits of one batch."""
     states: Mapping[str, BatchState]
-    """The provider's states in small letters."""
     factor: float = 0.5
-    """The price of a call in a batch, as a share of its price outside; the price file may say another."""
     hosts: tuple[str, ...] = ()
-    """Ends of host names that speak this dialect."""
     batches: str = "/batches"
-    """The path of the list of batches."""
     endpoint: str = "/v1/chat/completions"
-    """The path that the lines of a file name."""
     query: str = ""
-    """What follows the path at an address that does not end in /v1."""
     key_header: str | None = None
-    """A second header that carries the key."""
     unready_files: tuple[str, ...] = ()
-    """States in which an uploaded file cannot be used yet."""
     statuses: Mapping[str, int] = field(default_factory=dict)
-    """The HTTP status that a call outside a batch has, by the type of an error."""
 
     def state(self, word: str) -> BatchState:
         """What one of the provider's states means.

@@ -1,11 +1,11 @@
 """Local models in a second process, beside the process that journals and grades.
 
 On a GPU a model needs the interpreter for a third of a millisecond a call, and the event loop, the journal and the
-verdicts of a run need it for as long. In one process they would take turns. The processes send each other tuples that
-begin with a word, through a connection that closes when one of them ends:
+verdicts of a run need it for as long. In one process they would take turns. The processes send each other lists of
+tuples that begin with a word, through a connection that closes when one of them ends:
 
-    to the model    ("open", work, spec, concurrency), ("ask", work, requests), ("end", work), ("stop", work), ("drop",)
-    to the command  ("answers", work, outcomes by key, slots, is_last, error), ("dropped",)
+    to the model    ("open", work, spec, concurrency), ("ask", work, request), ("end", work), ("stop", work), ("drop",)
+    to the command  ("answer", work, key, outcome, slots), ("error", work, error), ("over", work), ("dropped",)
 
 The other process runs `serve_command`.
 """
@@ -64,9 +64,9 @@ class RemoteWork:
         self.join = self._is_over.wait
 
     def add(self, request: Request) -> None:
-        """Send a request; it goes out with others like it."""
+        """Send a request."""
         self._open[request.key] = request
-        self._send(("ask", self._number, [request.without_subject()]))
+        self._send(("ask", self._number, request.without_subject()))
 
     def end(self) -> None:
         """No more requests come."""
@@ -78,19 +78,19 @@ class RemoteWork:
             self._has_stopped = True
             self._send(("stop", self._number))
 
-    def take(self, outcomes: list[tuple[CallKey, Outcome]], slots: int | None) -> None:
-        """Hand over outcomes."""
+    def take(self, key: CallKey, outcome: Outcome, slots: int | None) -> None:
+        """Hand over an outcome."""
         self.slots = slots
-        for key, outcome in outcomes:
-            self._put((self._open.pop(key), outcome))
+        self._put((self._open.pop(key), outcome))
 
-    def finish(self, error: BaseException | None) -> None:
+    def fail(self, error: BaseException) -> None:
+        """Hand over an error."""
+        self._put(error)
+
+    def finish(self) -> None:
         """End the work; nothing comes after it."""
-        if not self._is_over.is_set():
-            if error is not None:
-                self._put(error)
-            self._put(None)
-            self._is_over.set()
+        self._put(None)
+        self._is_over.set()
 
 
 class ModelProcess:
@@ -114,7 +114,13 @@ class ModelProcess:
         self._outgoing: SimpleQueue[Any] = SimpleQueue()
         self._is_lost = threading.Event()
         self._has_dropped = threading.Event()
-        for target in (self._write_all, self._read_all):
+
+        def write_all() -> None:
+            with suppress(OSError, ValueError):  # the process is gone, which the other thread sees
+                while None not in (letters := gathered(self._outgoing)):
+                    self._connection.send_bytes(pickle.dumps(letters, pickle.HIGHEST_PROTOCOL))
+
+        for target in (write_all, self._read_all):
             threading.Thread(target=target, name="skillmix-letters", daemon=True).start()
 
     @property
@@ -147,39 +153,25 @@ class ModelProcess:
         self._is_lost.wait()
         self._outgoing.put(None)
 
-    def _write_all(self) -> None:
-        with suppress(OSError, ValueError):  # the process is gone, which the other thread sees
-            while True:
-                letters: list[Any] = []
-                for letter in gathered(self._outgoing):
-                    if letter is None:
-                        return
-                    if letters and letter[0] == "ask" and letter[:2] == letters[-1][:2]:
-                        letters[-1][2].extend(letter[2])
-                    else:
-                        letters.append(letter)
-                for letter in letters:
-                    self._connection.send_bytes(pickle.dumps(letter, pickle.HIGHEST_PROTOCOL))
-
     def _read_all(self) -> None:
         with suppress(EOFError, OSError):
             while True:
-                self._take(pickle.loads(self._connection.recv_bytes()))  # from a process that this one started
+                for letter in pickle.loads(self._connection.recv_bytes()):  # from a process that this one started
+                    self._take(letter)
         self._is_lost.set()
         self._finish_all()
         self._connection.close()
 
-    def _take(self, letter: Any) -> None:
-        if letter[0] == "dropped":
+    def _take(self, letter: tuple[Any, ...]) -> None:
+        if letter == ("dropped",):
             self._has_dropped.set()
             return
-        _, number, outcomes, slots, is_last, error = letter
+        word, number, *rest = letter
         with self._lock:
-            work = self._works.pop(number, None) if is_last else self._works.get(number)
+            work = self._works.pop(number, None) if word == "over" else self._works.get(number)
         if work is not None:
-            work.take(outcomes, slots)
-            if is_last:
-                work.finish(error)
+            hands_over: dict[str, Callable[..., None]] = {"answer": work.take, "error": work.fail, "over": work.finish}
+            hands_over[word](*rest)
 
     def _finish_all(self) -> None:
         with self._lock:
@@ -187,9 +179,10 @@ class ModelProcess:
         status = self._process.wait()
         ending = f"signal {-status}" if status < 0 else f"exit status {status}"
         for work in works:
-            work.finish(
+            work.fail(
                 UserError(
                     f"The process of the local model ended with {ending}.",
                     hint="The same command continues. Signal 9 often means that the memory of the machine was full.",
                 )
             )
+            work.finish()

@@ -40,19 +40,16 @@ def new_generator(
         """Until the generator is used."""
 
     if can_write(model):
-        return Generator(model, renderer, slots=concurrency or _slots_for(model), done=ignore)
+        bytes_per_slot = CacheShape(model).bytes_per_token * _TYPICAL_LENGTH
+        if model.device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info()
+            slots = max(1, min(_MAX_SLOTS, int(_SHARE_OF_MEMORY * free / bytes_per_slot)))
+        else:
+            least, most = _CPU_SLOTS
+            slots = max(least, min(most, _CPU_CACHE_BYTES // bytes_per_slot))
+        return Generator(model, renderer, slots=concurrency or slots, done=ignore)
     LOG.warning(f"{name} writes by `generate` of transformers; vllm: is faster for its architecture")
     return BatchedGenerator(model, renderer, slots=concurrency or _BATCH[model.device.type], done=ignore)
-
-
-def _slots_for(model: Any) -> int:
-    """The number of conversations at once: on a GPU as many as fit into its memory, on a CPU a few."""
-    bytes_per_slot = CacheShape(model).bytes_per_token * _TYPICAL_LENGTH
-    if model.device.type != "cuda":
-        least, most = _CPU_SLOTS
-        return max(least, min(most, _CPU_CACHE_BYTES // bytes_per_slot))
-    free, _ = torch.cuda.mem_get_info()
-    return max(1, min(_MAX_SLOTS, int(_SHARE_OF_MEMORY * free / bytes_per_slot)))
 
 
 class BatchedGenerator:

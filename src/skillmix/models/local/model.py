@@ -9,9 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import groupby
 from multiprocessing.connection import Connection
-from operator import itemgetter
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,10 +43,12 @@ class _LoadedModel:
 
 
 class ModelKeeper:
-    """Keeps the last model of a run for the next step that uses it, and the process in which models write on a GPU."""
+    """Keeps the last model of a run for the next step that uses it, and the process in which models write on a GPU.
+
+    Threads share it without a lock: only one local model is open at a time.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._blocks = 0
         self._kept: _LoadedModel | None = None
         self._process: ModelProcess | None = None
@@ -56,13 +56,11 @@ class ModelKeeper:
     @contextmanager
     def keeping(self) -> Iterator[None]:
         """Keep the last model inside this block, and nothing outside of it."""
-        with self._lock:
-            self._blocks += 1
+        self._blocks += 1
         try:
             yield
         finally:
-            with self._lock:
-                self._blocks -= 1
+            self._blocks -= 1
             if not self._blocks:
                 self.drop()
                 if self._process is not None:
@@ -73,17 +71,15 @@ class ModelKeeper:
         """The process in which models work; None if they work in this one."""
         if not self._blocks or not has_gpu():
             return None
-        with self._lock:
-            if self._process is None or self._process.is_lost:
-                self._process = ModelProcess()
-            return self._process
+        if self._process is None or self._process.is_lost:
+            self._process = ModelProcess()
+        return self._process
 
     def drop(self) -> None:
         """Free the memory of the kept model, before training for instance."""
         if self._process is not None:
             self._process.drop()
-        with self._lock:
-            had_model, self._kept = self._kept is not None, None
+        had_model, self._kept = self._kept is not None, None
         if had_model:
             free_device_memory()
 
@@ -92,8 +88,7 @@ class ModelKeeper:
         require_packages(spec)
         checkpoint = checkpoint_of(spec)
         files = checkpoint.file_states()
-        with self._lock:
-            kept, self._kept = self._kept, None
+        kept, self._kept = self._kept, None
         if kept and (kept.files, kept.concurrency) == (files, concurrency):
             return kept
         if kept is not None:
@@ -107,8 +102,7 @@ class ModelKeeper:
 
     def keep(self, model: _LoadedModel) -> None:
         """Keep a model that is not used at present."""
-        with self._lock:
-            self._kept = model if self._blocks else None
+        self._kept = model if self._blocks else None
 
 
 def free_device_memory() -> None:
@@ -176,16 +170,13 @@ class LocalModel:
 
     async def probe(self) -> CallProblem | None:
         """Check that the checkpoint and its adapters exist and belong together; fetch a bundled model."""
-        await asyncio.to_thread(self._check_checkpoint)
-        return None
-
-    def _check_checkpoint(self) -> None:
-        checkpoint = checkpoint_of(self._spec)
+        checkpoint = await asyncio.to_thread(checkpoint_of, self._spec)
         if checkpoint.bytes() <= _QUICKLY_HASHED:
-            checkpoint.check_adapters()
+            await asyncio.to_thread(checkpoint.check_adapters)
         if has_gpu() and (weights := parameters_in(checkpoint.base)) >= _LARGE:
             other = f"vllm:{self._spec.name}" if self._spec.provider == "local" else "vllm:MODEL"
             self._say(f"{self._spec} has {weights / 1e9:.1f} billion weights: {other} is faster for so large a model")
+        return None
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[_Result]:
         """Answer requests, and yield outcomes in the order in which rows end."""
@@ -276,53 +267,52 @@ def serve_command(file: int) -> None:
     connection = Connection(file)
     works: dict[int, ThreadWork] = {}
     outgoing: SimpleQueue[Any] = SimpleQueue()
+
+    def send() -> None:
+        with suppress(OSError):  # the command is gone
+            while True:
+                connection.send_bytes(pickle.dumps(gathered(outgoing), pickle.HIGHEST_PROTOCOL))
+        os._exit(1)
+
     # Answers are sent from a thread, so that no model waits for the reader of its answers.
-    threading.Thread(target=_send_answers, args=(connection, outgoing), daemon=True).start()
-
-    def put_from(work: int, model: LocalModel) -> Put:
-        return lambda item: outgoing.put(((work, model), item))
-
+    threading.Thread(target=send, daemon=True).start()
     with MODELS.keeping():
         try:
             while True:
-                match pickle.loads(connection.recv_bytes()):  # from the command that started this process
-                    case "open", work, spec, concurrency:
-                        model = LocalModel(spec, ModelOptions(concurrency))
-                        works[work] = ThreadWork(model, put_from(work, model))
-                    case "ask", work, requests:
-                        for request in requests:
+                for letter in pickle.loads(connection.recv_bytes()):  # from the command that started this process
+                    match letter:
+                        case "open", work, spec, concurrency:
+                            model = LocalModel(spec, ModelOptions(concurrency))
+                            works[work] = ThreadWork(model, _sender(outgoing, work, model))
+                        case "ask", work, request:
                             works[work].add(request)
-                    case "end", work:
-                        works[work].end()
-                    case "stop", work:  # the last letter about a work
-                        works.pop(work).stop()
-                    case ("drop",):
-                        MODELS.drop()
-                        outgoing.put((None, None))
+                        case "end", work:
+                            works[work].end()
+                        case "stop", work:  # the last letter about a work
+                            works.pop(work).stop()
+                        case ("drop",):
+                            MODELS.drop()
+                            outgoing.put(("dropped",))
         except (EOFError, OSError):
             os._exit(0)  # at once: threads may hold a GPU that the next command wants
 
 
-def _send_answers(connection: Connection, outgoing: "SimpleQueue[Any]") -> None:
-    """Send what models put; an error that cannot travel is replaced by one with its words."""
-    try:
-        while True:
-            for place, group in groupby(gathered(outgoing), key=itemgetter(0)):
-                if place is None:
-                    connection.send_bytes(pickle.dumps(("dropped",)))
-                    continue
-                number, model = place
-                found = [item for _, item in group]
-                outcomes = [(item[0].key, item[1]) for item in found if isinstance(item, tuple)]
-                error = next((item for item in found if isinstance(item, BaseException)), None)
-                try:
-                    pickle.loads(pickle.dumps(error))
-                except Exception:  # noqa: BLE001  # anything may go wrong with an unknown error
-                    error = UserError(f"The local model failed: {type(error).__name__}: {error}")
-                answers = ("answers", number, outcomes, model.limits.in_flight, None in found, error)
-                connection.send_bytes(pickle.dumps(answers, pickle.HIGHEST_PROTOCOL))
-    except OSError:  # the command is gone
-        os._exit(1)
+def _sender(outgoing: "SimpleQueue[Any]", work: int, model: LocalModel) -> Put:
+    """What sends the outcomes and errors of a model, and that it is over."""
+
+    def put(item: _Result | BaseException | None) -> None:
+        if isinstance(item, tuple):
+            outgoing.put(("answer", work, item[0].key, item[1], model.limits.in_flight))
+        elif item is None:
+            outgoing.put(("over", work))
+        else:
+            try:
+                pickle.loads(pickle.dumps(item))
+            except Exception:  # noqa: BLE001  # an error that cannot travel, for any reason; its words can
+                item = UserError(f"The local model failed: {type(item).__name__}: {item}")
+            outgoing.put(("error", work, item))
+
+    return put
 
 
 async def check_chat_template(spec: ModelSpec, system: str | None, extra: str | None) -> None:

@@ -106,9 +106,18 @@ class Endpoint:
     ) -> bytes | CallProblem:
         query = self._server.query
         url = f"{self._server.address}{path}" + (f"{'&' if '?' in path else '?'}{query}" if query else "")
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=self._timeout,
+                # A small compressed reply may be endless when it is unpacked, and replies need no compression.
+                headers={**self._headers, "Accept-Encoding": "identity"},
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+            )
         try:
             proxy = self._server.proxy
-            async with self._opened().request(method, url, allow_redirects=False, proxy=proxy, **content) as response:
+            async with self._session.request(method, url, allow_redirects=False, proxy=proxy, **content) as response:
                 is_good = response.status in good
                 raw, is_complete = await _read(response, max_bytes, take if is_good else None)
                 if not is_good:
@@ -129,18 +138,6 @@ class Endpoint:
     def note_good_reply(self) -> None:
         """Remember that the model has answered: from now on, an error is about a request and not about the model."""
         self._has_answered = True
-
-    def _opened(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
-                timeout=self._timeout,
-                # A small compressed reply may be endless when it is unpacked, and replies need no compression.
-                headers={**self._headers, "Accept-Encoding": "identity"},
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-            )
-        return self._session
 
     def failure(self, status: int, raw: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> CallProblem:
         """Read an error of the server to a call, or to one call of a batch."""

@@ -42,36 +42,39 @@ def server_of(spec: ModelSpec, access: Access) -> Server:
 
 def servers_of(spec: ModelSpec, access: Access) -> tuple[Server, ...]:
     """The servers of a model, each with the key for its address; an error if a key may not go to one of them."""
-    return tuple(_server_at(address, spec, access) for address in spec.addresses or (_own_address(spec),))
-
-
-def _own_address(spec: ModelSpec) -> str:
-    provider = provider_of(spec)
-    variable, address = provider.address_variable, provider.own_address
-    fault = address_fault(address, provider) if address and variable else None
-    if address is None or fault:
-        raise UserError(
-            f"{variable}: {fault}" if fault else f"{spec} has no address, and {variable} is not set.",
-            hint=f"export {variable}=https://NAME.openai.azure.com, or write {spec}@https://NAME.openai.azure.com.",
-        )
-    return address.rstrip("/")
-
-
-def _server_at(address: str, spec: ModelSpec, access: Access) -> Server:
-    is_own = _is_own(provider_of(spec), address)
-    variable = access.key or (provider_of(spec).key if is_own else None)
-    place, query = _azure_place(address, spec.name) if spec.provider == "azure" else (address, "")
-    secret = None
-    if variable is not None:
-        _refuse_other_owner(variable, address)
-        if urlsplit(address).scheme == "http" and not is_loopback(address) and not access.insecure:
+    provider, addresses, servers = provider_of(spec), spec.addresses, []
+    if not addresses:
+        name, own = provider.address_variable, provider.own_address
+        fault = address_fault(own, provider) if own and name else None
+        if own is None or fault:
             raise UserError(
-                f"{variable} is not sent to {address}: anyone on the network could read it.",
-                hint="Use https, or set `insecure: true` for this model if you trust the network.",
+                f"{name}: {fault}" if fault else f"{spec} has no address, and {name} is not set.",
+                hint=f"export {name}=https://NAME.openai.azure.com, or write {spec}@https://NAME.openai.azure.com.",
             )
-        secret = _key_from_environment(variable)
-        MASK.add(secret)
-    return Server(place, secret, variable, is_own, query, _proxy_for(address) if access.proxy else None)
+        addresses = (own.rstrip("/"),)
+    for address in addresses:
+        is_own = _is_own(provider, address)
+        variable = access.key or (provider.key if is_own else None)
+        place, query = _azure_place(address, spec.name) if provider.name == "azure" else (address, "")
+        secret = None
+        if variable is not None:
+            owner = _KEY_OWNERS.get(variable)
+            if owner is not None and not _is_own(owner, address):
+                raise UserError(
+                    f"{variable} is not sent to {address}: it goes to {owner.address or f'${owner.address_variable}'} "
+                    "only.",
+                    hint="Put the key for this address into another variable, and name that variable with `key:`.",
+                )
+            if urlsplit(address).scheme == "http" and not is_loopback(address) and not access.insecure:
+                raise UserError(
+                    f"{variable} is not sent to {address}: anyone on the network could read it.",
+                    hint="Use https, or set `insecure: true` for this model if you trust the network.",
+                )
+            secret = _key_from_environment(variable)
+            MASK.add(secret)
+        proxy = _proxy_for(address) if access.proxy else None
+        servers.append(Server(place, secret, variable, is_own, query, proxy))
+    return tuple(servers)
 
 
 def _azure_place(address: str, deployment: str) -> tuple[str, str]:
@@ -88,15 +91,6 @@ def _is_own(provider: Provider, address: str) -> bool:
     """Whether an address is on the provider's own server."""
     parts, own = urlsplit(address), urlsplit(provider.own_address or "")
     return parts.scheme == own.scheme == "https" and parts.hostname == own.hostname and parts.port in (None, 443)
-
-
-def _refuse_other_owner(variable: str, address: str) -> None:
-    owner = _KEY_OWNERS.get(variable)
-    if owner is not None and not _is_own(owner, address):
-        raise UserError(
-            f"{variable} is not sent to {address}: it goes to {owner.address or f'${owner.address_variable}'} only.",
-            hint="Put the key for this address into another variable, and name that variable with `key:`.",
-        )
 
 
 def _proxy_for(address: str) -> str | None:
