@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from skillmix.commands.closing import run_cost
+from skillmix.commands.run import run_cost
 from skillmix.runs.run import open_run
 from skillmix.scores.comparisons import Change, PairRow
 from skillmix.scores.sentences import scored_run, shown_lines
