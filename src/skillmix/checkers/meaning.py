@@ -55,13 +55,13 @@ _KINDS: Final = {
     for nouns in [{kind: word_set(words) for kind, words in _TABLE["kinds"].items()}]
     for noun in frozenset().union(*nouns.values())
 }
-_OBJECTS: Final = _rules(_TABLE["objects"])
-_NO_OBJECTS: Final = _rules(_TABLE["no objects"])
-"""Verbs that take no object, such as "sneeze": an object of these kinds clashes."""
-_SUBJECTS: Final = _rules(_TABLE["subjects"])
+_RULES: Final = {name: _rules(rows) for name, rows in _TABLE["rules"].items()}
+"""Rules of verbs, adjectives and prepositions by stem. Verbs in "no objects" take none, such as "sneeze"."""
+_PHRASES: Final[dict[str, Rules]] = {
+    name: [(word_set(clashing), word_set(rare))] for name, (clashing, rare) in _TABLE["phrases"].items()
+}
+"""Rules for what is owned, filled, sensed, compared or defined."""
 _ADJECTIVES: Final = ADJECTIVES | word_set(_TABLE["short adjectives"])
-_TRAITS: Final = _rules(_TABLE["traits"])
-_PLACES: Final = _rules(_TABLE["places"])
 _RELATIVES: Final = frozenset(map(stem, _TABLE["relatives"].split()))
 """Relatives, servants and organs, which things do not have."""
 _POSSESSIONS: Final = frozenset(map(stem, _TABLE["possessions"].split()))
@@ -71,25 +71,12 @@ _FAR: Final = word_set("form grammar office illness measure far")
 """Technical fields such as mathematics, grammar and law; a text on another topic may contain one such word."""
 _THINGS: Final = _LISTS["unreal"] | _LISTS["things"]
 _NONE: Final[Kinds] = frozenset()
-_OWNED_BY_UNREAL: Final = [(word_set("body garment kin person vehicle"), word_set("thing place grammar form"))]
-_OWNED_BY_THINGS: Final = [(_NONE, word_set("idea office grammar garment"))]
-_CONTENTS: Final = [(word_set("grammar form measure"), _NONE)]
-_SENSATIONS: Final = [(word_set("grammar form measure office"), word_set("idea time illness"))]
-_STANDARDS: Final = [(word_set("grammar form office"), _NONE)]
-_LIKENESSES: Final = [(_NONE, _FAR)]
-_IDENTITIES: Final = [(_FAR | {"time"}, _NONE)]
 
 _FUNCTION: Final = PREPOSITIONS | (LITTLE - DETERMINERS)
 _LONGEST_PHRASE: Final = 6
 """The most words of a noun phrase that are examined, which bounds the time for a long text."""
-_SINGULARS: Final = {
-    "mice": "mouse", "geese": "goose", "feet": "foot", "teeth": "tooth", "children": "child", "knives": "knife",
-    "wives": "wife", "loaves": "loaf",
-}  # fmt: skip
 _PLURALS: Final = (("", ""), ("s", ""), ("ies", "y"), ("ves", "f"), ("es", ""), ("men", "man"))
-_ADJECTIVE_ENDINGS: Final = (
-    "ed", "ous", "ful", "less", "ish", "ic", "al", "y", "er", "est", "ent", "ing", "ive", "ible", "able",
-)  # fmt: skip
+_ADJECTIVE_ENDINGS: Final = tuple(_TABLE["adjective endings"].split())
 
 
 @lru_cache(maxsize=4096)
@@ -102,7 +89,7 @@ def kinds_of(lower: str) -> Kinds:
     base = lower.removesuffix("'s").removesuffix("'")
     if base in _FUNCTION:
         return _NONE
-    base = _SINGULARS.get(base, base)
+    base = _TABLE["singulars"].get(base, base)
     for plural, singular in _PLURALS:
         noun = base.removesuffix(plural) + singular
         if base.endswith(plural) and noun in _KINDS:
@@ -168,25 +155,25 @@ class _Piece:
         is_base = word in (base, base + "e", base[:-1] + "y")
         is_participle = word.endswith("ed") or not (is_base or word.endswith(("s", "ing")))
         be = self.be_before(index)
-        if base in _OBJECTS and (word.endswith("ing") or before not in PREPOSITIONS):
-            yield _OBJECTS[base], self.object_of(index, is_base=is_base, is_participle=is_participle)
+        if base in _RULES["objects"] and (word.endswith("ing") or before not in PREPOSITIONS):
+            yield _RULES["objects"][base], self.object_of(index, is_base=is_base, is_participle=is_participle)
             if is_participle and be is not None:
-                yield _OBJECTS[base], self.noun_before(be)
-        if base in _NO_OBJECTS and after in DETERMINERS and before not in DETERMINERS and before not in PREPOSITIONS:
+                yield _RULES["objects"][base], self.noun_before(be)
+        if base in _RULES["no objects"] and after in DETERMINERS and before not in DETERMINERS | PREPOSITIONS:
             noun = self.noun_from(index + 1)
             # "When I cough the parrot laughs": the noun may be the subject of the next clause.
             is_subject = noun is not None and noun + 1 < len(self.lower) and is_finite(self.words, noun + 1)
-            yield _NO_OBJECTS[base], None if is_subject else noun
-        if base not in _SUBJECTS:
+            yield _RULES["no objects"][base], None if is_subject else noun
+        if base not in _RULES["subjects"]:
             return
         if is_participle and after == "by":
-            yield _SUBJECTS[base], self.noun_from(index + 2)
+            yield _RULES["subjects"][base], self.noun_from(index + 2)
         elif word.endswith("ing"):
-            yield _SUBJECTS[base], None if be is None else self.noun_before(be)
+            yield _RULES["subjects"][base], None if be is None else self.noun_before(be)
         elif be is None and before not in DETERMINERS and not before.endswith(("'", "'s")):
             agrees = is_participle or (is_finite(self.words, index) and not is_base)
             if agrees or (is_base and (before in _LISTS["auxiliaries"] or before.endswith("s"))):
-                yield _SUBJECTS[base], self.noun_before(index)
+                yield _RULES["subjects"][base], self.noun_before(index)
 
     def object_of(self, index: int, *, is_base: bool, is_participle: bool) -> int | None:
         """Find the noun that a verb, or a participle before a noun, acts on."""
@@ -203,32 +190,32 @@ class _Piece:
     def traits(self, index: int, base: str) -> Pairs:
         """Check the nouns that an adjective describes."""
         after = self.after(index)
-        if base not in _TRAITS or self.lower[index].endswith(("ing", "s")):
+        if base not in _RULES["traits"] or self.lower[index].endswith(("ing", "s")):
             return
         if after and after not in _FUNCTION and after not in DETERMINERS:
-            yield _TRAITS[base], self.noun_from(index + 1)
+            yield _RULES["traits"][base], self.noun_from(index + 1)
         be = self.be_before(index)
         if be is not None and not kinds_of(after):
-            yield _TRAITS[base], self.noun_before(be)
+            yield _RULES["traits"][base], self.noun_before(be)
 
     def relations(self, index: int) -> Pairs:
         """Check the nouns in places, contents, comparisons and definitions."""
         word, after = self.lower[index], self.after(index)
         has_article = after in DETERMINERS
-        if word in _PLACES and has_article:
-            yield _PLACES[word], self.noun_from(index + 1)
+        if word in _RULES["places"] and has_article:
+            yield _RULES["places"][word], self.noun_from(index + 1)
         if word in _LISTS["filled"] and after in ("of", "with", "in"):
-            yield _CONTENTS, self.noun_from(index + 2)
+            yield _PHRASES["contents"], self.noun_from(index + 2)
         if word in _LISTS["sensed"] and after == "of":
-            yield _SENSATIONS, self.noun_from(index + 2)
+            yield _PHRASES["sensations"], self.noun_from(index + 2)
         if word == "than" and has_article:
-            yield _STANDARDS, self.noun_from(index + 1)
+            yield _PHRASES["standards"], self.noun_from(index + 1)
         if word in ("as", "like") and after in ("a", "an"):
-            yield _LIKENESSES, self.noun_from(index + 1)
+            yield _PHRASES["likenesses"], self.noun_from(index + 1)
         if word in _LISTS["be"] and after in ("a", "an"):
             subject = self.noun_before(index)
             if subject is not None and self.kinds(subject) and self.kinds(subject) <= _LISTS["bodily"]:
-                yield _IDENTITIES, self.noun_from(index + 1)
+                yield _PHRASES["identities"], self.noun_from(index + 1)
 
     def owned(self, index: int) -> Pairs:
         """Check what a thing is said to own: "the corridor's sister", "its lawyer", "the liver of a hinge"."""
@@ -240,9 +227,9 @@ class _Piece:
             if (word == "its" or is_thing) and (head in _RELATIVES or (head in _POSSESSIONS and head not in self.own)):
                 yield [(self.kinds(noun or 0) or _NONE, _NONE)], noun
             if owner and owner <= _LISTS["unreal"]:
-                yield _OWNED_BY_UNREAL, noun
+                yield _PHRASES["owned by unreal"], noun
             elif is_thing and "vehicle" not in owner:
-                yield _OWNED_BY_THINGS, noun
+                yield _PHRASES["owned by things"], noun
         if self.after(index) == "of" and stem(word) in _RELATIVES:
             yield [(_THINGS - {"event"}, _NONE)], self.noun_from(index + 2)
 

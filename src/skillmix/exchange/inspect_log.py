@@ -71,10 +71,15 @@ def opened_log(path: Path, limits: LogLimits = LIMITS) -> Iterator[InspectLog]:
     no_samples = UserError(f"{path} holds no samples.", hint="Run the evaluation without --no-log-samples.")
     with path.open("rb") as stream:
         if stream.read(2) == b"PK":
-            with _Archive(path, stream, limits) as archive:
-                if not archive.sample_names:
-                    raise no_samples
-                yield InspectLog(path, archive.header(), map(archive.document, archive.sample_names))
+            archive = _Archive(path, stream, limits)
+            # Of two files with one name, the last counts.
+            samples = sorted(n for n in archive.names if n.startswith("samples/") and n.endswith(".json"))
+            header = next((name for name in _HEADERS if name in archive.names), None)
+            if not samples:
+                raise no_samples
+            if header is None:
+                raise UserError(f"{path} has no header.", hint=_DAMAGED)
+            yield InspectLog(path, archive.document(header), map(archive.document, samples))
             return
     size = path.stat().st_size
     if size > limits.json_file:
@@ -121,32 +126,15 @@ class _Archive:
             self._zip = zipfile.ZipFile(stream)
         except (zipfile.BadZipFile, ValueError, OverflowError, NotImplementedError) as error:
             raise UserError(f"{path} is not a sound archive ({error}).", hint=_DAMAGED) from None
-        if len(self._zip.NameToInfo) > limits.entries:
+        self.names = self._zip.NameToInfo
+        if len(self.names) > limits.entries:
             raise UserError(f"{path} holds more than {limits.entries} files.", hint=_DAMAGED)
-
-    def __enter__(self) -> "_Archive":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._zip.close()
-
-    @property
-    def sample_names(self) -> list[str]:
-        """The files with samples, in order; of two files with one name, the last."""
-        return sorted(name for name in self._zip.NameToInfo if name.startswith("samples/") and name.endswith(".json"))
-
-    def header(self) -> dict[str, Any]:
-        """The header, or the start of a log without one."""
-        name = next((name for name in _HEADERS if name in self._zip.NameToInfo), None)
-        if name is None:
-            raise UserError(f"{self._path} has no header.", hint=_DAMAGED)
-        return self.document(name)
 
     def document(self, name: str) -> dict[str, Any]:
         """One file as a JSON object."""
         source = f"{name!r} in {self._path}"
         try:
-            raw = self._content(self._zip.NameToInfo[name])
+            raw = self._content(self.names[name])
         except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, OSError, ValueError) as error:
             raise UserError(f"{source} cannot be read ({error}).", hint=_DAMAGED) from None
         if len(raw) > self._limits.entry:

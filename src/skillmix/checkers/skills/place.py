@@ -59,23 +59,7 @@ def _is_place(words: Words, index: int) -> bool:
     return words[index].text[0].isupper() and lower not in _LISTS["no places"]
 
 
-_POSITIONS: Final = (
-    ("behind",),
-    ("in", "front", "of"),
-    ("next", "to"),
-    ("beside",),
-    ("above",),
-    ("below",),
-    ("beneath",),
-    ("opposite",),
-    ("on", "top", "of"),
-    ("left", "of"),
-    ("right", "of"),
-)
-_POSITION_STARTS: Final = {phrase[0]: phrase for phrase in _POSITIONS}
-_POSITION_SIGNS: Final = (
-    "behind", "front of", "next to", "beside", "above", "below", "beneath", "opposite", "top of", "left of", "right of"
-)  # fmt: skip
+_POSITIONS: Final = {phrase.split("_")[0]: phrase.split("_") for phrase in _LISTS["positions"]}
 _NO_POSITION_BEFORE: Final = {
     "opposite": DETERMINERS,  # "the opposite house"
     "left": frozenset({"is", "was", "are", "were", "what's", "be", "little", "nothing"}),  # "what is left of it"
@@ -85,7 +69,7 @@ _NO_POSITION_BEFORE: Final = {
 @shows("double placement")
 def double_placement(passage: Passage) -> Iterator[Span]:
     """Find two positions, as in "behind the sofa and next to the window"."""
-    if sum(passage.lower.count(sign) for sign in _POSITION_SIGNS) < 2:
+    if sum(passage.lower.count(" ".join(phrase[-2:])) for phrase in _POSITIONS.values()) < 2:
         return
     for sentence in passage.sentences:
         positions: dict[str, int] = {}
@@ -99,8 +83,8 @@ def _positions(piece: Words) -> dict[str, int]:
     """Position words with an object in the same piece, and their indices."""
     positions = {}
     for index, word in enumerate(piece):
-        phrase = _POSITION_STARTS.get(word.lower)
-        if phrase is None or tuple(part.lower for part in piece[index : index + len(phrase)]) != phrase:
+        phrase = _POSITIONS.get(word.lower)
+        if phrase is None or [part.lower for part in piece[index : index + len(phrase)]] != phrase:
             continue
         after = piece[index + len(phrase)].lower if index + len(phrase) < len(piece) else ""
         before = piece[index - 1].lower if index else ""
