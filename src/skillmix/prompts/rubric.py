@@ -9,8 +9,9 @@ where possible, so that some unit must show two skills. `check_format` in `gradi
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from skillmix.catalog.catalog import before_parenthesis, fold_name
@@ -141,8 +142,6 @@ class Rubric:
     """A longer cell or line cannot be a label; this limit keeps long paragraphs away from the parser."""
     format: FormatName | None = None
     """The required output format of the text."""
-    _criterion_of: dict[str, int | None] = field(default_factory=dict, repr=False, compare=False)
-    """Criteria already found for labels: the rounds and samples of one combination repeat labels."""
 
     @property
     def k(self) -> int:
@@ -162,7 +161,8 @@ class Rubric:
     @cached_property
     def label_ends(self) -> frozenset[str]:
         """Return the folded last words of all accepted labels."""
-        return _COMMON_ENDS.union([_end_of(self.topic)], *map(_label_ends, self.criteria))
+        own = ((c.name, before_parenthesis(c.name), c.phrase) for c in self.criteria)
+        return _COMMON_ENDS.union(map(_end_of, (self.topic, *chain.from_iterable(own))))
 
     @cached_property
     def _labels(self) -> dict[str, int]:
@@ -177,15 +177,6 @@ class Rubric:
         >>> rubric.criterion_of("fallacy of") is None
         True
         """
-        try:
-            return self._criterion_of[label]
-        except KeyError:
-            index = self._find(label)
-            if len(self._criterion_of) < _MAX_CACHED:
-                self._criterion_of[label] = index
-            return index
-
-    def _find(self, label: str) -> int | None:
         forms = label_forms(label)
         for form in forms.plain:
             if form in self._labels:
@@ -202,9 +193,6 @@ class Rubric:
                 return self.k + 2
         named = (self._labels.get(form) for form in forms.without_lead_in)
         return next((index for index in named if index is not None and index < self.k), None)
-
-
-_MAX_CACHED: Final = 64
 
 
 def sentence_limit(k: int) -> int:
@@ -244,7 +232,7 @@ def _rubric(skills: tuple[str, ...], topic: str, phrases: Phrases) -> Rubric:
         criteria = tuple(Criterion("outcome", name, getattr(phrases.outcomes, name)) for name in OUTCOMES)
     else:
         criteria = (
-            *[_skill_criterion(skill, phrases.skill) for skill in skills],
+            *[Criterion("skill", skill, phrases.skill.replace("{skill}", skill)) for skill in skills],
             Criterion("topic", "topic", phrases.topic.replace("{topic}", topic)),
             Criterion("sense", "sense", phrases.sense),
             Criterion("length", "length", phrases.length.replace("{limit}", limit_in_words(limit, phrases.format))),
@@ -256,17 +244,6 @@ def _rubric(skills: tuple[str, ...], topic: str, phrases: Phrases) -> Rubric:
         longest_label=_ROOM_FOR_LEAD_IN + max(len(topic), *(max(len(c.name), len(c.phrase)) for c in criteria)),
         format=phrases.format,
     )
-
-
-# Cached by skill, because a large run has as many rubrics as combinations.
-@lru_cache(maxsize=1 << 12)
-def _skill_criterion(skill: str, phrase: str) -> Criterion:
-    return Criterion("skill", skill, phrase.replace("{skill}", skill))
-
-
-@lru_cache(maxsize=1 << 12)
-def _label_ends(criterion: Criterion) -> frozenset[str]:
-    return frozenset(map(_end_of, (criterion.name, before_parenthesis(criterion.name), criterion.phrase)))
 
 
 def _end_of(text: str) -> str:
