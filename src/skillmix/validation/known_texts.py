@@ -14,7 +14,6 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     StringConstraints,
@@ -27,7 +26,7 @@ from skillmix.calls import clean_text
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination, combination_of
 from skillmix.errors import UserError, faults_error
-from skillmix.files import SHIPPED, fault_words, json_object, read_yaml
+from skillmix.files import SHIPPED, accepted_if, fault_words, json_object, read_yaml
 from skillmix.grading.answers import plain_answer
 from skillmix.grading.points import Points
 from skillmix.hashing import digest, short_id
@@ -233,13 +232,12 @@ _HINT: Final = (
 )
 
 
-def _with_words(text: str) -> str:
-    if not any(character.isalnum() for character in text):
-        raise ValueError("the text has no letter or digit" if text.strip() else "the text is empty")
-    return text
-
-
-_Prose = Annotated[str, StringConstraints(max_length=LONGEST_TEXT), AfterValidator(_with_words)]
+_Prose = Annotated[
+    str,
+    StringConstraints(max_length=LONGEST_TEXT),
+    accepted_if(str.strip, "the text is empty"),
+    accepted_if(lambda text: any(map(str.isalnum, text)), "the text has no letter or digit"),
+]
 
 
 class _Entry(BaseModel):
