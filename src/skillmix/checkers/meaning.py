@@ -9,7 +9,7 @@ clashes.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
@@ -39,14 +39,6 @@ class Clash(NamedTuple):
     other: str = ""
 
 
-def _rules(rows: Iterable[tuple[str, str, str]]) -> dict[str, list[tuple[Kinds, Kinds]]]:
-    rules: defaultdict[str, list[tuple[Kinds, Kinds]]] = defaultdict(list)
-    for words, clashing, rare in rows:
-        for word in words.split():
-            rules[stem(word)].append((word_set(clashing), word_set(clashing) | word_set(rare)))
-    return dict(rules)
-
-
 _TABLE: Final[dict[str, Any]] = json.loads(
     (files("skillmix.checkers") / "english" / "meaning.json").read_text(encoding="utf-8")
 )
@@ -55,7 +47,10 @@ _KINDS: Final = {
     for nouns in [{kind: word_set(words) for kind, words in _TABLE["kinds"].items()}]
     for noun in frozenset().union(*nouns.values())
 }
-_RULES: Final = {name: _rules(rows) for name, rows in _TABLE["rules"].items()}
+_RULES: Final[dict[str, dict[str, list[tuple[Kinds, Kinds]]]]] = {name: defaultdict(list) for name in _TABLE["rules"]}
+for _name, (_words, _clashing, _rare) in ((name, row) for name, rows in _TABLE["rules"].items() for row in rows):
+    for _word in _words.split():
+        _RULES[_name][stem(_word)].append((word_set(_clashing), word_set(_clashing) | word_set(_rare)))
 """Rules of verbs, adjectives and prepositions by stem. Verbs in "no objects" take none, such as "sneeze"."""
 _PHRASES: Final[dict[str, Rules]] = {
     name: [(word_set(clashing), word_set(rare))] for name, (clashing, rare) in _TABLE["phrases"].items()
