@@ -1,10 +1,10 @@
 """Kill a run again and again: `PYTHONPATH=. python bench/kills.py [--kills 50] [--texts 400]`.
 
 A server on loopback relays to the scripted models and counts every question. The run writes a data set, trains a small
-model from random weights, evaluates it beside its writer, and writes a report. It is killed (SIGKILL) at random moments
-and run again each time; if it ends before, one of its steps is forgotten and looked at again. A second run is left
-alone. Scores, texts, data set, weights and tables must be equal to the byte, and what was asked twice can only be what
-was in flight at a kill.
+model from random weights, evaluates it beside its writer, and writes a report. One run is left alone. Another one is
+killed (SIGKILL) at random moments, between the start of a process and half the time that the first run took, and run
+again each time; when it has ended, one of its steps is forgotten. Scores, texts, data set, weights and tables of the
+two must be equal to the byte, and what was asked twice can only be what was in flight at a kill.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections import Counter
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
@@ -31,8 +32,8 @@ from skillmix.calls import Decoding, GenerateKey, Message, Reply, Request
 from skillmix.models.specs import parse_spec
 
 AT_ONCE = 32
-SHORTEST, LONGEST = 1.0, 25.0
-"""Seconds after which a process is killed."""
+SHORTEST = 1.0
+"""Seconds after which a process is killed at the earliest."""
 TIMES = re.compile(rb'"(at|began|seconds)": ?("[^"]*"|[0-9.]+)')
 
 
@@ -88,23 +89,23 @@ RESULTS = ("d/dataset/*.jsonl", "m/model/*.safetensors", "report/tables/*.csv", 
 """Files of a run that must be equal to the byte; the table of seconds is left out."""
 
 
-def results_after(folder: Path, address: str, kills: int, texts: int) -> tuple[dict[str, str], int, int]:
-    """Hashes of what a run made and of its scores, how many kills hit, and in how many processes."""
+def results_after(
+    folder: Path, address: str, kills: int, texts: int, longest: float = 0.0
+) -> tuple[dict[str, str], Counter[str], float]:
+    """Hashes of the results of a run and of its scores, kills by part of the run, and seconds of the last process."""
     environment = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"}
     rng = random.Random(3)
     folder.mkdir()
     file = STEPS.format(address=address, at_once=AT_ONCE, combinations=texts // 4)
     (folder / "e.yaml").write_text(file, encoding="utf-8")
     command = [sys.executable, "-m", "skillmix", "run", "e.yaml", "--json"]
-    hit = started = 0
-    # First as long as a start takes, then longer and longer: every kill falls into another part of the run.
-    while hit < kills:
-        started += 1
+    hits = Counter[str]()
+    while hits.total() < kills:
         process = subprocess.Popen(
             command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         try:
-            process.wait(SHORTEST + (LONGEST - SHORTEST) * rng.random())
+            process.wait(SHORTEST + (longest - SHORTEST) * rng.random())
             (folder / "runs/k/run.sqlite").touch()
             with closing(sqlite3.connect(folder / "runs/k/run.sqlite")) as database, database:
                 # It has ended: the steps whose files are kept are looked at again, and the report is written again.
@@ -112,10 +113,12 @@ def results_after(folder: Path, address: str, kills: int, texts: int) -> tuple[d
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             process.wait()
-            hit += 1
+            hits[_part_of(folder / "runs/k")] += 1
+    started = time.monotonic()
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
         sys.exit(done.stderr)
+    seconds = time.monotonic() - started
     run = folder / "runs/k"
     found = {"scores": sha256(_printed(folder, "scores", "k", "--json")).hexdigest()}
     found["texts"] = sha256(_texts(folder)).hexdigest()
@@ -124,7 +127,16 @@ def results_after(folder: Path, address: str, kills: int, texts: int) -> tuple[d
             if not path.name.startswith("where-the-time-went"):
                 content = TIMES.sub(b"", path.read_bytes())
                 found[str(path.relative_to(run))] = sha256(content).hexdigest()
-    return found, hit, started
+    return found, hits, seconds
+
+
+def _part_of(run: Path) -> str:
+    """The first step that a killed process left unfinished."""
+    if not (run / "run.sqlite").exists():
+        return "start"
+    with closing(sqlite3.connect(f"file:{run / 'run.sqlite'}?mode=ro", uri=True)) as database:
+        finished = {name for (name,) in database.execute("SELECT name FROM step WHERE result IS NOT NULL")}
+    return next((step for step in ("d", "m", "e", "report") if step not in finished), "end")
 
 
 def _printed(folder: Path, *words: str) -> bytes:
@@ -152,20 +164,24 @@ def main() -> None:
             while not port_file.exists() or not port_file.read_text(encoding="utf-8"):
                 time.sleep(0.05)
             address = f"http://127.0.0.1:{port_file.read_text(encoding='utf-8')}"
-            counts = []
-            found = []
-            for name, kills in (("killed", options.kills), ("alone", 0)):
-                found.append(results_after(Path(place) / name, address, kills, options.texts))
-                with urllib.request.urlopen(f"{address}/count") as response:
-                    counts.append(json.load(response))
+            alone, _, seconds = results_after(Path(place) / "alone", address, 0, options.texts)
+            first = _counts(address)
+            killed, hits, _ = results_after(Path(place) / "killed", address, options.kills, options.texts, seconds / 2)
+            second = _counts(address)
         finally:
             server.terminate()
-    (killed, hit, started), (alone, _, _) = found
     different = sorted(name for name in killed.keys() | alone.keys() if killed.get(name) != alone.get(name))
-    print(f"kills: {hit} of {started} processes; {len(alone)} results, different: {', '.join(different) or 'none'}")
-    asked = counts[0]["asked"] - counts[0]["different"]
-    print(f"asked again for each kill: {asked / max(1, hit):.1f} of at most {2 * AT_ONCE} in flight")
-    print(f"questions that only the run without a kill asked: {counts[1]['different'] - counts[0]['different']}")
+    parts = ", ".join(f"{count} in {part}" for part, count in hits.items())
+    print(f"kills: {hits.total()} ({parts}); {len(alone)} results, different: {', '.join(different) or 'none'}")
+    again = second["asked"] - first["asked"] - first["different"]
+    print(f"asked again for each kill: {again / max(1, hits.total()):.1f} of at most {2 * AT_ONCE} in flight")
+    print(f"questions that only the killed run asked: {second['different'] - first['different']}")
+
+
+def _counts(address: str) -> dict[str, int]:
+    with urllib.request.urlopen(f"{address}/count") as response:
+        counts: dict[str, int] = json.load(response)
+    return counts
 
 
 if __name__ == "__main__":

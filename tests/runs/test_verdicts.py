@@ -129,15 +129,12 @@ def test_workers_find_the_skills_of_data_sets(catalog: Catalog, monkeypatch: pyt
         ({"cpu.max": "250000 100000\n"}, 3),
         ({"cpu.max": "10000 100000\n"}, 1),
         ({"cpu.max": "9900000 100000\n"}, 8),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
-        ({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2),
         ({"cpu.max": "?\n"}, 8),
     ],
 )
 def test_a_container_has_as_many_cores_as_its_limit_allows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], wanted: int
 ) -> None:
-    (tmp_path / "cpu").mkdir()
     for name, content in files.items():
         (tmp_path / name).write_text(content)
     monkeypatch.setattr(verdicts, "_CONTROL_GROUP", tmp_path)

@@ -2,8 +2,8 @@
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,9 +16,10 @@ from skillmix.runs.journal import JournalReader
 from skillmix.runs.run import Run
 
 _TOTALS: Final = (
-    "SELECT stage, coalesce(grader, student), model, count(*), sum(input_tokens), sum(output_tokens), sum(cost_usd), "
-    "sum(status = 'done' AND input_tokens IS NULL), sum(status = 'done' AND output_tokens IS NULL), "
-    "sum(status = 'done' AND cost_usd IS NULL), min(at), max(at) "
+    "SELECT stage, coalesce(grader, student), model, count(*), "
+    "iif(sum(status = 'done' AND input_tokens IS NULL), NULL, sum(input_tokens)), "
+    "iif(sum(status = 'done' AND output_tokens IS NULL), NULL, sum(output_tokens)), "
+    "iif(sum(status = 'done' AND cost_usd IS NULL), NULL, sum(cost_usd)), min(at), max(at) "
     "FROM call WHERE origin = 'call' GROUP BY 1, 2, 3 ORDER BY min(id)"
 )
 
@@ -41,21 +42,9 @@ class CallTotals:
 
 
 def call_totals(journal: JournalReader) -> Iterator[CallTotals]:
-    """Return the totals of each student and grader of a run, earliest first."""
-    for stage, name, model, calls, inputs, outputs, cost, no_inputs, no_outputs, no_cost, first, last in journal.rows(
-        _TOTALS
-    ):
-        yield CallTotals(
-            role="student" if stage == "generate" else "grader",
-            name=name,
-            model=model,
-            calls=calls,
-            input_tokens=None if no_inputs else inputs,
-            output_tokens=None if no_outputs else outputs,
-            cost_usd=None if no_cost else cost,
-            first=first,
-            last=last,
-        )
+    """The totals of each student and grader of a run, the earliest first."""
+    for stage, *others in journal.rows(_TOTALS):
+        yield CallTotals("student" if stage == "generate" else "grader", *others)
 
 
 Stage = Literal["generate", "grade"]
@@ -120,13 +109,25 @@ class PastCalls:
         Prompts and replies grow with k, so the nearest k with calls counts. None if there is no such call. Other runs
         count only if this run has no such call, and if `other_runs` is true.
         """
-        by_name = [group for group in self._own if _is_alike(group.asked_of, asked_of, by_name=True)]
-        by_model = [group for group in self._own if _is_alike(group.asked_of, asked_of, by_name=False)]
-        if by_name or by_model:
-            return _averages(by_name or by_model, k, "this run")
-        elsewhere = self._elsewhere if other_runs else ()
-        alike = [group for group in elsewhere if _is_alike(group.asked_of, asked_of, by_name=False)]
-        return _averages(alike, k, "other runs") if alike else None
+        source: Literal["this run", "other runs"] = "this run"
+        alike = [g for g in self._own if _is_same_model(g.asked_of, asked_of) and g.asked_of.name == asked_of.name]
+        if asked_of.model is not None:
+            alike = alike or [group for group in self._own if _is_same_model(group.asked_of, asked_of)]
+            if other_runs and not alike:
+                source = "other runs"
+                alike = [group for group in self._elsewhere if _is_same_model(group.asked_of, asked_of)]
+        if not alike:
+            return None
+        nearest = min({group.k for group in alike}, key=lambda other: (abs(other - k), -other))
+        groups = [group for group in alike if group.k == nearest]
+        calls = sum(group.calls for group in groups)
+        return CallAverages(
+            calls=sum(group.calls for group in alike),
+            input_tokens=sum(group.input_tokens for group in groups) / calls,
+            output_tokens=sum(group.output_tokens for group in groups) / calls,
+            calls_per_vote=calls / max(1, sum(group.first_attempts for group in groups)),
+            source=source,
+        )
 
     @cached_property
     def _own(self) -> list[_Group]:
@@ -141,33 +142,19 @@ class PastCalls:
         return list(_groups(latest[:_MOST_JOURNALS]))
 
 
-def _is_alike(stored: AskedOf, asked_of: AskedOf, *, by_name: bool) -> bool:
-    if stored.stage != asked_of.stage or stored.extra != asked_of.extra:
-        return False
-    if by_name and stored.name != asked_of.name:
-        return False
-    return stored.model == asked_of.model or (by_name and asked_of.model is None)
-
-
-def _averages(alike: Sequence[_Group], k: int, source: Literal["this run", "other runs"]) -> CallAverages:
-    nearest = min({group.k for group in alike}, key=lambda other: (abs(other - k), -other))
-    groups = [group for group in alike if group.k == nearest]
-    calls = sum(group.calls for group in groups)
-    return CallAverages(
-        calls=sum(group.calls for group in alike),
-        input_tokens=sum(group.input_tokens for group in groups) / calls,
-        output_tokens=sum(group.output_tokens for group in groups) / calls,
-        calls_per_vote=calls / max(1, sum(group.first_attempts for group in groups)),
-        source=source,
-    )
+def _is_same_model(stored: AskedOf, asked_of: AskedOf) -> bool:
+    """Whether calls of the same stage went to the same model with the same fields; a model of None is any."""
+    is_same = stored.stage == asked_of.stage and stored.extra == asked_of.extra
+    return is_same and asked_of.model in (None, stored.model)
 
 
 def _groups(files: Iterable[Path]) -> Iterator[_Group]:
     for file in files:
-        try:
-            with closing(connect(file, write=False)) as connection:
-                for stage, name, model, decoding, *numbers in connection.execute(_AVERAGES).fetchall():
-                    extra = extra_json(json.loads(decoding).get("extra", {}))
-                    yield _Group(AskedOf(stage, name, model, extra), *map(int, numbers))
-        except (UserError, OSError, sqlite3.Error, ValueError, TypeError, AttributeError):
-            continue  # a run reports faults in its journal itself; an estimate ignores them
+        # A run reports the faults of its own journal; an estimate does without.
+        with (
+            suppress(UserError, OSError, sqlite3.Error, ValueError, TypeError, AttributeError),
+            closing(connect(file, write=False)) as connection,
+        ):
+            for stage, name, model, decoding, *numbers in connection.execute(_AVERAGES).fetchall():
+                extra = extra_json(json.loads(decoding).get("extra", {}))
+                yield _Group(AskedOf(stage, name, model, extra), *map(int, numbers))

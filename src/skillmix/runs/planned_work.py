@@ -82,15 +82,8 @@ def planned_calls(step: Step, experiment: Experiment, catalog: Catalog) -> Work:
     else:
         (writer,) = step.student_names
         total = step.planned_texts * calls_a_conversation(experiment, writer, step.grader_names)
-    return Work(step.name, _kind(step, experiment), total, step.call_bound)
-
-
-def _kind(step: Step, experiment: Experiment) -> str:
-    """Return the models that are called.
-
-    Those in this process count as one, since a tuned model is as fast as its base.
-    """
+    # Models in this process count as one, since a tuned model is as fast as its base.
     models = [settings_for(experiment, name).model for name in step.student_names]
     models += [model for name in step.grader_names if (model := experiment.graders[name].asked)]
     names = {"here" if provider_of(model).is_in_process else model for model in models}
-    return f"calls: {', '.join(sorted(names))}"
+    return Work(step.name, f"calls: {', '.join(sorted(names))}", total, step.call_bound)

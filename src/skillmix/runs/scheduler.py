@@ -7,7 +7,7 @@ therefore the same as running again.
 import asyncio
 import signal
 import time
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -153,8 +153,8 @@ class Scheduler:
         self._waiting: dict[CallKey, tuple[Task, asyncio.TimerHandle]] = {}
         self._fatal: tuple[Task, CallProblem] | None = None
         self._has_replied: set[str] = set()
-        self._first_calls: dict[str, set[CallKey]] = {}
-        self._first_refused: dict[str, int] = {}
+        self._first_calls: dict[str, set[CallKey]] = defaultdict(set)
+        self._first_refused = Counter[str]()
         self._arrived: list[tuple[Task, Outcome, float]] = []
         """Outcomes that are not in the journal yet, with the seconds that their calls took."""
         self.source_rests = False
@@ -301,14 +301,6 @@ class Scheduler:
             self.counts.stopped = self.counts.stopped or StopReason.BUDGET
             self._drop_held()
 
-    def _repeat(self, task: Task) -> None:
-        """Retry as soon as the budget allows one more call."""
-        self._waiting.pop(task.request.key, None)
-        self._budget.release(task)
-        self._open -= 1
-        self._held.appendleft(task)
-        self._start_held()
-
     async def _serve(self, model: Model, queue: "asyncio.PriorityQueue[_QueueEntry]") -> None:
         async for request, outcome in model.serve(self._requests(queue)):
             seconds = time.monotonic() - self._started.pop(request.key)
@@ -344,7 +336,12 @@ class Scheduler:
         if outcome.kind == "final" and not isinstance(task.request.key, GenerateKey):
             outcome = replace(outcome, kind="failed")  # a grader's refusal is only a missing vote
         attempt = self._charged(task, outcome, seconds)
-        if outcome.kind == "fatal" or self._refuses_everything(task, outcome):
+        # The first calls sent, not the first to come back: a refusal comes faster than a reply.
+        is_refusal = outcome.kind == "failed" and outcome.reason not in _ABOUT_THE_PROMPT
+        if is_refusal and task.model not in self._has_replied:
+            self._first_refused[task.model] += task.request.key in self._first_calls[task.model]
+        refuses_everything = is_refusal and self._first_refused[task.model] == _FIRST_CALLS
+        if outcome.kind == "fatal" or refuses_everything:
             self._budget.settle(task, outcome)
             self._forget(task)
             if self._fatal is None:
@@ -379,21 +376,10 @@ class Scheduler:
                 attempts.append(self._charged(task, CallProblem("passing", "left before its reply"), seconds))
         self._journal.record_attempts(attempts)
 
-    def _refuses_everything(self, task: Task, problem: CallProblem) -> bool:
-        """Whether all of a model's first calls were refused, and it has never answered one.
-
-        These are the first calls sent, not the first to return, because a refusal is faster than a reply.
-        """
-        if problem.kind != "failed" or problem.reason in _ABOUT_THE_PROMPT or task.model in self._has_replied:
-            return False
-        if task.request.key in self._first_calls.get(task.model, ()):
-            self._first_refused[task.model] = self._first_refused.get(task.model, 0) + 1
-        return self._first_refused.get(task.model, 0) == _FIRST_CALLS
-
     async def _requests(self, queue: "asyncio.PriorityQueue[_QueueEntry]") -> AsyncIterator[Request]:
         while (task := (await queue.get())[-1]) is not None:
             self._started[task.request.key] = time.monotonic()
-            first = self._first_calls.setdefault(task.model, set())
+            first = self._first_calls[task.model]
             if len(first) < _FIRST_CALLS:
                 first.add(task.request.key)
             cost = self._budget.at_risk(task)
@@ -411,11 +397,18 @@ class Scheduler:
         key, outcome = attempt.request.key, attempt.stored
         if attempt.wait is not None:
             task = self._tasks[key]
+
+            def try_again() -> None:
+                self._waiting.pop(key, None)
+                self._budget.release(task)
+                self._open -= 1
+                self._held.appendleft(task)
+                self._start_held()
+
             if self.counts.stopped:  # while the attempt was written
                 self._forget(task)
             else:
-                timer = asyncio.get_running_loop().call_later(attempt.wait, self._repeat, task)
-                self._waiting[key] = task, timer
+                self._waiting[key] = task, asyncio.get_running_loop().call_later(attempt.wait, try_again)
             return
         if outcome is None:
             return  # the model cannot be used

@@ -264,22 +264,11 @@ _CONTROL_GROUP: Final = Path("/sys/fs/cgroup")
 def cores() -> int:
     """Return the number of cores that this process may use: by its affinity, or by its container's quota."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on every system
-    allowed = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-    return max(1, math.ceil(min(allowed, _container_cores())))
-
-
-def _container_cores() -> float:
-    """Return the cores' worth of time that a Linux container gives its processes; infinite without a limit."""
+    allowed: float = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     with suppress(OSError, ValueError):  # ValueError: the quota is "max"
         quota, period = (_CONTROL_GROUP / "cpu.max").read_text(encoding="ascii").split()
-        return int(quota) / int(period)
-    with suppress(OSError, ValueError):
-        quota, period = (
-            (_CONTROL_GROUP / "cpu" / name).read_text(encoding="ascii")
-            for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-        )
-        return int(quota) / int(period) if int(quota) > 0 else math.inf
-    return math.inf
+        allowed = min(allowed, int(quota) / int(period))
+    return max(1, math.ceil(allowed))
 
 
 def on_all_cores(
@@ -304,25 +293,22 @@ def on_all_cores(
     context = get_context("spawn")  # a fork of this process would not have its threads
     executor = ProcessPoolExecutor(size, context, _begin, (catalog, trust_here()))
 
-    def sent(batch: list[_Item]) -> "Future[list[_Result]] | None":
-        with suppress(BrokenProcessPool, OSError):  # the system may refuse more processes
-            return executor.submit(_results_there, function, batch)
-        return None
-
-    def received(batch: list[_Item], future: "Future[list[_Result]] | None") -> list[_Result]:
-        if future is not None:
-            with suppress(BrokenProcessPool):  # a worker was killed
-                return future.result()
-        return [function(code, item) for item in batch]
-
     waiting: deque[tuple[list[_Item], Future[list[_Result]] | None]] = deque()
     try:
-        while batch := list(islice(source, _BATCH)):
-            waiting.append((batch, sent(batch)))
-            if len(waiting) > _AHEAD * size:
-                yield from received(*waiting.popleft())
-        while waiting:
-            yield from received(*waiting.popleft())
+        batches = iter(lambda: list(islice(source, _BATCH)), [])
+        while (batch := next(batches, None)) or waiting:
+            if batch:
+                future = None
+                with suppress(BrokenProcessPool, OSError):  # the system may start no more processes
+                    future = executor.submit(_results, function, batch)
+                waiting.append((batch, future))
+            if not batch or len(waiting) > _AHEAD * size:
+                asked, future = waiting.popleft()
+                try:
+                    results = _results(function, asked, code) if future is None else future.result()
+                except BrokenProcessPool:  # a worker was killed
+                    results = _results(function, asked, code)
+                yield from results
     finally:
         executor.shutdown(cancel_futures=True)
 
@@ -334,22 +320,24 @@ _trust: Final = ExitStack()
 
 
 def _begin(catalog: Catalog, trust: Trust) -> None:
+    """Prepare a worker, which ends with its parent: it would wait for ever for the next batch of a killed process."""
+
+    def end_with_parent() -> None:
+        if parent := parent_process():
+            parent.join()
+            os._exit(1)
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first process, which ends this one
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     _trust.enter_context(trusting_as(trust))
     _code.append(RulesGrader(catalog))
 
 
-def _end_with_parent() -> None:
-    """End a worker whose parent was killed; it would wait forever for the next batch."""
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _results_there(function: Callable[[RulesGrader, _Item], _Result], batch: Sequence[_Item]) -> list[_Result]:
-    return [function(_code[0], item) for item in batch]
+def _results(
+    function: Callable[[RulesGrader, _Item], _Result], batch: Sequence[_Item], code: RulesGrader | None = None
+) -> list[_Result]:
+    """The results of a batch; a worker has code of its own."""
+    return [function(code or _code[0], item) for item in batch]
 
 
 class TextToJudge(NamedTuple):
