@@ -31,7 +31,7 @@ def full_marks(
 ) -> list[float]:
     """1 for each completion with full marks, else 0.
 
-    >>> text = "I only waited three days, no, four days, for the beautiful autumn leaves on the mountain."
+    >>> text = "I raked beautiful autumn leaves for three days, no, four days."
     >>> full_marks([f"Answer: {text}", "Answer: Leaves."], [["self-correction", "diacope"]] * 2, ["Autumn leaves"] * 2)
     [1.0, 0.0]
     """

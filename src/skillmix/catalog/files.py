@@ -31,7 +31,7 @@ from skillmix.catalog.catalog import (
 from skillmix.catalog.own_code import own_code_of
 from skillmix.errors import UserError, faults_error
 from skillmix.files import SHIPPED, accepted_if, checked_yaml, with_nearest
-from skillmix.render import name_hint
+from skillmix.render import name_hint, shortened
 
 _NAME: Final = re.compile(r"[^\s;|\x00-\x1f\x7f]([^;|\x00-\x1f\x7f]*[^\s;|\x00-\x1f\x7f])?")
 
@@ -246,9 +246,13 @@ def load_catalog(name: str, *others: str) -> Catalog:
     shipped = SHIPPED / name
     is_shipped = name in shipped_catalogs()
     folder = shipped if is_shipped else Path(name)
-    if not folder.is_dir():
+    try:
+        is_folder = folder.is_dir()
+    except OSError:  # the name is too long for a path
+        is_folder = False
+    if not is_folder:
         raise UserError(
-            f"There is no catalog {name!r}.",
+            f"There is no catalog {shortened(name)!r}.",
             hint=name_hint(
                 name,
                 shipped_catalogs(),

@@ -496,9 +496,12 @@ class TextTable:
         return [(student, grader) for student, column in self._columns.items() for grader in sorted(column.numbers)]
 
 
+_COMBINATION_ID: Final = re.compile("[0-9a-f]{16}")
+
+
 def number_of(combination: str) -> int:
     """Convert the id of a combination, a hash of eight bytes in hexadecimal digits, to a number."""
-    if not re.fullmatch("[0-9a-f]{16}", combination):
+    if not _COMBINATION_ID.fullmatch(combination):
         raise UserError(
             f"The journal is damaged: {shortened(combination)!r} is not the id of a combination.",
             hint="Restore it from a copy.",
@@ -569,7 +572,12 @@ _KEPT_TABLE: Final = "SELECT content FROM graded WHERE name = ? AND inputs = ?"
 
 
 def keep_table(run: Run) -> None:
-    """Keep the table under the run's own rules, so that a finished run shows its scores without reading its calls."""
+    """Keep the table under the run's own rules, so that a finished run shows its scores without reading its calls.
+
+    Grades by a catalog's own code are not kept: the code may change, and reading them needs trust.
+    """
+    if run.fact("catalog") is not None and run.catalog.code is not None:
+        return
     rules, name = run.rules(), table_name(run.rules())
     with run.read() as journal:
         inputs = _table_inputs(run, journal)
