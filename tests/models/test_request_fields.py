@@ -176,9 +176,7 @@ def test_the_chat_template_gets_the_system_turn_and_its_options(tmp_path: Path) 
 
 
 @pytest.mark.machine
-@pytest.mark.parametrize(
-    ("template", "expected"), [("skips", "leaves out the system text"), ("raises", "not supported")]
-)
+@pytest.mark.parametrize(("template", "expected"), [("skips", "omits the system prompt"), ("raises", "not supported")])
 def test_a_chat_template_without_system_turns_is_an_error_before_the_first_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: str, expected: str
 ) -> None:

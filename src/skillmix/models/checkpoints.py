@@ -23,7 +23,7 @@ ADAPTER: Final = "adapter_config.json"
 _BLOCK: Final = 1 << 22
 
 FileStates = tuple[tuple[str, int, int, int], ...]
-"""Path, size, time of the last change, and inode of files; a file with the same state has the same content."""
+"""Path, size, modification time, and inode of files; a file with the same state has the same content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Checkpoint:
                 )
 
     def file_states(self) -> FileStates:
-        """The state of every file in the folders."""
+        """Return the state of every file in the folders."""
         folders = (self.base, *self.adapters)
         states = ((file, file.stat()) for folder in folders for file in sorted(folder.iterdir()) if file.is_file())
         return tuple((str(file), state.st_size, state.st_mtime_ns, state.st_ino) for file, state in states)
@@ -117,7 +117,7 @@ def checkpoint_of(spec: ModelSpec, *, chain: tuple[Path, ...] = (), fetches: boo
 
 
 def positions_of(checkpoint: Checkpoint) -> int | None:
-    """The most tokens of a prompt with its text, by a checkpoint's config.json; None if it does not say."""
+    """Return the largest number of tokens of a prompt and its text, from config.json; None if it is missing."""
     file = checkpoint.base / "config.json"
     config = json_object(file.read_bytes(), source=str(file), hint="Fetch the checkpoint again.")
     own = config.get("text_config")
@@ -179,7 +179,7 @@ def weights_hash(folder: Path) -> str:
 
 
 def content_hash_of(file: Path) -> str:
-    """The hash of a file's bytes; it is cached until the file changes."""
+    """Return the hash of a file's bytes, cached until the file changes."""
 
     def hashed() -> str:
         with file.open("rb") as content:
@@ -189,7 +189,7 @@ def content_hash_of(file: Path) -> str:
 
 
 def _noted(kind: str, files: list[Path], hashed: Callable[[], str]) -> str:
-    """A hash of files, taken from the user's cache unless a file has changed."""
+    """Return a hash of files, from the user's cache unless a file has changed."""
     state = [[str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns] for f in files]
     note = cache_folder() / "hashes" / digest(kind, state).hex()
     try:

@@ -101,5 +101,5 @@ def _fetched(name: str, kind: Kind, files: list[str], *, is_offline: bool = Fals
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
             f"There is no folder {name}, and no {kind} with that id can be downloaded from the Hub: {reason}",
-            hint=f"Check the id, the network and HF_TOKEN; or download it elsewhere: hf download {repository}.",
+            hint=f"Check the id, the network and HF_TOKEN, or download it elsewhere: hf download {repository}.",
         ) from None

@@ -38,7 +38,7 @@ class InstalledProvider:
 
     @property
     def form(self) -> str:
-        """The form of its specs."""
+        """Return the form of its model strings."""
         return f"from the package {self.package}: {self.name}:NAME"
 
     def load(self) -> Any:
@@ -51,7 +51,7 @@ class InstalledProvider:
             raise UserError(
                 f"The provider {self.name!r} of the package {self.package!r} cannot be loaded: "
                 f"{_described(error, self.entry.module)}.",
-                hint=f"Repair or uninstall the package; its entry point is {self.entry.value}.",
+                hint=f"Fix or uninstall the package; its entry point is {self.entry.value}.",
             ) from error
         if not callable(factory):
             raise UserError(

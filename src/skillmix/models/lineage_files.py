@@ -1,6 +1,6 @@
 """The file `skillmix.json`, which records how a trained model or a data set was made: its schema and content.
 
-A damaged file is an error: if it counted as missing, a trained model would pass for one that saw no data.
+A damaged file is an error: if it counted as missing, a trained model would look like one that saw no data.
 """
 
 import json
@@ -87,7 +87,7 @@ class ModelFile(_LineageFile):
     """The hash of the base if it was tuned itself."""
     adapter: bool = False
     identity: _Text | None = None
-    """A hash of everything that decides the weights."""
+    """A hash of everything that determines the weights."""
 
     @property
     def steps(self) -> int | None:
@@ -128,7 +128,7 @@ class CountsEntry(_Entry):
     topics: _Counts = {}
     pairs: list[_Pair] = []
     left_out: _Counts = {}
-    """Texts with full marks that were left out, by reason."""
+    """Texts with full marks that were excluded, by reason."""
 
 
 class DatasetYield(NamedTuple):

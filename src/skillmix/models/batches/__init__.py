@@ -1,1 +1,1 @@
-"""Batches of calls at half the price: what each provider's interface for them looks like."""
+"""Batches of calls at half the price: the interfaces of the providers."""

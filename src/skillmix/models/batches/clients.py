@@ -22,7 +22,7 @@ from skillmix.models.servers.protocols import AnthropicServer, ChatServer, OpenA
 from skillmix.models.specs import ModelOptions, ModelSpec
 
 _FOUND_BY: Final = "skillmix"
-"""The name under which the metadata of a batch hold its tag."""
+"""The key of the tag in the metadata of a batch."""
 _MOST_PAGES: Final = 1000
 _PAGE: Final = 100
 """Batches on a page of a list."""
@@ -39,7 +39,7 @@ _COUNTS: Final = ("processing", "succeeded", "errored", "canceled", "expired")
 
 
 class Sought(NamedTuple):
-    """A batch whose id is not known."""
+    """A batch whose id is unknown."""
 
     tag: str
     file: str | None
@@ -50,12 +50,12 @@ class Sought(NamedTuple):
 
 
 class BatchFault(NamedTuple):
-    """Why a provider refused a batch."""
+    """The reason why a provider refused a batch."""
 
     code: str
     message: str
     line: int | None = None
-    """The line of the file, from 1; None if the provider names none."""
+    """The line of the file, counted from 1; None if the provider gives none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class BatchView:
     id: str
     state: BatchState
     word: str
-    """The state in the provider's word."""
+    """The provider's name of the state."""
     tag: str | None = None
     file: str | None = None
     """The uploaded file with the requests."""
@@ -95,7 +95,7 @@ class LineResult:
     """The body of an answer or a refusal."""
 
     def beats(self, other: "LineResult | None") -> bool:
-        """Whether this result counts and not another one of the same call, whichever came first."""
+        """Whether this result takes precedence over another one of the same call, whichever arrived first."""
         mine, others = ((_KINDS.index(one.kind), one.status, one.raw) if one else None for one in (self, other))
         return mine is not None and (others is None or mine < others)
 
@@ -104,7 +104,7 @@ class BatchClient:
     """One provider's batches, for one model: requests are uploaded as JSON Lines, results come in such files."""
 
     after = "after"
-    """The parameter that asks for the next page of a list."""
+    """The parameter that requests the next page of a list."""
 
     def __init__(self, dialect: BatchDialect, server: ChatServer) -> None:
         self.dialect = dialect
@@ -142,7 +142,7 @@ class BatchClient:
         return view.tag == sought.tag or (view.file is not None and view.file == sought.file)
 
     async def tidy(self, sought: Sought) -> None:
-        """Delete the file of a batch that was never created, if it can be found; a failure changes nothing."""
+        """Delete the file of a batch that was never created, if it can be found; ignore failures."""
         file = sought.file
         if file is None:
             raw = await self.server.endpoint.get("/files?purpose=batch")
@@ -153,7 +153,7 @@ class BatchClient:
             await self.server.endpoint.change("DELETE", f"/files/{quote(file, safe='')}")
 
     def read_view(self, document: Mapping[str, object]) -> BatchView | None:
-        """A batch in a reply; None if the reply has none."""
+        """Parse a batch in a reply; None if the reply has none."""
         found = identifier(document, "id")
         if found is None:
             return None
@@ -174,7 +174,7 @@ class BatchClient:
         )
 
     def read_result(self, custom_id: str, document: Mapping[str, object]) -> LineResult:
-        """A line of a file of replies or of errors."""
+        """Parse a line of a file of replies or of errors."""
         response, error = document.get("response"), document.get("error")
         status = _number(response, "status_code")
         if isinstance(response, dict) and status is not None and "body" in response:
@@ -185,7 +185,7 @@ class BatchClient:
         return LineResult(custom_id, "nothing")
 
     def read_line(self, raw: bytes) -> LineResult | None:
-        """A line of a file of results; None if it is no result."""
+        """Parse a line of a file of results; None if it is not a result."""
         document = _document(raw) or {}
         custom_id = _word(document, "custom_id")
         return self.read_result(custom_id, document) if custom_id else None
@@ -199,7 +199,7 @@ class BatchClient:
         return self.read_view(_document(raw) or {}) or _unreadable("the new batch")
 
     async def view(self, batch: str) -> BatchView | CallProblem:
-        """Look at a batch by its id."""
+        """Request the state of a batch by its id."""
         raw = await self.server.endpoint.get(f"{self.dialect.batches}/{quote(batch, safe='')}")
         if not isinstance(raw, bytes):
             return raw
@@ -207,9 +207,9 @@ class BatchClient:
         return view if view is not None and view.id == batch else _unreadable("the batch")
 
     async def find(self, sought: Sought, known: frozenset[str]) -> BatchView | CallProblem | None:
-        """Look for a batch in the provider's list; None if it is not there, a problem if that cannot be told.
+        """Look for a batch in the provider's list; None if it is not there, a problem if this is unknown.
 
-        `known` are ids of other batches of ours.
+        `known` are the ids of our other batches.
         """
         listed = await self._listed(sought.since - _CLOCKS_DIFFER)
         if isinstance(listed, CallProblem):
@@ -226,7 +226,7 @@ class BatchClient:
         return unsure
 
     async def _listed(self, since: float) -> list[BatchView] | CallProblem:
-        """The batches that are not older, from a list in pages, the newest first."""
+        """Yield the batches that are not older, from a paged list, newest first."""
         found: list[BatchView] = []
         query = f"limit={_PAGE}"
         last = ""
@@ -252,9 +252,9 @@ class BatchClient:
         return CallProblem("passing", "too many batches", "the list of batches does not end")
 
     async def results(self, view: BatchView, calls: int, keep: Callable[[LineResult], bool]) -> int | CallProblem:
-        """Give each result of an ended batch to `keep`, until that returns True; the number of unreadable lines.
+        """Pass each result of an ended batch to `keep`, until it returns True; return the number of unparseable lines.
 
-        The files are read as a stream: only what `keep` keeps stays in memory.
+        The files are read as a stream: only results that `keep` stores remain in memory.
         """
         unreadable = 0
 
@@ -273,7 +273,7 @@ class BatchClient:
         return unreadable
 
     def outcome(self, request: Request, line: LineResult) -> Outcome:
-        """The outcome of a call whose result has come back; providers bill only calls with a reply."""
+        """Make the outcome of a call whose result has arrived; providers bill only calls with a reply."""
         if line.kind == "answer":
             return self.server.outcome(request, line.raw)
         if line.kind == "refusal":
@@ -283,13 +283,13 @@ class BatchClient:
         return CallProblem("passing", "no response in its batch")
 
     async def probe(self) -> CallProblem | None:
-        """Check that the server has batches and takes the key; None if there is no problem."""
+        """Check that the server supports batches and accepts the key; None if there is no problem."""
         raw = await self.server.endpoint.get(f"{self.dialect.batches}?limit=1")
         return None if isinstance(raw, bytes) else fatal_in_probe(self.with_hint(raw))
 
     @staticmethod
     def with_hint(problem: CallProblem) -> CallProblem:
-        """A problem that says what to do if the server has no batches."""
+        """Add advice to a problem if the server has no batches."""
         if problem.reason not in _NO_SUCH_PATH:
             return problem
         detail = f"the server has no batches: set batch: false for this model. {problem.detail}".strip()
@@ -317,10 +317,10 @@ class InlineBatches(BatchClient):
         return b'{"requests":[' + b",".join(lines) + b"]}"
 
     async def is_sought(self, view: BatchView, sought: Sought) -> bool | CallProblem:
-        """Look for the tag in the results, if the batch is as large or of unknown size.
+        """Look for the tag in the results, if the batch has the same or an unknown size.
 
-        A batch shows its ids only when it has ended, so one in progress leaves the question open; so does one
-        whose results are not there yet.
+        A batch shows its ids only when it has ended, so one in progress leaves the question open; so does one whose
+        results have not arrived.
         """
         if view.total not in (None, sought.requests):
             return False
@@ -339,7 +339,10 @@ class InlineBatches(BatchClient):
         return sought.tag in tags or (False if tags else unsure)
 
     def read_view(self, document: Mapping[str, object]) -> BatchView | None:
-        """A batch of messages; the path of its results is made from its id, as the key must not follow an address."""
+        """Parse a batch of messages.
+
+        The path of its results is derived from its id, since the key must not be sent to a URL from a reply.
+        """
         found = identifier(document, "id")
         if found is None:
             return None
@@ -371,23 +374,23 @@ class InlineBatches(BatchClient):
 
 
 def open_batches(spec: ModelSpec, options: ModelOptions, dialect: BatchDialect) -> BatchClient:
-    """The batches of a model, with the key that its calls are sent with."""
+    """Open the batches of a model, with the key that its calls use."""
     place = server_of(spec, options.access)
     if dialect.shape == "inline":
         return InlineBatches(dialect, AnthropicServer(place, spec, options))
-    if not place.address.endswith("/v1"):  # in Azure's older form batches are above deployments, and need a version
+    if not place.address.endswith("/v1"):  # in Azure's older API, batches are above deployments and need a version
         root = place.address.partition("/deployments/")[0]
         place = replace(place, address=root, query=place.query or dialect.query)
     return BatchClient(dialect, OpenAIServer(place, spec, options, key_header=dialect.key_header))
 
 
 def shown(text: str) -> str:
-    """A provider's word in a line for the user."""
+    """Make a provider's word printable for the user."""
     return MASK.line(text, longest=60)
 
 
 def identifier(document: Mapping[str, object], name: str) -> str | None:
-    """An id that can be part of a path; None if there is none, or an empty one."""
+    """Return an id that can be part of a path; None if there is none, or an empty one."""
     value = _word(document, name)
     return value if _ID.fullmatch(value) else None
 
@@ -413,7 +416,7 @@ def _document(raw: bytes) -> dict[str, object] | None:
 
 
 def _at(document: object, *names: str) -> object:
-    """What is at the end of a path of names; None if there is nothing."""
+    """Return the value at the end of a path of keys; None if there is none."""
     for name in names:
         document = document.get(name) if isinstance(document, dict) else None
     return document
@@ -435,7 +438,7 @@ def _number(document: object, *names: str) -> int | None:
 
 
 def _moment(value: object) -> float | None:
-    """A time as seconds since 1970, from a number or an RFC 3339 text."""
+    """Parse a time as seconds since 1970, from a number or an RFC 3339 text."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     try:

@@ -1,4 +1,7 @@
-"""How providers of batches differ: limits, states, prices and paths; `data/models/batches.yaml` has a row for each."""
+"""Differences between providers of batches: limits, states, prices and paths.
+
+`data/models/batches.yaml` has a row for each.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,7 +33,7 @@ class BatchDialect:
     statuses: Mapping[str, int] = field(default_factory=dict)
 
     def state(self, word: str) -> BatchState:
-        """What one of the provider's states means.
+        """Return the meaning of a provider's state.
 
         >>> DIALECTS["openai"].state("COMPLETED"), DIALECTS["openai"].state("dreaming")
         ('ended', 'in progress')
@@ -39,11 +42,11 @@ class BatchDialect:
 
 
 DIALECTS: Final = {name: BatchDialect(name, **facts) for name, facts in shipped_table("batches").items()}
-"""The dialects by name; a provider lists those that it has."""
+"""The dialects by name; a provider lists its own."""
 
 
 def dialect_of(spec: ModelSpec, choice: bool | str) -> BatchDialect | None:
-    """The dialect that `batch: CHOICE` means for a model; None if its provider has no such batches.
+    """Return the dialect that `batch: CHOICE` means for a model; None if its provider has no such batches.
 
     >>> dialect_of(ModelSpec("openai", "my-deployment", "https://me.openai.azure.com/openai/v1"), True).name
     'azure'
@@ -57,19 +60,19 @@ def dialect_of(spec: ModelSpec, choice: bool | str) -> BatchDialect | None:
 
 
 def batch_fault(spec: ModelSpec, choice: bool | str) -> str | None:
-    """Why a model cannot have `batch: CHOICE`, in words; None if it can."""
+    """Explain why a model cannot have `batch: CHOICE`; None if it can."""
     if choice is False:
         return None
     known = ", ".join(DIALECTS)
     if isinstance(choice, str) and choice not in DIALECTS:
-        return f"batch is true, false or one of {known}, and not {choice!r}"
+        return f"batch is true, false or one of {known}, not {choice!r}"
     if dialect_of(spec, choice) is None:
         own = provider_of(spec).batches
         return (
             f"batch: {choice} is not for {spec.provider}: models, which have {' and '.join(own)}"
             if own
-            else f"{spec.provider}: models have no batches; leave batch out"
+            else f"{spec.provider}: models have no batches; remove batch"
         )
     if spec.replicas:
-        return "a batch goes to one server: give one address, or leave batch out"
+        return "a batch is sent to one server: give one URL, or remove batch"
     return None

@@ -29,22 +29,22 @@ from skillmix.errors import UserError
 from skillmix.models.specs import ModelSpec
 
 Put = Callable[[tuple[Request, Outcome] | BaseException | None], None]
-"""Takes outcomes, an error that ends the work, and None after the last item."""
+"""Receives outcomes, an error that ends the work, and None after the last item."""
 
 _GPU_FILES: Final = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 """Linux has one of these files if it has a GPU that torch may use."""
 _SERVER: Final = "skillmix.models.local.model"
 _GATHER_S: Final = 0.004
-"""Seconds for which requests and outcomes wait for others: a letter costs as much as several requests."""
+"""Seconds for which requests and outcomes wait for others: a message costs as much as several requests."""
 
 
 def has_gpu() -> bool:
-    """Whether local models write on a GPU of this machine, as far as that shows without torch."""
+    """Whether local models write on a GPU of this machine, as far as this shows without torch."""
     return os.environ.get("SKILLMIX_DEVICE", "cuda") == "cuda" and any(Path(file).exists() for file in _GPU_FILES)
 
 
 def gathered(queue: "SimpleQueue[Any]") -> list[Any]:
-    """The next item of a queue, with all that follow it soon."""
+    """Return the next item of a queue, with all that follow it soon."""
     items = [queue.get()]
     time.sleep(_GATHER_S)
     while not queue.empty():
@@ -53,7 +53,7 @@ def gathered(queue: "SimpleQueue[Any]") -> list[Any]:
 
 
 class RemoteWork:
-    """A model that the other process serves."""
+    """A model that runs in the other process."""
 
     def __init__(self, number: int, send: Callable[[Any], None], put: Put) -> None:
         self.slots: int | None = None
@@ -69,11 +69,11 @@ class RemoteWork:
         self._send(("ask", self._number, request.without_subject()))
 
     def end(self) -> None:
-        """No more requests come."""
+        """Announce that no more requests come."""
         self._send(("end", self._number))
 
     def stop(self) -> None:
-        """Want no more answers."""
+        """Cancel the remaining answers."""
         if not self._has_stopped:
             self._has_stopped = True
             self._send(("stop", self._number))
@@ -94,7 +94,7 @@ class RemoteWork:
 
 
 class ModelProcess:
-    """The other process, and the threads that write letters to it and read its answers."""
+    """The other process, and the threads that send messages to it and read its answers."""
 
     def __init__(self) -> None:
         here, there = socket.socketpair()
@@ -129,7 +129,7 @@ class ModelProcess:
         return self._is_lost.is_set()
 
     def open(self, spec: ModelSpec, concurrency: int | None, put: Put) -> RemoteWork:
-        """Let the process serve a model."""
+        """Make the process serve a model."""
         with self._lock:
             self._opened += 1
             number = self._opened
@@ -147,7 +147,7 @@ class ModelProcess:
             pass
 
     def close(self) -> None:
-        """End the process; it holds nothing that anyone needs."""
+        """End the process; it has no state to lose."""
         self._process.kill()
         self._process.wait()
         self._is_lost.wait()
@@ -182,7 +182,7 @@ class ModelProcess:
             work.fail(
                 UserError(
                     f"The process of the local model ended with {ending}.",
-                    hint="The same command continues. Signal 9 often means that the memory of the machine was full.",
+                    hint="Rerun the command to continue. Signal 9 often means that the machine ran out of memory.",
                 )
             )
             work.finish()

@@ -1,6 +1,6 @@
-"""How a model of transformers reads keys and values from slots: each conversation has a slot, a fixed row of memory.
+"""How transformers models read keys and values from slots: each conversation has a slot, a fixed row of memory.
 
-A cache returns stored keys from `update` in the place of values, and they know how to attend to themselves.
+A cache returns stored keys from `update` in place of values; they implement attention to themselves.
 """
 
 from typing import Any, Final, Protocol
@@ -13,7 +13,7 @@ ATTENTION = "skillmix_slots"
 
 
 class CacheShape:
-    """The properties of a model that decide the size of its cache."""
+    """The properties of a model that determine the size of its cache."""
 
     def __init__(self, model: Any) -> None:
         config = model.config.get_text_config()
@@ -39,7 +39,7 @@ class StoredKeys(Protocol):
 
 
 _OTHER_ATTENTION: Final = ("sliding_window", "softcap", "s_aux", "position_bias")
-"""Arguments by which a model asks for something else than plain attention to all earlier tokens."""
+"""Arguments by which a model requests something other than plain attention to all earlier tokens."""
 
 
 def slot_attention(
@@ -51,9 +51,9 @@ def slot_attention(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention over slots, in the form that transformers calls."""
+    """Attention over slots, with the signature that transformers requires."""
     if any(options.get(name) is not None for name in _OTHER_ATTENTION):
-        raise NotImplementedError("slots have plain attention only")
+        raise NotImplementedError("slots support plain attention only")
     return value.attend(query, key, scaling=scaling or query.shape[-1] ** -0.5), None
 
 
@@ -61,6 +61,6 @@ AttentionInterface.register(ATTENTION, slot_attention)
 
 
 def prepared(model: Any) -> Any:
-    """A model whose attention reads slots."""
+    """Prepare a model so that its attention reads slots."""
     model.set_attn_implementation(ATTENTION)
     return model.eval().requires_grad_(False)

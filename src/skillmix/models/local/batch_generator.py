@@ -1,9 +1,9 @@
 """The generator of a model: the one of this package, or batches by `generate` of transformers.
 
-The latter is for models that the decoders of this package cannot run: models with sliding windows, with layers that
-are no attention, with experts or with an attention of their own, and all models on devices other than CPUs and GPUs of
-CUDA. Randomness belongs to the call here too, but the rows of a batch are padded to one length, and rounding differs
-with it: a text may depend on its batch.
+The latter is for models that the decoders of this package cannot run: models with sliding windows, with layers other
+than attention, with experts or with a special attention, and all models on devices other than CPUs and CUDA GPUs. Here
+too each call has its own random numbers, but the rows of a batch are padded to one length, and rounding differs with
+it: a text may depend on its batch.
 """
 
 from collections import deque
@@ -22,19 +22,19 @@ from skillmix.models.local.generator import Done, Generator, can_write, length_p
 from skillmix.models.local.sampling import DEFAULT_LIMIT, Start, choose, start_of
 
 _CPU_SLOTS: Final = (8, 32)
-"""Conversations at once on a CPU, at least and at most; more make better use of it, and take more memory."""
+"""The fewest and most simultaneous conversations on a CPU; more use it better, but take more memory."""
 _CPU_CACHE_BYTES: Final = 2 << 30
 _SHARE_OF_MEMORY: Final = 0.6
 _MAX_SLOTS: Final = 2048
 _BATCH: Final = {"cuda": 64, "cpu": 8, "mps": 8}
-"""Conversations at once of a model that writes by `generate`."""
+"""Simultaneous conversations of a model that writes by `generate`."""
 _TYPICAL_LENGTH: Final = 1024
 
 
 def new_generator(
     model: Any, renderer: Renderer, concurrency: int | None, *, name: str
 ) -> "Generator | BatchedGenerator":
-    """A generator for a model, with as many conversations at once as asked, or as its device holds."""
+    """Make a generator for a model, with the requested number of conversations, or as many as fit its device."""
 
     def ignore(request: Request, outcome: Outcome) -> None:
         """Until the generator is used."""
@@ -103,7 +103,7 @@ class BatchedGenerator:
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def _generated(self, rows: Sequence[Start]) -> list[list[int]]:
-        """The tokens of some rows, each up to its end token or its limit."""
+        """Return the tokens of some rows, each up to its end token or its limit."""
         width = max(len(row.tokens) for row in rows)
         padding = self._ends[0] if self._ends else 0
         tokens = torch.full((len(rows), width), padding, dtype=torch.long)
@@ -116,7 +116,7 @@ class BatchedGenerator:
             input_ids=tokens.to(device),
             attention_mask=mask.to(device),
             max_new_tokens=max(row.limit for row in rows),
-            do_sample=False,  # the processor below leaves one token to choose
+            do_sample=False,  # the processor below leaves only one token to choose
             num_beams=1,
             eos_token_id=self._ends or None,
             pad_token_id=padding,
@@ -131,7 +131,7 @@ class BatchedGenerator:
 
 
 class _ChosenTokens(LogitsProcessor):  # type: ignore[misc]
-    """Leaves each row one token to choose: the one that the numbers of its call choose."""
+    """Leaves each row one token to choose: the one selected by the random numbers of its call."""
 
     def __init__(self, rows: Sequence[Start], width: int, padding: int, device: torch.device) -> None:
         self._width, self._padding = width, padding
@@ -147,6 +147,6 @@ class _ChosenTokens(LogitsProcessor):  # type: ignore[misc]
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         count = input_ids.shape[1] - self._width
         chosen = choose(scores, self._numbers[:, count], self._temperatures, self._top_p)
-        # A row that has reached its limit ends, if there is an end token; what it writes after that is cut.
+        # A row that has reached its limit ends, if there is an end token; later tokens are cut off.
         chosen = torch.where(count >= self._limits, self._padding, chosen)
         return torch.full_like(scores, float("-inf")).scatter_(1, chosen[:, None], 0.0)

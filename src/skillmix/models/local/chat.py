@@ -12,10 +12,10 @@ from skillmix.grading.answers import OPENING, is_thought_tag, opens_thought
 from skillmix.models.request_fields import TEMPLATE_OPTIONS
 
 _END_OF_PROMPT: Final = 16
-"""Tokens at the end of a prompt in which the start of a thought is looked for."""
+"""The number of tokens at the end of a prompt that are searched for the start of a thought."""
 _WORD_JOINER = "\u2060"
 _SYSTEM_HINT = (
-    "Not every model knows system turns. Remove system from this model, or put its text into a prompt set of your own."
+    "Not every model supports a system role. Remove system from this model, or put its text into your own prompt set."
 )
 
 
@@ -38,19 +38,19 @@ class Renderer:
     def tokens(
         self, conversations: Sequence[tuple[Message, ...]], extras: Sequence[str | None] = ()
     ) -> list[list[int]]:
-        """The prompt tokens of conversations; equal conversations are rendered and tokenised once.
+        """Return the prompt tokens of conversations; equal conversations are rendered and tokenized once.
 
-        `extras` are the extra fields of the requests, as JSON; the chat template gets its options from them.
+        `extras` are the extra fields of the requests, as JSON; they contain the options of the chat template.
         """
         texts = [self._rendered(messages, extra) for messages, extra in zip_longest(conversations, extras)]
         unique = list(dict.fromkeys(texts))
-        # Not through the wrapper of transformers, which takes longer than tokenising.
+        # Not through the wrapper in transformers, which takes longer than tokenizing.
         encodings = self.tokenizer.backend_tokenizer.encode_batch_fast(unique, add_special_tokens=False)
         by_text = {text: encoding.ids for text, encoding in zip(unique, encodings, strict=True)}
         return [by_text[text] for text in texts]
 
     def texts(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """The texts of rows of tokens, without the special tokens of the chat format."""
+        """Return the texts of rows of tokens, without the special tokens of the chat format."""
         texts: list[str] = self._decoded(rows, skip_special_tokens=not self._shows_thoughts)
         if self._shows_thoughts:
             for token in (token for token in self._special if not is_thought_tag(token)):
@@ -58,12 +58,12 @@ class Renderer:
         return texts
 
     def opening(self, prompt: Sequence[int]) -> str:
-        """The start of a thought that a prompt of tokens ends in, which belongs to the reply; mostly empty."""
+        """Return the start of a thought at the end of a prompt, which belongs to the reply; usually empty."""
         (end,) = self._decoded([prompt[-_END_OF_PROMPT:]], skip_special_tokens=False)
         return OPENING if opens_thought(end) else ""
 
     def ends(self, model: Any) -> list[int]:
-        """Tokens that end a turn, according to the tokenizer and to the model's generation config."""
+        """Return the tokens that end a turn, according to the tokenizer and the model's generation config."""
         setting = getattr(model.generation_config, "eos_token_id", None)
         listed = setting if isinstance(setting, list) else [setting]
         return sorted({token for token in (*listed, self.tokenizer.eos_token_id) if token is not None})
@@ -83,7 +83,7 @@ class Renderer:
         except Exception as error:  # noqa: BLE001  # a template is untrusted code and may raise anything
             hint = _SYSTEM_HINT if has_system else "Check the template of this model."
             raise UserError(f"The chat template cannot render a conversation: {error}", hint=hint) from None
-        # Some templates skip a system turn without an error.
+        # some templates skip a system turn without an error
         if has_system and turns[0]["content"].strip() not in text:
-            raise UserError(f"The chat template of {self._name} leaves out the system text.", hint=_SYSTEM_HINT)
+            raise UserError(f"The chat template of {self._name} omits the system prompt.", hint=_SYSTEM_HINT)
         return text

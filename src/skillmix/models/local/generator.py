@@ -25,7 +25,7 @@ from skillmix.models.local.gpu.kernels import can_step
 from skillmix.models.local.sampling import DEFAULT_LIMIT, Start, start_of
 
 Done = Callable[[Request, Outcome], None]
-"""Takes a request with its outcome."""
+"""Receives a request with its outcome."""
 BLOCK: Final = 64
 """Tokens of a block; a slot is found by whole blocks."""
 _CANDIDATES: Final = 4
@@ -36,24 +36,24 @@ Chain = list[int]
 
 
 class _Pace(NamedTuple):
-    """How a generator works on a kind of device."""
+    """The working rhythm of a generator on a kind of device."""
 
     steps: int
     """Steps between two checks for rows that have ended."""
     rows: int
-    """Rows that start or are delivered in one round at most; a GPU works on others meanwhile."""
+    """The most rows that start or are delivered in one round; meanwhile a GPU works on others."""
     grain: int
-    """Prompts are known by whole pieces of this many tokens."""
+    """Prompts are cached in whole pieces of this many tokens."""
 
 
 _PACES: Final = {"cuda": _Pace(8, 768, 1), "cpu": _Pace(1, 64, GRAIN)}
 _TOKENISED: Final = 256
-"""Requests that are tokenised in one round on a GPU at most."""
+"""The most requests that are tokenized in one round on a GPU."""
 _PATIENCE: Final = 0.2
 _SHORT_PATIENCE: Final = 0.03
 """Seconds for which the slot of an ended row is kept for the next turn, while other rows run and while none does."""
 _PATIENT_ROUNDS: Final = 8
-"""Rounds for which it is kept at most: what a small model would read again takes less time than an empty slot costs."""
+"""The most rounds for which it is kept: a small model rereads the tokens in less time than an empty slot costs."""
 _LENGTH_STEP: Final = 128
 """The length of a slot is a multiple of this many positions."""
 _LIMIT_STEP: Final = 64
@@ -220,7 +220,7 @@ class Generator:
         """Duration of the last round that wrote."""
 
     def forget(self) -> None:
-        """Drop the tokens of slots at rest, so that the second run of a benchmark cannot reuse the first."""
+        """Drop the tokens of idle slots, so that the second run of a benchmark cannot reuse the first."""
         self._table = SlotTable(self.slots)
         self._resting.clear()
 
@@ -230,7 +230,7 @@ class Generator:
         return not (self._new or self._going_on or self._fresh or self._active or self._ended)
 
     def add(self, requests: Sequence[Request]) -> None:
-        """Add requests."""
+        """Queue requests."""
         self._new.extend(requests)
 
     def work(self) -> None:
@@ -252,7 +252,7 @@ class Generator:
             self._shrink()
 
     def _queue_new(self) -> None:
-        """Tokenise new requests and queue them; a prompt that is too long is answered at once."""
+        """Tokenize new requests and queue them; a prompt that is too long is answered at once."""
         count = min(len(self._new), _TOKENISED) if self._is_gpu else len(self._new)
         requests = [self._new.popleft() for _ in range(count)]
         prompts = self._renderer.tokens([r.messages for r in requests], [r.decoding.extra for r in requests])
@@ -265,7 +265,7 @@ class Generator:
             (self._fresh if self._own_slot(row) is None else self._going_on).append(row)
 
     def _own_slot(self, row: _Row) -> Match | None:
-        """The slot at rest in which the row's conversation can go on."""
+        """Return the idle slot in which the row's conversation can continue."""
         slot = self._resting.get(row.conversation)
         if slot is None or slot not in self._table.resting:
             return None
@@ -273,7 +273,7 @@ class Generator:
         return match if 2 * match.length > len(self._table.tokens[slot]) else None
 
     def _shrink(self) -> None:
-        """Halve the slots; rows start again and write the same texts, since a seed decides all random numbers."""
+        """Halve the slots; rows restart and write the same texts, since a seed determines all random numbers."""
         self.slots //= 2
         self._fresh.extendleft([*self._active.values(), *self._going_on])
         self._active.clear()
@@ -305,7 +305,10 @@ class Generator:
         self.read_tokens += sum(len(start.tokens) - start.known for start in starting.starts)
 
     def _fitting_decoder(self) -> GpuDecoder | CpuDecoder | None:
-        """The decoder; None while rows run and a waiting row needs longer slots, for which a new decoder is made."""
+        """Return the decoder.
+
+        None while rows run and a waiting row needs longer slots, for which a new decoder is made.
+        """
         before = self._decoder
         waiting = [*self._going_on, *self._fresh]
         if before is not None:
@@ -325,7 +328,7 @@ class Generator:
         # Some room, so that another student with a slightly higher limit does not need a new decoder.
         longest = -(-longest // _LIMIT_STEP) * _LIMIT_STEP
         if not self._is_gpu:
-            # Room for the next turn: longer slots could only be made when no row runs, and would hold nothing.
+            # Room for the next turn: longer slots can only be made when no row runs.
             length = longest = 2 * length
         kind = GpuDecoder if self._is_gpu else CpuDecoder
         self._decoder = kind(self._model, slots=self.slots, length=length, longest=longest, ends=self._ends)
@@ -334,10 +337,10 @@ class Generator:
         return self._decoder
 
     def _with_room(self, length: int) -> int:
-        """A length with room for later turns and longer prompts, if the memory of the GPU allows it.
+        """Add room to a length for later turns and longer prompts, if the memory of the GPU allows it.
 
-        Slots that become too short are expensive: all rows must end before longer ones are made, no prompt is known any
-        more, and everything is captured again.
+        Slots that become too short are expensive: all rows must end before longer ones are made, all cached prompts are
+        lost, and all graphs are captured again.
         """
         roomy = max(_TYPICAL_LENGTH, 3 * length // 2)
         if self._longest is not None:
@@ -347,7 +350,7 @@ class Generator:
         return max(length, roomy) if size <= _SHARE_OF_MEMORY * memory else length
 
     def _assign(self, row: _Row, decoder: GpuDecoder | CpuDecoder, starting: _StartingRows, later: list[_Row]) -> bool:
-        """Assign a slot to a row, or leave the row for a later round; False if there is no free slot."""
+        """Assign a slot to a row, or leave the row for a later round; return False if there is no free slot."""
         if not _fits(row, decoder) or len(starting.starts) >= self._pace.rows:
             return False
         match = self._own_slot(row) or self._table.find(row.tokens, row.chain)
@@ -357,7 +360,7 @@ class Generator:
         if opening in starting.openings and self._is_gpu:
             later.append(row)
             return True
-        # A row takes over a slot at rest; one that shares only a small part of it copies that part to another slot.
+        # A row takes over an idle slot; if they share only a small part, that part is copied to another slot.
         if match and match.slot in self._table.resting and 2 * match.length > len(self._table.tokens[match.slot]):
             slot: int | None = match.slot
             del self._table.resting[match.slot]
@@ -378,7 +381,7 @@ class Generator:
         return True
 
     def _exact(self, tokens: list[int]) -> list[int]:
-        """The tokens that other rows may reuse: on a CPU only whole pieces, which are the same to the last bit."""
+        """Return the tokens that other rows may reuse: on a CPU only whole pieces, which are the same bit for bit."""
         return tokens[: len(tokens) - len(tokens) % self._pace.grain]
 
     def _write(self) -> None:
@@ -424,7 +427,8 @@ _TOLERANCE: Final = {"cuda": 0.05, "cpu": 1e-3}
 def can_write(model: Any) -> bool:
     """Whether a `Generator` can serve a model: a trial, since an architecture may do anything between its layers.
 
-    Experts are left to transformers: their products are no linear layers, and no graph captures the choice among them.
+    Models with experts are left to transformers: their products are not linear layers, and a graph cannot capture the
+    choice among experts.
     """
     device = model.device.type
     has_experts = any("expert" in name for name, _ in model.named_modules())
@@ -461,7 +465,7 @@ def _fits(row: _Row, decoder: GpuDecoder | CpuDecoder) -> bool:
 
 
 def length_problem(tokens: int, limit: int, *, longest: int | None) -> CallProblem | None:
-    """The problem of a prompt that leaves too little room for its text in a model of `longest` positions."""
+    """Return the problem of a prompt that leaves too little room for its text in a model of `longest` positions."""
     if longest is None or tokens + limit <= longest:
         return None
     detail = f"{tokens} tokens, {limit} more to write, and the model allows {longest}"
@@ -469,7 +473,7 @@ def length_problem(tokens: int, limit: int, *, longest: int | None) -> CallProbl
 
 
 def replies(renderer: Renderer, written: Sequence[tuple[list[int], list[int]]], ends: Sequence[int]) -> list[Reply]:
-    """The replies of rows, given as the tokens of their prompts and of their texts."""
+    """Make the replies of rows, given the tokens of their prompts and of their texts."""
     texts = renderer.texts([tokens[:-1] if tokens[-1] in ends else tokens for _, tokens in written])
     return [
         Reply(

@@ -1,12 +1,12 @@
-"""The key-value cache of a CPU, for batches that mix tokens to read with rows that write.
+"""The key-value cache of a CPU, for batches that mix prefill tokens with rows that write.
 
-A batch is one flat sequence: first one token for each row that writes, then pieces of prompts. Products treat the
-tokens alike. Attention treats them apart, so that the result for a row depends on that row alone, to the last bit.
+A batch is one flat sequence: first one token for each row that writes, then pieces of prompts. Matrix products treat
+all tokens alike. Attention treats them separately, so that the result for a row depends on that row alone, bit for bit.
 Each piece of a prompt is computed alone, in a shape that depends only on its position and its length. Plain attention
-over rows that write would cover as many positions as the longest row has, and a processor rounds differently when
-that number changes. So the keys of every row are cut into blocks of one size, each block is computed alone, in a
-shape that never changes, and the blocks of a row are added from first to last. Blocks after the end of a row add
-exact zeros, so their number does not matter.
+over rows that write would cover as many positions as the longest row has, and a processor rounds differently when that
+number changes. So the keys of every row are cut into blocks of one size, each block is computed alone, in a constant
+shape, and the blocks of a row are added from first to last. Blocks after the end of a row add exact zeros, so their
+number does not matter.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ GRAIN: Final = 16
 """Tokens of a piece. Pieces start at multiples of it, so a whole piece has the same bits whichever request reads it."""
 _BLOCK: Final = 128
 _GAP: Final = 8
-"""Slots from one row to the next at most: a call takes as long as the attention of a few rows."""
+"""The largest gap in slots from one row to the next: a call takes as long as the attention of a few rows."""
 
 
 class PromptPiece(NamedTuple):
@@ -35,7 +35,7 @@ class PromptPiece(NamedTuple):
 
 
 class BlockPlan(NamedTuple):
-    """Which positions of its blocks each row attends to; made once per step and used by every layer."""
+    """The positions of its blocks that each row attends to; made once per step and used by every layer."""
 
     mask: torch.Tensor
     is_beyond: torch.Tensor
@@ -43,7 +43,7 @@ class BlockPlan(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Rows that write in slots near each other; slots between them take part, and nothing uses their results."""
+    """Rows that write in neighboring slots; slots between them are computed, but their results are unused."""
 
     first_slot: int
     length: int
@@ -56,7 +56,7 @@ class _Run(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """What the tokens of a batch are; made once per batch and used by every layer."""
+    """The layout of a batch's tokens; made once per batch and used by every layer."""
 
     slots: torch.Tensor
     positions: torch.Tensor
@@ -66,20 +66,20 @@ class _Layout(NamedTuple):
 
 
 class CpuCache:
-    """A cache in the sense of transformers; every slot holds the tokens of one conversation."""
+    """A cache with the interface of transformers; every slot holds the tokens of one conversation."""
 
     is_compileable = False
 
     def __init__(self, shape: Any, *, slots: int, length: int) -> None:
         size = (slots, shape.heads, -(-length // _BLOCK) * _BLOCK, shape.head_size)
-        # Memory from numpy is not used up before it is written to.
+        # memory from numpy is not touched before it is written to
         self.keys = [torch.from_numpy(np.zeros(size, dtype=np.float32)) for _ in range(shape.layers)]
         self.values = [torch.from_numpy(np.zeros(size, dtype=np.float32)) for _ in range(shape.layers)]
         self._heads = shape.heads
         self._layout: _Layout | None = None
 
     def lay_out(self, slots: Sequence[int], positions: Sequence[int], pieces: Sequence[PromptPiece]) -> None:
-        """The next batch has one token for each of these slots, in ascending order, and then these pieces."""
+        """Announce the next batch: one token for each of these slots, in ascending order, and then these pieces."""
         of_pieces = [(piece.slot, piece.first + n) for piece in pieces for n in range(piece.length)]
         self._layout = _Layout(
             torch.tensor([*slots, *(slot for slot, _ in of_pieces)]),
@@ -105,7 +105,7 @@ class CpuCache:
         return runs
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
-        """Store the new keys and values of a layer; tokens that only fill up the batch are dropped."""
+        """Store the new keys and values of a layer; padding tokens of the batch are dropped."""
         layout = self._layout
         assert layout is not None
         stored = self.keys[layer_idx], self.values[layer_idx]
@@ -162,7 +162,7 @@ def _mask(first: int, count: int, groups: int) -> torch.Tensor:
 
 
 def plan_blocks(positions: torch.Tensor, *, key_heads: int) -> BlockPlan:
-    """The plan for rows that each attend to everything up to their own position."""
+    """Make the plan for rows that each attend to everything up to their own position."""
     count = int(positions.max()) // _BLOCK + 1
     first = torch.arange(count) * _BLOCK
     is_beyond = first > positions[:, None]

@@ -1,7 +1,7 @@
-"""Generation on a CPU: every step writes one token in each row, and reads waiting prompts as far as the batch allows.
+"""Generation on a CPU: every step writes one token in each row, and prefills waiting prompts as the batch allows.
 
-A text depends on its own request alone, to the last bit: products treat every row alike (`products`), and attention
-computes every row and every piece of a prompt in a shape of its own (`cpu_cache`).
+A text depends only on its own request, bit for bit: products treat every row alike (`products`), and attention computes
+every row and every piece of a prompt in a shape of its own (`cpu_cache`).
 """
 
 from collections import deque
@@ -56,9 +56,9 @@ class CpuDecoder:
             self._waiting.append(_Reading(start, start.known, self._sources.pop(slot, None)))
 
     def copy(self, copies: Sequence[tuple[int, int, int]]) -> None:
-        """Let rows that start next take their known tokens from other slots, which may still have to read them.
+        """Let rows that start next take their known tokens from other slots, which may not have read them yet.
 
-        Prompts are read in the order in which they came, so a source has been read when its target begins.
+        Prompts are read in order of arrival, so a source has been read when its target begins.
         """
         self._sources.update((target, source) for source, target, _ in copies)
 
@@ -69,16 +69,16 @@ class CpuDecoder:
             self._step(with_top_p)
 
     def progress(self) -> tuple[np.ndarray, np.ndarray]:
-        """The number of tokens that each slot has written, and whether it is still reading or writing."""
+        """Return the number of tokens that each slot has written, and whether it is still reading or writing."""
         return self.rows.count.numpy().copy(), self.rows.is_active.numpy().copy()
 
     def written(self, slots: Sequence[int]) -> np.ndarray:
-        """The tokens that some slots have written."""
+        """Return the tokens that some slots have written."""
         rows: np.ndarray = self.rows.written[list(slots)].numpy()
         return rows
 
     def _step(self, with_top_p: bool) -> None:
-        """One batch through the model, and the next token of each row whose last token was in it."""
+        """Pass one batch through the model, and choose the next token of each row whose last token was in it."""
         is_reading = {reading.start.slot for reading in self._waiting}
         slots = [slot for slot in self.rows.is_active.nonzero()[:, 0].tolist() if slot not in is_reading]
         pieces, tokens, ready = self._next_pieces(LARGEST - len(slots))
@@ -101,7 +101,7 @@ class CpuDecoder:
             self.rows.accept(rows, logits, with_top_p)
 
     def _next_pieces(self, room: int) -> tuple[list[PromptPiece], list[int], list[tuple[int, int]]]:
-        """Pieces that fit into a batch, their tokens, and each slot whose prompt ends with its last token's index."""
+        """Return pieces for a batch, their tokens, and the index of the last token in each slot whose prompt ends."""
         pieces: list[PromptPiece] = []
         tokens: list[int] = []
         ready: list[tuple[int, int]] = []

@@ -1,10 +1,10 @@
-"""Matrix products on a CPU in which the result for a row depends on that row alone, to the last bit.
+"""Matrix products on a CPU in which the result for a row depends on that row alone, bit for bit.
 
-A processor may round a row differently when a product has another number of rows, or when the row stands elsewhere in
-the product. `make_rows_independent` tries this on the processor at hand. Where packed weights give every row the same
-bits in products of every size in `SIZES`, products have the size that fits the work. Elsewhere each product is cut into
-pieces of one small number of rows. `fuse_layers` computes norms and MLPs in fewer passes over memory; each is used only
-where a trial on random rows gives the same results.
+A processor may round a row differently when a product has another number of rows, or when the row is at another place
+in the product. `make_rows_independent` tests this on the current processor. If packed weights give every row the same
+bits in products of every size in `SIZES`, products have the size that fits the work. Otherwise each product is cut into
+pieces with a small, fixed number of rows. `fuse_layers` computes norms and MLPs in fewer passes over memory; each is
+used only if a trial on random rows gives the same results.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,7 +20,7 @@ SIZES: Final = (8, *range(16, LARGEST + 1, 16))
 _PIECE: Final = 32
 """The largest number of rows in a piece, where pieces are necessary."""
 MOST_SLOTS: Final = 64
-"""Rows that write at once at most: they leave most of a batch to prompts, and the head has no larger product."""
+"""The most rows that write at once: they leave most of a batch to prompts, and the head has no larger product."""
 _TRIED_ROWS: Final = 16
 _MARK: Final = "_skillmix_rows_are_independent"
 
@@ -28,13 +28,13 @@ _Product = Callable[[torch.Tensor], torch.Tensor]
 
 
 def size_for(rows: int) -> int:
-    """The smallest number of rows in `SIZES` that holds some rows."""
+    """Return the smallest number of rows in `SIZES` that is large enough."""
     return SIZES[0] if rows <= SIZES[0] else -(-rows // 16) * 16
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def make_rows_independent(model: Any) -> bool:
-    """Replace the products of a model by ones that treat every row alike; False if that was done before.
+    """Replace the products of a model by ones that treat every row alike; return False if this was done before.
 
     The model can then only run on this CPU.
     """
@@ -59,7 +59,7 @@ def make_rows_independent(model: Any) -> bool:
         product: Any = Packed(layer) if can_pack else _in_pieces(layer, piece)
         layer.forward = product
         if can_pack and layer.weight is not embeddings:
-            # The packed weights take the place of the plain ones, which would double the memory.
+            # The packed weights replace the plain ones, since keeping both would double the memory.
             layer.weight = torch.nn.Parameter(product.weight, requires_grad=False)
     return True
 
@@ -72,18 +72,18 @@ class Packed:
         self._bias = None if layer.bias is None else layer.bias.detach()
 
     def __call__(self, rows: torch.Tensor, activation: str = "none") -> torch.Tensor:
-        """The product with some rows, through an activation."""
+        """Compute the product with some rows, followed by an activation."""
         product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.weight, self._bias, activation, [], "")
         return product
 
     def times(self, rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-        """The product, multiplied number by number."""
+        """Compute the product, multiplied element by element."""
         product: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(rows, factors, self.weight, self._bias, "mul")
         return product
 
 
 def rows_agree(product: _Product, *, inputs: int, most_rows: int) -> bool:
-    """Whether random rows get the same bits in products of all sizes up to a limit, wherever they stand."""
+    """Whether random rows get the same bits in products of all sizes up to a limit, at every place."""
     rows = torch.randn(most_rows, inputs, generator=torch.Generator().manual_seed(0))
     reference = product(rows)
     for size in SIZES:
@@ -104,7 +104,7 @@ def _treats_rows_alike(layers: Iterable[Any], count: int) -> bool:
 
 
 def _in_pieces(layer: Any, piece: int) -> _Product:
-    """A product in pieces of a fixed number of rows, the last one filled up with zeros."""
+    """Compute a product in pieces of a fixed number of rows, the last one padded with zeros."""
 
     def product(rows: torch.Tensor) -> torch.Tensor:
         flat = rows.reshape(-1, rows.shape[-1])

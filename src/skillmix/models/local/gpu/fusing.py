@@ -23,11 +23,11 @@ _TRIED_ROWS: Final = 3
 
 @torch.no_grad()
 def fuse(model: Any) -> None:
-    """Replace what is known in a model, once.
+    """Replace the known modules of a model, once.
 
     THIS PATCHES TRANSFORMERS FOR THE WHOLE PROCESS. Attention layers call `apply_rotary_pos_emb` as a global function
-    of the model's module, so the kernel goes behind that name. Calls with gradients, on a CPU or with other arguments
-    go to the original function.
+    of the model's module, so the kernel replaces that name. Calls with gradients, on a CPU or with other arguments
+    still use the original function.
     """
     if getattr(model, _MARK, False):
         return
@@ -65,7 +65,7 @@ def _is_plain(module: Any) -> bool:
 
 
 def _joined(modules: list[Any]) -> torch.Tensor:
-    """One weight for several products; the weights of the modules become parts of it, so no memory is lost."""
+    """Join the weights of several products; the modules' weights become views of the result, so no memory is lost."""
     joined = torch.cat([module.weight.data for module in modules])
     first = 0
     for module in modules:
@@ -80,7 +80,7 @@ def _is_close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
 
 
 def _share_product(module: Any, names: tuple[str, ...]) -> None:
-    """Compute some products of one input together, at the call of the first; the others take their parts."""
+    """Compute several products of one input together, at the call of the first; the others take their parts."""
     parts: list[Any] = [getattr(module, name, None) for name in names]
     if not all(_is_plain(part) for part in parts) or len({part.weight.shape[1] for part in parts}) > 1:
         return
@@ -90,7 +90,7 @@ def _share_product(module: Any, names: tuple[str, ...]) -> None:
 
     def first(hidden: torch.Tensor) -> torch.Tensor:
         results = linear(hidden, joined).split(sizes, dim=-1)
-        # Parts that are taken are forgotten at once: a kept tensor would hold the memory of a captured graph.
+        # Parts that are taken are dropped at once: a kept tensor would hold the memory of a captured graph.
         taken.update({index: (hidden, results[index]) for index in range(1, len(results))})
         return results[0]
 

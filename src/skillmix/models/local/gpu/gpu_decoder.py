@@ -29,7 +29,7 @@ from skillmix.models.local.sampling import Rows, Start
 
 
 class _StepKeys(NamedTuple):
-    """The stored keys and values of a layer, and where the kernel of a step adds the new ones."""
+    """The stored keys and values of a layer, and the place where the kernel of a step adds the new ones."""
 
     keys: torch.Tensor
     values: torch.Tensor
@@ -42,7 +42,7 @@ class _StepKeys(NamedTuple):
 
 
 class _PackedKeys(PackedStore):
-    """The stored keys and values of a layer, and which tokens of a flat row belong to which slot."""
+    """The stored keys and values of a layer, and the assignment of a flat row's tokens to slots."""
 
     def attend(self, query: torch.Tensor, key: Any, *, scaling: float) -> torch.Tensor:
         """Attend with the tokens of a flat row."""
@@ -50,7 +50,7 @@ class _PackedKeys(PackedStore):
 
 
 class SlotCache:
-    """A cache in the sense of transformers, in which rows come and go while the tensors stay in memory."""
+    """A cache with the interface of transformers, in which rows come and go while the tensors stay in memory."""
 
     is_compileable = False
 
@@ -63,15 +63,15 @@ class SlotCache:
         self._blocks: torch.Tensor | None = None
 
     def one_token_each(self, positions: torch.Tensor, is_active: torch.Tensor) -> None:
-        """The next update brings one token for each of the first slots, to be written at these positions."""
+        """Announce that the next update has one token for each of the first slots, to be written at these positions."""
         self._step, self._blocks = (positions, is_active), None
 
     def packed_tokens(self, blocks: torch.Tensor) -> None:
-        """The next update brings a flat row of tokens, and a table says which tokens belong to which slot."""
+        """Announce that the next update has a flat row of tokens, which a table assigns to slots."""
         self._step, self._blocks = None, blocks
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
-        """Take the new keys and values of a layer; return what the layer attends to."""
+        """Store the new keys and values of a layer; return what the layer attends to."""
         stored = self._keys[layer_idx], self._values[layer_idx]
         if self._step is not None:
             return (keys, values), _StepKeys(*stored, *self._step)
@@ -99,7 +99,7 @@ class GpuDecoder:
         self.cache = SlotCache(shape, slots=slots, length=length)
         self._model = model
         device = shape.device
-        # One more row takes what the unused rows of a batch of prompts write.
+        # An extra row receives what the unused rows of a batch of prompts write.
         self.rows = Rows(slots + 1, longest=longest, ends=ends, device=device)
         self._all_rows = torch.arange(slots + 1, device=device)
         self._graphs: dict[tuple[int, bool], Any] = {}
@@ -119,7 +119,7 @@ class GpuDecoder:
     def start(self, starts: Sequence[Start]) -> None:
         """Read the rest of each prompt, and choose each row's first token."""
         self._snapshots.note_started([s.slot for s in starts])
-        # The reader must not keep a method of this decoder: a cycle would hold the cache until a collection.
+        # The reader must not keep a method of this decoder: a cycle would keep the cache alive until a collection.
         self._reader.start(starts, lambda *inputs: self._captured(lambda: self._read(*inputs)))
 
     @torch.inference_mode()
@@ -134,7 +134,7 @@ class GpuDecoder:
         self._snapshots.take()
 
     def progress(self) -> tuple[np.ndarray, np.ndarray]:
-        """The number of tokens that each slot has written, and whether it is still writing.
+        """Return the number of tokens that each slot has written, and whether it is still writing.
 
         This may be the state before the last `run`, so that the device never waits for the processor.
         """
@@ -143,7 +143,7 @@ class GpuDecoder:
         return np.where(is_shown, count, 1), is_active | ~is_shown
 
     def written(self, slots: Sequence[int]) -> np.ndarray:
-        """The tokens that some slots had written at the last `progress`."""
+        """Return the tokens that some slots had written at the last `progress`."""
         rows: np.ndarray = self._snapshots.newest_shown[2][list(slots)]
         return rows
 
@@ -219,7 +219,7 @@ class GpuDecoder:
 
 
 def independent_copies(copies: Sequence[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]]:
-    """Group copies in their order, such that no slot is both a source and a target of a group."""
+    """Group copies in their order so that no slot is both a source and a target in one group."""
     groups: list[list[tuple[int, int, int]]] = []
     sources: set[int] = set()
     targets: set[int] = set()

@@ -1,7 +1,7 @@
-"""Capture device work as CUDA graphs, such that torch stays usable after a capture that failed.
+"""Capture device work as CUDA graphs so that torch stays usable after a failed capture.
 
-Torch does not notice the end of a capture that failed. Its allocator then refuses another capture in the same pool, and
-frees no memory any more: the next call of `empty_cache`, perhaps minutes later, ends with an internal error.
+Torch does not notice the end of a failed capture. Its allocator then refuses another capture in the same pool, and no
+longer frees memory: the next call of `empty_cache`, perhaps minutes later, ends with an internal error.
 """
 
 import gc
@@ -13,7 +13,7 @@ import torch
 
 
 class NotCaptured(Exception):
-    """Some work cannot be captured, or another thread has spoilt the capture."""
+    """Some work cannot be captured, or another thread has disturbed the capture."""
 
 
 class GraphPool:
@@ -28,16 +28,16 @@ class GraphPool:
 
     @property
     def stream(self) -> Any:
-        """The stream of the captures; work that runs there before has its workspaces ready."""
+        """Return the stream of the captures; work that runs there before has its workspaces ready."""
         self._stream = self._stream or torch.cuda.Stream()
         return self._stream
 
     def renew(self) -> None:
-        """Use other memory from now on: torch refuses a pool whose graphs are all gone but not yet freed."""
+        """Use other memory from now on: torch refuses a pool whose graphs are all dropped but not yet freed."""
         self._handle = torch.cuda.graph_pool_handle()
 
     def capture(self, work: Callable[[], None]) -> Any:
-        """Capture some work without running it; NotCaptured if that fails, OutOfMemoryError if memory runs out."""
+        """Capture some work without running it; raise NotCaptured on failure, OutOfMemoryError if memory runs out."""
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self.stream), _no_collection():

@@ -1,7 +1,7 @@
 """Pinned memory through which the processor and the GPU exchange numbers without waiting for each other.
 
 The processor works one round ahead: it queues the steps of a round, and then looks at the rows as they were after the
-round before. `Staging` holds what is sent to the device, `Snapshots` what comes back.
+previous round. `Staging` holds the data sent to the device, `Snapshots` the data that come back.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 _STAGING_BYTES: Final = 32 << 20
-"""Pinned memory for everything that is sent to the device in one round."""
+"""Bytes of pinned memory for everything that is sent to the device in one round."""
 _ALIGNMENT: Final = 16
 _DTYPES: Final = {"int64": torch.int64, "float32": torch.float32}
 
@@ -31,7 +31,7 @@ class Staging:
         self._used = 0
 
     def take(self, size: int) -> torch.Tensor:
-        """Some bytes to fill; they are not pinned if a round sends more than a half holds."""
+        """Return some bytes to fill; they are not pinned if a round sends more than a half holds."""
         start, end = self._used, self._used + size
         if end > len(self._halves[0]):
             return torch.empty(size, dtype=torch.uint8)
@@ -68,16 +68,16 @@ class Snapshots:
         self._started[list(slots)] = self._rounds
 
     def take(self) -> None:
-        """Copy the state once the device has done the steps of a round."""
+        """Copy the state after the device has done the steps of a round."""
         for copy, tensor in zip(self._copies[self._rounds % 2], self._state, strict=True):
             copy.copy_(tensor, non_blocking=True)
         self._events[self._rounds % 2].record()
         self._rounds += 1
 
     def newest(self) -> tuple[list[np.ndarray], np.ndarray]:
-        """The newest state that needs no waiting, or else that of the round before the last.
+        """Return the newest state that needs no waiting, or else the state of the round before the last.
 
-        The second array says of each slot whether the state shows its present row.
+        The second array tells for each slot whether the state shows its current row.
         """
         index = self._rounds - 1
         if index > 0 and not self._events[index % 2].query():
