@@ -24,7 +24,7 @@ from skillmix.datasets.build import WrittenDataset
 from skillmix.datasets.corpus import corpus_of
 from skillmix.datasets.dataset_plan import DatasetPlan
 from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
-from skillmix.datasets.leakage import bars_of, evaluated
+from skillmix.datasets.leakage import Bars, evaluated
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import experiment_of, load_experiment
 from skillmix.experiment.recipes import DataRecipe, plain_recipe, recipe_named
@@ -683,8 +683,8 @@ def test_the_filters_of_copies_and_examples_can_be_switched_off(in_folder: Path)
     catalog = load_catalog("paper")
     own = "A quiet harbour waits for boats that nobody has built."
     texts = corpus_of([own, own, own.replace("built", "seen"), catalog.skills[0].example])
-    bars = bars_of(catalog, partition=None, evaluations={}, reserved=0.0)
-    usual = DatasetPlan("d", plain_recipe([1]), catalog, None, bars, "list", "standard", 0.6, 0.0)
+    bars = Bars(catalog.partition(), {}, 0.0)
+    usual = DatasetPlan("d", plain_recipe([1]), catalog, bars, "list", "standard", 0.6, 0.0)
     examples_kept = replace(usual, keeps_example_copies=True)
     all_kept = replace(examples_kept, near_duplicates=None, keeps_exact_duplicates=True)
 

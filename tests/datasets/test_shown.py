@@ -13,8 +13,8 @@ import skillmix
 from skillmix.catalog.combinations import combination_of, is_reserved
 from skillmix.catalog.files import load_catalog
 from skillmix.commands import main
-from skillmix.datasets.leakage import bars_of
-from skillmix.datasets.shown import ShownRule, skills_shown
+from skillmix.datasets.dataset_plan import ShownRule, skills_shown
+from skillmix.datasets.leakage import Bars
 from skillmix.errors import UserError
 from skillmix.experiment.recipes import ShownMode
 from skillmix.steps.run import run_experiment
@@ -107,8 +107,7 @@ def test_a_control_has_only_texts_that_show_nothing_further(planted: Path, capsy
 
 
 def rule(mode: ShownMode) -> ShownRule:
-    bars = bars_of(CATALOG, partition=None, evaluations={}, reserved=0.2)
-    return ShownRule(CATALOG, bars, mode, only_requested=False)
+    return ShownRule(CATALOG, Bars(CATALOG.partition(), {}, 0.2), mode, only_requested=False)
 
 
 def test_a_larger_set_with_a_reserved_pair_is_not_written_unless_leaks_are_only_counted() -> None:
@@ -152,7 +151,7 @@ def test_a_dataset_step_writes_on_until_enough_texts_show_nothing_forbidden(
     def found(text: str, skills: tuple[str, ...]) -> frozenset[str]:
         return pair if sum(map(ord, text)) % 3 == 0 else frozenset()
 
-    monkeypatch.setattr("skillmix.datasets.shown.skills_shown", found)
+    monkeypatch.setattr("skillmix.datasets.dataset_plan.skills_shown", found)
     step = {"name": "d", "stage": "dataset", "writer": "w", "graders": ["judge"], "k": [1], "target": 30}
     document = {
         "name": "waves",

@@ -202,7 +202,7 @@ def test_the_first_acceptable_texts_in_draw_order_are_kept(
         expected += taken
         removed += copies
     assert [y.k for y in written.yields] == [1, 2]
-    assert list(written.texts) == expected
+    assert written.texts.texts == expected
     assert written.left.removed == removed
     assert not written.is_broken
 
@@ -226,7 +226,7 @@ def test_neither_the_texts_nor_the_conversations_depend_on_arrival(
         made.written(monkeypatch, world, order=order, per_skill=per_skill, **changes) for order in orders
     )
 
-    assert list(one.texts) == list(other.texts)
+    assert one.texts.texts == other.texts.texts
     assert (one.yields, one.left) == (other.yields, other.left)
     assert sorted(begun) == sorted(again)
 
@@ -239,7 +239,7 @@ def test_the_size_of_the_window_does_not_change_the_set(made: Made, monkeypatch:
 
     other, begun = made.written(monkeypatch, world, order=2, target=30)
 
-    assert list(other.texts) == list(plain.texts)
+    assert other.texts.texts == plain.texts.texts
     assert (other.yields, other.left) == (plain.yields, plain.left)
     assert len(begun) > len(few) if size == 400 else begun
 

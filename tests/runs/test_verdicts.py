@@ -8,7 +8,7 @@ import pytest
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import combination_of
 from skillmix.catalog.files import load_catalog
-from skillmix.datasets import shown
+from skillmix.datasets import dataset_plan
 from skillmix.grading.answers import Answer
 from skillmix.grading.points import StudentText
 from skillmix.runs import verdicts
@@ -116,9 +116,9 @@ def test_workers_find_the_skills_of_data_sets(catalog: Catalog, monkeypatch: pyt
     asked = [(skill.example, names) for skill in catalog.skills]
     monkeypatch.setattr(verdicts, "WORTH_IT", 0)
 
-    found = on_all_cores(shown._shown_there, asked, catalog, RulesGrader(catalog), workers=2)
+    found = on_all_cores(dataset_plan.skills_asked, asked, catalog, RulesGrader(catalog), workers=2)
 
-    assert list(found) == [shown.skills_shown(*one) for one in asked]
+    assert list(found) == [dataset_plan.skills_shown(*one) for one in asked]
 
 
 @pytest.mark.parametrize(

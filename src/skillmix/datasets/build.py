@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from skillmix.calls import ONLY_TURN, Reply
 from skillmix.datasets.card import dataset_card, dataset_info
-from skillmix.datasets.corpus import Corpus, corpus_of
+from skillmix.datasets.corpus import Corpus
 from skillmix.datasets.counts import DatasetCounts, LeftOut, SamplingYield, figures_of
 from skillmix.datasets.dataset_plan import DatasetPlan
-from skillmix.datasets.kept_texts import CopyFound, KeptText, TextsSoFar, span_of
+from skillmix.datasets.kept_texts import KeptText, span_of
 from skillmix.datasets.leakage import EVALUATED, WRITE_FOR_TRAINING, names_inside, refuse_leaks, refuse_names
 from skillmix.datasets.row_files import Written, prompts_shown, write_rows
 from skillmix.errors import UserError
@@ -84,35 +84,12 @@ def kept_text(decided: DecidedConversation, run: str, prompts: Mapping[str, str]
     )
 
 
-def without_copies_and_leaks(
-    texts: Sequence[KeptText], plan: DatasetPlan, left: LeftOut
-) -> tuple[Sequence[KeptText], Corpus, LeftOut]:
-    """Remove copies and texts that show too much; return the others, their corpus, and the counts of excluded texts."""
-    kept = TextsSoFar(plan.removals)
-    copies = [copy for copy in kept.add(texts) if isinstance(copy, CopyFound)]
-    # Checking a text takes longer than comparing it, so copies are removed before texts are checked.
-    staying, dropped = plan.shown_rule.without_leaks(kept.texts)
-    kept.keep_only(staying)
-    removed = dict(Counter(copy.why for copy in copies))
-    return kept.texts, kept.corpus, replace(left, removed=removed, examples=tuple(copies[:5]), shown=dropped)
-
-
 @dataclass(frozen=True, slots=True)
 class WrittenPreferences:
     """A file with pairs of texts, one with full marks and one without."""
 
     file: Path
     pairs: int
-
-
-_YIELD_FIELDS: Final = {
-    **{name: name for name in ("k", "target", "taken")},
-    "conversations": "written",
-    "full_marks": "full_marks",
-    "yield": "rate",
-    "below_floor": "below_floor",
-}
-"""The keys of a yield in `dataset --json`, each with its attribute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +127,18 @@ class WrittenDataset:
             "train": self.written.train,
             "validation": self.written.validation,
             "k": {str(k): count for k, count in self.by_k.items()},
-            "yields": [{key: getattr(y, field) for key, field in _YIELD_FIELDS.items()} for y in self.yields],
+            "yields": [
+                {
+                    "k": y.k,
+                    "target": y.target,
+                    "taken": y.taken,
+                    "conversations": y.written,
+                    "full_marks": y.full_marks,
+                    "yield": y.rate,
+                    "below_floor": y.below_floor,
+                }
+                for y in self.yields
+            ],
             "left_out": {name: count for name, count in asdict(self.left).items() if name != "examples"},
             **({} if pairs is None else {"preferences": {"file": str(pairs.file), "pairs": pairs.pairs}}),
         }
@@ -167,36 +155,26 @@ def make_dataset(
     folder: Path,
     *,
     left: LeftOut,
+    corpus: Corpus,
     yields: Sequence[SamplingYield] = (),
-    corpus: Corpus | None = None,
 ) -> WrittenDataset:
     """Draw the set, check it for leaks and write its folder; an error leaves nothing behind."""
     is_drawn = plan.recipe.size is not None
     indices = draw_set(plan.recipe, ((t.identity if is_drawn else "", t.combination.k) for t in texts))
     chosen = [texts[index] for index in indices]
-    if not chosen and (
-        not yields or any(y.least != 0 for y in yields)
-    ):  # with `least: 0`, a step may write an empty set
+    may_be_empty = bool(yields) and all(y.least == 0 for y in yields)
+    if not chosen and not may_be_empty:
         raise _empty(plan, left)
     refuse_leaks((t.combination for t in chosen), plan.bars)
     shown = plan.shown_rule.leaks(chosen)
     named = names_inside(((t.combination, t.replies) for t in chosen), plan.catalog, plan.bars.skills)
     if plan.names == "strict":
         refuse_names(named)
-    corpus = corpus.part(indices) if corpus else corpus_of(t.text for t in chosen)
-    figures = figures_of(chosen, reserved=plan.bars.reserved, named=named, corpus=corpus, examples=plan.examples)
-    figures = replace(figures, shown=shown)
+    figures = figures_of(chosen, corpus.part(indices), plan, named=named, shown=shown)
     prompts = load_prompts(plan.prompts, plan.output_format)
     with replacing(folder, DATASET) as new:
         new.mkdir()
-        written = write_rows(
-            new,
-            chosen,
-            prompts=prompts,
-            catalog=plan.catalog,
-            requests=plan.requests,
-            validation=plan.validation,
-        )
+        written = write_rows(new, chosen, plan, prompts)
         card = dataset_card(plan, prompts, written, figures, left, yields)
         (new / "README.md").write_text(card, encoding="utf-8")
         info = dataset_info(plan.name, has_validation=written.validation > 0)
@@ -263,7 +241,7 @@ def _lineage(
         recipe=plan.recipe.name,
         catalog=plan.catalog.name,
         catalog_hash=plan.catalog.content_hash(),
-        partition=plan.catalog.partition(plan.partition).name,
+        partition=plan.bars.split.name,
         k=list(figures.by_k),
         **more,
         combinations=sorted({t.combination.id for t in texts}),

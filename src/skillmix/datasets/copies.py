@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from skillmix.datasets.corpus import Corpus, Runs, corpus_of, starts_of
+from skillmix.datasets.corpus import Corpus, Runs, corpus_of, run_sets, starts_of
 
 RUN: Final = 3
 """The n of the n-grams by which texts are compared."""
@@ -59,7 +59,7 @@ def _near_copies(corpus: Corpus, threshold: float) -> NDArray[np.int64]:
     Texts are processed in order, each compared with the kept texts that share one of its rarest n-grams. A copy is not
     kept, so that a thousand copies of one text take a thousand comparisons and not a million.
     """
-    runs, texts = _run_sets(*corpus.runs(RUN))
+    runs, texts = run_sets(*corpus.runs(RUN))
     sizes = np.bincount(texts, minlength=len(corpus))
     ends = np.cumsum(sizes)
     copy_of = np.full(len(corpus), -1, np.int64)
@@ -88,20 +88,8 @@ def _near_copies(corpus: Corpus, threshold: float) -> NDArray[np.int64]:
 
 def _counts(runs: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Count how often each n-gram occurs."""
-    order = np.argsort(runs)
-    starts = starts_of(runs[order])
-    counts = np.diff(np.append(starts, len(runs)))
-    often = np.empty(len(runs), np.int64)
-    often[order] = np.repeat(counts, counts)
-    return often
-
-
-def _run_sets(runs: NDArray[np.uint64], texts: NDArray[np.int64]) -> Runs:
-    """Return the distinct n-grams of each text, ordered by text."""
-    order = np.lexsort((runs, texts))
-    runs, texts = runs[order], texts[order]
-    distinct = starts_of(runs, texts)
-    return runs[distinct], texts[distinct]
+    _, places, counts = np.unique(runs, return_inverse=True, return_counts=True)
+    return counts[places]
 
 
 def _rarest(runs: NDArray[np.uint64], texts: NDArray[np.int64], threshold: float) -> Runs:
@@ -123,19 +111,13 @@ def _rarest(runs: NDArray[np.uint64], texts: NDArray[np.int64], threshold: float
 
 def example_shares(corpus: Corpus, examples: Sequence[str]) -> NDArray[np.float64]:
     """Return, for each text, the largest share of one example's 3-grams that the text has."""
-    runs, owners = _run_sets(*corpus_of(examples, vocabulary=corpus.vocabulary).runs(RUN))
-    sizes = np.bincount(owners, minlength=len(examples))
-    order = np.argsort(runs, kind="stable")
-    runs, owners = runs[order], owners[order]
+    runs, owners = run_sets(*corpus_of(examples, vocabulary=corpus.vocabulary).runs(RUN))
     found, texts = corpus.runs(RUN)
     inside = np.isin(found, runs)
-    found, texts = _run_sets(found[inside], texts[inside])
-    # each n-gram of a text counts once for every example that has it
-    start, end = np.searchsorted(runs, found, "left"), np.searchsorted(runs, found, "right")
-    counts = end - start
-    indices = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts - start, counts)
-    keys, common = np.unique(np.repeat(texts, counts) * len(examples) + owners[indices], return_counts=True)
-    keys, common = keys[common >= _FEWEST_COMMON], common[common >= _FEWEST_COMMON]
+    found, texts = run_sets(found[inside], texts[inside])
     shares = np.zeros(len(corpus), np.float64)
-    np.maximum.at(shares, keys // max(1, len(examples)), common / sizes[keys % max(1, len(examples))])
+    for own in np.split(runs, starts_of(owners)[1:]):
+        near, common = np.unique(texts[np.isin(found, own)], return_counts=True)
+        near, common = near[common >= _FEWEST_COMMON], common[common >= _FEWEST_COMMON]
+        shares[near] = np.maximum(shares[near], common / len(own))
     return shares

@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from statistics import median
+from typing import TypeVar
 
 from skillmix.catalog.combinations import is_reserved
 from skillmix.datasets.copies import example_shares
-from skillmix.datasets.corpus import Corpus, Frame, corpus_of, distinct_share, repeated_frames
+from skillmix.datasets.corpus import Corpus, Frame, distinct_share, repeated_frames
+from skillmix.datasets.dataset_plan import DatasetPlan
 from skillmix.datasets.kept_texts import KeptText
 from skillmix.datasets.leakage import NamedSkill
 
-FRAME = 6
-"""The number of consecutive words in a frame."""
-NEAR_EXAMPLE = 0.25
-"""The card counts kept texts that have this share of an example's 3-grams, or more."""
+_Name = TypeVar("_Name", str, tuple[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,22 +92,16 @@ class DatasetCounts:
     holding_reserved: int
     """Texts whose skill set contains a smaller reserved set."""
     named: list[NamedSkill]
-    near_examples: int = 0
+    near_examples: int
     """Texts with a quarter or more of the 3-grams of an example."""
-    shown: dict[str, int] = field(default_factory=dict)
+    shown: dict[str, int]
     """Kept texts that show forbidden content, by reason; empty if such texts are excluded."""
 
 
 def figures_of(
-    texts: Sequence[KeptText],
-    *,
-    reserved: float,
-    named: list[NamedSkill],
-    corpus: Corpus | None = None,
-    examples: Sequence[str] = (),
+    texts: Sequence[KeptText], corpus: Corpus, plan: DatasetPlan, *, named: list[NamedSkill], shown: dict[str, int]
 ) -> DatasetCounts:
     """Count the texts of a data set."""
-    corpus = corpus or corpus_of(kept.text for kept in texts)
     lengths = corpus.sizes.tolist()
     by_k: dict[int, array[int]] = {}
     skills, topics, writers, first_answers = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
@@ -126,14 +119,14 @@ def figures_of(
     for own, count in sets.items():
         pairs.update(dict.fromkeys(combinations(own, 2), count))
         parts = (part for size in (2, 3) if size < len(own) for part in combinations(own, size))
-        holding_reserved += count if any(is_reserved(part, reserved) for part in parts) else 0
-    frames, framed = repeated_frames(corpus, FRAME, most=10)
+        holding_reserved += count if any(is_reserved(part, plan.bars.reserved) for part in parts) else 0
+    frames, framed = repeated_frames(corpus, 6, most=10)
     return DatasetCounts(
         texts=len(texts),
         by_k={k: len(by_k[k]) for k in sorted(by_k)},
         by_skill=_by_count(skills),
         by_topic=_by_count(topics),
-        by_pair=dict(sorted(pairs.items(), key=lambda item: (-item[1], item[0]))),
+        by_pair=_by_count(pairs),
         by_writer=_by_count(writers),
         written_with=tuple(sorted({kept.written_with for kept in texts})),
         graders=tuple(sorted({grader for kept in texts for grader in kept.graders})),
@@ -145,9 +138,10 @@ def figures_of(
         framed=framed,
         holding_reserved=holding_reserved,
         named=named,
-        near_examples=int((example_shares(corpus, examples) >= NEAR_EXAMPLE).sum()),
+        near_examples=int((example_shares(corpus, plan.examples) >= 0.25).sum()),
+        shown=shown,
     )
 
 
-def _by_count(counts: "Counter[str]") -> dict[str, int]:
+def _by_count(counts: "Counter[_Name]") -> dict[_Name, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

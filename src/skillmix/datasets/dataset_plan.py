@@ -1,17 +1,122 @@
-"""All inputs of a data set's folder except the texts."""
+"""All inputs of a data set's folder except the texts, and the rule on what the texts show.
 
-from collections.abc import Iterable
+`skills_shown` runs the checkers of a catalog on a text. `ShownRule` decides whether the text may be trained on by what
+they find, requested or not.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import Final
 
 from skillmix.catalog.catalog import Catalog
+from skillmix.catalog.combinations import Combination
+from skillmix.catalog.own_code import OwnCode, require_trust, trusted_codes
+from skillmix.checkers.passage import passage_of
+from skillmix.checkers.registry import checker_of
 from skillmix.datasets.corpus import Corpus
-from skillmix.datasets.kept_texts import Removal, removals
+from skillmix.datasets.kept_texts import KeptText, Removal, removals
 from skillmix.datasets.leakage import Bars
-from skillmix.datasets.shown import ShownRule
+from skillmix.errors import UserError
 from skillmix.experiment.recipes import DataRecipe, RequestChoice, ShownMode
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.prompts.rubric import FormatName
+from skillmix.render import shortened
+from skillmix.runs.verdicts import RulesGrader, on_all_cores
+
+NOT_REQUESTED: Final = "shows a skill that was not requested"
+
+
+def skills_shown(text: str, skills: tuple[str, ...]) -> frozenset[str]:
+    """Return the skills, out of those with a checker, that code finds in a text."""
+    return _found(text, skills, trusted_codes())
+
+
+@lru_cache(maxsize=1 << 17)
+def _found(text: str, skills: tuple[str, ...], codes: tuple[OwnCode, ...]) -> frozenset[str]:
+    """Cached for dataset steps, which check their texts again in every joined set."""
+    passage = passage_of(text)
+    checkers = ((skill, checker_of(skill)) for skill in skills)
+    return frozenset(skill for skill, checker in checkers if checker is not None and checker(passage) is not None)
+
+
+def skills_asked(code: RulesGrader, asked: tuple[str, tuple[str, ...]]) -> frozenset[str]:
+    """`skills_shown` in any process: the grader that it has brings the catalog's own code."""
+    return skills_shown(*asked)
+
+
+@dataclass(frozen=True)
+class ShownRule:
+    """Decides by the skills that a text shows whether a data set may contain it."""
+
+    catalog: Catalog
+    bars: Bars
+    mode: ShownMode
+    only_requested: bool
+    """Whether a text may show no skill of the partition besides the requested ones."""
+
+    @cached_property
+    def checkable(self) -> tuple[str, ...]:
+        """Return the skills of the catalog that have a checker; its own code must be trusted."""
+        require_trust(self.catalog.code)
+        return tuple(skill.name for skill in self.catalog.skills if checker_of(skill.name) is not None)
+
+    @cached_property
+    def _is_applied(self) -> bool:
+        """Whether any text can be excluded, so that texts need to be checked."""
+        return bool(self.checkable) and (self.mode == "drop" or self.only_requested)
+
+    @cached_property
+    def _of_partition(self) -> frozenset[str]:
+        return frozenset(self.bars.split.side("all").skills)
+
+    def forbids(self, combination: Combination) -> bool:
+        """Whether every text with these skills would be excluded, so that none should be written."""
+        skills = frozenset(combination.skills).intersection(self.checkable)
+        return self.mode != "count" and self.bars.leak_shown(skills) is not None
+
+    def leak_in(self, text: str) -> str | None:
+        """The rule that a text breaks by the skills that code finds in it; None if it breaks none."""
+        return self.bars.leak_shown(skills_shown(text, self.checkable)) if self.checkable else None
+
+    def reason_to_drop(self, kept: KeptText, shown: frozenset[str] | None = None) -> str | None:
+        """Why a text must be left out; None if it may stay. `shown` are the skills that it shows, if they are known."""
+        if not self._is_applied:
+            return None
+        if shown is None:
+            shown = skills_shown(kept.text, self.checkable)
+        leak = self.bars.leak_shown(shown) if self.mode == "drop" else None
+        further = shown.difference(kept.combination.skills) & self._of_partition
+        return NOT_REQUESTED if leak is None and self.only_requested and further else leak
+
+    def without_leaks(self, texts: Sequence[KeptText]) -> tuple[Sequence[int], dict[str, int]]:
+        """Return the indices of the texts that may stay, and the number of the others by reason."""
+        if not self._is_applied:
+            return range(len(texts)), {}
+        asked = ((kept.text, self.checkable) for kept in texts)
+        shown = on_all_cores(skills_asked, asked, self.catalog, RulesGrader(self.catalog))
+        reasons = [self.reason_to_drop(kept, skills) for kept, skills in zip(texts, shown, strict=True)]
+        staying = [index for index, reason in enumerate(reasons) if reason is None]
+        return staying, dict(Counter(reason for reason in reasons if reason is not None))
+
+    def leaks(self, texts: Sequence[KeptText]) -> dict[str, int]:
+        """Count the texts of a data set with forbidden content; with `refuse` such a text is an error."""
+        if self.mode == "drop":
+            return {}
+        leaking = [(leak, kept.text) for kept in texts if (leak := self.leak_in(kept.text)) is not None]
+        counts = dict(sorted(Counter(leak for leak, _ in leaking).items()))
+        if counts and self.mode == "refuse":
+            broken = "; ".join(
+                f"{count} text {leak}" if count == 1 else f"{count} texts {leak.replace('shows', 'show', 1)}"
+                for leak, count in counts.items()
+            )
+            raise UserError(
+                f"The data set would leak, because of skills that its texts show: {broken}, such as "
+                f"{shortened(leaking[0][1])!r}. Nothing was written.",
+                hint="Set leakage.shown to drop to exclude such texts, or to count to keep and count them.",
+            )
+        return counts
 
 
 def prompt_examples(catalog: Catalog, prompt_sets: Iterable[str]) -> list[str]:
@@ -29,7 +134,6 @@ class DatasetPlan:
     name: str
     recipe: DataRecipe
     catalog: Catalog
-    partition: str | None
     bars: Bars
     names: str
     prompts: str
@@ -37,7 +141,6 @@ class DatasetPlan:
     validation: float
     keeps_exact_duplicates: bool = False
     keeps_example_copies: bool = False
-    graders: tuple[str, ...] = ()
     decoding: tuple[str, ...] = ()
     copied: tuple[str, ...] = ()
     """Prompt sets whose few-shot examples no text may repeat."""

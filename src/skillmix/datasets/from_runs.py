@@ -13,19 +13,13 @@ from skillmix.datasets.build import (
     kept_text,
     kind_of,
     make_dataset,
-    without_copies_and_leaks,
     written_with,
 )
 from skillmix.datasets.counts import LeftOut
 from skillmix.datasets.dataset_plan import DatasetPlan
-from skillmix.datasets.kept_texts import KeptText
-from skillmix.datasets.leakage import RESERVED_SET, bars_for, bars_of, combinations_in, evaluated
-from skillmix.datasets.other_forms import (
-    preference_rows,
-    rejected_by_combination,
-    require_new_rows_file,
-    write_rows_file,
-)
+from skillmix.datasets.kept_texts import CopyFound, KeptText, TextsSoFar
+from skillmix.datasets.leakage import RESERVED_SET, Bars, bars_for, combinations_in, evaluated
+from skillmix.datasets.other_forms import preference_rows, require_new_rows_file, write_rows_file
 from skillmix.datasets.row_files import read_rows, require_parquet
 from skillmix.datasets.window import DatasetWriting
 from skillmix.errors import UserError
@@ -34,7 +28,6 @@ from skillmix.experiment.recipes import DataRecipe, ShownMode
 from skillmix.experiment.step_base import student_name
 from skillmix.experiment.steps import DatasetStep
 from skillmix.files import own_or_shipped, require_replaceable
-from skillmix.prompts.prompt_set import load_prompts
 from skillmix.render import name_hint
 from skillmix.runs.calling import StepContext
 from skillmix.runs.decisions import Decisions
@@ -43,26 +36,22 @@ from skillmix.runs.scheduler import CallCounts, StopReason, signal_of
 from skillmix.runs.students import settings_for
 
 
-def dataset_folder(run: Run, step: str) -> Path:
-    """The folder of a dataset step's files."""
-    return run.step(step) / "dataset"
-
-
 async def work_on_dataset(step: DatasetStep, context: StepContext, counts: CallCounts) -> WrittenDataset | None:
     """Run a dataset step; return None if it stopped before it could write its data set."""
     require_parquet()
     plan = plan_of(step, context)
-    folder = dataset_folder(context.run, step.name)
+    folder = context.run.step(step.name) / "dataset"
     require_replaceable(folder, DATASET)
     if step.writer is None:  # join the texts of earlier steps, each text once
-        rows = (text for name in step.of for text in read_rows(dataset_folder(context.run, name)))
+        rows = (text for name in step.of for text in read_rows(context.run.step(name) / "dataset"))
         return _made(list({text.provenance: text for text in rows}.values()), plan, folder, LeftOut())
     writing = DatasetWriting(step, context, plan, counts)
     await writing.run()
     is_left = signal_of(counts.stopped) is not None or counts.stopped is StopReason.BATCHES
     if is_left or writing.is_broken:
         return None
-    return make_dataset(writing.texts, plan, folder, left=writing.left, yields=writing.yields)
+    texts = writing.texts
+    return make_dataset(texts.texts, plan, folder, left=writing.left, corpus=texts.corpus, yields=writing.yields)
 
 
 def plan_of(step: DatasetStep, context: StepContext) -> DatasetPlan:
@@ -80,7 +69,6 @@ def plan_of(step: DatasetStep, context: StepContext) -> DatasetPlan:
         name=f"{experiment.name}-{step.name}",
         recipe=step.data_recipe,
         catalog=place.catalog,
-        partition=place.partition.name,
         bars=bars_for(step, experiment, context.catalog, context.run),
         names=leakage.names,
         prompts=step.prompts or experiment.prompts,
@@ -89,7 +77,6 @@ def plan_of(step: DatasetStep, context: StepContext) -> DatasetPlan:
         keeps_exact_duplicates=step.exact_duplicates == "keep",
         keeps_example_copies=step.example_copies == "keep",
         validation=step.validation,
-        graders=tuple(step.graders),
         decoding=(f"{step.writer}: {', '.join(decoding)}",) if decoding else (),
         copied=tuple(sorted({s.prompts or experiment.prompts for s in experiment.students.values()})),
         shown=leakage.shown,
@@ -116,8 +103,14 @@ def _made(texts: Sequence[KeptText], plan: DatasetPlan, folder: Path, left: Left
             inside.append(text)
         else:
             outside[why] += 1
-    kept, corpus, left = without_copies_and_leaks(inside, plan, replace(left, outside=dict(outside)))
-    return make_dataset(kept, plan, folder, left=left, corpus=corpus)
+    kept = TextsSoFar(plan.removals)
+    copies = [copy for copy in kept.add(inside) if isinstance(copy, CopyFound)]
+    # Checking a text takes longer than comparing it, so copies are gone before texts are checked.
+    staying, dropped = plan.shown_rule.without_leaks(kept.texts)
+    kept.keep_only(staying)
+    removed = dict(Counter(copy.why for copy in copies))
+    left = replace(left, outside=dict(outside), removed=removed, shown=dropped, examples=tuple(copies[:5]))
+    return make_dataset(kept.texts, plan, folder, left=left, corpus=kept.corpus)
 
 
 @dataclass(frozen=True)
@@ -150,7 +143,12 @@ def dataset_of_runs(wanted: FromRuns) -> WrittenDataset:
         require_new_rows_file(wanted.preferences)
     runs = list({run.path.resolve(): run for run in map(open_run, wanted.runs)}.values())
     output = wanted.output or runs[0].path / "dataset"
-    _refuse_step_folder(output)
+    step = output.resolve().parent
+    if output.name == "dataset" and Run(step.parent).exists:  # later steps depend on it
+        raise UserError(
+            f"{output} holds the data set of step {step.name} of the run {step.parent.name}.",
+            hint="Choose another --output.",
+        )
     require_replaceable(output, DATASET)
     if named := [run.name for run in runs if run.has_outcomes]:
         raise UserError(
@@ -183,8 +181,7 @@ def dataset_of_runs(wanted: FromRuns) -> WrittenDataset:
         name="-".join(run.name for run in runs),
         recipe=wanted.recipe,
         catalog=catalog,
-        partition=partition,
-        bars=bars_of(catalog, partition=partition, evaluations=ids, reserved=reserved),
+        bars=Bars(catalog.partition(partition), ids, reserved),
         names=wanted.names,
         prompts=wanted.prompts or next((e.prompts for e in experiments), "standard"),
         output_format=runs[0].experiment.format,
@@ -204,10 +201,7 @@ def _write_preferences(
     wanted: FromRuns, file: Path, runs: Sequence[Run], plan: DatasetPlan, folder: Path
 ) -> WrittenPreferences:
     """Write pairs for the combinations of a data set that was just written."""
-    kept = list(read_rows(folder))
-    rejected = rejected_by_combination(runs, kept, plan.shown_rule, graders=wanted.graders, students=wanted.students)
-    prompts = load_prompts(plan.prompts, plan.output_format)
-    rows = list(preference_rows(kept, rejected, catalog=plan.catalog, prompts=prompts, validation=plan.validation))
+    rows = list(preference_rows(folder, runs, plan, graders=wanted.graders, students=wanted.students))
     if not rows:
         raise UserError(
             f"No pair was written: no combination of the data set in {folder} has a decided text without full marks.",
@@ -215,16 +209,6 @@ def _write_preferences(
         )
     write_rows_file(file, rows)
     return WrittenPreferences(file, len(rows))
-
-
-def _refuse_step_folder(output: Path) -> None:
-    """Refuse the folder of a step's data set, which only that step may replace, since later steps depend on it."""
-    step = output.resolve().parent
-    if output.name == "dataset" and Run(step.parent).exists:
-        raise UserError(
-            f"{output} holds the data set of step {step.name} of the run {step.parent.name}.",
-            hint="Choose another --output.",
-        )
 
 
 def _kept_of_run(run: Run, wanted: FromRuns, left: LeftOut) -> tuple[Sequence[KeptText], LeftOut]:

@@ -9,11 +9,12 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import Final
 
-from skillmix.catalog.catalog import Catalog, Side, before_parenthesis
+from skillmix.catalog.catalog import Catalog, Partition, Side, before_parenthesis
 from skillmix.catalog.combinations import Combination, combination_of, is_reserved
 from skillmix.catalog.files import load_catalog
 from skillmix.datasets.corpus import words_of
@@ -34,19 +35,23 @@ from skillmix.runs.students import lineage_of_student
 class Bars:
     """Content that a data set must not have."""
 
-    topics: frozenset[str]
-    """Held-out topics."""
-    skills: frozenset[str]
-    """Held-out skills, which are in a group other than `train`; a text with k = 1 may show one."""
-    train_skills: frozenset[str]
+    split: Partition
     evaluations: Mapping[str, str]
     """Ids of evaluated combinations, each with the step or file that evaluates it."""
     reserved: float
     """The share of skill sets that are reserved for evaluation."""
     groups: Mapping[str, Side] = field(default_factory=dict)
     """Groups that the data set draws from instead of the train side, by name."""
-    any_topic_at_one: bool = False
-    """Whether a text with k = 1 may be about a held-out topic."""
+
+    @cached_property
+    def topics(self) -> frozenset[str]:
+        """Held-out topics."""
+        return self.split.held_out_topics
+
+    @cached_property
+    def skills(self) -> frozenset[str]:
+        """Held-out skills, which are in a group other than `train`; a text with k = 1 may show one."""
+        return self.split.never_composed
 
     def composes(self, skills: Set[str]) -> bool:
         """Whether training texts may combine these skills."""
@@ -73,56 +78,28 @@ RESERVED_PAIR: Final = "shows a reserved pair"
 RESERVED_SET: Final = "a reserved skill set"
 TWO_HELD_OUT: Final = "shows two held-out skills"
 _RULES: Final[Mapping[str, Callable[[Bars, Combination], bool]]] = {
-    "a held-out topic": lambda bars, c: c.topic in bars.topics and not (c.k == 1 and bars.any_topic_at_one),
+    "a held-out topic": lambda bars, c: c.topic in bars.topics and not (c.k == 1 and bars.split.any_topic_at_one),
     "a held-out skill at k > 1": lambda bars, c: c.k > 1 and not bars.composes(set(c.skills)),
     EVALUATED: lambda bars, c: c.id in bars.evaluations,
     RESERVED_SET: lambda bars, c: is_reserved(c.skills, bars.reserved),
 }
 
 
-def bars_of(
-    catalog: Catalog,
-    *,
-    partition: str | None,
-    evaluations: Mapping[str, str],
-    reserved: float,
-    groups: Iterable[str] = (),
-) -> Bars:
-    """Make the bars for data drawn from a partition's train side or groups, given the evaluations."""
-    split = catalog.partition(partition)
-    return Bars(
-        topics=split.held_out_topics,
-        skills=split.never_composed,
-        train_skills=frozenset(split.train.skills),
-        evaluations=evaluations,
-        reserved=reserved,
-        groups={name: catalog.pool(name, partition=partition) for name in groups},
-        any_topic_at_one=split.any_topic_at_one,
-    )
-
-
 def refuse_leaks(chosen: Iterable[Combination], bars: Bars) -> None:
     """Raise an error if a text must not be trained on; it lists every broken rule with a count and an example."""
-    counts: Counter[str] = Counter()
-    examples: dict[str, Combination] = {}
-    for combination in chosen:
-        rule = bars.leak_of(combination)
-        if rule is not None:
-            counts[rule] += 1
-            examples.setdefault(rule, combination)
-    if not counts:
-        return
+    leaks = [(rule, combination) for combination in chosen if (rule := bars.leak_of(combination)) is not None]
+    counts, examples = Counter(rule for rule, _ in leaks), dict(reversed(leaks))
     parts = []
     for rule in (rule for rule in _RULES if counts[rule]):
         example = examples[rule]
         where = f", in {bars.evaluations[example.id]}" if example.id in bars.evaluations else ""
         parts.append(f"{counts[rule]} with {rule} ({'; '.join(example.skills)} on {example.topic}{where})")
-    broken = "; ".join(parts)
-    raise UserError(
-        f"The data set would leak: {plural(counts.total(), 'text')} must not be trained on: {broken}. Nothing was "
-        "written.",
-        hint=WRITE_FOR_TRAINING if set(counts) == {EVALUATED} else "A recipe such as D(1,2) excludes such texts.",
-    )
+    if parts:
+        raise UserError(
+            f"The data set would leak: {plural(len(leaks), 'text')} must not be trained on: {'; '.join(parts)}. "
+            "Nothing was written.",
+            hint=WRITE_FOR_TRAINING if set(counts) == {EVALUATED} else "A recipe such as D(1,2) excludes such texts.",
+        )
 
 
 def bars_for(step: DatasetStep, experiment: Experiment, catalog: Catalog, run: Run) -> Bars:
@@ -141,13 +118,8 @@ def bars_for(step: DatasetStep, experiment: Experiment, catalog: Catalog, run: R
         for combination in combinations_in(own_or_shipped(name)):
             evaluations.setdefault(combination, name)
     place = place_of(step, experiment, catalog)
-    return bars_of(
-        place.catalog,
-        partition=place.partition.name,
-        evaluations=evaluations,
-        reserved=leakage.reserved,
-        groups=pools_of(step, experiment),
-    )
+    pools = {name: place.catalog.pool(name, partition=place.partition.name) for name in pools_of(step, experiment)}
+    return Bars(place.partition, evaluations, leakage.reserved, pools)
 
 
 def pools_of(step: DatasetStep, experiment: Experiment) -> tuple[str, ...]:
@@ -282,21 +254,16 @@ class NameFinder:
     """Finds the names of held-out skills in texts about other skills."""
 
     def __init__(self, skills: Iterable[str]) -> None:
-        self._by_first: dict[str, list[tuple[str, list[str]]]] = {}
-        for skill in sorted(skills):
+        self._by_first: dict[str, list[tuple[str, str]]] = {}
+        for skill in skills:
             if words := words_of(before_parenthesis(skill)):
-                self._by_first.setdefault(words[0], []).append((skill, words))
+                self._by_first.setdefault(words[0], []).append((skill, f" {' '.join(words)} "))
 
     def names_in(self, text: str) -> set[str]:
         """Return the skills that a text names."""
         words = words_of(text)
-        found = set()
-        for first in self._by_first.keys() & set(words):
-            starts = [index for index, word in enumerate(words) if word == first]
-            for skill, name in self._by_first[first]:
-                if any(words[start : start + len(name)] == name for start in starts):
-                    found.add(skill)
-        return found
+        spoken, firsts = f" {' '.join(words)} ", self._by_first.keys() & set(words)
+        return {skill for first in firsts for skill, name in self._by_first[first] if name in spoken}
 
 
 @dataclass(frozen=True, slots=True)

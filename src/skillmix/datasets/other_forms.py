@@ -3,18 +3,19 @@
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
+from skillmix.datasets.dataset_plan import DatasetPlan
 from skillmix.datasets.kept_texts import KeptText, is_for_validation
-from skillmix.datasets.row_files import require_parquet
-from skillmix.datasets.shown import ShownRule
+from skillmix.datasets.row_files import read_rows, require_parquet
 from skillmix.errors import UserError
-from skillmix.prompts.prompt_set import PromptSet
+from skillmix.grading.points import StudentText
+from skillmix.prompts.prompt_set import PromptSet, load_prompts
 from skillmix.prompts.rubric import length_limit, limit_in_words
 from skillmix.runs.decisions import Decisions
 from skillmix.runs.run import Run
@@ -85,80 +86,53 @@ def write_rows_file(file: Path, rows: Sequence[dict[str, Any]]) -> None:
         partial.unlink(missing_ok=True)
 
 
-@dataclass(frozen=True, slots=True)
-class RejectedText:
-    """A text that a grader denied full marks."""
-
-    run: str
-    writer: str
-    generation: int
-    text: str
-
-
 def preference_rows(
-    kept: Sequence[KeptText],
-    rejected: Mapping[str, Sequence[RejectedText]],
+    folder: Path,
+    runs: Sequence[Run],
+    plan: DatasetPlan,
     *,
-    catalog: Catalog,
-    prompts: PromptSet,
-    validation: float,
+    graders: Sequence[str] | None,
+    students: Sequence[str] | None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield one row for each pair; every text is in at most one pair, and texts of the same writer are paired first.
+    """Pairs of a data set's texts and texts of runs that a grader denied full marks, of the same combination.
 
-    Combinations whose texts are for validation are omitted.
+    Every text is in one pair at most, and texts of the same writer meet first. Combinations whose texts are for
+    validation are left out, and so are rejected texts that are empty or show what a data set must not.
     """
-    chosen_of: dict[str, list[KeptText]] = defaultdict(list)
-    for text in kept:
-        if not is_for_validation(text.combination.id, validation):
-            chosen_of[text.combination.id].append(text)
+    prompts = load_prompts(plan.prompts, plan.output_format)
+    chosen_of: dict[str, list[KeptText]] = {}
+    for text in read_rows(folder):
+        if not is_for_validation(text.combination.id, plan.validation):
+            chosen_of.setdefault(text.combination.id, []).append(text)
+    rejected_of: dict[str, list[tuple[str, StudentText]]] = defaultdict(list)
+    """By combination, the name of the run and the text."""
+    for run in runs:
+        with Decisions(run, graders=graders) as decisions:
+            for one in decisions.every(students=students):
+                own = one.conversation.text
+                if own is None or own.combination.id not in chosen_of or not own.answer.text:
+                    continue
+                is_rejected = any(decision.earned == 0 for decision in one.decisions)
+                if is_rejected and (plan.shown == "count" or plan.shown_rule.leak_in(own.answer.text) is None):
+                    rejected_of[own.combination.id].append((run.name, own))
     for id_, texts in chosen_of.items():
-        combination = texts[0].combination
-        prompt = [{"role": "user", "content": one_turn_prompt(prompts, catalog, combination)}]
-        for chosen, other in _pairs(texts, rejected.get(id_, ())):
+        combination, left, pairs, alone = texts[0].combination, rejected_of[id_], [], []
+        for chosen in texts:
+            of_writer = (other for other in left if (other[0], other[1].student) == (chosen.run, chosen.writer))
+            if (other := next(of_writer, None)) is None:
+                alone.append(chosen)
+            else:
+                left.remove(other)
+                pairs.append((chosen, other))
+        for chosen, (_, rejected) in chain(pairs, zip(alone, left, strict=False)):
             yield {
-                "prompt": prompt,
+                "prompt": [{"role": "user", "content": one_turn_prompt(prompts, plan.catalog, combination)}],
                 "chosen": [{"role": "assistant", "content": prompts.said(chosen.text)}],
-                "rejected": [{"role": "assistant", "content": prompts.said(other.text)}],
+                "rejected": [{"role": "assistant", "content": prompts.said(rejected.answer.text)}],
                 "skills": list(combination.skills),
                 "topic": combination.topic,
                 "k": combination.k,
                 "combination": combination.id,
                 "chosen_writer": chosen.writer,
-                "rejected_writer": other.writer,
+                "rejected_writer": rejected.student,
             }
-
-
-def _pairs(kept: Sequence[KeptText], rejected: Sequence[RejectedText]) -> Iterator[tuple[KeptText, RejectedText]]:
-    left = list(rejected)
-    alone: list[KeptText] = []
-    for chosen in kept:
-        own = next((other for other in left if (other.run, other.writer) == (chosen.run, chosen.writer)), None)
-        if own is None:
-            alone.append(chosen)
-        else:
-            left.remove(own)
-            yield chosen, own
-    yield from zip(alone, left, strict=False)
-
-
-def rejected_by_combination(
-    runs: Sequence[Run],
-    kept: Sequence[KeptText],
-    rule: ShownRule,
-    *,
-    graders: Sequence[str] | None,
-    students: Sequence[str] | None,
-) -> dict[str, list[RejectedText]]:
-    """Return the rejected texts for a data set's combinations that are not empty and show nothing forbidden."""
-    wanted = frozenset(text.combination.id for text in kept)
-    found: dict[str, list[RejectedText]] = defaultdict(list)
-    for run in runs:
-        with Decisions(run, graders=graders) as decisions:
-            for one in decisions.every(students=students):
-                text = one.conversation.text
-                if text is None or text.combination.id not in wanted or not text.answer.text:
-                    continue
-                if any(decision.earned == 0 for decision in one.decisions) and not rule.leaks_in(text.answer.text):
-                    rejected = RejectedText(run.name, text.student, text.generation, text.answer.text)
-                    found[text.combination.id].append(rejected)
-    return found

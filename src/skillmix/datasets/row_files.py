@@ -1,17 +1,16 @@
 """Write and read the rows of a data set: JSON Lines for trainers, Parquet with provenance."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 
-from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
+from skillmix.datasets.dataset_plan import DatasetPlan
 from skillmix.datasets.kept_texts import KeptText, is_for_validation, span_of
 from skillmix.errors import UserError
-from skillmix.experiment.recipes import RequestChoice
 from skillmix.hashing import ranked
 from skillmix.prompts.prompt_set import PromptSet
 
@@ -44,42 +43,32 @@ def refuse_more_turns(writer: str, turns: int, prompts: PromptSet) -> None:
         )
 
 
-def messages_of(kept: KeptText, prompts: PromptSet, catalog: Catalog, requests: RequestChoice) -> list[dict[str, str]]:
+def messages_of(kept: KeptText, plan: DatasetPlan, prompts: PromptSet) -> list[dict[str, str]]:
     """Return the messages of a conversation, in order; a conversation of one turn has only the text as its reply."""
     refuse_more_turns(kept.writer, len(kept.replies), prompts)
     named = None
-    if requests == "one":
+    if plan.requests == "one":
         named = ranked(list(kept.combination.skills), "requests: one", kept.combination.id, kept.generation)[0]
-    asked = prompts.student_prompts(catalog, kept.combination, named=named)
+    asked = prompts.student_prompts(plan.catalog, kept.combination, named=named)
     replies = kept.replies if prompts.turns > 1 else (kept.text,)
     turns = zip(asked, replies, strict=True)
     return [{"role": r, "content": c} for turn in turns for r, c in zip(("user", "assistant"), turn, strict=True)]
 
 
-def write_rows(
-    folder: Path,
-    texts: Sequence[KeptText],
-    *,
-    prompts: PromptSet,
-    catalog: Catalog,
-    requests: RequestChoice,
-    validation: float,
-) -> Written:
+def write_rows(folder: Path, texts: Sequence[KeptText], plan: DatasetPlan, prompts: PromptSet) -> Written:
     """Write train.jsonl, validation.jsonl and rows.parquet."""
     import pyarrow
     from pyarrow import parquet
 
     parts: dict[str, list[KeptText]] = {"train": [], "validation": []}
     for kept in texts:
-        parts["validation" if is_for_validation(kept.combination.id, validation) else "train"].append(kept)
+        parts["validation" if is_for_validation(kept.combination.id, plan.validation) else "train"].append(kept)
     content, schema, shown = blake2b(digest_size=16), _schema(), prompts_shown(prompts)
     with parquet.ParquetWriter(folder / "rows.parquet", schema, compression="zstd") as rows:
         for split, part in parts.items():
             with (folder / f"{split}.jsonl").open("wb") as lines:
                 for start in range(0, len(part), _ROWS_AT_ONCE):
-                    chunk = [
-                        (k, messages_of(k, prompts, catalog, requests)) for k in part[start : start + _ROWS_AT_ONCE]
-                    ]
+                    chunk = [(kept, messages_of(kept, plan, prompts)) for kept in part[start : start + _ROWS_AT_ONCE]]
                     dumped = (json.dumps({"messages": messages}, ensure_ascii=False) for _, messages in chunk)
                     block = "".join(f"{line}\n" for line in dumped).encode()
                     lines.write(block)
@@ -156,23 +145,19 @@ def read_rows(folder: Path) -> Iterator[KeptText]:
     with parquet.ParquetFile(path) as file:
         for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE):
             for row in batch.to_pylist():
-                yield _kept_of(row)
-
-
-def _kept_of(row: Mapping[str, Any]) -> KeptText:
-    replies = tuple(message["content"] for message in row["messages"][1::2])
-    return KeptText(
-        run=row["run"],
-        writer=row["writer"],
-        combination=Combination(row["combination"], tuple(row["skills"]), row["topic"]),
-        generation=row["generation"],
-        answer_span=span_of(row["text"], replies[-1]),
-        text_id=row["text_id"],
-        replies=replies,
-        first_status=row["first_answer"],
-        model=row["model"],
-        requests=tuple(row["request_hashes"]),
-        written_with=row["written_with"],
-        graders=tuple(row["graders"]),
-        votes=tuple(row["votes"]),
-    )
+                replies = tuple(message["content"] for message in row["messages"][1::2])
+                yield KeptText(
+                    run=row["run"],
+                    writer=row["writer"],
+                    combination=Combination(row["combination"], tuple(row["skills"]), row["topic"]),
+                    generation=row["generation"],
+                    answer_span=span_of(row["text"], replies[-1]),
+                    text_id=row["text_id"],
+                    replies=replies,
+                    first_status=row["first_answer"],
+                    model=row["model"],
+                    requests=tuple(row["request_hashes"]),
+                    written_with=row["written_with"],
+                    graders=tuple(row["graders"]),
+                    votes=tuple(row["votes"]),
+                )

@@ -218,6 +218,8 @@ class DatasetWriting:
         self.plan = plan
         self.counts = counts
         self.yields: list[SamplingYield] = []
+        self.texts = TextsSoFar(plan.removals)
+        """The taken texts, by k and in draw order; while a k is open, all of its texts that are no copies."""
         self.is_broken = False
         """Whether calls failed without which texts cannot be chosen."""
         self._writer = student_name(str(step.writer))
@@ -230,7 +232,6 @@ class DatasetWriting:
         self._shown: Counter[str] = Counter()
         self._examples: list[CopyFound] = []
         self._windows: list[Window] = []
-        self._texts = TextsSoFar(plan.removals)
         self._started = time.monotonic()
         self._scheduler: Scheduler | None = None
         self._calls_open: dict[ConversationKey, int] = {}
@@ -242,11 +243,6 @@ class DatasetWriting:
         self._decided: dict[ConversationKey, Decided] = {}
         """Decisions on conversations; each waits until all earlier ones are decided."""
         self._next_look = 0.0
-
-    @property
-    def texts(self) -> Sequence[KeptText]:
-        """Return the taken texts, by k and in draw order."""
-        return self._texts.texts
 
     @property
     def left(self) -> LeftOut:
@@ -371,14 +367,12 @@ class DatasetWriting:
             kind, last = kind_of(one), one.conversation.turns[-1].outcome
             if kind == "unfinished" and isinstance(last, CallProblem) and last.kind == "failed":
                 kind = "refused"  # failed for good, so that the conversation is lost
-            kept = (
-                kept_text(one, self._context.run.name, self._prompts, tuple(decisions.names))
-                if kind == "full"
-                else None
-            )
-            shows = self.plan.shown_rule.reason_to_drop(kept) if kept is not None else None
+            key, kept, shows = one.conversation.key[1:], None, None
+            if kind == "full":
+                kept = kept_text(one, self._context.run.name, self._prompts, tuple(decisions.names))
+                shows = self.plan.shown_rule.reason_to_drop(kept)
             if kind != "unfinished":
-                yield one.conversation.key[1:], Decided(kind, kept, shows)
+                yield key, Decided(kind, kept, shows)
 
     def _choose(self) -> bool:
         """Choose texts in draw order as far as conversations are decided; return False if nothing is new."""
@@ -391,7 +385,7 @@ class DatasetWriting:
             if candidate.key not in self._decided:
                 break
             new.append(self._decided.pop(candidate.key))
-        added = iter(self._texts.add([one.kept for one in new if one.kept is not None]))
+        added = iter(self.texts.add([one.kept for one in new if one.kept is not None]))
         for place, one in enumerate(new, start=known):
             self._kinds[one.kind] += 1
             window.full_marks += one.kind == "full"
@@ -448,7 +442,7 @@ class DatasetWriting:
         if window.missing > 0:  # no more conversations may be written, so texts skipped because of a floor are taken
             window.give_up_floors(frozenset(target.skills))
         taken_before = sum(y.taken for y in self.yields)
-        self._texts.keep_only([*range(taken_before), *(window.texts[place] for place in window.taken)])
+        self.texts.keep_only([*range(taken_before), *(window.texts[place] for place in window.taken)])
         self.yields.append(
             SamplingYield(
                 k=window.k,
