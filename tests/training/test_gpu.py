@@ -79,7 +79,7 @@ def test_updates_on_the_gpu_draw_the_noise_of_the_cpu(precision: str) -> None:
     copies = []
     for device in (torch.device("cpu"), GPU):
         copy = [None if tensor is None else tensor.clone().to(device) for tensor in tensors]
-        update = _functions(device.type == "cuda", "adam", PRECISIONS[precision], (0.9, 0.999), 1e-8).update
+        update, _ = _functions(device.type == "cuda", "adam", PRECISIONS[precision], (0.9, 0.999), 1e-8)
         update(*copy, *(setting.to(device) for setting in settings))
         copies.append([tensor.float().cpu() for tensor in copy if tensor is not None])
 

@@ -32,11 +32,8 @@ def run(
     recipe: TrainingRecipe, folder: Path, *, model: Any = None, **given: Any
 ) -> tuple[TrainResult, list[dict[str, Any]]]:
     rows: list[dict[str, Any]] = []
-    settings = {"validation": None, "resume": True, **given}
-    data = settings.pop("data", Steps([random_step(number) for number in range(6)]))
-    result = train(
-        model or tiny_model(), data, recipe, folder, on_progress=lambda row: rows.append(dict(row)), **settings
-    )
+    data = given.pop("data", Steps([random_step(number) for number in range(6)]))
+    result = train(model or tiny_model(), data, recipe, folder, on_progress=lambda row: rows.append(dict(row)), **given)
     return result, rows
 
 

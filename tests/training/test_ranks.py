@@ -71,12 +71,8 @@ def test_ranks_had_different_numbers_of_micro_batches() -> None:
 def test_a_checkpoint_of_two_ranks_resumes_on_one(two: Path, tmp_path: Path) -> None:
     rows: list[Any] = []
     whole: list[Any] = []
-    resumed = train(
-        tiny_model(), Steps(GIVEN), RESUMED, two / "cut", validation=VALIDATION, on_progress=rows.append, resume=True
-    )
-    straight = train(
-        tiny_model(), Steps(GIVEN), RESUMED, tmp_path, validation=VALIDATION, on_progress=whole.append, resume=True
-    )
+    resumed = train(tiny_model(), Steps(GIVEN), RESUMED, two / "cut", validation=VALIDATION, on_progress=rows.append)
+    straight = train(tiny_model(), Steps(GIVEN), RESUMED, tmp_path, validation=VALIDATION, on_progress=whole.append)
 
     assert [row["step"] for row in rows] == [3, 4, 5, 6, 7]
     for row, expected in zip(rows, whole[3:], strict=True):
@@ -87,9 +83,7 @@ def test_a_checkpoint_of_two_ranks_resumes_on_one(two: Path, tmp_path: Path) -> 
 
 
 def test_the_first_rank_writes_the_whole_model_after_a_validation(two: Path, tmp_path: Path) -> None:
-    straight = train(
-        tiny_model(), Steps(GIVEN), RESUMED, tmp_path, validation=VALIDATION, on_progress=lambda row: None, resume=True
-    )
+    straight = train(tiny_model(), Steps(GIVEN), RESUMED, tmp_path, validation=VALIDATION)
 
     written = AutoModelForCausalLM.from_pretrained(two / "model")
 

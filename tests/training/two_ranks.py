@@ -97,13 +97,13 @@ def main(folder: Path) -> None:
     try:
         train(
             tiny_model(), Interrupted(GIVEN), RESUMED, folder / "cut",
-            validation=VALIDATION, on_progress=lambda row: None, resume=True,
+            validation=VALIDATION,
         )  # fmt: skip
     except InterruptionError:
         ranks.wait()
     result = train(
         tiny_model(), Steps(GIVEN), RESUMED, folder / "whole",
-        validation=VALIDATION, on_progress=lambda row: None, resume=True,
+        validation=VALIDATION,
     )  # fmt: skip
     if ranks.is_first:
         result.model.save_pretrained(folder / "model")

@@ -309,12 +309,14 @@ def _show_mask(options: argparse.Namespace) -> int:
 
     shown = list(shown_masks(options.experiment, changes=options.set, only=options.step, count=options.n))
     if options.json:
-        return print_json([asdict(conversation) for conversation in shown])
+        return print_json(
+            [{"step": s, "key": key, "tokens": [token._asdict() for token in tokens]} for s, key, tokens in shown]
+        )
     pages = []
-    for one in shown:
-        trained = sum(token.is_trained for token in one.tokens)
-        lines = [f"{one.step}: {one.key}: {len(one.tokens)} tokens, {trained} of them trained ({_MARK})"]
-        for position, token in enumerate(one.tokens):
+    for step, key, tokens in shown:
+        trained = sum(token.is_trained for token in tokens)
+        lines = [f"{step}: {key}: {len(tokens)} tokens, {trained} of them trained ({_MARK})"]
+        for position, token in enumerate(tokens):
             # Quoted, so that blanks are visible and no character affects the terminal.
             text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in token.text)
             lines.append(f"{position:>6} {token.id:>7} {_MARK if token.is_trained else ' '} '{text}'")

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from shutil import rmtree
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -218,7 +217,7 @@ def run_training(job: Job, lessons: Lessons, progress: RunProgress) -> None:
         progress.expect(name, recipe.steps)
         progress.begin(name)
     with Tracking(job.experiment.track if is_first else [], part, facts) as tracked:
-        result = train(model, data, recipe, job.folder, validation=validation, on_progress=report, resume=True)
+        result = train(model, data, recipe, job.folder, validation=validation, on_progress=report)
     if is_first:
         progress.end(name, last_line or None)
         # A folder with the final name is complete.
@@ -257,8 +256,7 @@ def _data_and_recipe(job: Job, encoder: Encoder, lessons: Lessons) -> tuple[Trai
     return data, TrainingRecipe.of(step, steps=steps, seed=job.seed)
 
 
-@dataclass(frozen=True, slots=True)
-class ShownToken:
+class ShownToken(NamedTuple):
     """A token, and whether it is trained."""
 
     id: int
@@ -266,19 +264,10 @@ class ShownToken:
     is_trained: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ShownConversation:
-    """The tokens of one conversation."""
-
-    step: str
-    key: str
-    tokens: list[ShownToken]
-
-
 def shown_masks(
     path: Path, *, changes: Sequence[str] = (), only: str | None = None, count: int = 1
-) -> Iterator[ShownConversation]:
-    """The first conversations of each train step."""
+) -> Iterator[tuple[str, str, list[ShownToken]]]:
+    """The first conversations of each train step: the step's name, the key and the tokens."""
     experiment = load_experiment(path, changes=changes)
     run = new_run(experiment.name)
     for step in chosen_steps(experiment, only):
@@ -294,7 +283,7 @@ def shown_masks(
                 ShownToken(number, tokenizer.decode([number]), bool(is_trained))
                 for number, is_trained in zip(ids, example.is_trained, strict=True)
             ]
-            yield ShownConversation(step.name, example.key, tokens)
+            yield step.name, example.key, tokens
 
 
 def remove_checkpoints(folder: Path) -> None:

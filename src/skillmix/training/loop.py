@@ -167,32 +167,6 @@ _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", 
 """Signals that end a training after its step; Windows has no SIGHUP."""
 
 
-class Pace:
-    """Measures the speed over the last steps."""
-
-    def __init__(self, model: Any, *, steps: int, ranks: int) -> None:
-        device = next(model.parameters()).device
-        name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-        self._peak = next((peak * ranks for part, peak in _PEAKS.items() if part in name), None)
-        self._steps = steps
-        self._operations = operations_per_token(model)
-        self._recent: deque[tuple[int, float]] = deque(maxlen=_RECENT)
-
-    def after(self, step: int, *, tokens: int, seconds: float) -> dict[str, float | None]:
-        """The speed after a step, counted from 0, as a row of the log has it.
-
-        `utilisation` is the share of the GPUs' peak; None for a device whose peak is not known.
-        """
-        self._recent.append((tokens, seconds))
-        recent_seconds = sum(seconds for _, seconds in self._recent)
-        rate = sum(tokens for tokens, _ in self._recent) / max(recent_seconds, 1e-9)
-        return {
-            "tokens_per_second": rate,
-            "utilisation": None if self._peak is None else self._operations * rate / self._peak,
-            "seconds_left": (self._steps - step - 1) * recent_seconds / len(self._recent),
-        }
-
-
 def operations_per_token(model: Any) -> int:
     """Operations of a training step per token: 4 for each weight, and 2 more for the gradient of a trained weight."""
     return sum((6 if parameter.requires_grad else 4) * parameter.numel() for parameter in model.parameters())
@@ -241,14 +215,13 @@ def train(
     recipe: TrainingRecipe,
     folder: Path,
     *,
-    validation: Sequence[Example] | None,
-    on_progress: Callable[[Row], None],
-    resume: bool,
+    validation: Sequence[Example] = (),
+    on_progress: Callable[[Row], None] = lambda row: None,
 ) -> TrainResult:
-    """Train to the end; with `resume`, from the last checkpoint if there is one."""
+    """Train to the end, from the last checkpoint if there is one."""
     ranks = joined_ranks()
     engine, checkpoints = Engine(model, recipe, ranks), Checkpoints(folder / "checkpoints", ranks)
-    progress = (checkpoints.last() if resume else None) or Progress(steps=0, seed=recipe.seed)
+    progress = checkpoints.last() or Progress(steps=0, seed=recipe.seed)
     if progress.steps:
         checkpoints.load(engine.optimizer, progress.steps)
         if recipe.token_budget is None and ranks.count == 1:
@@ -256,7 +229,11 @@ def train(
     log = folder / TRAINING_LOG
     if ranks.is_first:
         cut_log(log, before=progress.steps)
-    pace, saved_at = Pace(model, steps=recipe.steps, ranks=ranks.count), time.monotonic()
+    device_name = torch.cuda.get_device_name(engine.device) if engine.device.type == "cuda" else ""
+    peak = next((peak * ranks.count for part, peak in _PEAKS.items() if part in device_name), None)
+    operations, saved_at = operations_per_token(model), time.monotonic()
+    recent: deque[tuple[int, float]] = deque(maxlen=_RECENT)
+    """Tokens and seconds of the last steps."""
     with finishing_steps(ranks) as signals:
         while progress.steps < recipe.steps and (recipe.patience is None or progress.worse < recipe.patience):
             number, started = progress.steps, time.perf_counter()
@@ -273,13 +250,18 @@ def train(
                     hint="This step did not change the weights. Look at the examples, set clip, or lower "
                     "learning_rate.",
                 )
+            recent.append((step.tokens, seconds))
+            recent_seconds = sum(seconds for _, seconds in recent)
+            rate = sum(tokens for tokens, _ in recent) / max(recent_seconds, 1e-9)
             row: dict[str, Any] = {
                 "step": number,
                 **{name: getattr(step, name) for name in ("answers", "replay", "norm")},
                 "rate": recipe.rate_at(number),
                 **{name: getattr(step, name) for name in ("tokens", "micro_batches")},
                 "seconds": round(seconds, 4),
-                **pace.after(number, tokens=step.tokens, seconds=seconds),
+                "tokens_per_second": rate,
+                "utilisation": None if peak is None else operations * rate / peak,  # of the GPUs; None if not known
+                "seconds_left": (recipe.steps - number - 1) * recent_seconds / len(recent),
             }
             taken = number + 1
             progress = replace(progress, steps=taken, seconds=progress.seconds + seconds, budget=engine.budget)

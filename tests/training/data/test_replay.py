@@ -4,6 +4,7 @@ import gzip
 import json
 import tracemalloc
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from skillmix.errors import UserError
 from skillmix.training.data.batches import TrainingOrder
-from skillmix.training.data.replay import Replay, _Cursor
+from skillmix.training.data.replay import Replay, _endless_texts
 from tests.training.data.test_order import examples
 
 
@@ -59,9 +60,8 @@ def test_rows_come_in_order_and_begin_again(name: str, write: Callable[[Path], N
 def test_a_plain_text_is_cut_at_lines_and_long_lines_anywhere(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one line\n" * 30 + "x" * 500, encoding="utf-8")
 
-    cursor = _Cursor(tmp_path / "a.txt", field="text", size=80)
+    pieces = list(islice(_endless_texts(tmp_path / "a.txt", field="text", size=80), 11))
 
-    pieces = [cursor.piece(n) for n in range(11)]
     assert all(len(piece) <= 80 for piece in pieces)
     assert pieces[0] == "\n".join(["one line"] * 8)
     assert sum(piece.count("x") for piece in pieces[:11]) == 500

@@ -65,7 +65,7 @@ def test_a_trained_model_leaves_memory_as_soon_as_it_is_dropped(counter: Compile
     given = Steps([random_step(0)])
     gc.disable()
     try:
-        train(model, given, recipe, tmp_path, validation=None, on_progress=lambda row: None, resume=False)
+        train(model, given, recipe, tmp_path)
         del model
         assert counter.frame_count > 0
         assert weight() is None

@@ -72,18 +72,20 @@ def test_eight_micro_batches_of_one_equal_one_of_eight() -> None:
     assert distance(apart_weights, joint_weights) < 1e-6
 
 
-def test_out_of_memory_in_the_third_of_five_micro_batches_changes_nothing() -> None:
+def test_out_of_memory_in_the_third_of_five_micro_batches_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = [[example(20, seed=10 * number + place) for place in range(5)] for number in range(6)]
     recipe = TrainingRecipe(learning_rate=1e-2, warmup_steps=0, token_budget=39, precision="fp32")
     undisturbed, disturbed = (Engine(tiny_model(), recipe) for _ in range(2))
     places: list[int] = []
+    begin = disturbed.optimizer.begin
 
-    def full(place: int) -> None:
+    def full(step: int, place: int) -> None:
         places.append(place)
         if len(places) == 2 * 5 + 3:
             raise torch.OutOfMemoryError("planted")
+        begin(step, place)
 
-    disturbed.before_micro_batch = full
+    monkeypatch.setattr(disturbed.optimizer, "begin", full)
     expected = [undisturbed.step(number, examples) for number, examples in enumerate(steps)]
     found = [disturbed.step(number, examples) for number, examples in enumerate(steps)]
 
@@ -93,13 +95,13 @@ def test_out_of_memory_in_the_third_of_five_micro_batches_changes_nothing() -> N
     assert [step.norm for step in found] == pytest.approx([step.norm for step in expected], rel=1e-5)
 
 
-def test_what_does_not_fit_alone_is_said() -> None:
+def test_what_does_not_fit_alone_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(tiny_model(), TrainingRecipe(token_budget=30))
 
-    def full(_: int) -> None:
+    def full(*_: int) -> None:
         raise torch.OutOfMemoryError("planted")
 
-    engine.before_micro_batch = full
+    monkeypatch.setattr(engine.optimizer, "begin", full)
 
     with pytest.raises(UserError, match="single example of 25 tokens"):
         engine.step(0, [example(25, seed=1), example(9, seed=2)])

@@ -84,15 +84,7 @@ PIECES_A_TURN: Final = 6
 
 def _trimmed(text: str, blanks: Blanks) -> str:
     """A text without the blanks that a template removes."""
-    match blanks:
-        case "keep":
-            return text
-        case "strip":
-            return text.strip()
-        case "lstrip":
-            return text.lstrip()
-        case "rstrip":
-            return text.rstrip()
+    return text if blanks == "keep" else str(getattr(text, blanks)())
 
 
 _WORDS: Final = ("qvxonexvq", "qvxtwoxvq", "qvxthreexvq", "qvxfourxvq")
@@ -206,10 +198,10 @@ class Template:
         with_blanks = self.render(_messages(words))
         before, after = f"{_BLANKS}{word}", f"{word}{_BLANKS}"
         kept: dict[Blanks, str] = {"keep": f"{before}{_BLANKS}", "strip": word, "lstrip": after, "rstrip": before}
-        for blanks, rendered in kept.items():
-            if with_blanks == plain.replace(word, rendered):
-                return blanks
-        raise UserError("The chat template changes the blanks around a message.", hint=_NOT_OURS)
+        found = [blanks for blanks, rendered in kept.items() if with_blanks == plain.replace(word, rendered)]
+        if not found:
+            raise UserError("The chat template changes the blanks around a message.", hint=_NOT_OURS)
+        return found[0]
 
 
 def _messages(texts: Sequence[str]) -> list[dict[str, str]]:

@@ -8,9 +8,9 @@ without tokenizing.
 import gzip
 import json
 from bisect import bisect_right
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Generator, Iterator, Sequence
-from itertools import accumulate
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import IO, Final
 
@@ -44,7 +44,8 @@ class Replay:
         """The files of the sources, in the order that draws depend on."""
         self._bounds = list(accumulate(file.stat().st_size for file in self.files))
         self._tokenize, self._limit, self._field, self._seed = tokenize, limit, field, seed
-        self._open: OrderedDict[int, _Cursor] = OrderedDict()
+        self._open: dict[int, tuple[int, Iterator[str]]] = {}
+        """For files in the order of their last use: the index of the next text, and the texts from there on."""
         self._counts: Counter[int] = Counter()
         """Texts drawn from each file, by the file's index, among the first `_counted` texts."""
         self._counted = 0
@@ -57,13 +58,15 @@ class Replay:
             self._counts[self._drawn_file(self._counted)] += 1
             self._counted += 1
         file = self._drawn_file(number)
-        if file not in self._open:
-            self._open[file] = _Cursor(self.files[file], field=self._field, size=self._limit * _CHARACTERS_PER_TOKEN)
-        self._open.move_to_end(file)
+        index, size = self._counts[file], self._limit * _CHARACTERS_PER_TOKEN
+        place, texts = self._open.pop(file, (index + 1, iter(())))
+        if place > index:
+            place, texts = 0, _endless_texts(self.files[file], field=self._field, size=size)
+        text = next(islice(texts, index - place, None))
+        self._open[file] = index + 1, texts
         if len(self._open) > _MOST_OPEN:
-            self._open.popitem(last=False)[1].pieces.close()
-        index = self._counts[file]
-        tokens = np.asarray(self._tokenize(self._open[file].piece(index))[: self._limit], dtype=np.int32)
+            del self._open[next(iter(self._open))]
+        tokens = np.asarray(self._tokenize(text)[: self._limit], dtype=np.int32)
         is_trained = np.arange(len(tokens)) > 0
         return Example(f"replay/{self.files[file].name}/{index}", tokens, is_trained, is_replay=True)
 
@@ -73,46 +76,24 @@ class Replay:
         return min(bisect_right(self._bounds, share * self._bounds[-1]), len(self.files) - 1)
 
 
-class _Cursor:
-    """Reads the texts of one file by index."""
-
-    def __init__(self, file: Path, *, field: str, size: int) -> None:
-        self._file, self._field, self._size = file, field, size
-        self.pieces = _pieces_of(file, field=field, size=size)
-        self._next = 0
-        self._total: int | None = None
-        """Texts of the file, once its end was reached."""
-
-    def piece(self, index: int) -> str:
-        """The text at an index; an index beyond the end counts on from the start."""
-        if self._total is not None:
-            index %= self._total
-        if index < self._next:
-            self.pieces.close()
-            self.pieces, self._next = _pieces_of(self._file, field=self._field, size=self._size), 0
-        for piece in self.pieces:
-            self._next += 1
-            if self._next > index:
-                return piece
-        if not self._next:
-            raise UserError(f"{self._file} has no text to replay.", hint="Leave it out of replay.sources.")
-        self._total = self._next
-        return self.piece(index)
-
-
-def _pieces_of(file: Path, *, field: str, size: int) -> Generator[str, None, None]:
-    """The texts of a file, cut into parts of at most `size` characters, without blank parts."""
-    if file.name.endswith(_JSON_LINES):
-        texts = _json_texts(file, field)
-    elif file.suffix == ".parquet":
-        texts = _parquet_texts(file, field)
-    else:
-        texts = _blocks(file, size)
-    for text in texts:
-        for start in range(0, len(text), size):
-            # A text needs two tokens: the first predicts the second.
-            if len(part := text[start : start + size].strip()) > 1:
-                yield part
+def _endless_texts(file: Path, *, field: str, size: int) -> Iterator[str]:
+    """The texts of a file again and again, cut into parts of at most `size` characters, without blank parts."""
+    while True:
+        if file.name.endswith(_JSON_LINES):
+            texts = _json_texts(file, field)
+        elif file.suffix == ".parquet":
+            texts = _parquet_texts(file, field)
+        else:
+            texts = _blocks(file, size)
+        is_empty = True
+        for text in texts:
+            for start in range(0, len(text), size):
+                # A text needs two tokens: the first predicts the second.
+                if len(part := text[start : start + size].strip()) > 1:
+                    is_empty = False
+                    yield part
+        if is_empty:
+            raise UserError(f"{file} has no text to replay.", hint="Leave it out of replay.sources.")
 
 
 def _json_texts(file: Path, field: str) -> Iterator[str]:
@@ -167,9 +148,7 @@ def _blocks(file: Path, size: int) -> Iterator[str]:
 def check_texts(sources: Sequence[Path], *, field: str) -> None:
     """Read the first text of each file, without a tokenizer; a missing or unreadable file is an error."""
     for file in files_of(sources)[:_MOST_OPEN]:
-        cursor = _Cursor(file, field=field, size=_CHARACTERS_PER_TOKEN)
-        cursor.piece(0)
-        cursor.pieces.close()
+        next(_endless_texts(file, field=field, size=_CHARACTERS_PER_TOKEN))
 
 
 def state_of(sources: Sequence[Path]) -> list[list[object]]:

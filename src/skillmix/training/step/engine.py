@@ -1,7 +1,7 @@
 """One optimizer step: forward and backward passes over micro-batches, the sum of their gradients, one update."""
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -87,7 +87,6 @@ class Engine:
         self.budget = recipe.token_budget
         """Tokens of a micro-batch; None until the first step decides it."""
         self.recordings: Recordings | None = None
-        self.before_micro_batch: Callable[[int], None] = lambda number: None
         self._is_ready = False
         """Whether the size of the first step has decided what is recorded and compiled, and the budget."""
         self._has_dropout = any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())
@@ -180,7 +179,6 @@ class Engine:
         self._sums.zero_()
         batches = self._batches(examples)
         for index, batch in enumerate(batches):
-            self.before_micro_batch(index)
             self.optimizer.begin(number, index)
             shares = np.where(batch.is_replay, self.recipe.gamma / max(1, replay), 1 / max(1, answers))
             with self._dropout_seed(number, index):

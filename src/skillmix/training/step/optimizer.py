@@ -100,9 +100,10 @@ def split_weights(named: Iterable[tuple[str, Any]]) -> dict[str, torch.Tensor]:
     return low_halves
 
 
-def _update_exact(
+def update_exact(
     rule: Rule, weight: Any, low: None, first: Any, second: Any, total: Any, numbers: Any, *_: Any
 ) -> None:
+    """Apply a rule to weights that are stored as they are."""
     is_finite = numbers[0] > 0
     new = rule(weight, first, second, total, numbers)
     for old, value in zip((weight, first, second), new, strict=True):
@@ -110,9 +111,10 @@ def _update_exact(
             old.copy_(torch.where(is_finite, value, old))
 
 
-def _update_halves(
+def update_halves(
     rule: Rule, weight: Any, low: Any, first: Any, second: Any, total: Any, numbers: Any, *_: Any
 ) -> None:
+    """Apply a rule to weights whose lower halves are stored apart."""
     is_finite = numbers[0] > 0
     whole = (weight.float().view(torch.int32) + low.to(torch.int32)).view(torch.float32)
     new, *moments = rule(whole, first, second, total, numbers)
@@ -125,7 +127,7 @@ def _update_halves(
             old.copy_(torch.where(is_finite, value, old))
 
 
-def _update_stochastic(
+def update_stochastic(
     rule: Rule,
     weight: Any,
     low: None,
@@ -137,6 +139,7 @@ def _update_stochastic(
     tick: Any,
     start: Any,
 ) -> None:
+    """Apply a rule to bfloat16 weights and round the new values stochastically."""
     is_finite = numbers[0] > 0
     exact = (None if tensor is None else tensor.float() for tensor in (weight, first, second, total))
     new = rule(*exact, numbers)
@@ -155,9 +158,9 @@ def add_rounded(total: Any, gradient: Any, key: Any, tick: Any, start: Any) -> N
 
 
 UPDATES: Final[dict[WeightStorage, Callable[..., None]]] = {
-    "exact": _update_exact,
-    "halves": _update_halves,
-    "stochastic": _update_stochastic,
+    "exact": update_exact,
+    "halves": update_halves,
+    "stochastic": update_stochastic,
 }
 """Functions that apply a rule and write back its values, in place; values that are not finite are not written."""
 
@@ -210,7 +213,9 @@ class Optimizer:
         self._hidden = hidden if recipe.optimizer == "muon" else ()
         named = list(named)
         device = local_part(named[0][1].data).device
-        self._functions = _functions(device.type == "cuda", recipe.optimizer, precision, recipe.betas, recipe.eps)
+        self._update, self._add = _functions(
+            device.type == "cuda", recipe.optimizer, precision, recipe.betas, recipe.eps
+        )
         self.parameters = [self._trained_parameter(name, parameter, low_halves or {}) for name, parameter in named]
         self._tick = torch.zeros((), dtype=torch.int32, device=device)
         self._rates = torch.zeros(3, 3, device=device)
@@ -279,7 +284,7 @@ class Optimizer:
             self.untouched.discard(trained.name)
             trained.total.copy_(gradient)
         elif trained.total.dtype == torch.bfloat16:
-            self._functions.add(trained.total, gradient, trained.key, self._tick, trained.start)
+            self._add(trained.total, gradient, trained.key, self._tick, trained.start)
         else:
             trained.total.add_(gradient)
 
@@ -290,9 +295,9 @@ class Optimizer:
             low = low[start : start + len(local)].clone()
         state = DTYPES[self.precision.state]
         is_hidden, is_sgd = name in self._hidden, self.recipe.optimizer == "sgd"
-        update = self._functions.update
+        update = self._update
         if is_hidden:  # never compiled, because Muon consists of matrix products
-            update = torch.no_grad()(partial(UPDATES[self.precision.storage], partial(_muon, shape=parameter.shape)))
+            update = torch.no_grad()(partial(UPDATES[self.precision.storage], partial(muon, shape=parameter.shape)))
         # Streams of noise are added to the key, which is a multiple of 8.
         key = hashlib.blake2b(f"{self.recipe.seed}/{name}".encode(), digest_size=4).digest()
         return TrainedParameter(
@@ -321,52 +326,34 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     return flat.set_(tensor.untyped_storage(), tensor.storage_offset(), (tensor.numel(),), (1,))
 
 
-@dataclass(frozen=True, slots=True)
-class _Functions:
-    update: Callable[..., None]
-    add: Callable[..., None]
-
-
 @cache
 def _functions(
     is_compiled: bool, optimizer: str, precision: Precision, betas: tuple[float, float], eps: float
-) -> _Functions:
-    rule: Rule = _sgd if optimizer == "sgd" else partial(_adam, betas=betas, eps=eps)
+) -> tuple[Callable[..., None], Callable[..., None]]:
+    """The function that updates a parameter, and the one that adds a gradient to a bfloat16 sum."""
+    rule: Rule = sgd if optimizer == "sgd" else partial(adam, betas=betas, eps=eps)
     update, add = partial(UPDATES[precision.storage], rule), add_rounded
     if is_compiled:
-        return _Functions(torch.compile(update, dynamic=True), torch.compile(add, dynamic=True))
-    return _Functions(torch.no_grad()(update), torch.no_grad()(add))
+        return torch.compile(update, dynamic=True), torch.compile(add, dynamic=True)
+    return torch.no_grad()(update), torch.no_grad()(add)
 
 
-def _adam(
-    weight: torch.Tensor,
-    first: torch.Tensor,
-    second: torch.Tensor,
-    gradient: torch.Tensor,
-    numbers: torch.Tensor,
-    *,
-    betas: tuple[float, float],
-    eps: float,
+def adam(
+    weight: Any, first: Any, second: Any, gradient: Any, numbers: Any, *, betas: tuple[float, float], eps: float
 ) -> NewValues:
+    """Adam's rule."""
     gradient = gradient * numbers[1]
     first = first + (gradient - first) * (1 - betas[0])
     second = second + (gradient * gradient - second) * (1 - betas[1])
     return weight * numbers[4] - numbers[2] * first / (second.sqrt() * numbers[3] + eps), first, second
 
 
-def _sgd(weight: torch.Tensor, first: None, second: None, gradient: torch.Tensor, numbers: torch.Tensor) -> NewValues:
+def sgd(weight: Any, first: None, second: None, gradient: Any, numbers: Any) -> NewValues:
+    """The rule of gradient descent."""
     return weight * numbers[4] - numbers[2] * numbers[1] * gradient, None, None
 
 
-def _muon(
-    weight: torch.Tensor,
-    first: torch.Tensor,
-    second: None,
-    gradient: torch.Tensor,
-    numbers: torch.Tensor,
-    *,
-    shape: Sequence[int],
-) -> NewValues:
+def muon(weight: Any, first: Any, second: None, gradient: Any, numbers: Any, *, shape: Sequence[int]) -> NewValues:
     """The rule of `torch.optim.Muon`, with Nesterov's momentum."""
     gradient = gradient * numbers[1]
     first = torch.lerp(gradient, first, _MOMENTUM)

@@ -97,17 +97,19 @@ def _(gradient: Any, query: Any, key: Any, value: Any, *_: Any) -> Any:
     return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+def keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+    """Save what the backward pass of the attention needs."""
     query, key, value, bounds, ctx.longest, ctx.scale, ctx.window = inputs
     ctx.save_for_backward(query, key, value, *output, bounds)
 
 
-def _backward(ctx: Any, gradient: torch.Tensor, _: Any) -> tuple[torch.Tensor | None, ...]:
+def backward(ctx: Any, gradient: torch.Tensor, _: Any) -> tuple[torch.Tensor | None, ...]:
+    """Gradients of the arguments of the attention."""
     gradients = packed_attention_backward(gradient, *ctx.saved_tensors, ctx.longest, ctx.scale, ctx.window)
     return (*gradients, None, None, None, None)
 
 
-packed_attention.register_autograd(_backward, setup_context=_keep)
+packed_attention.register_autograd(backward, setup_context=keep_for_backward)
 
 
 def attend(
