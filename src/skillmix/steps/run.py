@@ -54,7 +54,7 @@ from skillmix.steps.before_run import (
 from skillmix.steps.calls import drop_unusable_skips
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
 from skillmix.steps.kinds import kind_of, train_step
-from skillmix.steps.step_kind import Inputs, RunResult, StepInputs, Trained
+from skillmix.steps.step_kind import RunResult, StepInputs, Trained
 from skillmix.tracking import track_scores
 from skillmix.training.job import is_first_rank
 
@@ -82,23 +82,13 @@ def _finished(step: Step, source: StepInputs, result: RunResult) -> tuple[str | 
     if changes := record.changes(json.loads(json.dumps(inputs))):
         return None, changes
     with suppress(LookupError, TypeError, ValueError, AttributeError):  # a record of a version that noted less
-        return kind.take(step, record.result or {}, source.run, result), ["what it made"]
-    return None, ["what it made"]
+        return kind.take(step, record.result or {}, source.run, result), ["its output"]
+    return None, ["its output"]
 
 
 def _end_taken(step: Step, line: str, progress: RunProgress, result: RunResult) -> None:
     result.taken.add(step.name)
     progress.end(step.name, f"{step.name}: finished in an earlier run; {line}")
-
-
-def record_step(step: Step, context: StepContext, result: RunResult, inputs: Inputs | None, seconds: float) -> None:
-    """Record a step that just ended, unless output is missing or its inputs changed while it ran."""
-    counts, dataset = result.counts.get(step.name), result.datasets.get(step.name)
-    has_calls = counts is None or not (counts.failed or counts.left_out or counts.stopped)
-    is_whole = has_calls and not (dataset and dataset.short) and step.name not in result.waiting
-    if is_whole and inputs is not None and kind_of(step).inputs(step, inputs_of(context)) == inputs:
-        made = kind_of(step).made(step, context.run, result)
-        context.run.record_step(step.name, StepRecord(inputs, made, seconds))
 
 
 def inputs_of(context: StepContext) -> StepInputs:
@@ -262,8 +252,12 @@ def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -
         if step.reads_whole_run:
             now.progress.end(step.name)
         seconds = time.monotonic() - started
-        if may_go_on:
-            record_step(step, context, result, inputs, seconds)
+        counts, dataset = result.counts.get(step.name), result.datasets.get(step.name)
+        has_calls = counts is None or not (counts.failed or counts.left_out or counts.stopped)
+        is_whole = has_calls and not (dataset and dataset.short) and step.name not in result.waiting
+        # A step whose inputs changed while it ran is not recorded.
+        if may_go_on and is_whole and inputs is not None and kind.inputs(step, inputs_of(context)) == inputs:
+            context.run.record_step(step.name, StepRecord(inputs, kind.made(step, context.run, result), seconds))
         say(f"{step.name}: {duration(seconds)}")
         if not may_go_on:
             break

@@ -51,14 +51,11 @@ class StepInputs:
     """Contains a student for every train step that has made its checkpoint."""
     catalog: Catalog
     run: Run
-    _models: dict[str, str] = field(default_factory=dict)
 
     def model(self, spec: str) -> str:
         """Identify a model: by its identity if it was trained here, wherever it is, or else by its name in requests."""
-        if spec not in self._models:
-            name, _, identity = model_name(spec).partition("#")
-            self._models[spec] = identity or name
-        return self._models[spec]
+        name, _, identity = model_name(spec).partition("#")
+        return identity or name
 
     def prompts(self, name: str | None) -> list[str]:
         """Identify a prompt set, by default the experiment's, and its hash."""
