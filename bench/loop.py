@@ -51,7 +51,7 @@ RUN = "loop"
 WARM_STEPS = 10
 """Steps that compile, search for the size of micro-batches and warm up; their rate does not count."""
 GPU_SLOTS, CPU_SLOTS = 2048, 8
-"""The slots of a small model in a run (`new_generator` in models/local/batch_generator.py)."""
+"""The slots of a small model in a run (`new_generator` in models/local/generator.py)."""
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ pytest.importorskip("transformers", reason="the extra `local` is not installed")
 
 from torch.nn.functional import scaled_dot_product_attention  # noqa: E402
 
-from skillmix.models.local.cpu.cpu_cache import block_attention, plan_blocks  # noqa: E402
-from skillmix.models.local.cpu.cpu_decoder import CpuDecoder  # noqa: E402
+from skillmix.models.local.cpu.cpu_decoder import CpuDecoder, block_attention, plan_blocks  # noqa: E402
 from skillmix.models.local.generator import Generator  # noqa: E402
 
 pytestmark = pytest.mark.machine

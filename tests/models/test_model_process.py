@@ -14,10 +14,8 @@ import pytest
 
 from skillmix.calls import Decoding, GenerateKey, Message, Reply, Request
 from skillmix.errors import UserError
-from skillmix.models.local import apart
 from skillmix.models.local import model as local_model
-from skillmix.models.local.apart import ModelProcess
-from skillmix.models.local.model import LocalModel, ModelKeeper
+from skillmix.models.local.model import LocalModel, ModelKeeper, ModelProcess
 from skillmix.models.specs import ModelOptions, parse_spec
 from tests.models.tiny_checkpoint import write_checkpoint
 
@@ -143,7 +141,7 @@ def test_ctrl_c_is_left_to_the_command(keeper: Keeper) -> None:
 
 _COMMAND = """
 import sys
-from skillmix.models.local.apart import ModelProcess
+from skillmix.models.local.model import ModelProcess
 print(ModelProcess()._process.pid, flush=True)
 sys.stdin.read()
 """
@@ -181,8 +179,8 @@ def test_models_work_apart_where_there_is_a_gpu(
     monkeypatch.delenv("SKILLMIX_DEVICE", raising=False)
     if device is not None:
         monkeypatch.setenv("SKILLMIX_DEVICE", device)
-    monkeypatch.setattr(apart, "_GPU_FILES", ("/dev/null",) if has_gpu else ("/no/such/file",))
-    assert apart.has_gpu() == is_found
+    monkeypatch.setattr(local_model, "_GPU_FILES", ("/dev/null",) if has_gpu else ("/no/such/file",))
+    assert local_model.has_gpu() == is_found
 
 
 @pytest.mark.parametrize(("billions", "has_gpu"), [(1, True), (1, False), (0.9, True)])
@@ -190,7 +188,7 @@ def test_vllm_is_recommended_for_a_large_model_on_a_gpu(
     billions: float, has_gpu: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SKILLMIX_DEVICE", raising=False)
-    monkeypatch.setattr(apart, "_GPU_FILES", ("/dev/null",) if has_gpu else ())
+    monkeypatch.setattr(local_model, "_GPU_FILES", ("/dev/null",) if has_gpu else ())
     size = int(billions * 1e9)
     header = json.dumps({"weight": {"dtype": "F32", "shape": [size], "data_offsets": [0, 4 * size]}}).encode()
     with (tmp_path / "model.safetensors").open("wb") as file:

@@ -15,8 +15,7 @@ transformers = pytest.importorskip("transformers", reason="the extra `local` is 
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers  # noqa: E402
 
-from skillmix.models.local.batch_generator import BatchedGenerator, new_generator  # noqa: E402
-from skillmix.models.local.generator import Generator  # noqa: E402
+from skillmix.models.local.generator import BatchedGenerator, Generator, new_generator  # noqa: E402
 from skillmix.models.local.loading import load  # noqa: E402
 
 SIZES = {
