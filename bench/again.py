@@ -29,7 +29,7 @@ steps:
 CALLS = 108
 """Calls for each combination: 2 students, 2 settings, 3 k, 3 texts of 2 turns and a vote."""
 CALLS_FOR_A_TEXT = 8.4
-"""Calls of the data set for each text of the target: 2 k, 3 calls a conversation, 72 % of them with full marks."""
+"""Calls of the data set for each text of the target: 2 k, 3 calls a conversation, 72% of them with full marks."""
 
 
 def timed(label: str, folder: Path, *options: str) -> None:

@@ -1,4 +1,4 @@
-"""How often 95 % intervals of a one-try mean hold the truth: `python bench/coverage.py [TRIALS]`.
+"""How often 95% intervals of a one-try mean hold the truth: `python bench/coverage.py [TRIALS]`.
 
 Combinations differ in difficulty (a beta distribution around the rate), three texts each. Compares the percentile
 bootstrap that scores use, widened for small n, with the plain one.

@@ -3,7 +3,7 @@
     python bench/engine.py [--texts 1000] [--latency 0.2] [--at-once 64 256] [--best-of 5] [--peers openai inspect]
 
 Two student turns, three gradings and the vote for every text. The server runs in a process of its own, answers after
-the latency and notes when each call came: the rate is that of the middle 60 % of the calls, so ramp-up and tail do not
+the latency and notes when each call came: the rate is that of the middle 60% of the calls, so ramp-up and tail do not
 count; `of ideal` is that rate over at-once / latency. CPU is that of the client process alone, journal included, after
 a warm-up. `bare` is the floor: aiohttp and one SQLite row a call, nothing else. Peers need
 openai, inspect-ai or, for `--peers ray`, ray.
@@ -35,7 +35,7 @@ def serve(port_file: str, latency: float) -> None:
     came: list[float] = []
 
     async def rate(_: web.Request) -> web.Response:
-        """Calls a second in the middle 60 %; forgets them."""
+        """Calls a second in the middle 60%; forgets them."""
         times = sorted(came)
         came.clear()
         first, last = times[len(times) // 5], times[4 * len(times) // 5]

@@ -3,7 +3,7 @@
 For each ordered pair of skills A and B, the share of texts with A that show B although nothing asked for B. Prose is
 plain text, a paragraph a line, cut into single sentences; `--texts` takes Parquet files of data sets and JSON lines of
 exports (texts with the skills that were requested), besides the texts that the tests hold. A pair is entailed if the
-95 % lower bound of the share (Wilson) reaches the threshold in some source. The list goes to `partitions.yaml`.
+95% lower bound of the share (Wilson) reaches the threshold in some source. The list goes to `partitions.yaml`.
 """
 
 import argparse

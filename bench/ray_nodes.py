@@ -5,7 +5,7 @@
 It evaluates as bench/engine.py does: two turns and three gradings of every text. `--at-once` calls are in flight for
 each node, so the server's delay and not the processor is the limit if the cores allow it. The nodes are those of
 `ray.cluster_utils.Cluster`, all on this machine; server, nodes and driver share its cores. `of linear` is the rate over
-nodes times the rate of one node. The rate is the server's: that of the middle 60 % of its calls. CPU time is that of
+nodes times the rate of one node. The rate is the server's: that of the middle 60% of its calls. CPU time is that of
 the driver, or of the only process, as the difference between a run and one with a fifth of the texts.
 """
 

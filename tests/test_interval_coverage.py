@@ -1,4 +1,4 @@
-"""Over many simulated runs, 95 % intervals hold the truth in about 95 % of them."""
+"""Over many simulated runs, 95% intervals hold the truth in about 95% of them."""
 
 import os
 from math import prod

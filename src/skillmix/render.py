@@ -257,9 +257,9 @@ def percent(share: float) -> str:
     """Format a whole percentage that is 100 only when everything is done.
 
     >>> percent(0.0), percent(0.427), percent(0.999), percent(1.0)
-    ('0 %', '42 %', '99 %', '100 %')
+    ('0%', '42%', '99%', '100%')
     """
-    return f"{int(100 * share + 1e-9)} %"
+    return f"{int(100 * share + 1e-9)}%"
 
 
 _LEAST_ALIKE: Final = 0.65

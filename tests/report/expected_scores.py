@@ -161,7 +161,7 @@ def _compared(differences: list[float]) -> Row:
 
 
 def still_needed(differences: list[float]) -> float:
-    """Pairs of a t test with 80 % power at the observed difference, less those that there are; NaN if unknown."""
+    """Pairs of a t test with 80% power at the observed difference, less those that there are; NaN if unknown."""
     n, effect = len(differences), abs(mean(differences))
     if n < 2 or effect < 1e-12:
         return float("nan")

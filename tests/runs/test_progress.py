@@ -99,7 +99,7 @@ def test_a_run_off_a_terminal_says_where_steps_begin_and_end(
     assert re.fullmatch(r"data: begins, (at least )?\d+ calls", begins[0])
     assert begins[1:] == ["eval: begins, 48 calls", "report: begins"]
     [data] = [line for line in lines if line.startswith("data:") and "calls made" in line]
-    assert re.search(r"; the run: \d+ %", data)
+    assert re.search(r"; the run: \d+%", data)
     assert "\x1b" not in said.err and "\r" not in said.err
 
 
@@ -124,7 +124,7 @@ def test_a_step_that_was_stopped_is_not_shown_as_done(capsys: pytest.CaptureFixt
             clock.now += 1
         progress.leave("eval", "eval: 10 calls made")
 
-    assert lines_of(capsys)[-1] == "eval: 10 calls made; the run: 20 %, about 40 s left"
+    assert lines_of(capsys)[-1] == "eval: 10 calls made; the run: 20%, about 40 s left"
 
 
 def test_lines_come_every_fifteen_seconds_at_most_and_claim_only_what_was_measured(
@@ -147,8 +147,8 @@ def test_lines_come_every_fifteen_seconds_at_most_and_claim_only_what_was_measur
 
     lines = lines_of(capsys)
     assert lines[0] == "eval: begins, 100 calls"
-    assert lines[1] == "eval: 15 of 100 calls; the run: 13 %, about 85 s left, 1 step not measured yet"
-    assert lines[2].startswith("eval: 30 of 100 calls; the run: 27 %, about 70 s left, 1 step")
+    assert lines[1] == "eval: 15 of 100 calls; the run: 13%, about 85 s left, 1 step not measured yet"
+    assert lines[2].startswith("eval: 30 of 100 calls; the run: 27%, about 70 s left, 1 step")
     assert lines[3].startswith("eval: done; the run: ")
     assert lines[4] == "tune: begins, 10 steps"
     assert "left" not in lines[3] and "left" not in lines[5]
@@ -180,7 +180,7 @@ def test_the_bar_never_goes_back_when_more_is_found_to_do(capsys: pytest.Capture
         clock.now += LINE_EVERY
         progress.update("data", done=10, made=10)
 
-    assert [re.findall(r"\d+ %", line) for line in lines_of(capsys)] == [[], ["80 %"], ["80 %"]]
+    assert [re.findall(r"\d+%", line) for line in lines_of(capsys)] == [[], ["80%"], ["80%"]]
 
 
 def test_a_closed_standard_error_stops_nothing(in_folder: Path) -> None:
@@ -283,7 +283,7 @@ def test_narrow_colourless_and_dumb_terminals_are_served(
     status, _ = terminal.finish()
 
     assert status == 0
-    assert ("50 %" in terminal.shown) == is_drawn
+    assert ("50%" in terminal.shown) == is_drawn
     assert ("\x1b[" in terminal.shown) == is_drawn
     assert ("begins" in terminal.shown) != is_drawn
     if "NO_COLOR" in environment:

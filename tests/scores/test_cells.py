@@ -128,7 +128,7 @@ def test_more_than_two_percent_of_cut_replies_get_a_warning() -> None:
     lines = cut_lines([row("whole", with_cuts(2)), row("short", with_cuts(84)), row("unknown", cell())])
 
     assert lines == [
-        "short: the token limit cut 84 % of the replies at all, k = 2 (84 of 100); raise its max_tokens, unless "
+        "short: the token limit cut 84% of the replies at all, k = 2 (84 of 100); raise its max_tokens, unless "
         "these replies would never end"
     ]
 

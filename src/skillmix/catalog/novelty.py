@@ -81,7 +81,7 @@ Unit = Literal["sentence", "passage"]
 MEASURED_ASSUMPTIONS: Final = (
     "skills occur independently of one another and of the topic",
     "the files that were counted are like the training corpus, of which only the size enters",
-    "each skill has the upper end of its 95 % interval, with unknown answers counted as shown",
+    "each skill has the upper end of its 95% interval, with unknown answers counted as shown",
     "a score that takes the best of several tries is compared with a bound for one text",
 )
 SENTENCE_ASSUMPTION: Final = "the sentences of a passage show a skill independently of one another"

@@ -306,7 +306,6 @@ _HIDDEN = re.compile(
 )
 
 _CODE = re.compile("`([^`\n]+)`")
-_PERCENT = re.compile(r"(\d) %")
 
 
 def asset(name: str) -> str:
@@ -409,12 +408,12 @@ class _Html(str):
 
 
 def prose(text: object) -> _Html:
-    """A sentence of the page as HTML: code between backticks, and no space before a percent sign.
+    """Escape a sentence for a page, and mark code between backticks.
 
-    >>> prose("95 % of `<b>`")
+    >>> prose("95% of `<b>`")
     '95% of <code>&lt;b&gt;</code>'
     """
-    return _Html(_PERCENT.sub("\\1%", _CODE.sub(r"<code>\1</code>", escape(visible(text)))))
+    return _Html(_CODE.sub(r"<code>\1</code>", escape(visible(text))))
 
 
 def visible(text: object) -> str:

@@ -1,4 +1,4 @@
-"""Over simulated raters and graders with known errors, 95 % intervals of cards hold the truth in about 95 %.
+"""Over simulated raters and graders with known errors, 95% intervals of cards hold the truth in about 95%.
 
 The worlds are a grid of shares from .05 to .95 and of sensitivity and specificity from .7 to .98. Coverage in a single
 world differs by more, because counts are whole numbers: with five earned texts, one error more or less decides.
