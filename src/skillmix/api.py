@@ -33,7 +33,6 @@ from skillmix.report.records import ReportOptions
 from skillmix.report.write import write_report
 from skillmix.runs.run import Run, new_run, rules_named
 from skillmix.runs.run import open_run as open_stored_run
-from skillmix.runs.text_rows import TextRow, run_texts
 from skillmix.runs.verdicts import RulesGrader, reading_of, require_checkers
 from skillmix.scores.cards import run_cards
 from skillmix.scores.cells import CellScore
@@ -43,6 +42,7 @@ from skillmix.scores.outcomes import OutcomeChange, OutcomeScore, run_outcome_ch
 from skillmix.scores.scoring import run_scores
 from skillmix.scores.sentences import ScoredRun, scored_run
 from skillmix.scores.table import outcome_table, outcome_table_html, score_table, score_table_html
+from skillmix.scores.text_rows import TextRow, run_texts
 from skillmix.steps.calibrating import calibrated
 from skillmix.steps.run import StepFilter, run_checked
 from skillmix.steps.step_kind import Trained

@@ -10,7 +10,7 @@ import yaml
 
 from skillmix.checkers.registry import LOOKS_FOR, why_not_shown
 from skillmix.commands import main
-from skillmix.runs.text_rows import run_texts
+from skillmix.scores.text_rows import run_texts
 from skillmix.steps.run import run_experiment
 from tests.commands.command_line import give_input, run
 from tests.report.test_pages import EVIL, chunk

@@ -23,6 +23,7 @@ from skillmix.datasets import window
 from skillmix.datasets.build import WrittenDataset
 from skillmix.datasets.corpus import corpus_of
 from skillmix.datasets.dataset_plan import DatasetPlan
+from skillmix.datasets.decisions import Decisions
 from skillmix.datasets.from_runs import FromRuns, dataset_of_runs
 from skillmix.datasets.leakage import Bars, evaluated
 from skillmix.errors import UserError
@@ -30,7 +31,6 @@ from skillmix.experiment.experiment import experiment_of, load_experiment
 from skillmix.experiment.recipes import DataRecipe, plain_recipe, recipe_named
 from skillmix.grading.answers import RULES, count_sentences
 from skillmix.grading.points import text_score
-from skillmix.runs.decisions import Decisions
 from skillmix.runs.run import open_run
 from skillmix.runs.scheduler import StopReason
 from skillmix.runs.texts import run_records

@@ -8,8 +8,8 @@ import pytest
 
 from skillmix.exchange.export import What, export
 from skillmix.experiment.experiment import experiment_of
-from skillmix.runs.text_rows import run_texts
 from skillmix.scores.scoring import run_scores
+from skillmix.scores.text_rows import run_texts
 from skillmix.steps.run import run_checked
 
 GRADERS = {"judge": "scripted:grader?noise=0.05", "other": "scripted:grader?noise=0.2"}

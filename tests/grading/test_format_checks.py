@@ -160,7 +160,7 @@ def test_an_experiment_without_a_format_keeps_its_old_form() -> None:
 
 def test_a_run_asks_for_its_format_checks_it_and_keeps_it(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from skillmix.commands import main
-    from skillmix.runs.text_rows import run_texts
+    from skillmix.scores.text_rows import run_texts
 
     file = in_folder / "f.yaml"
     file.write_text(yaml.safe_dump(experiment(format="dialogue").model_dump(mode="json")), encoding="utf-8")

@@ -19,7 +19,7 @@ from skillmix.experiment.experiment import experiment_of
 from skillmix.models import specs
 from skillmix.models.installed import installed_providers
 from skillmix.models.specs import ModelOptions, open_model, parse_spec, provider_of
-from skillmix.runs.text_rows import run_texts
+from skillmix.scores.text_rows import run_texts
 from skillmix.steps.run import run_checked
 from tests.models.stub import request
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from skillmix.commands import main
-from skillmix.runs.text_rows import run_texts
+from skillmix.scores.text_rows import run_texts
 from skillmix.steps.run import run_experiment
 
 FILES = Path(main.__code__.co_filename).parents[1] / "report" / "files"

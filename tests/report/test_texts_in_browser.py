@@ -11,8 +11,8 @@ from skillmix.commands import main
 from skillmix.render import signed_with_interval
 from skillmix.report.records import ReportOptions
 from skillmix.report.write import report
-from skillmix.runs.text_rows import run_texts
 from skillmix.scores.comparisons import compare_students
+from skillmix.scores.text_rows import run_texts
 from tests.report.cases import Reported, run_document
 from tests.report.conftest import inside
 from tests.report.test_browser import assert_quiet, browser, click, open_texts, shown, wait

@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from skillmix.calls import GradeKey
+from skillmix.datasets.decisions import Decisions
 from skillmix.errors import UserError
 from skillmix.exchange.import_texts import import_texts
 from skillmix.grading.points import earns_nothing, text_score
 from skillmix.grading.reader import Reading
-from skillmix.runs.decisions import Decisions
 from skillmix.runs.journal import JournalReader
 from skillmix.runs.run import Run, open_run
 from skillmix.runs.texts import GradedConversation, RunRecords, graded_conversations, run_records, written_conversations

@@ -16,9 +16,9 @@ from skillmix.experiment.plan import settings_by_model
 from skillmix.grading.answers import names_skill
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.runs.calling import passes
-from skillmix.runs.text_rows import run_texts
 from skillmix.scores.scoring import run_scores
 from skillmix.scores.status import run_status
+from skillmix.scores.text_rows import run_texts
 from skillmix.steps.run import run_experiment
 from tests.commands.command_line import give_input, run
 

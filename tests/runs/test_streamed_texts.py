@@ -19,8 +19,8 @@ from skillmix.exchange.export import Row, What, export, vote_rows
 from skillmix.grading.points import StudentText
 from skillmix.runs import texts
 from skillmix.runs.run import Run, open_run
-from skillmix.runs.text_rows import first_texts, run_texts
 from skillmix.runs.texts import run_records, texts_with_ballots
+from skillmix.scores.text_rows import first_texts, run_texts
 from tests.runs.test_reading import WORLDS, scripted
 
 ALL_KINDS: tuple[What, ...] = ("texts", "votes", "calls")

@@ -13,10 +13,10 @@ from skillmix.catalog.files import load_catalog
 from skillmix.checkers.template_student import TemplateStudent
 from skillmix.commands import main
 from skillmix.models.scripted import ScriptedModel
-from skillmix.runs.text_rows import run_texts
 from skillmix.runs.verdicts import judge_of
 from skillmix.scores.scoring import run_scores
 from skillmix.scores.table import wide_table
+from skillmix.scores.text_rows import run_texts
 from skillmix.steps.run import run_experiment
 
 

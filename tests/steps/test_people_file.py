@@ -17,8 +17,9 @@ import pytest
 import skillmix
 from skillmix.commands import main
 from skillmix.models.scripted import scripted_rater
-from skillmix.runs.people import HumanAnswer, stored_answers
+from skillmix.runs.people import HumanAnswer
 from skillmix.runs.run import open_run
+from skillmix.validation.rater_answers import stored_answers
 from skillmix.validation.task import AnnotationTask
 
 FILE = str(Path(__file__).parents[2] / "experiments/people.yaml")

@@ -16,11 +16,11 @@ from skillmix.errors import UserError
 from skillmix.exchange.export import vote_rows
 from skillmix.runs.people import HumanAnswer
 from skillmix.runs.run import Run, open_run
-from skillmix.runs.text_rows import run_texts
 from skillmix.runs.texts import run_records
 from skillmix.scores.graders import grader_agreement
 from skillmix.scores.scoring import run_scores
 from skillmix.scores.status import run_status
+from skillmix.scores.text_rows import run_texts
 from skillmix.steps.run import run_experiment
 from skillmix.validation.sample import items_of
 from skillmix.validation.task import TaskSettings, make_task

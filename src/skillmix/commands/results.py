@@ -39,11 +39,11 @@ from skillmix.render import (
 
 if TYPE_CHECKING:
     from skillmix.runs.run import Run
-    from skillmix.runs.text_rows import TextRow
     from skillmix.scores.cells import CellScore
     from skillmix.scores.comparisons import BestText
     from skillmix.scores.outcomes import OutcomeScore
     from skillmix.scores.sentences import ScoredRun
+    from skillmix.scores.text_rows import TextRow
 
 _METRICS: Final = ("full_marks", "all_skills", "skill_fraction")
 _METRIC: Final = option("--metric", "default: full_marks", default="full_marks", choices=_METRICS)
@@ -225,7 +225,6 @@ def print_outcomes(run: "Run", *, name: str, as_json: bool) -> "list[OutcomeScor
 def compare(options: argparse.Namespace) -> int:
     """Compare two students of a run on the combinations that both have completed."""
     from skillmix.runs.run import open_run
-    from skillmix.runs.text_rows import TextUnderGrader, denial_words
     from skillmix.scores.comparisons import (
         STILL_NEEDED,
         compare_students,
@@ -233,6 +232,7 @@ def compare(options: argparse.Namespace) -> int:
         comparison_table,
         comparison_title,
     )
+    from skillmix.scores.text_rows import TextUnderGrader, denial_words
 
     run = open_run(options.run)
     comparison = compare_students(
@@ -286,7 +286,7 @@ def _denied_without_reason(text: "BestText | TextRow") -> set[str]:
 def texts(options: argparse.Namespace) -> int:
     """Show texts of a run with their points and the reasons for lost points, best first."""
     from skillmix.runs.run import open_run
-    from skillmix.runs.text_rows import TextUnderGrader, denial_words, first_texts
+    from skillmix.scores.text_rows import TextUnderGrader, denial_words, first_texts
 
     run = open_run(options.run)
     rows, total = first_texts(run, options.n, student=options.student, k=options.k, worst=options.worst)

@@ -12,6 +12,7 @@ from skillmix.datasets.card import dataset_card, dataset_info
 from skillmix.datasets.corpus import Corpus
 from skillmix.datasets.counts import DatasetCounts, LeftOut, SamplingYield, figures_of
 from skillmix.datasets.dataset_plan import DatasetPlan
+from skillmix.datasets.decisions import DecidedConversation
 from skillmix.datasets.kept_texts import KeptText, span_of
 from skillmix.datasets.leakage import EVALUATED, WRITE_FOR_TRAINING, names_inside, refuse_leaks, refuse_names
 from skillmix.datasets.row_files import Written, prompts_shown, write_rows
@@ -22,7 +23,6 @@ from skillmix.files import FolderKind, replacing, write_whole
 from skillmix.grading.answers import without_thought
 from skillmix.models.lineage_files import LINEAGE_FILE, CountsEntry, DatasetFile, WriterEntry, is_dataset_folder
 from skillmix.prompts.prompt_set import load_prompts
-from skillmix.runs.decisions import DecidedConversation
 from skillmix.runs.run import TURNS
 from skillmix.runs.students import made_students, settings_for
 from skillmix.runs.texts import turn_of

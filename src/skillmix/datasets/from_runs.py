@@ -17,6 +17,7 @@ from skillmix.datasets.build import (
 )
 from skillmix.datasets.counts import LeftOut
 from skillmix.datasets.dataset_plan import DatasetPlan
+from skillmix.datasets.decisions import Decisions
 from skillmix.datasets.kept_texts import CopyFound, KeptText, TextsSoFar
 from skillmix.datasets.leakage import RESERVED_SET, Bars, bars_for, combinations_in, evaluated
 from skillmix.datasets.other_forms import preference_rows, require_new_rows_file, write_rows_file
@@ -30,7 +31,6 @@ from skillmix.experiment.steps import DatasetStep
 from skillmix.files import own_or_shipped, require_replaceable
 from skillmix.render import name_hint
 from skillmix.runs.calling import StepContext
-from skillmix.runs.decisions import Decisions
 from skillmix.runs.run import Run, open_run
 from skillmix.runs.scheduler import CallCounts, StopReason, signal_of
 from skillmix.runs.students import settings_for

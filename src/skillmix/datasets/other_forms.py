@@ -11,13 +11,13 @@ from typing import Any, Final
 from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Combination
 from skillmix.datasets.dataset_plan import DatasetPlan
+from skillmix.datasets.decisions import Decisions
 from skillmix.datasets.kept_texts import KeptText, is_for_validation
 from skillmix.datasets.row_files import read_rows, require_parquet
 from skillmix.errors import UserError
 from skillmix.grading.points import StudentText
 from skillmix.prompts.prompt_set import PromptSet, load_prompts
 from skillmix.prompts.rubric import length_limit, limit_in_words
-from skillmix.runs.decisions import Decisions
 from skillmix.runs.run import Run
 
 _WRITERS: Final = (".jsonl", ".parquet")

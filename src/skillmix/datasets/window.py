@@ -19,6 +19,7 @@ from skillmix.catalog.combinations import Combination, Draw, all_combinations
 from skillmix.datasets.build import kept_text, kind_of, written_with
 from skillmix.datasets.counts import LeftOut, SamplingYield
 from skillmix.datasets.dataset_plan import DatasetPlan
+from skillmix.datasets.decisions import Decisions
 from skillmix.datasets.kept_texts import CopyFound, KeptText, TextsSoFar
 from skillmix.experiment.plan import PlannedCell, place_of
 from skillmix.experiment.step_base import student_name
@@ -26,7 +27,6 @@ from skillmix.experiment.steps import DatasetStep
 from skillmix.render import duration
 from skillmix.runs.budget import Task
 from skillmix.runs.calling import Calls, FirstTurns, StepContext, conversations_of, make_calls, passes, serve
-from skillmix.runs.decisions import Decisions
 from skillmix.runs.planned_work import calls_a_conversation
 from skillmix.runs.progress import Bound, say, watched
 from skillmix.runs.scheduler import CallCounts, Scheduler, StopReason

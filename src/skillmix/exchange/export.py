@@ -19,8 +19,8 @@ from skillmix.grading.answers import Rules
 from skillmix.grading.points import METRICS, Ballot, StudentText, text_score, woven_full_marks
 from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.run import Run, open_run
-from skillmix.runs.text_rows import TextFacts, TextFactsReader
 from skillmix.runs.texts import grade_key, graded_conversations, in_blocks, reasons_for, texts_with_ballots, verdict_on
+from skillmix.scores.text_rows import TextFacts, TextFactsReader
 
 What = Literal["texts", "votes", "calls"]
 Format = Literal["jsonl", "parquet"]

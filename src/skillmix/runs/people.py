@@ -8,19 +8,16 @@ file. So each person has a separate file with its own lock, and a stored answer 
 """
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeGuard
 
-from skillmix.calls import UNKNOWN_DECODING, GradeKey, Message, Reply, Request, human_grader
+from skillmix.calls import human_grader
 from skillmix.errors import UserError
-from skillmix.grading.points import StudentText
 from skillmix.grading.reader import Reading
 from skillmix.prompts.rubric import Criterion, Rubric
-from skillmix.runs.journal import JournalReader, JournalWriter
-from skillmix.runs.verdicts import PERSON
+from skillmix.runs.journal import JournalReader
 
 Vote = int | None
 """1 for yes, 0 for no, None for unsure."""
@@ -114,112 +111,6 @@ def read_human_answer(rubric: Rubric, document: str) -> Reading:
     return Reading((*points, None), None, (answer.comment,) if answer.comment else ())
 
 
-ItemKey = tuple[str, str]
-"""A combination and the hash of a text: an answer applies to the text, whichever student wrote it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Attempts:
-    """One person's answers about one text, under the conversation that contains the text."""
-
-    conversation: tuple[str, str, int]
-    by_number: dict[int, HumanAnswer | None] = field(default_factory=dict)
-    """None for a damaged answer."""
-
-    @property
-    def latest(self) -> HumanAnswer | None:
-        """Return the answer that counts; None if none can be read."""
-        return self.by_number[max(self.by_number)] if self.by_number else None
-
-
-Answers = dict[ItemKey, Attempts]
-
-
-def item_key(text: StudentText) -> ItemKey:
-    """Return the key of a text among a person's answers."""
-    return text.combination.id, text.id
-
-
-def latest_answer(answers: Answers, text: StudentText) -> HumanAnswer | None:
-    """Return the answer about a text that counts; None if there is none yet."""
-    attempts = answers.get(item_key(text))
-    return None if attempts is None else attempts.latest
-
-
-def stored_answers(folder: Path, rater: str) -> Answers:
-    """Read the answers of a person in the folder of people; another process may be writing the file."""
-    grader, file = human_grader(rater), rater_file(folder, rater)
-    answers: Answers = {}
-    if not file.exists():
-        return answers
-    with JournalReader(file) as journal:
-        for call in journal.calls("grade"):
-            key = call.key
-            if isinstance(key, GradeKey) and key.grader == grader and key.round == 0:
-                conversation = (key.student, key.combination, key.generation)
-                attempts = answers.setdefault((key.combination, key.text), Attempts(conversation))
-                if attempts.conversation == conversation:
-                    document = call.outcome.text if isinstance(call.outcome, Reply) else ""
-                    attempts.by_number[key.attempt] = answer_of_document(document)
-    return answers
-
-
-class RaterJournal(AbstractContextManager["RaterJournal"]):
-    """Adds one person's answers to a run; only one process can at a time.
-
-    `model` is the model string of a simulated person; one name cannot refer to both a person and a script.
-    """
-
-    def __init__(self, folder: Path, rater: str, *, model: str = PERSON) -> None:
-        self.grader = human_grader(rater)
-        self._model = model
-        require_same_rater(folder, rater, model)
-        self._writer = JournalWriter(rater_file(folder, rater))
-        try:
-            self._writer.into_one_file()  # an earlier process may have been killed
-            self._answers = stored_answers(folder, rater)
-        except BaseException:
-            self._writer.close()
-            raise
-
-    def __exit__(self, *problem: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the file and free its lock."""
-        self._writer.close()
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Store everything inside the block, or nothing."""
-        with self._writer.transaction():
-            yield
-        self._writer.into_one_file()
-
-    def latest(self, text: StudentText) -> HumanAnswer | None:
-        """Return the answer about a text that counts; None if there is none yet."""
-        return latest_answer(self._answers, text)
-
-    def store(self, text: StudentText, shown: str, answer: HumanAnswer) -> bool:
-        """Store an answer in one transaction; return False if it is already stored.
-
-        `shown` is the task as it was shown. A changed answer is a further attempt, and the latest attempt counts.
-        """
-        attempts = self._answers.get(item_key(text), Attempts(text.conversation))
-        sent = {one.id for one in attempts.by_number.values() if one is not None and one.id is not None}
-        if answer.id in sent or (attempts.latest is not None and attempts.latest.says_the_same(answer)):
-            return False
-        number = max(attempts.by_number, default=-1) + 1
-        key = GradeKey(*attempts.conversation, text.id, self.grader, 0, number)
-        request = Request(key, self._model, (Message("user", shown),), UNKNOWN_DECODING, None)
-        with self.transaction():
-            self._writer.add_combinations([text.combination])
-            self._writer.record(request, Reply(document_of(answer)), origin="imported")
-        attempts.by_number[number] = answer
-        self._answers[item_key(text)] = attempts
-        return True
-
-
 def rater_file(folder: Path, rater: str) -> Path:
     """Return the file with the answers of a rater."""
     return folder / f"{rater}.sqlite"
@@ -247,15 +138,3 @@ def rater_model(folder: Path, rater: str) -> str | None:
         return None
     with JournalReader(rater_file(folder, rater)) as journal:
         return next((call.model for call in journal.calls("grade")), None)
-
-
-def require_same_rater(folder: Path, rater: str, model: str = PERSON) -> None:
-    """Refuse a person under the name of a simulated rater, and vice versa."""
-    stored = rater_model(folder, rater)
-    if stored not in (None, model):
-        given = "a person" if stored == PERSON else f"the simulated rater {stored}"
-        now = "a person" if model == PERSON else model
-        raise UserError(
-            f"The answers of {rater} in this run come from {given}, not from {now}.",
-            hint="Give the other rater another name.",
-        )

@@ -27,7 +27,6 @@ from skillmix.render import (
 from skillmix.runs.past_calls import call_totals
 from skillmix.runs.people import rater_model, raters_of
 from skillmix.runs.run import Run, opened
-from skillmix.runs.text_rows import TextFactsReader
 from skillmix.runs.texts import texts_with_ballots
 from skillmix.runs.verdicts import PERSON
 from skillmix.scores.graders import (
@@ -40,6 +39,7 @@ from skillmix.scores.graders import (
     with_people,
 )
 from skillmix.scores.statistics.against_truth import Measure
+from skillmix.scores.text_rows import TextFactsReader
 
 
 @dataclass(frozen=True, slots=True)

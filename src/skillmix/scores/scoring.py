@@ -25,9 +25,9 @@ from skillmix.models.lineage import Lineage, other_partitions
 from skillmix.prompts.prompt_set import load_prompts, shipped_prompt_sets
 from skillmix.runs.run import Run, opened
 from skillmix.runs.students import has_settings, made_students, run_datasets, settings_for, student_lineages
-from skillmix.runs.text_rows import IMPORTED, counted_cells
 from skillmix.runs.texts import TextGrade, TextTable, text_table
 from skillmix.scores.cells import Cell, CellKey, CellScore, largest_cells
+from skillmix.scores.text_rows import IMPORTED, counted_cells
 
 NOT_IN_FILE: Final = "not-in-file"
 """The setting of texts that no known experiment of the run plans."""

@@ -32,7 +32,7 @@ from skillmix.models.servers.managed import SERVERS
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.render import listed, plural, wrapped
 from skillmix.runs.calling import StepContext
-from skillmix.runs.people import raters_of, require_same_rater, stored_answers
+from skillmix.runs.people import raters_of
 from skillmix.runs.progress import NO_PROGRESS, Bound, RunProgress, Work, say
 from skillmix.runs.rows import StepRecord
 from skillmix.runs.run import Run, open_run
@@ -44,6 +44,7 @@ from skillmix.steps.step_kind import Inputs, RunResult, StepInputs, StepKind, Tr
 from skillmix.training.data.replay import state_of
 from skillmix.training.job import MODEL, Job, check_base, check_data, check_replay, is_first_rank, job_of, read_lessons
 from skillmix.training.log import TRAINING_LOG
+from skillmix.validation.rater_answers import require_same_rater, stored_answers
 
 if TYPE_CHECKING:
     from skillmix.validation.task import AnnotationTask, RaterProgress

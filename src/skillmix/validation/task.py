@@ -18,19 +18,11 @@ from skillmix.experiment.steps import AnnotateStep
 from skillmix.hashing import ranked
 from skillmix.models.scripted import scripted_rater
 from skillmix.render import name_hint, plural, whole
-from skillmix.runs.people import (
-    LONGEST_COMMENT,
-    Answers,
-    HumanAnswer,
-    RaterJournal,
-    is_duration,
-    is_vote,
-    latest_answer,
-    stored_answers,
-)
+from skillmix.runs.people import LONGEST_COMMENT, HumanAnswer, is_duration, is_vote
 from skillmix.runs.run import Run
 from skillmix.runs.texts import run_records
 from skillmix.runs.verdicts import PERSON
+from skillmix.validation.rater_answers import Answers, RaterJournal, latest_answer, stored_answers
 from skillmix.validation.sample import (
     AnnotationItem,
     AskedQuestion,

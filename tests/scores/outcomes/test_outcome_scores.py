@@ -16,9 +16,9 @@ from skillmix.experiment.experiment import experiment_of
 from skillmix.grading.points import one_hot
 from skillmix.models.scripted import Rates
 from skillmix.prompts.rubric import OUTCOMES
-from skillmix.runs.text_rows import run_texts
 from skillmix.scores.outcomes import OutcomeScore, outcome_share, run_outcome_changes, run_outcomes
 from skillmix.scores.scoring import run_scores
+from skillmix.scores.text_rows import run_texts
 from skillmix.steps.run import run_checked
 from tests.ends import ends
 from tests.stored_experiments import change_experiment
