@@ -20,7 +20,6 @@ from types import UnionType
 from typing import Any, Final, TypeVar, Union, get_args, get_origin
 
 import yaml
-from filelock import FileLock, Timeout
 
 from skillmix.errors import UserError, faults_error, visible
 from skillmix.render import did_you_mean, name_hint, shortened
@@ -473,6 +472,8 @@ def replacing(folder: Path, kind: FolderKind) -> Iterator[Path]:
     The new folder is written in a workshop beside the old one, under a name that nothing else has and under a lock. A
     workshop that a killed process left is removed by the next one for the same folder.
     """
+    from filelock import FileLock  # here, because it takes long to import
+
     require_replaceable(folder, kind)
     target = folder.resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -505,6 +506,8 @@ def _remove(workshop: Path, target: Path) -> None:
 
 
 def _remove_left_overs(target: Path) -> None:
+    from filelock import FileLock, Timeout
+
     prefix = _prefix(target)
     for path in [path for path in target.parent.iterdir() if path.name.startswith(prefix)]:
         with suppress(OSError, ValueError, Timeout):

