@@ -67,6 +67,7 @@ def annotate(options: argparse.Namespace) -> int:
     """
     from skillmix.runs.run import open_run
     from skillmix.validation.sample import width_of
+    from skillmix.validation.spreadsheet import read_spreadsheet, write_spreadsheet
     from skillmix.validation.task import TaskSettings, annotate_step_of, make_task, step_task
 
     if options.export is not None and options.filled is not None:
@@ -89,7 +90,14 @@ def annotate(options: argparse.Namespace) -> int:
         raise UserError("A spreadsheet is for one person.", hint="Give one --rater, and repeat the command for others.")
     task = make_task(open_run(options.run), settings) if options.step is None else step_task(step, run)
     if options.filled is not None:
-        return _import(task, raters[0], options)
+        read = read_spreadsheet(task, raters[0], options.filled)
+        with task.answering(raters[0]) as store:
+            new = store.store_all(read.answers)
+        if options.json:
+            return print_json({"rater": raters[0], "answers": len(read.answers), "new": new, "empty": read.empty})
+        answers, empty = plural(len(read.answers), "answer"), are(read.empty, "text")
+        print(f"{raters[0]}: {answers}, {whole(new)} of them new; {empty} empty")
+        return 0
     for rater in raters:
         texts, agreement = len(task.assignment.texts[rater]), task.settings.agreement
         wanted = task.settings.texts
@@ -101,7 +109,16 @@ def annotate(options: argparse.Namespace) -> int:
     if len(task.raters) > 1:
         shared = task.assignment.shared
         LOG.info(f"{plural(shared, 'text')} for everybody, {whole(task.assignment.distinct)} in all")
-    return _serve(task, raters, options) if options.export is None else _export(task, raters[0], options)
+    if options.export is None:
+        return _serve(task, raters, options)
+    texts = write_spreadsheet(task, raters[0], options.export)
+    if options.json:
+        return print_json({"file": str(options.export), "texts": texts})
+    print(options.export)
+    words = "".join(f" --{name} {quote(str(value))}" for name, value in given(options, "step", *_DECIDED).items())
+    name = f"skillmix annotate {quote(options.run)}{words} --rater {raters[0]} --import {quote(str(options.export))}"
+    LOG.info(f"fill the column vote with 1, 0 or ?, then: {name}")
+    return 0
 
 
 def _people_of(step: "AnnotateStep", options: argparse.Namespace) -> tuple[str, ...]:
@@ -124,33 +141,6 @@ def _people_of(step: "AnnotateStep", options: argparse.Namespace) -> tuple[str, 
     if not people:
         raise UserError(f"All raters of the step {step.name} are simulated.", hint="No person needs to answer.")
     return people
-
-
-def _export(task: "AnnotationTask", rater: str, options: argparse.Namespace) -> int:
-    """Write the texts of one person as a spreadsheet."""
-    from skillmix.validation.spreadsheet import write_spreadsheet
-
-    texts = write_spreadsheet(task, rater, options.export)
-    if options.json:
-        return print_json({"file": str(options.export), "texts": texts})
-    print(options.export)
-    words = "".join(f" --{name} {quote(str(value))}" for name, value in given(options, "step", *_DECIDED).items())
-    name = f"skillmix annotate {quote(options.run)}{words} --rater {rater} --import {quote(str(options.export))}"
-    LOG.info(f"fill the column vote with 1, 0 or ?, then: {name}")
-    return 0
-
-
-def _import(task: "AnnotationTask", rater: str, options: argparse.Namespace) -> int:
-    """Store the votes of a spreadsheet."""
-    from skillmix.validation.spreadsheet import read_spreadsheet
-
-    read = read_spreadsheet(task, rater, options.filled)
-    with task.answering(rater) as store:
-        new = store.store_all(read.answers)
-    if options.json:
-        return print_json({"rater": rater, "answers": len(read.answers), "new": new, "empty": read.empty})
-    print(f"{rater}: {plural(len(read.answers), 'answer')}, {whole(new)} of them new; {are(read.empty, 'text')} empty")
-    return 0
 
 
 def _serve(task: "AnnotationTask", raters: Sequence[str], options: argparse.Namespace) -> int:

@@ -63,7 +63,14 @@ def check_packages(experiment: Experiment, steps: Sequence[Step], run: Run, *, c
         for step in steps
         if run.finished(step.name) is None and not (step.trains_model and read_model_file(model_folder(run, step.name)))
     ]
-    needed = [package for step in open_steps for package in _packages_of(step, experiment, calls_here=calls_here)]
+    needed: list[tuple[str, str]] = []
+    """Packages, each with the skillmix extra that installs it."""
+    for step in open_steps:
+        needed += [("pyarrow", "parquet")] if step.stage == "dataset" else []
+        needed += [(package, "train") for package in packages_for_training(step)] if isinstance(step, TrainStep) else []
+        students = [name for name in step.student_names if name in experiment.students]
+        for settings in settings_by_model(experiment, students, step.grader_names).values() if calls_here else ():
+            needed += [(package, "local") for package in provider_of(str(settings.asked)).packages]
     missing = [(package, extra) for package, extra in dict.fromkeys(needed) if find_spec(package) is None]
     if not missing:
         return
@@ -74,19 +81,6 @@ def check_packages(experiment: Experiment, steps: Sequence[Step], run: Run, *, c
         f"{experiment.name} needs packages that are not installed: {packages}.",
         hint=f"pip install 'skillmix[{','.join(sorted(extras))}]'",
     )
-
-
-def _packages_of(step: Step, experiment: Experiment, *, calls_here: bool) -> Iterator[tuple[str, str]]:
-    """Return the packages that a step needs, each with the skillmix extra that installs it."""
-    if step.stage == "dataset":
-        yield "pyarrow", "parquet"
-    if isinstance(step, TrainStep):
-        yield from ((package, "train") for package in packages_for_training(step))
-    if not calls_here:
-        return
-    students = [name for name in step.student_names if name in experiment.students]
-    for settings in settings_by_model(experiment, students, step.grader_names).values():
-        yield from ((package, "local") for package in provider_of(str(settings.asked)).packages)
 
 
 Checks = Iterator[Callable[[], object]]
@@ -262,43 +256,35 @@ def _require_training(step: TrainStep, base: Settings, run: Run) -> None:
 
 
 def _check_prompts(experiment: Experiment, catalog: Catalog) -> None:
+    """Check prompt sets: their files, those for k = 0, and that graders which name outcomes are asked for no points."""
     own = [settings.prompts for settings in experiment.students.values() if settings.prompts]
     own += [step.prompts for step in experiment.steps if isinstance(step, DatasetStep) and step.prompts]
     for name in sorted({experiment.prompts, *own}):
         load_prompts(name)
-    _check_outcomes(experiment)
-    any_combination = combination_of([catalog.skills[0].name], catalog.topics[0])
     prompts = load_prompts(experiment.prompts)
-    for settings in experiment.graders.values():
-        if settings.asked is not None:
-            prompts.grader_prompt(catalog, any_combination, answer="", variant=settings.prompts)
-
-
-def _check_outcomes(experiment: Experiment) -> None:
-    """Find settings that are incompatible with outcome graders, and k = 0 without prompts for it."""
-    prompts = load_prompts(experiment.prompts)
-    faults = list(_outcome_faults(experiment)) if prompts.phrases.outcomes else []
-    if faults:
+    faults: list[str] = []
+    for name, settings in experiment.graders.items():
+        if settings.has_code:
+            faults.append(f"graders.{name}: {settings.model} gives points, but these graders give outcomes")
+    if experiment.answer.missing_marker == "zero":
+        faults.append("answer.missing_marker: a refusal usually has no marker; set it to whole")
+    for step in experiment.steps:
+        if step.stage == "dataset":
+            faults.append(f"steps.{step.name}: a data set takes texts with full marks, but outcomes have none")
+        if step.stage in ("annotate", "graders"):
+            faults.append(f"steps.{step.name}: people and cards need graders that give points, not outcomes")
+        if step.may_stop_early:
+            faults.append(f"steps.{step.name}.stop_below: outcomes have no full marks")
+    if prompts.phrases.outcomes and faults:
         hint = f"The prompt set {prompts.name} requests outcomes from graders; data sets and scores need another set."
         raise faults_error(experiment.name, faults, hint=hint)
     for cell in (cell for step in experiment.steps for cell in step.undrawn_cells(experiment.steps)):
         if cell.k == 0 and cell.student in experiment.students:
             load_prompts(experiment.students[cell.student].prompts or experiment.prompts).require_plain()
-
-
-def _outcome_faults(experiment: Experiment) -> Iterator[str]:
-    for name, settings in experiment.graders.items():
-        if settings.has_code:
-            yield f"graders.{name}: {settings.model} gives points, but these graders give outcomes"
-    if experiment.answer.missing_marker == "zero":
-        yield "answer.missing_marker: a refusal usually has no marker; set it to whole"
-    for step in experiment.steps:
-        if step.stage == "dataset":
-            yield f"steps.{step.name}: a data set takes texts with full marks, but outcomes have none"
-        if step.stage in ("annotate", "graders"):
-            yield f"steps.{step.name}: people and cards need graders that give points, not outcomes"
-        if step.may_stop_early:
-            yield f"steps.{step.name}.stop_below: outcomes have no full marks"
+    any_combination = combination_of([catalog.skills[0].name], catalog.topics[0])
+    for settings in experiment.graders.values():
+        if settings.asked is not None:
+            prompts.grader_prompt(catalog, any_combination, answer="", variant=settings.prompts)
 
 
 def check_journal(context: StepContext, steps: Sequence[Step]) -> None:
