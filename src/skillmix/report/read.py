@@ -37,7 +37,6 @@ from skillmix.report.records import (
     by_key,
 )
 from skillmix.report.tables.scores import compared_pairs
-from skillmix.runs.past_calls import CallTotals, call_totals
 from skillmix.runs.progress import say
 from skillmix.runs.run import Run
 from skillmix.runs.students import has_settings, run_datasets, student_lineages
@@ -70,6 +69,7 @@ from skillmix.scores.scoring import (
     table_rows,
     unnamed_notes,
 )
+from skillmix.scores.status import CallTotals, call_totals
 from skillmix.training.log import run_curves
 
 

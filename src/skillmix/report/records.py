@@ -11,7 +11,6 @@ from skillmix.checkers.template_student import Form
 from skillmix.files import FolderKind
 from skillmix.models.lineage import Lineage
 from skillmix.models.lineage_files import DatasetFile
-from skillmix.runs.past_calls import CallTotals
 from skillmix.runs.rows import Invocations
 from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.comparisons import Change, PairRow, compare_cells
@@ -20,6 +19,7 @@ from skillmix.scores.graders import Disagreement, GraderAgreement, GraderCard, R
 from skillmix.scores.outcomes import OutcomeCell, OutcomeChange
 from skillmix.scores.scoring import ComparableStudent, practice_between
 from skillmix.scores.sentences import MainResult, contrast_result, format_warnings, main_result
+from skillmix.scores.status import CallTotals
 from skillmix.training.log import TrainingCurve
 
 REPORT_MARK: Final = "skillmix-report"

@@ -24,7 +24,6 @@ from skillmix.render import (
     whole,
     wrapped,
 )
-from skillmix.runs.past_calls import call_totals
 from skillmix.runs.people import rater_model, raters_of
 from skillmix.runs.run import Run, opened
 from skillmix.runs.texts import texts_with_ballots
@@ -39,6 +38,7 @@ from skillmix.scores.graders import (
     with_people,
 )
 from skillmix.scores.statistics.against_truth import Measure
+from skillmix.scores.status import call_totals
 from skillmix.scores.text_rows import TextFactsReader
 
 

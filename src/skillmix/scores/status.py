@@ -5,13 +5,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal
 
 from skillmix.calls import CallProblem, GenerateKey, GradeKey, is_human
 from skillmix.grading.answers import CUT_IN_THOUGHT
 from skillmix.grading.points import earns_nothing
 from skillmix.render import dollars, one_line, plural
 from skillmix.runs.batches.step_batches import PartInBatch, parts_in_batches
+from skillmix.runs.journal import JournalReader
 from skillmix.runs.planned_work import PlannedCalls, planned_calls
 from skillmix.runs.progress import Bound
 from skillmix.runs.run import Run, open_run
@@ -207,3 +208,35 @@ class _NeededCalls:
         if not self._of_plan:
             return None
         return "at most" if self._may_stop_early else "about"
+
+
+_TOTALS: Final = (
+    "SELECT stage, coalesce(grader, student), model, count(*), "
+    "iif(sum(status = 'done' AND input_tokens IS NULL), NULL, sum(input_tokens)), "
+    "iif(sum(status = 'done' AND output_tokens IS NULL), NULL, sum(output_tokens)), "
+    "iif(sum(status = 'done' AND cost_usd IS NULL), NULL, sum(cost_usd)), min(at), max(at) "
+    "FROM call WHERE origin = 'call' GROUP BY 1, 2, 3 ORDER BY min(id)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CallTotals:
+    """The calls of one student or grader to one model."""
+
+    role: Literal["student", "grader"]
+    name: str
+    model: str
+    calls: int
+    input_tokens: int | None
+    """None if some reply does not report it; the same holds for the other totals."""
+    output_tokens: int | None
+    cost_usd: float | None
+    first: str
+    """The time of the first call, in UTC."""
+    last: str
+
+
+def call_totals(journal: JournalReader) -> Iterator[CallTotals]:
+    """The totals of each student and grader of a run, the earliest first."""
+    for stage, *others in journal.rows(_TOTALS):
+        yield CallTotals("student" if stage == "generate" else "grader", *others)

@@ -17,13 +17,13 @@ from skillmix.runs.budget import Budget
 from skillmix.runs.calling import StepContext
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.journal import JournalWriter
-from skillmix.runs.past_calls import PastCalls
 from skillmix.runs.progress import RunProgress, Work
 from skillmix.runs.run import imported_document, new_run
 from skillmix.runs.scheduler import CallCounts
 from skillmix.steps.before_run import prices_by_model, probe_settings, require_rendering
 from skillmix.steps.calls import call_models
 from skillmix.steps.estimates import CallEstimate, EstimateBasis, EstimatedStep, grader_estimates
+from skillmix.steps.past_calls import PastCalls
 from skillmix.validation.calibration import STUDENT, Calibration, CalibrationPlan, calibration_of
 from skillmix.validation.known_texts import CalibrationSet, KnownText
 

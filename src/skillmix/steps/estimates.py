@@ -19,8 +19,8 @@ from skillmix.prompts.prompt_set import load_prompts
 from skillmix.render import dollars, hours, markdown_table, middle_cut, whole
 from skillmix.runs.batches.step_batches import batch_share, price_of_calls
 from skillmix.runs.conversations import model_name
-from skillmix.runs.past_calls import AskedOf, PastCalls
 from skillmix.runs.students import settings_for
+from skillmix.steps.past_calls import AskedOf, PastCalls
 
 _HEADER: Final = (
     "step",

@@ -33,7 +33,6 @@ from skillmix.runs.batches.step_batches import USUAL, BatchWishes, forget_batche
 from skillmix.runs.budget import Budget
 from skillmix.runs.calling import StepContext
 from skillmix.runs.database import RUN_FILE
-from skillmix.runs.past_calls import PastCalls
 from skillmix.runs.progress import NO_PROGRESS, RunProgress, Work, say
 from skillmix.runs.rows import StepRecord
 from skillmix.runs.run import Run, machine_in_words, new_run
@@ -54,6 +53,7 @@ from skillmix.steps.before_run import (
 from skillmix.steps.calls import drop_unusable_skips
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
 from skillmix.steps.kinds import kind_of, train_step
+from skillmix.steps.past_calls import PastCalls
 from skillmix.steps.step_kind import RunResult, StepInputs, Trained
 from skillmix.tracking import track_scores
 from skillmix.training.job import is_first_rank

@@ -1,9 +1,8 @@
-"""Tokens and costs of calls: totals by model, and averages from which `--dry-run` derives expected costs."""
+"""Average tokens of past calls, from which `--dry-run` derives expected costs."""
 
 import json
-import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,41 +10,9 @@ from typing import Final, Literal, NamedTuple
 
 from skillmix.calls import extra_json
 from skillmix.errors import UserError
-from skillmix.runs.database import RUN_FILE, connect
+from skillmix.runs.database import RUN_FILE
 from skillmix.runs.journal import JournalReader
 from skillmix.runs.run import Run
-
-_TOTALS: Final = (
-    "SELECT stage, coalesce(grader, student), model, count(*), "
-    "iif(sum(status = 'done' AND input_tokens IS NULL), NULL, sum(input_tokens)), "
-    "iif(sum(status = 'done' AND output_tokens IS NULL), NULL, sum(output_tokens)), "
-    "iif(sum(status = 'done' AND cost_usd IS NULL), NULL, sum(cost_usd)), min(at), max(at) "
-    "FROM call WHERE origin = 'call' GROUP BY 1, 2, 3 ORDER BY min(id)"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class CallTotals:
-    """The calls of one student or grader to one model."""
-
-    role: Literal["student", "grader"]
-    name: str
-    model: str
-    calls: int
-    input_tokens: int | None
-    """None if some reply does not report it; the same holds for the other totals."""
-    output_tokens: int | None
-    cost_usd: float | None
-    first: str
-    """The time of the first call, in UTC."""
-    last: str
-
-
-def call_totals(journal: JournalReader) -> Iterator[CallTotals]:
-    """The totals of each student and grader of a run, the earliest first."""
-    for stage, *others in journal.rows(_TOTALS):
-        yield CallTotals("student" if stage == "generate" else "grader", *others)
-
 
 Stage = Literal["generate", "grade"]
 _MOST_JOURNALS: Final = 20
@@ -150,11 +117,8 @@ def _is_same_model(stored: AskedOf, asked_of: AskedOf) -> bool:
 
 def _groups(files: Iterable[Path]) -> Iterator[_Group]:
     for file in files:
-        # A run reports the faults of its own journal; an estimate does without.
-        with (
-            suppress(UserError, OSError, sqlite3.Error, ValueError, TypeError, AttributeError),
-            closing(connect(file, write=False)) as connection,
-        ):
-            for stage, name, model, decoding, *numbers in connection.execute(_AVERAGES).fetchall():
+        # A run reports faults in its journal itself; an estimate ignores them.
+        with suppress(UserError, OSError, ValueError, TypeError, AttributeError), JournalReader(file) as journal:
+            for stage, name, model, decoding, *numbers in journal.rows(_AVERAGES):
                 extra = extra_json(json.loads(decoding).get("extra", {}))
                 yield _Group(AskedOf(stage, name, model, extra), *map(int, numbers))
