@@ -392,7 +392,7 @@ class LocalModel:
     def work(self, work: ThreadWork, put: Put) -> None:
         """Answer requests in this thread until there are no more."""
         try:
-            if requests := work.taken(waits=True):
+            if (requests := work.taken(waits=True)) and not self._stop.is_set():
                 self._generate(requests, work, put)
         except BaseException as error:  # noqa: BLE001  # `serve` raises it
             put(error)
