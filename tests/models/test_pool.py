@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from skillmix.calls import CallProblem, Outcome, Reply, Request
-from skillmix.models.servers.pool import Pool
+from skillmix.models.simple import Pool
 from tests.models.stub import request
 
 

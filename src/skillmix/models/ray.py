@@ -33,7 +33,7 @@ from skillmix.models.bundled import cache_folder
 from skillmix.models.checkpoints import checkpoint_of, content_hash_of
 from skillmix.models.installed import InstalledProvider, installed_providers
 from skillmix.models.local.model import MODELS
-from skillmix.models.servers.pool import CONCURRENCY
+from skillmix.models.simple import CONCURRENCY
 from skillmix.models.specs import ModelOptions, ModelSpec, open_model, provider_of
 from skillmix.render import plural
 

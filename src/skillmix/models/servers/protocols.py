@@ -17,8 +17,8 @@ from skillmix.grading.answers import OPENING
 from skillmix.models.servers.http import Endpoint, Refused, error_text, fatal_in_probe, json_in
 from skillmix.models.servers.keys import Server, servers_of
 from skillmix.models.servers.masking import MASK
-from skillmix.models.servers.pool import CONCURRENCY, Pool
 from skillmix.models.servers.replicas import ListedModel, Replicas
+from skillmix.models.simple import CONCURRENCY, Pool
 from skillmix.models.specs import ModelOptions, ModelSpec, provider_of
 
 _MAY_BE_LEFT_OUT: Final = ("seed", "temperature", "top_p")
