@@ -397,19 +397,16 @@ def parse(rubric: Rubric, reply: str, student: Quotable, loosely: FindCriterion 
 
 
 def _table_block(rubric: Rubric, table: Table, parsed: Parsed, loosely: FindCriterion | None) -> Block | None:
-    labelled = list(_labelled_rows(rubric, table))
-    if loosely is not None:
-        labelled = _with_loose_rows(rubric, table, labelled, loosely)
+    labelled = _labelled_rows(rubric, table, loosely)
     if not labelled:
         return None
-    rows = [table.rows[number] for number, _, _ in labelled]
-    column = value_column(table, labelled[0][1], rows)
+    labels = labelled[min(labelled)][0]
+    column = value_column(table, labels, [table.rows[number] for number in labelled])
     if column == NOT_A_GRADING:
         parsed.notes.append(NOT_A_GRADING)
         return None
-    fault = column if isinstance(column, str) else None
-    block = Block(is_table=True, marks=[], fault=fault)
-    for number, own_column, index in labelled:
+    block = Block(is_table=True, marks=[], fault=column if isinstance(column, str) else None)
+    for number, (own_column, index) in sorted(labelled.items()):
         row = table.rows[number]
         line = " ".join(row)
         if isinstance(column, str):
@@ -419,63 +416,53 @@ def _table_block(rubric: Rubric, table: Table, parsed: Parsed, loosely: FindCrit
         broken_off = table.last_row_open and number == len(table.rows) - 1
         if cell and not broken_off:
             block.marks.append(Mark(index, read_value(cell), cell[:40], row[own_column], line))
-    others = [row for number, row in enumerate(table.rows) if number not in {n for n, _, _ in labelled}]
-    block.total = _total_of(others, column, parsed.notes)
-    if loosely is not None and isinstance(column, int):
-        labels = labelled[0][1]
-        cells = [(row[labels], row[column]) for row in others if max(labels, column) < len(row)]
-        parsed.unknown_rows += [
-            label for label, cell in cells if fold_name(label) and (fold_name(cell) or read_value(cell) is not None)
-        ]
+    if isinstance(column, int):
+        for number, row in enumerate(table.rows):
+            if number not in labelled and column < len(row):
+                _take_other_row(row, column, labels, block, parsed, is_listed=loosely is not None)
     return block if block.marks else None
 
 
-def _with_loose_rows(
-    rubric: Rubric, table: Table, labelled: list[tuple[int, int, int]], loosely: FindCriterion
-) -> list[tuple[int, int, int]]:
-    """The rows about a criterion, with those whose label stands for one only loosely."""
-    column = label_column(table)
-    if column is None:
-        of_words = [
-            c for row in table.rows for c, cell in enumerate(row[:_MOST_LABEL_COLUMNS]) if len(fold_name(cell)) > 2
-        ]
-        column = labelled[0][1] if labelled else min(of_words, default=0)
-    taken = {number for number, _, _ in labelled}
-    found = list(labelled)
-    for number, row in enumerate(table.rows):
-        cell = row[column] if number not in taken and column < len(row) else ""
-        index = loosely(cell) if 0 < len(cell) <= rubric.longest_label else None
-        if index is not None:
-            found.append((number, column, index))
-    return sorted(found)
+def _take_other_row(row: list[str], column: int, labels: int, block: Block, parsed: Parsed, *, is_listed: bool) -> None:
+    """Note the total in a row that is about no criterion, or its label."""
+    value = read_value(row[column])
+    if "total" in row[0].casefold():
+        block.total = read_value(row[column].partition("/")[0])
+    elif value is not None:
+        parsed.notes.append(f"a row matches no criterion: {row[0][:60]!r}")
+    label = row[labels] if is_listed and labels < len(row) else ""
+    if fold_name(label) and (fold_name(row[column]) or value is not None):
+        parsed.unknown_rows.append(label)
 
 
-def _labelled_rows(rubric: Rubric, table: Table) -> Iterator[tuple[int, int, int]]:
-    """For each row about a criterion: row number, label column and index of the criterion."""
+def _labelled_rows(rubric: Rubric, table: Table, loosely: FindCriterion | None) -> dict[int, tuple[int, int]]:
+    """For each row about a criterion, by number: the label column, and the index of the criterion."""
     by_header = label_column(table)
+    found: dict[int, tuple[int, int]] = {}
     for number, row in enumerate(table.rows):
         columns = range(min(len(row), _MOST_LABEL_COLUMNS)) if by_header is None else range(by_header, by_header + 1)
         for column in columns:
             cell = row[column] if column < len(row) else ""
             index = rubric.criterion_of(cell) if cell and len(cell) <= rubric.longest_label else None
             if index is not None:
-                yield number, column, index
+                found[number] = column, index
                 break
+    if loosely is None:
+        return found
+    labels = by_header
+    if labels is None:
+        rows = [row[:_MOST_LABEL_COLUMNS] for row in table.rows]
+        of_words = (column for row in rows for column, cell in enumerate(row) if len(fold_name(cell)) > 2)
+        labels = found[min(found)][0] if found else min(of_words, default=0)
+    for number, row in enumerate(table.rows):
+        cell = row[labels] if number not in found and labels < len(row) else ""
+        index = loosely(cell) if 0 < len(cell) <= rubric.longest_label else None
+        if index is not None:
+            found[number] = labels, index
+    return found
 
 
 _MOST_LABEL_COLUMNS = 4
-
-
-def _total_of(rows: list[list[str]], column: int | str, notes: list[str]) -> float | None:
-    total = None
-    for row in rows:
-        if isinstance(column, str) or column >= len(row):
-            continue
-        if "total" in row[0].casefold():
-            total = read_value(row[column].partition("/")[0])
-        elif read_value(row[column]) is not None:
-            notes.append(f"a row matches no criterion: {row[0][:60]!r}")
-    return total
 
 
 def without_quotations(blocks: list[Block], student: Quotable) -> list[Block]:
