@@ -7,17 +7,15 @@ weights of its clashes add up to `ENOUGH`. A noun of several kinds clashes only 
 clashes.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
 from skillmix.checkers.passage import Passage, Sentence, Words
 from skillmix.checkers.topics import TopicWords
 from skillmix.checkers.verbs import ADJECTIVES, is_finite
-from skillmix.checkers.words import DETERMINERS, LITTLE, PREPOSITIONS, is_number, lists_of, stem, word_set
+from skillmix.checkers.words import DETERMINERS, LITTLE, PREPOSITIONS, english, is_number, lists_of, stem, word_set
 
 _LISTS: Final = lists_of("meaning")
 
@@ -39,9 +37,7 @@ class Clash(NamedTuple):
     other: str = ""
 
 
-_TABLE: Final[dict[str, Any]] = json.loads(
-    (files("skillmix.checkers") / "english" / "meaning.json").read_text(encoding="utf-8")
-)
+_TABLE: Final[dict[str, Any]] = english("meaning")
 _KINDS: Final = {
     noun: frozenset(kind for kind, words in nouns.items() if noun in words)
     for nouns in [{kind: word_set(words) for kind, words in _TABLE["kinds"].items()}]

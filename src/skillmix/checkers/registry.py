@@ -3,14 +3,12 @@
 Patterns are rows of words and marks without unbounded repetition, so a catalog from any source cannot make them slow.
 """
 
-import json
 import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from importlib.metadata import entry_points
-from importlib.resources import files
 from traceback import extract_tb
 from types import ModuleType
 from typing import Any, Final
@@ -19,6 +17,7 @@ from skillmix.catalog.catalog import PIECE, Figure, fold_name, remembered_figure
 from skillmix.catalog.own_code import OwnCode, require_trust, trusted_codes
 from skillmix.checkers.passage import Checker, Passage, Span
 from skillmix.checkers.skills import ENTERED, REPEATING
+from skillmix.checkers.words import english
 from skillmix.errors import UserError, faults_error
 from skillmix.files import with_nearest
 
@@ -197,9 +196,7 @@ def looked_for(skill: str) -> str | None:
 ENTRY_POINTS: Final = "skillmix.checkers"
 """The entry-point group for checkers of other packages: `skill name = module:function`."""
 
-LOOKS_FOR: Final[Mapping[str, str]] = json.loads(
-    (files("skillmix.checkers") / "english" / "looks_for.json").read_text(encoding="utf-8")
-)
+LOOKS_FOR: Final[Mapping[str, str]] = english("looks_for")
 """A short description of what each checker looks for."""
 _LOOKS_FOR: Final = {fold_name(name): words for name, words in LOOKS_FOR.items()}
 

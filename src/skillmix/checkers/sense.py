@@ -7,12 +7,10 @@ A skill such as anaphora works by repetition, so the words inside the span that 
 series of equal members ("a picnic, a picnic, and a picnic"), so such a series is always rejected.
 """
 
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
-from importlib.resources import files
 from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -20,7 +18,7 @@ from typing import Final, NamedTuple
 from skillmix.catalog.catalog import Skill
 from skillmix.checkers.passage import Passage, Sentence, Span, Word, Words, passage_of
 from skillmix.checkers.verbs import is_complete, is_finite
-from skillmix.checkers.words import CONJUNCTIONS, LITTLE, bare, meaning
+from skillmix.checkers.words import CONJUNCTIONS, LITTLE, bare, english, meaning
 from skillmix.render import plural, shortened
 
 COPIED_RUN: Final = 8
@@ -156,7 +154,7 @@ class WordOrder(NamedTuple):
 @cache
 def word_order() -> WordOrder:
     """The table of the package."""
-    stored = json.loads((files("skillmix.checkers") / "english" / "word_order.json").read_text(encoding="utf-8"))
+    stored = english("word_order")
     classes = {word: number for number, words in enumerate(stored["classes"]) for word in words.split()}
     # Nearly impossible pairs ("the of") get more weight than unusual ones.
     odds = {digit: LOWEST + STEP * index for index, digit in enumerate(DIGITS)}

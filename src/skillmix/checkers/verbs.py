@@ -3,21 +3,14 @@
 The lists below contain common verbs; `verb_forms.json`, written by `bench/verb_forms.py`, has further ones.
 """
 
-import json
-from importlib.resources import files
 from typing import Final
 
 from skillmix.checkers.passage import Words
-from skillmix.checkers.words import LITTLE, PREPOSITIONS, lists_of, word_set
+from skillmix.checkers.words import LITTLE, PREPOSITIONS, english, lists_of, word_set
 
 _LISTS: Final = lists_of("verbs")
 
-_FORMS: Final[dict[str, frozenset[str]]] = {
-    name: word_set(words)
-    for name, words in json.loads(
-        (files("skillmix.checkers") / "english" / "verb_forms.json").read_text(encoding="utf-8")
-    ).items()
-}
+_FORMS: Final = {name: word_set(words) for name, words in english("verb_forms").items()}
 PAST: Final = _FORMS["past"] | _LISTS["past"]
 # Base forms that are nearly always verbs; their form in -s counts too.
 _NOUN_TOO: Final = (_FORMS["verbs or nouns"] - _LISTS["common"]) | _LISTS["noun too"]

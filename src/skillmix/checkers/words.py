@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib.resources import files
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from skillmix.checkers.passage import Word, Words
 
@@ -19,9 +19,12 @@ def word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_ALL_LISTS: Final[dict[str, dict[str, str]]] = json.loads(
-    (files("skillmix.checkers") / "english" / "word_lists.json").read_text(encoding="utf-8")
-)
+def english(name: str) -> Any:
+    """Return the content of a data file on English."""
+    return json.loads((files("skillmix.checkers") / "english" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+_ALL_LISTS: Final[dict[str, dict[str, str]]] = english("word_lists")
 
 
 def lists_of(module: str) -> Mapping[str, frozenset[str]]:
