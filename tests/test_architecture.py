@@ -47,6 +47,7 @@ OUTSIDE = {  # imports that only some modules may have; a folder ends in "/"
     "pydantic": (
         "files.py",
         "catalog/files.py",
+        "catalog/grammar.py",
         "prompts/prompt_set.py",
         "models/lineage_files.py",
         "models/servers/protocols.py",

@@ -8,9 +8,10 @@ from random import Random
 import pytest
 import yaml
 
-from skillmix.catalog.catalog import Catalog, filled
+from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.combinations import Draw, draw_combinations, draw_ladder
 from skillmix.catalog.files import load_catalog
+from skillmix.catalog.grammar import filled
 from skillmix.checkers.passage import passage_of
 from skillmix.checkers.registry import checker_of, figure_finder
 from skillmix.checkers.topics import OtherTopics, topic_words
@@ -50,7 +51,7 @@ def frames() -> list[tuple[str, str, str]]:
         whole = [*own.own, *(part + plain[0] for part in own.before), *(plain[0] + part for part in own.after)]
         for number, frame in enumerate(whole):
             for topic in Random(f"{skill.name}{number}").sample(FIGURES.topics, 3):
-                slots = FIGURES.grammar.topics[topic][number % 2]
+                slots = FIGURES.grammar.topics[topic].slots[number % 2]
                 clause = plain[number % len(plain)].format_map(slots)
                 text = filled(frame, skill.word or "").format_map({**slots, "Clause": clause})
                 cases.append((skill.name, f"{text}.", topic))
@@ -70,8 +71,8 @@ def test_every_frame_shows_its_own_skill_and_no_other_on_its_own_topic_and_no_ot
 
 def test_plain_clauses_show_no_skill_and_their_topic_only() -> None:
     assert FIGURES.grammar is not None
-    for topic, both in FIGURES.grammar.topics.items():
-        for slots in both:
+    for topic, words in FIGURES.grammar.topics.items():
+        for slots in words.slots:
             for frame in FIGURES.grammar.plain:
                 verdict = GRADER.verdict(f"{frame.format_map(slots)}.", skills=(), topic=topic)
                 assert not verdict.unrequested

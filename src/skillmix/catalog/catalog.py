@@ -6,13 +6,14 @@ in training: the train cells. So one student shows what carries over to a new ce
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from itertools import combinations
 from math import ceil
 from typing import Final, Literal
 
+from skillmix.catalog.grammar import Grammar
 from skillmix.catalog.own_code import OwnCode
 from skillmix.errors import UserError, errors_of, refuse
 from skillmix.hashing import digest, ranked, short_id
@@ -52,11 +53,6 @@ PIECE: Final = re.compile(r"(?:\{word\}|\{a word\}|\*|\.\.\.|[,?!:;\"]|[a-z']+(?
 PATTERN: Final = rf"^{PIECE.pattern}(?: {PIECE.pattern})*$"
 """A normalized pattern of a figure: words, marks and slots, separated by single blanks, so that it is fast to
 search."""
-_SLOT: Final = re.compile(r"\{([^{}]*)\}")
-SLOTS: Final = frozenset(
-    ["who", "thing", "a thing", "things", "others", "tool", "place", "at", "base", "past", "Clause", "word", "a word"]
-)
-"""The slots of a frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,65 +63,6 @@ class Figure:
     patterns: tuple[str, ...]
     skills: tuple[tuple[str, str], ...]
     """The skill that the figure makes with each word."""
-
-
-@dataclass(frozen=True, slots=True)
-class Frames:
-    """The phrasings of one figure for a teacher: clauses, and parts to put before or after another figure's clause."""
-
-    own: tuple[str, ...]
-    """All clauses."""
-    hosts: tuple[str, ...]
-    """Clauses that accept a part, provided that the part fits everywhere."""
-    events: tuple[str, ...]
-    """Clauses that accept every part."""
-    before: tuple[str, ...]
-    after: tuple[str, ...]
-    fits_everywhere: bool
-    """Whether these parts also fit clauses that do not describe an event."""
-
-
-@dataclass(frozen=True)
-class Grammar:
-    """The slot grammar of a catalog."""
-
-    plain: tuple[str, ...]
-    """Clauses without a figure."""
-    joints: tuple[str, ...]
-    adjectives: tuple[str, ...]
-    figures: Mapping[str, Frames]
-    topics: Mapping[str, tuple[Mapping[str, str], ...]]
-    """For each topic, one or more sets of words for the slots of frames."""
-
-
-def with_article(word: str) -> str:
-    """Put the indefinite article in front of a word.
-
-    >>> with_article("owl"), with_article("bear")
-    ('an owl', 'a bear')
-    """
-    return f"an {word}" if word[0].lower() in "aeiou" else f"a {word}"
-
-
-def filled(template: str, word: str) -> str:
-    """Fill the slots of a name, definition, example or frame with the word of a skill.
-
-    >>> filled("a simile with {a word}", "owl"), filled("{Word} days", "three")
-    ('a simile with an owl', 'Three days')
-    """
-    for slot, value in (("{word}", word), ("{Word}", word.capitalize()), ("{a word}", with_article(word))):
-        template = template.replace(slot, value)
-    return template
-
-
-def frame_faults(frame: str, *, has_word: bool) -> Iterator[str]:
-    """List the faults in the slots of a frame; frames of a figure must contain the word, and plain clauses must not."""
-    slots = _SLOT.findall(frame)
-    unknown = sorted(set(slots) - SLOTS)
-    if unknown or frame.count("{") != len(slots):
-        yield f"{frame!r} has an unknown slot: {', '.join(unknown) or 'a brace without its other'}"
-    if ("word" in slots or "a word" in slots) != has_word:
-        yield f"{frame!r} has {'no' if has_word else 'a'} {{word}}"
 
 
 _remembered: Final[dict[str, tuple[Figure, ...]]] = {}

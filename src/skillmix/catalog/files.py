@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Final, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, Field
 
 from skillmix.catalog.catalog import (
     PATTERN,
@@ -16,38 +16,22 @@ from skillmix.catalog.catalog import (
     Catalog,
     EntailedPair,
     Figure,
-    Frames,
-    Grammar,
     Partition,
     Side,
     Skill,
     WovenRule,
-    filled,
     fold_name,
-    frame_faults,
     remember_figures,
-    with_article,
 )
+from skillmix.catalog.grammar import FigureWord, Grammar, Name, Prose, Strict, filled, frame_faults
 from skillmix.catalog.own_code import own_code_of
 from skillmix.errors import UserError, faults_error
 from skillmix.files import SHIPPED, accepted_if, checked_yaml, with_nearest
 from skillmix.render import name_hint, shortened
 
-_NAME: Final = re.compile(r"[^\s;|\x00-\x1f\x7f]([^;|\x00-\x1f\x7f]*[^\s;|\x00-\x1f\x7f])?")
-
-
-Name = Annotated[
-    str,
-    StringConstraints(max_length=500),
-    accepted_if(_NAME.fullmatch, "must be one non-empty line without leading or trailing blanks, ';' or '|'"),
-]
-"""A name on one line without leading or trailing blanks, ';' (which separates names on the command line) or '|'."""
-FigureWord = Annotated[str, accepted_if(re.compile(r"[A-Za-z]+").fullmatch, "must be a word of plain letters")]
-Pair = Annotated[list[Name], Field(min_length=2, max_length=2)]
 Pattern = Annotated[
     str, accepted_if(re.compile(PATTERN).match, "must be words, marks and slots with one blank between them")
 ]
-Prose = Annotated[str, accepted_if(re.compile(r"\S").search, "must not be empty")]
 
 
 _T = TypeVar("_T")
@@ -55,11 +39,7 @@ _T = TypeVar("_T")
 _GROUP_NAME: Final = re.compile(r"[a-z0-9]++(?:-[a-z0-9]++)*+")
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class SkillEntry(_Strict):
+class SkillEntry(Strict):
     """An entry of skills.yaml."""
 
     name: Name
@@ -70,7 +50,7 @@ class SkillEntry(_Strict):
     word: Name | None = None
 
 
-class FigureEntry(_Strict):
+class FigureEntry(Strict):
     """A figure of figures.yaml: a skill with each word of its kind."""
 
     kind: str
@@ -81,74 +61,14 @@ class FigureEntry(_Strict):
     patterns: list[Pattern] = []
 
 
-class FiguresFile(_Strict):
+class FiguresFile(Strict):
     """The content of figures.yaml."""
 
     words: dict[Name, Annotated[list[FigureWord], Field(min_length=1)]] = {}
     figures: dict[Name, FigureEntry] = {}
 
 
-class FramesEntry(_Strict):
-    """The frames of one figure."""
-
-    events: list[Prose] = []
-    clauses: list[Prose] = []
-    closed: list[Prose] = []
-    before: list[Prose] = []
-    after: list[Prose] = []
-    fits: Literal["events", "any"] = "events"
-
-    def frames(self) -> Frames:
-        """Return the frames in the form that the teacher uses."""
-        events, hosts = tuple(self.events), (*self.events, *self.clauses)
-        parts = tuple(self.before), tuple(self.after)
-        return Frames((*hosts, *self.closed), hosts, events, *parts, self.fits == "any")
-
-
-class TopicSlotsEntry(_Strict):
-    """The words of one topic for the slots of frames."""
-
-    who: Name
-    verb: Pair
-    """The base form and the past tense."""
-    things: Annotated[list[Pair], Field(min_length=2)]
-    """The singular and the plural of each thing."""
-    tool: Name
-    place: Name
-    at: Name
-
-    def slots(self) -> Iterator[dict[str, str]]:
-        """Return the words by slot, once for each thing."""
-        own = {"who": self.who, "base": self.verb[0], "past": self.verb[1], "tool": self.tool, "place": self.place}
-        for number, (thing, things) in enumerate(self.things):
-            _, others = self.things[number - 1]
-            yield {
-                **own,
-                "at": self.at,
-                "thing": thing,
-                "a thing": with_article(thing),
-                "things": things,
-                "others": others,
-            }
-
-
-class GrammarFile(_Strict):
-    """The content of grammar.yaml."""
-
-    plain: Annotated[list[Prose], Field(min_length=1)]
-    joints: Annotated[list[Prose], Field(min_length=1)]
-    adjectives: list[FigureWord] = []
-    figures: dict[str, FramesEntry]
-    topics: dict[str, TopicSlotsEntry]
-
-    def grammar(self) -> Grammar:
-        """Return the grammar in the form that the teacher uses."""
-        figures = {name: entry.frames() for name, entry in self.figures.items()}
-        topics = {name: tuple(entry.slots()) for name, entry in self.topics.items()}
-        return Grammar(tuple(self.plain), tuple(self.joints), tuple(self.adjectives), figures, topics)
-
-
-class SkillsEntry(_Strict):
+class SkillsEntry(Strict):
     """Whole categories, single skills, or both."""
 
     categories: list[str] = []
@@ -168,7 +88,7 @@ class GroupEntry(SideEntry):
     one: SkillsEntry | None = None
 
 
-class TopicSides(_Strict):
+class TopicSides(Strict):
     """The topics of both sides, for partitions that do not list topics themselves."""
 
     train: list[str]
@@ -184,7 +104,7 @@ def _group_name(name: str) -> str:
     return name
 
 
-class PartitionEntry(_Strict):
+class PartitionEntry(Strict):
     """The two sides of a partition, and further groups."""
 
     train: SideEntry
@@ -192,7 +112,7 @@ class PartitionEntry(_Strict):
     groups: dict[Annotated[str, AfterValidator(_group_name)], GroupEntry] = {}
 
 
-class VocabularyEntry(_Strict):
+class VocabularyEntry(Strict):
     """The words that show that a text is about a topic."""
 
     alone: list[str] = []
@@ -200,14 +120,14 @@ class VocabularyEntry(_Strict):
     near: list[str] = []
 
 
-class TemplateEntry(_Strict):
+class TemplateEntry(Strict):
     """The template student's two clauses for one skill."""
 
     fixed: Prose
     slot: Prose
 
 
-class EntailedEntry(_Strict):
+class EntailedEntry(Strict):
     """A measured pair of skills: texts that show the first mostly show the second too."""
 
     skill: str
@@ -217,7 +137,7 @@ class EntailedEntry(_Strict):
     source: Name
 
 
-class PartitionsFile(_Strict):
+class PartitionsFile(Strict):
     """The content of partitions.yaml."""
 
     default: str
@@ -322,7 +242,7 @@ def _build(name: str, folder: Path) -> Catalog:
     words = read("vocabulary.yaml", dict[str, VocabularyEntry]) or {}
     templates = read("templates.yaml", dict[str, TemplateEntry]) or {}
     controls = read("controls.yaml", dict[str, str]) or {}
-    grammar = read("grammar.yaml", GrammarFile)
+    grammar = read("grammar.yaml", Grammar)
     names = [skill.name for skill in skills or []]
     faults += _name_faults("figures.yaml" if of_figures else "skills.yaml", names)
     faults += _name_faults("topics.yaml", topics or [])
@@ -373,7 +293,7 @@ def _build(name: str, folder: Path) -> Catalog:
         templates={n: entry.model_dump() for n, entry in templates.items()},
         controls={control: probe for probe, control in controls.items()},
         figures=made,
-        grammar=grammar.grammar() if grammar else None,
+        grammar=grammar,
         code=own_code_of(folder, tuple(names)),
     )
 
@@ -397,7 +317,7 @@ def _name_faults(file: str, names: Sequence[str]) -> Iterator[str]:
         first.setdefault(folded, number)
 
 
-def _figure_faults(document: FiguresFile, grammar: GrammarFile | None, topics: Sequence[str]) -> Iterator[str]:
+def _figure_faults(document: FiguresFile, grammar: Grammar | None, topics: Sequence[str]) -> Iterator[str]:
     for name, figure in document.figures.items():
         if figure.kind not in document.words:
             yield with_nearest(f"figures.yaml, {name}: no words of kind {figure.kind!r}", figure.kind, document.words)
@@ -409,10 +329,9 @@ def _figure_faults(document: FiguresFile, grammar: GrammarFile | None, topics: S
         yield from _unknown("grammar.yaml", kind, listed, known)
         yield from (f"grammar.yaml: the {kind} {name!r} is missing" for name in known if name not in listed)
     for name, entry in grammar.figures.items():
-        frames = entry.frames()
-        if not frames.own:
+        if not entry.own:
             yield f"grammar.yaml, {name}: has no clause that takes a part"
-        for frame in (*frames.own, *frames.before, *frames.after):
+        for frame in (*entry.own, *entry.before, *entry.after):
             yield from (f"grammar.yaml, {name}: {fault}" for fault in frame_faults(frame, has_word=True))
     for frame in grammar.plain:
         yield from (f"grammar.yaml, plain: {fault}" for fault in frame_faults(frame, has_word=False))

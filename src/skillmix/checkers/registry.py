@@ -13,7 +13,8 @@ from traceback import extract_tb
 from types import ModuleType
 from typing import Any, Final
 
-from skillmix.catalog.catalog import PIECE, Figure, fold_name, remembered_figures, with_article
+from skillmix.catalog.catalog import PIECE, Figure, fold_name, remembered_figures
+from skillmix.catalog.grammar import with_article
 from skillmix.catalog.own_code import OwnCode, require_trust, trusted_codes
 from skillmix.checkers.passage import Checker, Passage, Span
 from skillmix.checkers.skills import ENTERED, REPEATING

@@ -11,8 +11,9 @@ from random import Random
 from typing import Final, TypeVar
 
 from skillmix.calls import CallProblem, Outcome, Reply, Request
-from skillmix.catalog.catalog import Catalog, Frames, Grammar, with_article
+from skillmix.catalog.catalog import Catalog
 from skillmix.catalog.files import load_catalog
+from skillmix.catalog.grammar import Frames, Grammar, with_article
 from skillmix.errors import UserError
 from skillmix.hashing import digest
 from skillmix.models.simple import CodeModel
@@ -59,7 +60,7 @@ class Composer:
         for last in range(len(order) - 1, 0, -1):  # not `shuffle`, whose numbers may change between versions of Python
             other = int(draw.random() * (last + 1))
             order[last], order[other] = order[other], order[last]
-        writer = _Text(self._grammar, self._grammar.topics[topic], draw, is_single=len(order) == 1)
+        writer = _Text(self._grammar, self._grammar.topics[topic].slots, draw, is_single=len(order) == 1)
         most = sentence_limit(len(order))
         least = max(1, most - 1)
         count = least + int(draw.random() * (most - least + 1))
@@ -122,7 +123,7 @@ class _Text:
                 ways.append((self._frames(host).own, host, None, None))
             elif len(guests) <= 2 and (host or len(guests) > 1 or self._is_single):
                 events = self._frames(host).events if host else self._grammar.plain
-                fit_everywhere = all(self._frames(guest).fits_everywhere for guest in guests)
+                fit_everywhere = all(self._frames(guest).fits == "any" for guest in guests)
                 frames = self._frames(host).hosts if host and fit_everywhere else events
                 for before, after in permutations([*guests, None][:2], 2):
                     has_before = before is None or self._frames(before).before
