@@ -111,6 +111,22 @@ def test_a_student_without_a_chat_template_is_refused(in_folder: Path, capsys: p
     assert planned == ran
 
 
+def test_a_system_text_that_the_chat_template_refuses_is_refused(
+    in_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_checkpoint(in_folder / "checkpoint", has_ends=True)
+    template = in_folder / "checkpoint" / "chat_template.jinja"
+    refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no system texts here') }}{% endif %}"
+    template.write_text(refuses + template.read_text(encoding="utf-8"), encoding="utf-8")
+    file = plan(in_folder, max_tokens=8, system="Be brief.")
+
+    planned, ran = refusal(file, capsys, "--dry-run"), refusal(file, capsys)
+
+    assert "no system texts here" in planned
+    assert planned == ran
+    assert main(["run", plan(in_folder, max_tokens=8), "--dry-run"]) == 0
+
+
 def test_a_base_without_a_chat_template_needs_a_format(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     without_template(in_folder)
 
