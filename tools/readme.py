@@ -28,14 +28,14 @@ START, END = "<!-- headline: written by `make readme` from {0} -->", "<!-- end o
 PENDING = (
     "The study `experiments/composition.yaml` is not finished. `skillmix run quickstart` shows it in small, in minutes."
 )
-NO_REPLICATION = "This is no replication of the paper: nothing is pre-trained."
+NO_REPLICATION = "This does not replicate the paper: nothing is pre-trained."
 SCOPE = (
-    "This is no replication of the paper: nothing is pre-trained, and held-out skills share figures or words with "
-    "combined ones. New figures are nearest to the categories that the paper holds out, and its gain on those does not "
+    "This does not replicate the paper: nothing is pre-trained, and held-out skills share figures or words with "
+    "combined ones. New figures are closest to the categories that the paper holds out; the gain on those does not "
     "appear here. "
     "[What the study shows and does not show](laboratory.md#what-the-study-shows-and-does-not-show)."
 )
-MORE = f"[All numbers, and how they were made]({PAGE.as_posix()})."
+MORE = f"[All numbers and methods]({PAGE.as_posix()})."
 MANY = 3
 """More partitions than these have a table."""
 
@@ -136,12 +136,13 @@ def introduction(document: Mapping[str, Any]) -> str:
     about = document["students"][student]
     return (
         f"Two language models of {about['weights'] / 1e6:.2f} million weights learn the same {whole(_texts(about))} "
-        f"short English texts from nothing. Code writes and grades the texts. Each text has {min(about['texts'])} to "
+        f"short English texts from scratch. Code writes and grades the texts. Each text has {min(about['texts'])} to "
         f"{max(about['texts'])} skills; a skill is a figure with a word, such as “simile with an owl”. {student} "
         f"learns from requests that name all skills of a text; its control {control} from requests that name one and "
         "say “any skill” for the others. Some skills are held out: training shows them one at a time, never "
-        "combined. The control never sees a request for two skills, so the first comparison says what such requests "
-        "teach, and not how. Held out are random cells (their figure and their word are combined, each with others), "
+        "combined. The control never sees a request for two skills, so the first comparison shows what such requests "
+        "teach, not how. The held-out skills are random cells (their figure and their word are combined, each with "
+        "others), "
         f"new words and new figures (never combined). {_units(document)}"
     )
 
@@ -219,7 +220,7 @@ def dose_table(document: Mapping[str, Any]) -> str:
 def gates(document: Mapping[str, Any]) -> list[str]:
     """What must hold before the comparisons mean anything."""
     held = sum(gate["holds"] for gate in document["gates"])
-    head = f"Scores of one try that the comparisons need; {held} of {len(document['gates'])} hold:"
+    head = f"Single-text scores that the comparisons require; {held} of {len(document['gates'])} hold:"
     return [
         head,
         "\n".join(f"- {_gate(gate)}: {'holds' if gate['holds'] else '**fails**'}" for gate in document["gates"]),
