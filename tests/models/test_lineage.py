@@ -21,7 +21,7 @@ from skillmix.models.lineage_files import (
 )
 from skillmix.models.specs import parse_spec
 from skillmix.runs.run import Run
-from skillmix.runs.students import run_datasets, student_lineages
+from skillmix.scores.lineages import run_datasets, student_lineages
 
 WRITTEN = Path(__file__).parent / "lineage_files"
 """Files that skillmix 1 wrote, with fewer combinations."""

@@ -15,7 +15,7 @@ from skillmix.experiment.experiment import load_experiment
 from skillmix.report.records import ReportOptions
 from skillmix.report.write import report
 from skillmix.runs.run import open_run
-from skillmix.runs.students import lineage_of_student
+from skillmix.scores.lineages import lineage_of_student
 from skillmix.scores.scoring import run_scores
 from skillmix.scores.sentences import scored_run
 from skillmix.steps.run import run_experiment

@@ -13,8 +13,9 @@ from skillmix.experiment.experiment import Experiment, experiment_of
 from skillmix.report.records import ReportOptions
 from skillmix.report.write import write_report
 from skillmix.runs.run import open_run
-from skillmix.runs.students import settings_for, student_lineages
+from skillmix.runs.students import settings_for
 from skillmix.scores.cells import CellKey
+from skillmix.scores.lineages import student_lineages
 from skillmix.scores.scoring import comparable_students, run_scores, scored_cells
 from skillmix.steps.run import run_experiment
 from tests.steps.estimating import dry_run

@@ -15,8 +15,8 @@ import yaml
 from skillmix.models import specs
 from skillmix.models.scripted import ScriptedModel
 from skillmix.runs.run import open_run
-from skillmix.runs.students import run_datasets, student_lineages
 from skillmix.scores.findings import Finding, findings
+from skillmix.scores.lineages import run_datasets, student_lineages
 from skillmix.scores.scoring import comparable_students, scored_cells
 from skillmix.steps.run import run_experiment
 

@@ -71,10 +71,11 @@ def run(options: argparse.Namespace) -> int:
     """Run every step of an experiment; rerun the same command to continue."""
     if options.dry_run:
         return dry_run(options)
-    from skillmix.runs.batches.step_batches import WAIT, BatchWishes, parts_in_batches
+    from skillmix.runs.batches.step_batches import WAIT, BatchWishes
     from skillmix.runs.scheduler import StopReason
     from skillmix.runs.texts import keep_table
     from skillmix.scores.sentences import ScoredRun, scored_run
+    from skillmix.scores.status import parts_in_batches
     from skillmix.scores.table import cut_lines
     from skillmix.steps.run import StepFilter, run_experiment
 

@@ -28,7 +28,7 @@ from skillmix.models.lineage import Lineage, other_partitions
 from skillmix.models.lineage_files import read_dataset_file
 from skillmix.render import plural
 from skillmix.runs.run import Run
-from skillmix.runs.students import lineage_of_student
+from skillmix.scores.lineages import lineage_of_student
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from skillmix.report.records import (
 from skillmix.report.tables.scores import compared_pairs
 from skillmix.runs.progress import say
 from skillmix.runs.run import Run
-from skillmix.runs.students import has_settings, run_datasets, student_lineages
+from skillmix.runs.students import has_settings
 from skillmix.runs.texts import (
     ConversationKey,
     RunRecords,
@@ -58,6 +58,7 @@ from skillmix.scores.cells import Cell, CellKey, largest_cells
 from skillmix.scores.comparisons import before_and_after
 from skillmix.scores.findings import findings, judged_contrasts
 from skillmix.scores.graders import GraderCard, grader_agreement, round_agreement
+from skillmix.scores.lineages import run_datasets, student_lineages
 from skillmix.scores.outcomes import OutcomeCell, outcome_cells, outcome_changes
 from skillmix.scores.scoring import (
     TableRow,

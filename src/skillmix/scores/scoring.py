@@ -24,9 +24,10 @@ from skillmix.hashing import short_id
 from skillmix.models.lineage import Lineage, other_partitions
 from skillmix.prompts.prompt_set import load_prompts, shipped_prompt_sets
 from skillmix.runs.run import Run, opened
-from skillmix.runs.students import has_settings, made_students, run_datasets, settings_for, student_lineages
+from skillmix.runs.students import has_settings, made_students, settings_for
 from skillmix.runs.texts import TextGrade, TextTable, text_table
 from skillmix.scores.cells import Cell, CellKey, CellScore, largest_cells
+from skillmix.scores.lineages import run_datasets, student_lineages
 from skillmix.scores.text_rows import IMPORTED, counted_cells
 
 NOT_IN_FILE: Final = "not-in-file"

@@ -11,7 +11,6 @@ from skillmix.calls import CallProblem, GenerateKey, GradeKey, is_human
 from skillmix.grading.answers import CUT_IN_THOUGHT
 from skillmix.grading.points import earns_nothing
 from skillmix.render import dollars, one_line, plural
-from skillmix.runs.batches.step_batches import PartInBatch, parts_in_batches
 from skillmix.runs.journal import JournalReader
 from skillmix.runs.planned_work import PlannedCalls, planned_calls
 from skillmix.runs.progress import Bound
@@ -26,6 +25,57 @@ from skillmix.runs.texts import (
     written_conversations,
 )
 from skillmix.scores.scoring import run_scores, skipped_cells
+
+_IN_BATCHES = (
+    "SELECT b.tag, b.model, b.dialect, b.state, b.provider_id, b.seen, b.at, c.stage, c.turn, c.attempt, count(*), "
+    "total(c.cost_usd) FROM call AS c JOIN batch AS b ON b.tag = c.batch WHERE c.status = 'submitted' "
+    "GROUP BY b.tag, c.stage, c.turn, c.attempt ORDER BY b.at, b.tag, c.stage, c.turn, c.attempt"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PartInBatch:
+    """Calls of one turn, or gradings, that are part of one batch."""
+
+    tag: str
+    model: str
+    """The model as tasks name it, such as `grader:judge`."""
+    dialect: str
+    batch: str | None
+    """The provider's id; None if unknown."""
+    state: str
+    """The provider's latest state of the batch, or the local progress before it exists."""
+    since: str
+    part: str
+    """The position of the calls in their conversations: first turns, second turns or gradings."""
+    calls: int
+    worst_usd: float
+    """The most that these calls can cost, as far as prices are known."""
+
+    @property
+    def in_words(self) -> str:
+        """Describe the calls in a line for the terminal."""
+        calls = plural(self.calls, "call")
+        where = f"{self.dialect} {self.batch}" if self.batch else self.dialect
+        return f"{self.part} of {self.model.replace(':', ' ')}: {calls} in {where}, {self.state}, since {self.since}"
+
+
+def parts_in_batches(run: Run) -> list[PartInBatch]:
+    """List the calls of a run that are in batches, oldest batch first."""
+    parts = []
+    with run.read() as journal:
+        for tag, model, dialect, state, batch, seen, at, stage, turn, attempt, calls, worst in journal.rows(
+            _IN_BATCHES
+        ):
+            word = seen or {"written": "not sent yet", "creating": "perhaps created"}.get(state, state)
+            if stage == "generate":
+                part = {1: "first turns", 2: "second turns"}.get(int(turn), f"turns {turn}")
+            else:
+                part = f"gradings, attempt {int(attempt) + 1}" if int(attempt) else "gradings"
+            since = at[:16].replace("T", " ")
+            parts.append(PartInBatch(tag, model, dialect, batch, word, since, part, int(calls), float(worst)))
+    return parts
+
 
 _IMPORTED: Final = "imported"
 

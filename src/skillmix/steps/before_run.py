@@ -35,20 +35,15 @@ from skillmix.models.servers.keys import servers_of
 from skillmix.models.shapes import POSITIONS, CopiedShape, ModelShape, shape_of
 from skillmix.models.specs import ModelSpec, asked_model, parse_spec, provider_of
 from skillmix.prompts.prompt_set import load_prompts
-from skillmix.runs.batches.step_batches import opened_clients, price_of_calls
+from skillmix.runs.batches.step_batches import opened_clients
 from skillmix.runs.calling import StepContext, opened_models
 from skillmix.runs.conversations import Conversations
 from skillmix.runs.progress import say
 from skillmix.runs.run import Run
-from skillmix.runs.students import (
-    check_students,
-    made_students,
-    model_folder,
-    require_trained,
-    settings_for,
-    with_trained,
-)
+from skillmix.runs.students import made_students, model_folder, require_trained, settings_for, with_trained
 from skillmix.runs.verdicts import require_checkers
+from skillmix.scores.lineages import check_students
+from skillmix.steps.estimates import price_of_calls
 from skillmix.steps.kinds import check_trainable, kind_of, packages_for_training
 from skillmix.tracking import require_trackers
 

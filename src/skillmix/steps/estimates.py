@@ -10,14 +10,14 @@ from typing import Final, Literal
 
 from skillmix.catalog.catalog import RESERVED_NAMES, Catalog
 from skillmix.catalog.combinations import Combination
-from skillmix.experiment.costs import Price, generation_hours, price_warnings, tokens_in, usual_tokens_in
+from skillmix.experiment.costs import Price, generation_hours, price_of, price_warnings, tokens_in, usual_tokens_in
 from skillmix.experiment.experiment import BudgetSettings, Experiment
 from skillmix.experiment.plan import Settings
+from skillmix.models.batches.dialects import dialect_of
 from skillmix.models.request_fields import additions
-from skillmix.models.specs import short_spec
+from skillmix.models.specs import parse_spec, short_spec
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.render import dollars, hours, markdown_table, middle_cut, whole
-from skillmix.runs.batches.step_batches import batch_share, price_of_calls
 from skillmix.runs.conversations import model_name
 from skillmix.runs.students import settings_for
 from skillmix.steps.past_calls import AskedOf, PastCalls
@@ -367,3 +367,21 @@ def budget_warnings(estimates: Sequence[CallEstimate], budget: BudgetSettings) -
         if limit < least:
             need, may = (f"expected {least:,.{digits}f}", "will")
         yield f"budget.{name} is {limit:,.{digits}f}, below the {need} {unit}: the run {may} stop before its end"
+
+
+def batch_share(settings: Settings, prices: dict[str, Price]) -> float | None:
+    """Return the cost of a model's calls in batches as a share of direct calls; None if it has no batches."""
+    spec = parse_spec(str(settings.asked))
+    dialect = None if spec.replicas else dialect_of(spec, settings.batch or True)
+    price = price_of(spec, prices)
+    if dialect is None or price is None:
+        return None
+    return dialect.factor if price.batch is None else price.batch
+
+
+def price_of_calls(settings: Settings, prices: dict[str, Price]) -> Price | None:
+    """Return the price of a model's calls, in its batches or outside; None if it is unknown."""
+    spec = parse_spec(str(settings.asked))
+    price = price_of(spec, prices)
+    dialect = dialect_of(spec, settings.batch) if settings.batch else None
+    return price if price is None or dialect is None else price.in_batch(dialect.factor)

@@ -36,8 +36,9 @@ from skillmix.runs.people import raters_of
 from skillmix.runs.progress import NO_PROGRESS, Bound, RunProgress, Work, say
 from skillmix.runs.rows import StepRecord
 from skillmix.runs.run import Run, open_run
-from skillmix.runs.students import lineage_of_student, model_folder, settings_for, with_trained
+from skillmix.runs.students import model_folder, settings_for, with_trained
 from skillmix.runs.verdicts import PERSON, code_version
+from skillmix.scores.lineages import lineage_of_student
 from skillmix.steps.calls import CallKind, DatasetKind
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
 from skillmix.steps.step_kind import Inputs, RunResult, StepInputs, StepKind, Trained, of_settings

@@ -24,9 +24,9 @@ from skillmix.runs.planned_work import planned_calls
 from skillmix.runs.progress import Work
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts, StopReason, signal_of
-from skillmix.runs.students import lineage_of_student
 from skillmix.runs.verdicts import code_version
 from skillmix.scores.cells import CellScore
+from skillmix.scores.lineages import lineage_of_student
 from skillmix.scores.outcomes import OutcomeScore
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from skillmix.calls import Model
-from skillmix.experiment.costs import Price, price_of
 from skillmix.experiment.plan import Settings
 from skillmix.models.batches.dialects import DIALECTS, BatchDialect, dialect_of
 from skillmix.models.specs import ModelOptions, parse_spec
@@ -23,7 +22,6 @@ from skillmix.runs.progress import say
 if TYPE_CHECKING:
     from skillmix.models.batches.clients import BatchClient
     from skillmix.runs.batches.batched import Batched
-    from skillmix.runs.run import Run
     from skillmix.runs.scheduler import Scheduler
 
 WAIT: Final = 26 * 3600.0
@@ -132,70 +130,3 @@ def forget_batches(journal: Submissions) -> None:
     if given_up:
         of = "a batch" if len(batches) == 1 else f"{len(batches)} batches"
         say(f"{plural(given_up, 'call')} of {of} will be repeated; the provider may bill them twice")
-
-
-def batch_share(settings: Settings, prices: dict[str, Price]) -> float | None:
-    """Return the cost of a model's calls in batches as a share of direct calls; None if it has no batches."""
-    spec = parse_spec(str(settings.asked))
-    dialect = None if spec.replicas else dialect_of(spec, settings.batch or True)
-    price = price_of(spec, prices)
-    if dialect is None or price is None:
-        return None
-    return dialect.factor if price.batch is None else price.batch
-
-
-def price_of_calls(settings: Settings, prices: dict[str, Price]) -> Price | None:
-    """Return the price of a model's calls, in its batches or outside; None if it is unknown."""
-    spec = parse_spec(str(settings.asked))
-    price = price_of(spec, prices)
-    dialect = dialect_of(spec, settings.batch) if settings.batch else None
-    return price if price is None or dialect is None else price.in_batch(dialect.factor)
-
-
-_QUERY = (
-    "SELECT b.tag, b.model, b.dialect, b.state, b.provider_id, b.seen, b.at, c.stage, c.turn, c.attempt, count(*), "
-    "total(c.cost_usd) FROM call AS c JOIN batch AS b ON b.tag = c.batch WHERE c.status = 'submitted' "
-    "GROUP BY b.tag, c.stage, c.turn, c.attempt ORDER BY b.at, b.tag, c.stage, c.turn, c.attempt"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class PartInBatch:
-    """Calls of one turn, or gradings, that are part of one batch."""
-
-    tag: str
-    model: str
-    """The model as tasks name it, such as `grader:judge`."""
-    dialect: str
-    batch: str | None
-    """The provider's id; None if unknown."""
-    state: str
-    """The provider's latest state of the batch, or the local progress before it exists."""
-    since: str
-    part: str
-    """The position of the calls in their conversations: first turns, second turns or gradings."""
-    calls: int
-    worst_usd: float
-    """The most that these calls can cost, as far as prices are known."""
-
-    @property
-    def in_words(self) -> str:
-        """Describe the calls in a line for the terminal."""
-        calls = plural(self.calls, "call")
-        where = f"{self.dialect} {self.batch}" if self.batch else self.dialect
-        return f"{self.part} of {self.model.replace(':', ' ')}: {calls} in {where}, {self.state}, since {self.since}"
-
-
-def parts_in_batches(run: "Run") -> list[PartInBatch]:
-    """List the calls of a run that are in batches, oldest batch first."""
-    parts = []
-    with run.read() as journal:
-        for tag, model, dialect, state, batch, seen, at, stage, turn, attempt, calls, worst in journal.rows(_QUERY):
-            word = seen or {"written": "not sent yet", "creating": "perhaps created"}.get(state, state)
-            if stage == "generate":
-                part = {1: "first turns", 2: "second turns"}.get(int(turn), f"turns {turn}")
-            else:
-                part = f"gradings, attempt {int(attempt) + 1}" if int(attempt) else "gradings"
-            since = at[:16].replace("T", " ")
-            parts.append(PartInBatch(tag, model, dialect, batch, word, since, part, int(calls), float(worst)))
-    return parts
