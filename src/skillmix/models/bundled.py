@@ -247,19 +247,8 @@ def _convert(gguf_file: Path, folder: Path) -> None:
 
 _SETTINGS: Final = Path(__file__).parents[1] / "data" / "bundled" / "smollm2-135m"
 _HEADS: Final = {"attn_q": "head_count", "attn_k": "head_count_kv"}
-_PARTS: Final = {
-    "token_embd": "embed_tokens",
-    "output_norm": "norm",
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
+_PARTS: Final[dict[str, str]] = json.loads(_SETTINGS.with_name("gguf-names.json").read_text(encoding="utf-8"))
+"""Names of tensors in a checkpoint, by their names in a GGUF file."""
 
 
 def _name_and_part(name: str) -> tuple[str, str]:

@@ -404,30 +404,21 @@ class LocalModel:
         generator = model.generator
         generator.done = lambda request, outcome: put((request, outcome))
         self._slots = generator.slots
-        with _quick_turns():
+        # The model's thread releases the interpreter's lock at every launch. With Python's default of 5 ms, each launch
+        # could then wait 5 ms for the event loop, and a GPU would do nothing in most of that time.
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(min(before, _TURN))
+        try:
             while requests and not self._stop.is_set():
                 generator.add(requests)
                 while not generator.is_idle and not self._stop.is_set():
                     generator.work()
                     generator.add(work.taken(waits=False))
                 requests = work.taken(waits=True)
+        finally:
+            sys.setswitchinterval(before)
         if generator.is_idle:
             MODELS.keep(model)
-
-
-@contextmanager
-def _quick_turns() -> Iterator[None]:
-    """Let threads take turns often.
-
-    The model's thread releases the interpreter's lock at every launch. With Python's default of 5 ms, each launch could
-    then wait 5 ms for the event loop, and a GPU would do nothing in most of that time.
-    """
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, _TURN))
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 def serve_command(file: int) -> None:

@@ -249,7 +249,7 @@ class OpenAIServer(ChatServer):
             # Machines may keep the same weights in different folders, so only the last part of a path tells them apart.
             path = found.root.rstrip("/") if isinstance(found.root, str) else ""
             context = found.max_model_len if is_count(found.max_model_len) else None
-            return ListedModel(found.id, path.rsplit("/", 1)[-1] or None, context)
+            return ListedModel(path.rsplit("/", 1)[-1] or None, context)
         if not models:
             return None
         shown = ", ".join(MASK.line(model.id, longest=80) for model in models[:_NAMES_SHOWN])

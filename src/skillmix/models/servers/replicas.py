@@ -37,7 +37,6 @@ _NAMED: Final = 16
 class ListedModel:
     """A model in a server's list, with what the server says of it."""
 
-    name: str
     weights: str | None = None
     """The last part of the path or name of its weights; None if the server does not say."""
     context: int | None = None
