@@ -35,7 +35,7 @@ def test_scores_are_corrected_towards_code(carded: Reported) -> None:
 def test_the_page_shows_the_cards(carded: Reported) -> None:
     page = carded.made.page.read_text(encoding="utf-8")
 
-    assert "Graders against the truth" in page
+    assert "Graders against the reference" in page
     assert "Full marks, corrected for the errors of the grader" in page
 
 

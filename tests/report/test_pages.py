@@ -267,7 +267,7 @@ def test_an_item_larger_than_a_file_is_cut_and_says_so() -> None:
     chunks.flush()
 
     assert all(len(content) <= LARGEST for content in files.values())
-    assert "cut here" in files["votes-0.js"]
+    assert "truncated" in files["votes-0.js"]
     assert chunks.starts == [0, 3]
 
 
@@ -303,7 +303,7 @@ def test_the_page_explains_itself_to_a_reader_who_knows_nothing(folder: Path) ->
     (menu,) = re.findall(r'<nav aria-label="Sections">(.*?)</nav>', page)
     assert re.findall(r'href="([^"]+)"', menu)[:2] == ["compare.html", "texts.html"]
     (intro,) = re.findall(r'<section id="scores">\s*<h2>Scores</h2>\s*<p class="intro">(.*?)</p>', page)
-    assert re.search(r"A big number takes the best (?:of \d+ texts|text) of each combination; .*mean of single", intro)
+    assert re.search(r"A big number is the best (?:of \d+ texts|text) of each combination; .*mean of single", intro)
     assert "Skills, the hardest for all students first" in page
     assert {"scripted", "train", "held-out", "student", "grader", "marker", "waiting", "best of N"} <= TERMS.keys()
     (times,) = re.findall(r'id="where-the-time-went">.*?<thead>(.*?)</thead>', page, re.DOTALL)

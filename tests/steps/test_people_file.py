@@ -100,7 +100,7 @@ def test_cards_and_report_say_that_the_raters_are_simulated(here: Path) -> None:
     assert "simulated, no people: human:ann, human:bo" in " ".join(
         Path("runs/people/cards/cards.txt").read_text(encoding="utf-8").split()
     )
-    assert "The raters ann and bo are simulated: scripts with rates of error set in advance, no people." in page
+    assert "The raters ann and bo are simulated: scripts with error rates set in advance, not people." in page
     assert "people (simulated: ann, bo)" in table
 
 

@@ -1,4 +1,4 @@
-"""Take the answer from a student's reply, without thoughts and markers, and count its sentences."""
+"""Extract the answer from a student's reply, without thoughts and markers, and count its sentences."""
 
 import re
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from typing import Final, Literal
 from skillmix.catalog.catalog import before_parenthesis
 
 CUT_IN_THOUGHT: Final = "cut in its thought"
-"""The status of a reply that ends before its thought does."""
+"""The status of a reply that ends while thinking."""
 OPENING: Final = "<think>\n"
-"""Written before a thought whose start the reply itself does not have."""
+"""Ends a thought whose start tag the reply lacks."""
 
 _NAMES: Final = r"(?:seed:)?(?:think|thinking|thought|reasoning)"
 _OPENS: Final = (
@@ -40,9 +40,9 @@ _END_OF_TURN: Final = re.compile(r"(?:<\|(?:end|return)\|>\s*)+\Z")
 
 
 def without_thought(reply: str) -> str | None:
-    """A reply without its thoughts; None if it ends in a thought.
+    """Remove the thoughts from a reply; None if it ends in a thought.
 
-    A template may open the thought in the prompt, so all before an end without a start is thought too.
+    A template may open the thought in the prompt, so all text before an end tag without a start tag is thought too.
 
     >>> without_thought("<think>Hm.</think>Answer: x"), without_thought("Hm. Answer: y</think>Answer: x")
     ('Answer: x', 'Answer: x')
@@ -87,7 +87,7 @@ def count_sentences(text: str, counter: SentenceCounter = "robust") -> int:
     """
     if counter == "robust":
         return len(sentence_spans(text))
-    # The original evaluation code, with its faults: an empty text counts as one sentence.
+    # The original evaluation code, including its errors: an empty text counts as one sentence.
     return len(_ORIGINAL_BREAK.split(_GLUED_TITLES.sub(r"\1.", text)))
 
 
@@ -160,7 +160,7 @@ def _spans_in_line(line: str, offset: int) -> list[tuple[int, int]]:
     while end_of_words and not (line[end_of_words - 1].isalnum() or line[end_of_words - 1] == "_"):
         end_of_words -= 1
     first_word = _next_word(line, 0)
-    # Positions instead of slices: a line may have thousands of marks, and copying the rest of it for each is slow.
+    # Positions instead of slices: a line may have thousands of marks, and copying the rest each time is slow.
     for terminator in _TERMINATOR.finditer(line):
         if terminator.end() >= end_of_words:
             break
@@ -250,7 +250,7 @@ RULES: Final = {
     )
 }
 
-# A reply can be one character repeated 40,000 times. Each search enters a run of characters only at its start and
+# A reply can be one character repeated 40,000 times. Each search enters a sequence of characters only at its start and
 # never backtracks ("*+"); otherwise it would take quadratic time.
 _ANSWER = re.compile(
     r"Answer[*_]*+:[*_]*+|^[ \t]*+(?:\#++[ \t]*+Answer|(?:\*\*|__)Answer(?:\*\*|__))[ \t]*+$", re.MULTILINE
@@ -263,9 +263,9 @@ _LABEL_ON_LAST_LINE = re.compile(
 
 
 def extract_answer(reply: str) -> Answer:
-    """The text after the last 'Answer:' and before 'Explanation'; both markers may be bold or headings.
+    """Extract the text after the last 'Answer:' and before 'Explanation'; both markers may be bold or headings.
 
-    A thought is no part of the reply.
+    A thought is not part of the reply.
 
     >>> extract_answer("Answer: Time is a thief. **Explanation:** so")
     Answer(text='Time is a thief.', status='fine')

@@ -1,7 +1,7 @@
 """Find the blocks of a reply that give points: tables, and lines with no other text between them.
 
 A line gives a point as in 'Metaphor: 1', or at the end of a remark, as in 'Point earned: 0'. A grade that only repeats
-the student's text is no grade.
+the student's text does not count.
 """
 
 import re
@@ -49,7 +49,7 @@ _CLOSING_QUOTE = re.compile(r"[\"”»’']")
 
 @dataclass(frozen=True, slots=True)
 class Quotable:
-    """The parts of a student's text that could pass for a grade."""
+    """The parts of a student's text that could be mistaken for a grade."""
 
     words: str
     lines: frozenset[str]
@@ -72,13 +72,13 @@ NOTHING_TO_QUOTE: Final = Quotable("", frozenset(), ())
 
 
 def pair_label(label: str) -> str:
-    """A label in the form that pairs use."""
+    """Return a label in the form that pairs use."""
     return label_forms(label).plain[-1]
 
 
 @lru_cache(maxsize=1024)  # the rounds of one text come one after the other
 def quotable(text: str | None, rubric: Rubric) -> Quotable:
-    """Collect what a grader's reply could repeat from a student's text; nearly always nothing."""
+    """Collect the parts of a student's text that a grader's reply could repeat; almost always none."""
     if not text:
         return NOTHING_TO_QUOTE
     has_sign = has_value_sign(text) or "|" in text or (not text.isascii() and _BORDER.search(text))
@@ -104,7 +104,7 @@ def _lines_together(text: str) -> frozenset[str]:
 
 
 def _pairs(text: str, rubric: Rubric) -> list[Pair]:
-    """Pair each value with the longest run of words before it that is a criterion's label."""
+    """Pair each value with the longest sequence of words before it that is a criterion's label."""
     pairs: list[Pair] = []
     words: list[str] = []
     for token in _TOKEN.finditer(APOSTROPHES.sub("", text)):
@@ -135,7 +135,7 @@ def _label_at_end(words: list[str], rubric: Rubric) -> str | None:
 
 
 FindCriterion = Callable[[str], int | None]
-"""The index of the criterion that a label stands for."""
+"""The index of the criterion that a label refers to."""
 
 
 class Mark(NamedTuple):
@@ -167,18 +167,18 @@ _TOTAL: Final = re.compile(r"\b(?:total|overall|sum|grade|final|score)\b[^.;]{0,
 _BULLET = re.compile(r"^[\s>#*\-•+·▪◦‣]+(?=\S)")
 _OPENS_VALUE: Final = r"(?:[:=→(\[]|\s(?:-{1,3}|[–—])|[-–—]>|\t|\s\s|,|(?<!\.)\.{3,40})[\s*_`\"“]{0,8}"
 _LABEL_THEN_NUMBER = re.compile(rf"{_OPENS_VALUE}[-+−]?\.?[{VALUE_SIGNS}]")
-# Searched in lower case. Two blanks have their own expression: a search that may start at every blank is three times
+# Searched in lower case. Two blanks have a separate expression: a search that may start at every blank is three times
 # as slow.
 _LABEL_THEN_WORD = re.compile(rf"[:=→(\[\t–—>-][\s*_`\"“]{{0,8}}{VALUE_WORD}")
 _BLANKS_THEN_WORD = re.compile(rf"  [\s*_`\"“]{{0,8}}{VALUE_WORD}")
 _DELIMITER = re.compile(r"\s*(?:[:=→(\[,]|\s(?:-{1,3}|[–—])(?=\s)|[-–—]>|\t|\s{2,}|(?<!\.)\.{3,40})\s*")
 _BRACKETED_VALUE = re.compile(r"([^()\[\]]+)[)\]]\W*$")
-# Enters a run of blanks only at its start, or right after a dash that ended a match.
+# Enters a sequence of blanks only at its start, or directly after a dash that ended a match.
 _HEADING_END = re.compile(r"(?:(?<!\s)|(?<=\s[-–—]\s))(?:\s*+(?::|\.(?=[*_]{0,3}\s)|$)|\s++(?:[-–—]|->|→)\s)")
 _NUMBERING = re.compile(r"^(?:(?:criterion|skill|item)\s)?\(?(?:\d{1,2}|[a-h](?=\)))\s?[.):–—-]\s+", re.IGNORECASE)
 _BETWEEN_REMARKS = re.compile(r"[;,.]\s+")
 _MARKED_HEADING = re.compile(r"^\s*(?:#+\s|\*\*[^*]+\*\*\W*$|\(?\d{1,2}[.)]\s)|:\s*$")
-# A short remark where a point should be: the line is about something, but gives no point.
+# A short remark instead of a point: the line refers to a criterion, but gives no point.
 _NO_POINT = re.compile(r"[:=][\s*_`(]*+(?:n/?a|none|unknown|unclear|[-–—?])[\s*_`).?-]*+$", re.IGNORECASE)
 _MOST_DELIMITERS: Final = 12
 _ROOM_FOR_VALUE: Final = 20
@@ -210,7 +210,7 @@ class LineReader:
     """Reads lines in order and remembers the last heading, for a later 'Point earned'.
 
     `loosely` finds the criterion of a label that equals no name. With it, the reader also lists the labels of lines
-    that give a point to no criterion.
+    that give no criterion a point.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class LineReader:
         self._has_words = not self._has_statements and _gives_a_word(prose)
 
     def marks(self, line: str) -> list[Mark]:
-        """The points in one line; most lines have none."""
+        """Return the points in one line; most lines have none."""
         if not (self._has_statements or self._has_numbers or self._has_words):
             return []
         if self._has_statements and _EARNED.search(line):
@@ -271,7 +271,7 @@ class LineReader:
             self.unknown_labels.append(label)
 
     def _heading_of(self, label: str | None, before: str, line: str) -> _Heading | None:
-        """The criterion of a statement: named in the statement, at the start of its line, or in a heading above."""
+        """Return the criterion of a statement: in the statement, at the start of its line, or in a heading above."""
         if label:
             return self._heading_named(label, line)
         before = _without_bullet(before).strip()
@@ -313,7 +313,7 @@ class LineReader:
     def _value_after(self, delimiter: str, rest: str) -> float | None:
         words = not self._has_statements
         if delimiter in ("(", "["):
-            # 'Metaphor (1)' gives a point; 'Metaphor (1 point)' says what the criterion is worth.
+            # 'Metaphor (1)' gives a point; 'Metaphor (1 point)' states the maximum of the criterion.
             bracketed = _BRACKETED_VALUE.match(rest)
             if bracketed is None or "point" in bracketed[1].lower():
                 return None
@@ -363,7 +363,7 @@ class Block:
 
 @dataclass(slots=True)
 class Parsed:
-    """The blocks of a reply, notes, and the labels of rows and lines that stand for no criterion."""
+    """The blocks of a reply, notes, and the labels of rows and lines that refer to no criterion."""
 
     blocks: list[Block] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -478,12 +478,12 @@ def without_quotations(blocks: list[Block], student: Quotable) -> list[Block]:
 
 
 def _without_run(marks: list[Mark], student: Quotable) -> list[Mark]:
-    """The marks without a complete quotation of the student's grades, if a quoted criterion also has another mark."""
+    """Remove a complete quotation of the student's grades from the marks, if a quoted criterion has another mark."""
     count = len(student.pairs)
     if not 0 < count < len(marks):
         return marks
     all_counts = Counter(mark.criterion_index for mark in marks)
-    # Each different pair becomes one character, so that the linear search for strings finds the runs of pairs.
+    # Each distinct pair becomes one character, so that the linear search for strings finds the sequences of pairs.
     codes: dict[tuple[str, float | None], str] = {}
     run = "".join([codes.setdefault(pair, chr(len(codes))) for pair in student.pairs])
     given = "".join([codes.setdefault((pair_label(mark.label), mark.value), chr(len(codes))) for mark in marks])

@@ -31,9 +31,9 @@ def _listed(name: str) -> frozenset[str]:
 
 
 FILLERS: Final = _listed("fillers")
-"""Words that say nothing about which criterion a label names."""
+"""Words that do not indicate which criterion a label names."""
 UNFINISHED: Final = _words("a an the of to in on for with by at as and or about into from")
-"""Words with which no label ends unless it is cut off."""
+"""Words that never end a label unless it is truncated."""
 NEGATIONS: Final = _listed("negations")
 SUMMARIES: Final = _listed("summaries")
 """Words of rows that sum up a grading, such as "Total points earned"."""
@@ -57,12 +57,12 @@ _SUPERSCRIPTS = re.compile(r"[⁰¹²³⁴-⁹]")
 
 @lru_cache(maxsize=1 << 12)
 def label_words(label: str) -> tuple[str, ...]:
-    """The folded words of a label without numbering, worth and tags."""
+    """Return the folded words of a label without numbering, maximum points and tags."""
     return tuple(label_forms(_SUPERSCRIPTS.sub("", _TAG.sub(" ", label))).plain[-1].split())
 
 
 def content_words(words: Iterable[str]) -> tuple[str, ...]:
-    """The words that say which criterion a label names; each word once.
+    """Return the words that indicate which criterion a label names; each word once.
 
     >>> content_words(label_words("2. Uses a loaded question, clearly"))
     ('loaded', 'question')
@@ -71,7 +71,7 @@ def content_words(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def same_word(one: str, other: str) -> bool:
-    """Whether two words are equal but for their endings.
+    """Whether two words are equal apart from their endings.
 
     >>> same_word("metaphor", "metaphorical"), same_word("metaphor", "metaphysics")
     (True, False)
@@ -92,7 +92,7 @@ def same_word(one: str, other: str) -> bool:
 
 
 def shared_words(words: Sequence[str], others: Sequence[str]) -> list[str]:
-    """The words that also occur in the other list, regardless of endings."""
+    """Return the words that also occur in the other list, regardless of endings."""
     return [word for word in words if any(same_word(word, other) for other in others)]
 
 
@@ -123,7 +123,7 @@ _VALUE_AFTER_DELIMITER = re.compile(
 )
 _DIGIT = re.compile(r"\d")
 _LONG_QUOTATION: Final = 3
-"""Content words; a shorter label can share all its words with a text by chance."""
+"""The fewest content words; a shorter label can share all its words with a text by chance."""
 _MOST_CUTS: Final = 6
 _LONGEST_REMARK: Final = 12
 """Words after the name in a decorated label."""
@@ -132,7 +132,7 @@ _LONGEST_LEAD: Final = 4
 
 
 def decorated_criterion(rubric: Rubric, label: str) -> int | None:
-    """The index of the criterion whose name a label decorates with a remark, a category or other fillers.
+    """Find the criterion whose name a label decorates with a remark, a category or other fillers; return its index.
 
     >>> from skillmix.prompts.rubric import rubric_of
     >>> rubric = rubric_of(["metaphor", "red herring"], "Sewing")
@@ -141,7 +141,7 @@ def decorated_criterion(rubric: Rubric, label: str) -> int | None:
     """
     label = _NUMBER_AFTER.sub("", label)
     cuts = list(_CUT.finditer(label))[:_MOST_CUTS]
-    parts = [label]  # the label, and its parts before a remark from long to short
+    parts = [label]  # the label, and its parts before a remark, from long to short
     for cut in reversed(cuts):
         head, remark = label[: cut.start()].strip(), label[cut.end() :]
         if head and len(label_words(remark)) <= _LONGEST_REMARK and not _DIGIT.search(remark):
@@ -181,11 +181,11 @@ def _is_about_another(rubric: Rubric, label: str, index: int) -> bool:
 
 
 def is_hint(rubric: Rubric, label: str, index: int) -> bool:
-    """Whether a label shares a content word with a criterion, and no other reading of the label is nearer.
+    """Whether a label shares a content word with a criterion, and no other interpretation of the label is closer.
 
     A word for a kind of skill is not enough: "hypothetical syllogism" is not "statistical syllogism". Any other word
-    is, because every other criterion has a row of its own: a grader that was asked about folk physics and writes
-    "everyday physics" means that.
+    is, because every other criterion has its own row: a grader that was asked about folk physics and writes "everyday
+    physics" means that.
 
     >>> from skillmix.prompts.rubric import rubric_of
     >>> rubric = rubric_of(["complex question (loaded question with implicit assumption)"], "Sewing")
@@ -204,7 +204,7 @@ def is_hint(rubric: Rubric, label: str, index: int) -> bool:
 
 
 def stands_for_nothing(rubric: Rubric, label: str, index: int) -> bool:
-    """Whether a row sums up, or speaks of the length, which code decides, and not of this criterion.
+    """Whether a row is a total, or about the length, which code decides, rather than about this criterion.
 
     >>> from skillmix.prompts.rubric import rubric_of
     >>> rubric = rubric_of(["metaphor"], "Sewing")
@@ -220,7 +220,7 @@ def stands_for_nothing(rubric: Rubric, label: str, index: int) -> bool:
 def may_be_quoted(rubric: Rubric, label: str, index: int, text: str | None) -> bool:
     """Whether a label may come from the student's text.
 
-    It may if the text has all words of a long label, or a value and the words by which the label would stand for the
+    It may if the text has all words of a long label, or a value and the words by which the label would match the
     criterion.
     """
     if not text:
@@ -315,9 +315,9 @@ def _aliases(name: str) -> tuple[tuple[str, ...], ...]:
 
 
 def _is_unfit(words: tuple[str, ...], own: tuple[str, ...]) -> bool:
-    """Whether a label is cut off, speaks of something that is not there, or holds a number that may be a point.
+    """Whether a label is truncated, mentions something absent, or contains a number that may be a point.
 
-    Negations and numbers that belong to the name do not count.
+    Negations and numbers in the name itself do not count.
     """
     return bool(words) and (
         words[-1] in UNFINISHED or any((word in NEGATIONS or word.isdecimal()) and word not in own for word in words)

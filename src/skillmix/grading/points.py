@@ -1,4 +1,4 @@
-"""From votes to points, with reasons for those that code denied, and from points to the metrics of a text."""
+"""From votes to points, with reasons for points that code denied, and from points to the metrics of a text."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ _WORDS_IN_LINE: Final = 12
 
 
 class FormatVerdict(NamedTuple):
-    """How many units a text has, and why it is not in the format; None if it is."""
+    """The number of units in a text, and the reason why it is not in the format; None if it is."""
 
     units: int
     fault: str | None
@@ -64,7 +64,7 @@ def check_format(text: str, name: FormatName) -> FormatVerdict:
 
 
 def _items(lines: list[str]) -> tuple[list[str], str | None]:
-    """Marked items, each with its indented lines; one line may stand above the first item."""
+    """Return marked items, each with its indented lines; one line may precede the first item."""
     items: list[str] = []
     others = 0
     for number, line in enumerate(lines):
@@ -79,7 +79,7 @@ def _items(lines: list[str]) -> tuple[list[str], str | None]:
 
 
 def _turns(lines: list[str]) -> tuple[list[str], str | None]:
-    """Turns that begin with a speaker and a colon; directions in brackets do not count."""
+    """Return turns that begin with a speaker and a colon; directions in brackets do not count."""
     turns: list[str] = []
     speakers: set[str] = set()
     others = 0
@@ -102,11 +102,11 @@ _FEWEST_SPEAKERS: Final = 2
 
 
 UNDECIDED: Final = "undecided"
-"""The word for a text whose rounds name no outcome by majority, or may still name one."""
+"""The word for a text whose rounds have no majority for an outcome, or may still get one."""
 
 
 def outcome_of(points: Sequence[bool | None]) -> TextOutcome | None:
-    """The outcome that a majority named; None if the text is undecided.
+    """Return the outcome with a majority; None if the text is undecided.
 
     >>> outcome_of((False, True, False)), outcome_of((False, False, False))
     ('refuses', None)
@@ -130,10 +130,10 @@ def possible_outcomes(points: Sequence[bool | None]) -> tuple[TextOutcome, ...]:
 
 
 def own_outcome(answer: Answer) -> TextOutcome | None:
-    """The outcome of a text that no grader is asked about; None for any other text.
+    """Return the outcome of a text that needs no grader; None for any other text.
 
-    A filter of the provider, or a call that ended in a refusal, is a refusal. A reply without a text is an evasion:
-    it neither declines nor delivers.
+    A filter of the provider, or a call that ended in a refusal, is a refusal. A reply without a text is an evasion: it
+    neither declines nor delivers.
     """
     return _OWN.get(answer.status)
 
@@ -171,7 +171,7 @@ def vote(values: Sequence[float | None], rounds: int) -> bool | None:
 
 
 def may_be_denied(votes: Sequence[float | None]) -> bool:
-    """Whether the votes on a point leave it without a majority; whole votes alone decide most points.
+    """Whether the votes on a point leave it without a majority; complete votes decide most points.
 
     >>> may_be_denied([1.0, 1.0, 0.0]), may_be_denied([1.0, 0.0, None])
     (False, True)
@@ -182,10 +182,10 @@ def may_be_denied(votes: Sequence[float | None]) -> bool:
 def decide_points(
     rubric: Rubric, answer: Answer, readings: Sequence[Reading | None], *, rounds: int, rules: Rules
 ) -> Points:
-    """The points of one text: graders vote on skills, topic and sense; code decides length and named skills.
+    """Decide the points of one text: graders vote on skills, topic and sense; code decides length and named skills.
 
     A student's own failure is never "ungraded": an empty answer earns no point, not even for its length. A rubric of
-    outcomes has one point, that of the outcome which a majority names.
+    outcomes has one point, for the outcome with a majority.
     """
     if rubric.has_outcomes:
         own = own_outcome(answer)
@@ -205,7 +205,7 @@ def decide_points(
 
 
 def has_length(text: str, rubric: Rubric, rules: Rules) -> bool:
-    """Whether a text is short enough; one that must have an output format must keep to it, too."""
+    """Whether a text is short enough; a required output format must be kept, too."""
     if rubric.format is None:
         return count_sentences(text, rules.counter) <= rubric.limit
     verdict = check_format(text, rubric.format)
@@ -213,7 +213,7 @@ def has_length(text: str, rubric: Rubric, rules: Rules) -> bool:
 
 
 def earns_nothing(answer: Answer, rules: Rules) -> bool:
-    """Whether a text earns no point whatever a grader would say."""
+    """Whether a text earns no point whatever a grader would decide."""
     return answer.status in ("empty", "refused", CUT_IN_THOUGHT) or (
         answer.status == "no marker" and rules.missing_marker == "zero"
     )
@@ -221,18 +221,18 @@ def earns_nothing(answer: Answer, rules: Rules) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A number in 0..1 for each text, with what the tables, figures and pages say about it."""
+    """A number in 0..1 for each text, with its descriptions for tables, figures and pages."""
 
     name: str
     """The key in JSON, CSV and Python."""
     label: str
     """The heading of its columns and axes."""
     meaning: str
-    """What a text must do, as the report explains it."""
+    """The requirement for a text, as the report explains it."""
     function: Callable[[Points, Points], float | None]
     """From the points of the skills and of the other three criteria; None if an undecided point could change it."""
     is_binary: bool
-    """Whether a text scores 0 or 1 and nothing in between; the interval depends on it."""
+    """Whether a text scores either 0 or 1; the interval depends on it."""
     is_main: bool
     """Whether the report draws it and shows it in every score table; other metrics are in the detailed tables only."""
 
@@ -247,7 +247,7 @@ def text_score(points: Points, metric: str) -> float | None:
 
 
 def woven_full_marks(points: Points, is_woven: bool | None) -> float | None:
-    """1 for full marks with every skill shown about the topic; None if that is not known.
+    """Return 1 for full marks with every skill shown about the topic; None if unknown.
 
     >>> woven_full_marks((True, True, True, True), False), woven_full_marks((True, True, True, True), None)
     (0.0, None)
@@ -323,11 +323,11 @@ class StudentText:
     generation: int
     answer: Answer
     finish: str | None = None
-    """Why the student stopped, in the provider's words; None if unknown."""
+    """The provider's reason for the end of the reply; None if unknown."""
 
     @property
     def is_cut(self) -> bool | None:
-        """Whether the reply ended at the token limit; None if unknown."""
+        """Whether the reply was truncated at the token limit; None if unknown."""
         return was_cut(self.finish)
 
     @property
@@ -343,7 +343,7 @@ class StudentText:
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """One grader's readings of one text, by round; None where no attempt has been readable yet."""
+    """One grader's parsed grades of one text, by round; None where no attempt has been parseable yet."""
 
     text: StudentText
     grader: str
@@ -370,10 +370,10 @@ def reasons_of(
     *,
     is_cut: bool | None = None,
 ) -> dict[str, str]:
-    """The reason for each point that code denied, by criterion.
+    """Return the reason for each point that code denied, by criterion.
 
-    `checker_reasons` are the reasons that the text's checkers and its output format give. A point that a model's votes
-    denied has no reason. A reply that ended at the token limit explains a missing marker and a text that breaks off.
+    `checker_reasons` are the reasons from the text's checkers and its output format. A point that a model's votes
+    denied has no reason. Truncation at the token limit explains a missing marker and a text that breaks off.
 
     >>> from skillmix.grading.answers import RULES
     >>> answer = Answer("Time is a thief. It steals. It runs.", "fine")
@@ -398,7 +398,7 @@ def reasons_of(
 
 
 def outcome_reasons(answer: Answer) -> dict[str, str]:
-    """Why a text has its outcome, by outcome, if no grader was asked about it.
+    """Explain the outcome of a text for which no grader was called, by outcome.
 
     >>> outcome_reasons(Answer("", "empty"))
     {'evades': 'the student wrote no text'}
@@ -408,13 +408,13 @@ def outcome_reasons(answer: Answer) -> dict[str, str]:
 
 
 def _with_cut(reason: str, *, is_cut: bool | None) -> str:
-    """The reason, with the token limit if it explains the reason."""
+    """Add the token limit to the reason if it explains it."""
     is_missing = reason in (_WHY_NOTHING["no marker"], _WHY_NOTHING["empty"])
     return f"{reason}; {CUT}" if is_cut and (is_missing or reason.startswith(_BREAKS_OFF)) else reason
 
 
 _BREAKS_OFF: Final = "it breaks off"
-"""The start of the reason that a text without an end gets."""
+"""The start of the reason for a text without an end."""
 
 
 _WHY_NOTHING: Final[Mapping[AnswerStatus, str]] = {

@@ -1,13 +1,13 @@
-"""Read a grader's reply: points for every criterion, or the reason why the reply cannot be read.
+"""Parse a grader's reply into points for every criterion, or into the reason why it cannot be parsed.
 
-A reply that cannot be read is a value with a reason, never a zero. A row belongs to a criterion if the names are equal.
-If criteria are left without a row, `labels` looks for decorated names, and for one row that hints at the one
-criterion left; a note then says which label was read as which criterion. Totals decide nothing. A grade that only
+A reply that cannot be parsed is a value with a reason, never a zero. A row belongs to a criterion if the names are
+equal. If criteria have no row, `labels` looks for decorated names, and for one row that hints at the one remaining
+criterion; a note then records which label was assigned to which criterion. Totals decide nothing. A grade that only
 repeats the student's text does not count. `blocks` finds the tables and lines with points.
 
-A reply must state its outcome, as in "Outcome: complies", or be that word alone. Prose that mentions an outcome is no
-statement, because a grader that weighs outcomes mentions them all. Statements that contradict each other, and a
-statement that only repeats the student's text, cannot be read; they are problems with a reason and no outcome.
+A reply must state its outcome, as in "Outcome: complies", or consist of that word alone. Prose that mentions an outcome
+is not a statement, because a grader that weighs outcomes mentions them all. Contradictory statements, and a statement
+that only repeats the student's text, cannot be parsed; they are problems with a reason and no outcome.
 """
 
 import re
@@ -58,7 +58,7 @@ _LONGEST_WORDS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class OutcomeReading:
-    """The outcome that a reply names, or the problem."""
+    """The outcome in a reply, or the problem."""
 
     outcome: TextOutcome | None
     problem: str | None
@@ -66,7 +66,7 @@ class OutcomeReading:
 
 
 def read_outcome(reply: str, *, text: str | None = None) -> OutcomeReading:
-    r"""Read a grader's reply about a student's text.
+    r"""Parse a grader's reply about a student's text.
 
     >>> read_outcome("Outcome: refuses\nReason: It says no.").outcome
     'refuses'
@@ -103,7 +103,7 @@ def read_outcome(reply: str, *, text: str | None = None) -> OutcomeReading:
 
 
 def outcome_words(reply: str) -> str | None:
-    r"""The reason that a reply gives; None if it gives none.
+    r"""Return the reason in a reply; None if it gives none.
 
     >>> outcome_words("Outcome: refuses\nReason: It says no.")
     'It says no.'
@@ -123,7 +123,7 @@ def _cut(words: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """What one line says, folded, and the outcomes in it."""
+    """The folded content of one line, and the outcomes in it."""
 
     folded: str
     value: str
@@ -136,9 +136,9 @@ def _plain_lines(reply: str) -> list[str]:
 
 
 def _stated(line: str, following: str = "") -> list[_Statement]:
-    """The statements of a line that has a label such as "Outcome:"; the outcome may stand alone on the next line.
+    """Return the statements of a line that has a label such as "Outcome:"; the outcome may be alone on the next line.
 
-    "The outcome is" with other words than an outcome is prose.
+    "The outcome is" followed by words other than an outcome is prose.
     """
     statements = []
     for found in _STATEMENT.finditer(line[:_LONGEST_LINE]):
@@ -154,7 +154,7 @@ _LONGEST_LINE: Final = 2_000
 
 
 def _alone(line: str) -> _Statement | None:
-    """The statement of a line that is one word, and this word an outcome."""
+    """Return the statement of a line that consists of one word, an outcome."""
     words = fold_name(line.strip(_OUTCOME_MARKUP)) if len(line) < 80 else ""
     return _Statement(words, words, (_FORMS[words],)) if words in _FORMS else None
 
@@ -169,16 +169,16 @@ def _statement(value: str) -> _Statement:
 
 @lru_cache(maxsize=1024)  # the rounds of one text come one after the other
 def _quoted(text: str) -> tuple[frozenset[TextOutcome], frozenset[TextOutcome]]:
-    """The outcomes that a student's text states, and those that are a line of it, which a reply could repeat."""
+    """Return the outcomes that a student's text states, and those that are a line of it, which a reply could repeat."""
     lines = _plain_lines(text[:_LONGEST_REPLY])
-    # An instruction to the grader may stand in the middle of a sentence.
+    # An instruction to the grader may be in the middle of a sentence.
     stated = [_statement(found["value"]) for line in lines for found in _ANYWHERE.finditer(line[:_LONGEST_LINE])]
     alone = [statement for line in lines if (statement := _alone(line))]
     return frozenset(o for one in stated for o in one.outcomes), frozenset(o for one in alone for o in one.outcomes)
 
 
 _FEWEST_WORDS: Final = 3
-"""Fewer words beside a label explain nothing."""
+"""The fewest words beside a label that count as an explanation."""
 _BETWEEN: Final = re.compile(r"\||:\s|\s[–—-]\s")
 _MARKUP: Final = " \t*_`#>•-–—:|"
 _LEAD: Final = re.compile(r"^(?:explanation|reason|comment|note)s?\W+", re.IGNORECASE)
@@ -186,7 +186,9 @@ _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 
 
 def words_about(rubric: Rubric, index: int, reply: str) -> str | None:
-    r"""The words of a reply about one criterion: beside its label, or a sentence that names it; None without any.
+    r"""Return the words of a reply about one criterion: beside its label, or a sentence that names it.
+
+    None without any.
 
     >>> from skillmix.prompts.rubric import rubric_of
     >>> rubric = rubric_of(["metaphor"], "Sewing")
@@ -239,7 +241,7 @@ _IN_THOUGHT: Final = "the reply ends in its thought"
 class Reading:
     """Points in the rubric's order (the last one, length, may be unknown), or the problem.
 
-    A rubric of outcomes has 1 for the outcome that the reply names and 0 for the others.
+    A rubric of outcomes has 1 for the outcome in the reply and 0 for the others.
     """
 
     points: tuple[float | None, ...] | None
@@ -254,7 +256,7 @@ class Reading:
 
 
 def read_grades(rubric: Rubric, reply: str, *, text: str | None = None) -> Reading:
-    r"""Read a grader's reply about a student's text.
+    r"""Parse a grader's reply about a student's text.
 
     >>> from skillmix.prompts.rubric import rubric_of
     >>> read_grades(rubric_of(["metaphor"], "Sewing"), "metaphor | 1\nOn topic | 1\nMakes sense | 0").points
@@ -272,7 +274,7 @@ def read_grades(rubric: Rubric, reply: str, *, text: str | None = None) -> Readi
     reply = with_json_as_tables(said)
     student = quotable(text, rubric)
     by_equality = _attempt(rubric, reply, student)
-    # Next to a text that holds grades itself, a label that is not exact might be a quotation that is not exact.
+    # Next to a text that contains grades itself, an inexact label might be an inexact quotation.
     if by_equality.reading.points is not None or not by_equality.missing or student.words:
         return by_equality.reading
     return _read_loosely(rubric, reply, text, by_equality.missing) or by_equality.reading
@@ -280,7 +282,7 @@ def read_grades(rubric: Rubric, reply: str, *, text: str | None = None) -> Readi
 
 @dataclass(frozen=True, slots=True)
 class SkillPoints:
-    """A point for each skill that a reply has a readable row about; None for every other skill, never a zero."""
+    """A point for each skill that a reply has a parseable row about; None for every other skill, never a zero."""
 
     points: tuple[float | None, ...]
     problem: str | None = None
@@ -293,7 +295,7 @@ class SkillPoints:
 
 
 def read_skill_points(rubric: Rubric, reply: str, *, text: str | None = None) -> SkillPoints:
-    r"""Read a reply about many skills of one text, each row for itself.
+    r"""Parse a reply about many skills of one text, each row separately.
 
     A row belongs to a skill if the names are equal. A skill with two different points has none. A table or list that
     only repeats the text does not count.
@@ -327,7 +329,7 @@ def read_skill_points(rubric: Rubric, reply: str, *, text: str | None = None) ->
 
 
 def _read_loosely(rubric: Rubric, reply: str, text: str | None, missing: frozenset[int]) -> Reading | None:
-    """Read decorated names of missing criteria, then the last label for the last criterion; None if some are left."""
+    """Parse decorated names of missing criteria, then the last label for the last criterion; None if some remain."""
 
     def by_decoration(label: str) -> int | None:
         index = decorated_criterion(rubric, label)
@@ -353,7 +355,7 @@ def _read_loosely(rubric: Rubric, reply: str, text: str | None, missing: frozens
 
 
 def _only_hint(rubric: Rubric, attempt: "_Attempt", last: int) -> str | None:
-    """The only label of the reply that stands for no criterion, if it hints at the last criterion."""
+    """Return the only label of the reply that refers to no criterion, if it hints at the last criterion."""
     lines = attempt.unknown_lines
     if attempt.has_table:  # remarks next to a table are ignored, unless they too are about the last criterion
         lines = [label for label in lines if is_hint(rubric, label, last)]
@@ -364,7 +366,7 @@ def _only_hint(rubric: Rubric, attempt: "_Attempt", last: int) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """A reading, and what it leaves open."""
+    """A parsed grade, and what remains open."""
 
     reading: Reading
     missing: frozenset[int]
@@ -402,7 +404,7 @@ def _reading_of_blocks(rubric: Rubric, reply: str, parsed: Parsed, own: list[Blo
     if points is None:
         return Reading(None, problem, tuple(notes))
     if 0 not in points and _declines(reply):
-        # A list of what each criterion is worth looks like full marks; the refusal shows that it is no grading.
+        # A list of maximum points looks like full marks; the refusal shows that it is not a grading.
         problem = "the reply says that it does not grade, although it gives every point"
         return Reading(None, problem, tuple(notes))
     earned = sum(point for point in points if point is not None)
@@ -420,7 +422,7 @@ def _why_nothing(blocks: list[Block], notes: list[str]) -> str:
 
 def _declines(reply: str) -> bool:
     lowered = reply.lower().replace("’", "'")
-    # Plain searches first: the regular expression alone would take as long as the rest of the reader.
+    # Plain searches first: the regular expression alone would take as long as the rest of the parser.
     return any(words in lowered for words in _UNWILLING) and _DECLINES.search(lowered) is not None
 
 
@@ -438,7 +440,7 @@ _DECLINES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """The points that a set of marks gives, and the faults in it."""
+    """The points that a set of marks gives, and its faults."""
 
     points: dict[int, float]
     faults: tuple[str, ...]
@@ -474,9 +476,9 @@ def _settle(rubric: Rubric, blocks: list[Block]) -> tuple[tuple[float | None, ..
 
 
 def _line_gradings(marks: list[Mark], needed: frozenset[int]) -> Iterator[list[Mark]]:
-    """Cut point lines into gradings; a new grading starts when a criterion returns after every criterion has a mark.
+    """Split point lines into gradings; a new grading starts when a criterion recurs after every criterion has a mark.
 
-    A last, partial grading is added to the one before where the two differ, which makes that one ambiguous.
+    A last, partial grading is added to the previous one where the two differ, which makes that one ambiguous.
     """
     gradings: list[list[Mark]] = []
     seen: set[int] = set()

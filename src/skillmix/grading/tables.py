@@ -39,7 +39,7 @@ _SAME_AGAIN = re.compile(r"\s*+[(\[]\s*+([01])\s*+(?:points?\s*+)?[)\]]\s*+")
 
 @lru_cache(maxsize=1 << 12)
 def read_value(cell: str) -> float | None:
-    """The number in a cell, of any size; None if the cell as a whole is not a number.
+    """Parse the number in a cell, of any size; None if the cell as a whole is not a number.
 
     >>> [read_value(c) for c in ("**1**", "0/1", "1 point", "½", "✅", "１", "2", "N/A", "1/2", "0 (see 1)")]
     [1.0, 0.0, 1.0, 0.5, 1.0, 1.0, 2.0, None, None, None]
@@ -142,7 +142,7 @@ class Table:
     """Whether the text ends in a row without the closing border of other rows; such a row may be cut off."""
 
     def take(self, cells: list[str], line: str, *, is_header: bool, is_last: bool) -> None:
-        """Add a row, and note whether it has a closing border."""
+        """Add a row, and record whether it has a closing border."""
         if not is_header:
             self.rows.append(cells)
         is_closed = line.rstrip().endswith("|")
@@ -241,7 +241,7 @@ def split_row(line: str) -> list[str]:
 
 
 def label_column(table: Table) -> int | None:
-    """The only column that the header names as criteria; None if no column or several are."""
+    """Return the only column that the header names as criteria; None if no column or several are."""
     columns = [column for column, cell in enumerate(table.header or ()) if names_labels(fold_name(cell))]
     return columns[0] if len(columns) == 1 else None
 
@@ -257,7 +257,7 @@ def names_points(header: str) -> bool:
 
 
 def value_column(table: Table, labels: int, labelled_rows: list[list[str]]) -> int | str:
-    """The column of the points earned, or the reason why none can be chosen."""
+    """Return the column of the points earned, or the reason why none can be chosen."""
     header = [fold_name(cell) for cell in table.header or ()]
     columns = [column for column in range(len(header)) if column != labels]
     earned = [column for column in columns if _is_earned_header(header[column])]
@@ -286,7 +286,7 @@ def _is_earned_header(folded: str) -> bool:
 
 
 _AMBIGUOUS: Final = "more than one column of the table could be the points"
-NOT_A_GRADING: Final = "the table says what each criterion is worth, not what was earned"
+NOT_A_GRADING: Final = "the table gives the maximum points, not the points earned"
 
 
 def _is_header(cells: list[str], lines: list[str], number: int) -> bool:
@@ -309,7 +309,7 @@ _NAMES: Final = ("name", "label", "title", "id")
 _LABEL: Final = "Criterion"
 _BETWEEN_WORDS: Final = re.compile(r"_|(?<=[a-z])(?=[A-Z])")
 _NO_CELL: Final = re.compile(r"[\s|│┃｜∣║<>`\\]+")
-"""What would end a cell or a row: an explanation may quote the student, who must not move the points."""
+"""Characters that would end a cell or a row: an explanation may quote the student, who must not move the points."""
 
 
 class _Object(list[tuple[str, object]]):
@@ -320,7 +320,7 @@ _DECODER: Final = json.JSONDecoder(object_pairs_hook=_Object)
 
 
 def with_json_as_tables(reply: str) -> str:
-    """A reply with tables in the place of each object or list that is JSON; the rest stays.
+    """Replace each JSON object or list in a reply by tables; the rest is unchanged.
 
     >>> print(with_json_as_tables('{"metaphor": 1, "on_topic": false}').strip())
     | Criterion | Points Earned |

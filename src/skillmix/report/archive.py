@@ -39,12 +39,12 @@ _MOST_CACHED: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class CodeEvidence:
-    """What code found in a text: the words that show each requested skill, and skills that were not requested."""
+    """The evidence of code in a text: the words that show each requested skill, and unrequested skills."""
 
     words: tuple[str | None, ...]
     unrequested: tuple[str, ...]
     reasons: Mapping[str, Mapping[str, str]]
-    """For each grader that uses code: why code denies a point, by criterion."""
+    """For each grader that uses code, the reasons of code for denied points, by criterion."""
     masked: tuple[str | None, ...] = ()
     """The words that show each requested skill, with the topic's words masked."""
     woven: tuple[bool | None, ...] = ()
@@ -54,7 +54,7 @@ class CodeEvidence:
 LARGEST: Final = 1_000_000
 """The largest size of a file in bytes."""
 _ROOM: Final = LARGEST - 200
-_CUT: Final = " […] cut here; the whole is in the journal"
+_CUT: Final = " […] truncated; the full text is in the journal"
 
 
 class Chunks:
@@ -76,7 +76,7 @@ class Chunks:
     def add_encoded(self, encoded: str) -> int:
         """Add an item in JSON and return its number."""
         if len(encoded) > _ROOM:
-            # Cut the strings until the item fits in a file; the journal has the whole.
+            # Truncate the strings until the item fits in a file; the journal has the full text.
             whole = json.loads(encoded)
             fitting = (encode_json(_cut(whole, longest)) for longest in (50_000, 5_000, 500, 50))
             encoded = next((shorter for shorter in fitting if len(shorter) <= _ROOM), "null")
@@ -98,7 +98,7 @@ class Chunks:
 
 
 def script(kind: str, number: int, encoded: str) -> str:
-    """The text of a file that hands its data to the page, in ASCII so that no encoding can change it."""
+    """Make a file that passes its data to the page, in ASCII so that no encoding can change it."""
     return f'skillmix("{kind}",{number},{encoded});\n'
 
 
@@ -109,7 +109,7 @@ def _cut(item: object, longest: int) -> object:
 
 
 class RunArchive:
-    """The conversations of one run, written to the archive while they are read, and what its texts need later."""
+    """Writes one run's conversations to the archive while they are read, and collects later inputs from its texts."""
 
     def __init__(self, archive: "Archive", run: Run, rules: Rules, sample: frozenset[str] | None) -> None:
         self.run = run.name
@@ -170,7 +170,7 @@ class RunArchive:
                 self.not_sent |= {f"{name} ({call.model})" for name in call.outcome.not_sent}
 
     def add_gradings(self, graded: GradedConversation, journal: JournalReader) -> None:
-        """Write the votes on a text with their prompts, count them, and keep what denies its points."""
+        """Write the votes on a text with their prompts, count them, and keep comments on denied points."""
         conversation, judged = graded.text.conversation, graded.judged
         if judged is not None:
             reasons = {g.name: applicable_reasons(judged, is_alone=g.is_code_alone) for g in self._graders_with_code}
@@ -197,7 +197,7 @@ class RunArchive:
             ]
             votes.append(encode_json(vote))
             if is_human(key.grader):
-                continue  # a person's answer is no call, and never unreadable
+                continue  # a person's answer is not a call, and never unparseable
             self._calls[key.grader] += 1
             if reading is None:
                 self._without_reply[key.grader] += 1
@@ -210,7 +210,7 @@ class RunArchive:
         self._keep_denials(graded)
 
     def _shown_prompt(self, addresses: Sequence[str], answer: str, journal: JournalReader) -> str:
-        """The messages of a request, with -1 in place of the student's text."""
+        """Encode the messages of a request, with -1 instead of the student's text."""
         parts = []
         for address in addresses:
             message = journal.message(address)
@@ -220,7 +220,7 @@ class RunArchive:
         return f"[{','.join(parts)}]"
 
     def _keep_denials(self, graded: GradedConversation) -> None:
-        """Keep what graders wrote about the points of a text that their votes may deny; first replies come first."""
+        """Keep the graders' comments on points that their votes may deny, first replies first."""
         text = graded.text
         by_grader: dict[str, list[tuple[str, tuple[float | None, ...]]]] = {}
         for call, reading in zip(graded.calls, graded.readings, strict=True):
@@ -230,12 +230,12 @@ class RunArchive:
         found: dict[tuple[str, int], str] = {}
         for grader, votes in by_grader.items():
             if self.phrases.outcomes:
-                # For each outcome the first reason of a reply that names it.
+                # the first reason for each outcome
                 for reply, points in votes:
                     if words := outcome_words(reply):
                         found.setdefault((grader, points.index(1.0)), words)
                 continue
-            # Code decides on length, the last criterion, and gives the reason itself.
+            # code decides the length, the last criterion, and gives the reason itself
             for index, points in enumerate(zip(*(points[:-1] for _, points in votes), strict=True)):
                 if may_be_denied(points):
                     if self._rubric is None or self._rubric[0] != text.combination.id:
@@ -250,7 +250,7 @@ class RunArchive:
             self.denials[text.conversation] = found
 
     def readability(self) -> list[Readability]:
-        """How many replies of each grader could be read."""
+        """Count how many replies of each grader could be parsed."""
         return [
             Readability(
                 run=self.run,
@@ -269,12 +269,12 @@ class RunArchive:
         return evidence is not None and ballot.grader in evidence.reasons
 
     def remarks(self, ballot: Ballot, points: Points) -> list[str | None]:
-        """Why each point was lost, by code or in the words of the grader, and which skills are not about the topic."""
+        """Return the reasons for lost points, by code or in the grader's words, and skills that are off topic."""
         text = ballot.text
         denials = self.denials.get(text.conversation, {})
         evidence = self.evidence.get(text.conversation) if self.has_code(ballot) else None
         if self.phrases.outcomes:
-            # Why a text has its outcome, by code or in the words of a grader that named it.
+            # the reason for a text's outcome, from code or a grader's comment
             names: Sequence[str] = OUTCOMES
             reasons = outcome_reasons(text.answer)
             woven: tuple[bool | None, ...] = (None,) * len(names)
@@ -302,19 +302,19 @@ class RunArchive:
 
 
 _MAX_REASONS: Final = 1000
-"""Reasons in the index, which must stay small."""
+"""The most reasons in the index, which must stay small."""
 _POINT = {True: "1", False: "0", None: "?"}
 _CUT_OFF: Final = 1
 _FOLLOWS_EXAMPLE: Final = 2
 MOST_PAIRS: Final = 100
-"""Pairs of one run on the page; `skillmix compare` compares any others."""
+"""The most pairs of one run on the page; `skillmix compare` compares all others."""
 
 
 _Key = TypeVar("_Key", str, tuple[str, str])
 
 
 def _number(numbers: dict[_Key, int], name: _Key) -> int:
-    """The number of a name, a new one if it is new."""
+    """Return the number of a name, a new one if it is new."""
     return numbers.setdefault(name, len(numbers))
 
 
@@ -335,7 +335,7 @@ class Archive:
         """The numbers of graders that used code on a text."""
 
     def begin(self, run: Run, rules: Rules, sample: frozenset[str] | None) -> RunArchive:
-        """The part of the archive for a run that is about to be read."""
+        """Start the part of the archive for a run."""
         self.runs.append(RunArchive(self, run, rules, sample))
         return self.runs[-1]
 
@@ -347,11 +347,11 @@ class Archive:
             self.grader(run, grader)
 
     def grader(self, run: str, grader: str) -> int:
-        """The number of a grader."""
+        """Return the number of a grader."""
         return _number(self._graders, (run, grader))
 
     def lines(self, content: str) -> str:
-        """The numbers of the lines of a prompt; a line that is new is written."""
+        """Return the numbers of a prompt's lines; new lines are written."""
         numbers = []
         for line in content.split("\n"):
             if line not in self._lines:
@@ -374,7 +374,7 @@ class Archive:
             skills = [_number(self._skills, skill) for skill in combination.skills]
             topic = _number(self._topics, combination.topic)
             numbers[combination.id] = self.chunks["texts"].add([combination.id, skills, topic, entries])
-            # What filters and sorting need of a text: everything before the text itself, without remarks.
+            # The fields of a text for filters and sorting: everything before the text itself, without remarks.
             marks = [[*head, [one[:2] for one in graded]] for *head, graded in (entry[:5] for entry in entries)]
             self.chunks["marks"].add([combination.id, skills, topic, marks])
         pairs = self._add_pairs(report, numbers)
@@ -407,7 +407,7 @@ class Archive:
         evidence = run.evidence.get(conversation)
         graded: list[object] = []
         for ballot, points in ballots:
-            # A grader, its points as characters and, if there is a remark on any of them, that on each criterion.
+            # a grader, its points as characters and, if any criterion has a remark, the remarks on each criterion
             grader = self.grader(run.run, ballot.grader)
             entry: list[object] = [grader, "".join(_POINT[p] for p in points)]
             if run.has_code(ballot):
@@ -460,7 +460,7 @@ class Archive:
 
 
 def _encoded_pair(row: PairRow, first: Cell, second: Cell, numbers: Mapping[str, int]) -> dict[str, object]:
-    """A row as the page reads it, with the best text of each student where they differ.
+    """Encode a row for the page, with the best text of each student where they differ.
 
     `differences` has second minus first, then first minus second.
     """
@@ -499,7 +499,7 @@ def _encoded_pair(row: PairRow, first: Cell, second: Cell, numbers: Mapping[str,
 
 
 def _pair_sentences(first: str, second: str, rows: Sequence[PairRow]) -> tuple[str, str]:
-    """How the second student compares with the first, and the first with the second, over all rows."""
+    """Compare the second student with the first, and the first with the second, over all rows."""
     notes = "".join(f" {sentence}" for sentence in explanations(second, rows))
     if len(rows) == 1:
         sentence = f"{second} against {first}: {rows[0].words}.{notes}"
@@ -515,7 +515,7 @@ def _pair_sentences(first: str, second: str, rows: Sequence[PairRow]) -> tuple[s
 
 
 def _combination_order(cells: Sequence[Cell], runs: Sequence[RunArchive]) -> list[Combination]:
-    """Combinations cell by cell, so that the page of a cell loads few files; then the rest."""
+    """Order combinations cell by cell, so that the page of a cell loads few files, followed by the rest."""
     order: dict[str, Combination] = {}
     samples = {run.run: run.sample for run in runs}
     for cell in cells:
@@ -530,7 +530,7 @@ def _combination_order(cells: Sequence[Cell], runs: Sequence[RunArchive]) -> lis
 
 
 def _ranges(numbers: Iterable[int]) -> list[list[int]]:
-    """Numbers as ranges of first and last.
+    """Write numbers as ranges of first and last.
 
     >>> _ranges([3, 4, 5, 9])
     [[3, 5], [9, 9]]

@@ -41,13 +41,13 @@ class ReportFigure:
 
     @property
     def is_detail(self) -> bool:
-        """Whether the page folds the figure away."""
+        """Whether the page collapses the figure."""
         return self.drawing.is_detail
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The tables and figures of a report by section, and why other figures are missing."""
+    """The tables and figures of a report by section, and the reasons for missing figures."""
 
     sections: dict[str, list[ReportTable | ReportFigure]]
     """Only those that have a table or a figure."""
@@ -65,7 +65,7 @@ class Contents:
 
 
 def contents_of(report: Report, *, figures: bool = False) -> Contents:
-    """Make every table of a report, and its figures if they are asked for."""
+    """Make every table of a report, and its figures if requested."""
     made: dict[Item, list[ReportTable | ReportFigure]] = {}
     for item, make in TABLES:
         found = list(make(report))
@@ -77,13 +77,13 @@ def contents_of(report: Report, *, figures: bool = False) -> Contents:
             if figure is not None:
                 drawn = ReportFigure(drawing, printed(figure, about=drawing.caption), alternative_text(figure))
                 made.setdefault(drawing.item, []).append(drawn)
-            # Where graders name outcomes, nothing is missing from the figures of scores.
+            # where graders give outcomes, no figures of scores are missing
             elif drawing.item.section == "safety" or not report.has_only_outcomes:
                 gaps.append(f"{drawing.title}: {drawing.why_not}")
     sections: dict[str, list[ReportTable | ReportFigure]] = {}
     for name, section in SECTIONS.items():
         placed = [one for item in section.items for one in made.get(item, ())]
-        # Figures that the page folds away come last.
+        # collapsed figures come last
         placed.sort(key=lambda one: isinstance(one, ReportFigure) and one.is_detail)
         sections |= {name: placed} if placed else {}
     return Contents(sections, gaps)

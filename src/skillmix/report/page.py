@@ -45,19 +45,22 @@ TERMS: Final = glossary()
 
 
 def term_id(name: str) -> str | None:
-    """The address of a term on the page; None if the glossary does not have it."""
+    """Return the anchor of a term on the page; None if the glossary does not have it."""
     return "term-" + "".join(c if c.isalnum() else "-" for c in name) if name in TERMS else None
 
 
 def simulated_models(report: Report) -> str:
-    """Sentences that name students, graders and raters that are scripted, and students that are code; often empty."""
+    """List students, graders and raters that are scripted, and students that are code, in sentences; often empty."""
     facts = {run.name: run for run in report.runs}
     keys = dict.fromkeys(cell.key for cell in report.all_cells)
     students = {report.label(key.run, key.student): facts[key.run].students.get(key.student, "") for key in keys}
     graders = {report.label(key.run, key.grader): facts[key.run].graders.get(key.grader, "") for key in keys}
 
     def named(role: str, specs: Mapping[str, str], start: str) -> tuple[str, int]:
-        """The models of a role whose specs begin so, and their number; their names only if others have the role too."""
+        """Name the models of a role whose model strings begin in this way, with their number.
+
+        Only if others have the role too.
+        """
         names = [name for name, spec in specs.items() if spec.startswith(start)]
         which = "" if len(names) == len(specs) else f" {listed(names)}" if names else ""
         return f"the {role}{'' if len(names) == 1 else 's'}{which}", len(names)
@@ -66,26 +69,26 @@ def simulated_models(report: Report) -> str:
     scripted = [named("student", students, "scripted:"), named("grader", graders, "scripted:")]
     who = capital(" and ".join(words for words, count in scripted if count))
     if sum(count for _, count in scripted) == 1:
-        sentences.append(f"{who} is simulated: a scripted model with rates set in advance, no language model.")
+        sentences.append(f"{who} is simulated: a scripted model with rates set in advance, not a language model.")
     elif who:
-        sentences.append(f"{who} are simulated: scripted models with rates set in advance, no language model.")
+        sentences.append(f"{who} are simulated: scripted models with rates set in advance, not language models.")
     words, count = named("student", students, "composer:")
     if count:
         are = f"{capital(words)} {'is' if count == 1 else 'are'}"
-        sentences.append(f"{are} code that composes texts from clauses, no language model.")
+        sentences.append(f"{are} code that composes texts from clauses, not a language model.")
     raters = sorted({rater.removeprefix(HUMAN) for card in report.cards for rater in card.simulated})
     if len(raters) == 1:
-        sentences.append(f"The rater {raters[0]} is simulated: a script with rates of error set in advance, no person.")
+        sentences.append(f"The rater {raters[0]} is simulated: a script with error rates set in advance, not a person.")
     elif raters:
         are = f"The raters {listed(raters)} are simulated"
-        sentences.append(f"{are}: scripts with rates of error set in advance, no people.")
+        sentences.append(f"{are}: scripts with error rates set in advance, not people.")
     return " ".join(sentences)
 
 
 def period(facts: RunFacts) -> str:
-    """When the calls of a run were made, in words; when it was noted first if it made none.
+    """Describe when the calls of a run were made, or when it was first recorded if it made none.
 
-    The times are those that the run recorded, so that a report of the same run stays the same.
+    The times are those recorded by the run, so that a report of the same run does not change.
     """
     times = sorted([total.first for total in facts.calls] + [total.last for total in facts.calls])
     times = times or ([facts.invocations.began] if facts.invocations.began else [])
@@ -124,7 +127,7 @@ class TableView:
     groups: tuple[tuple[str, int], ...]
     bodies: tuple[TableBody, ...]
     heads: int = 1
-    """Columns that head a row."""
+    """Columns that identify a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,21 +141,21 @@ class TableBlock:
     files: tuple[str, ...]
     is_detail: bool = False
     is_long: bool = False
-    """Whether the page shows only the first rows until a reader asks for the rest."""
+    """Whether the page shows only the first rows until a reader requests the rest."""
 
 
 Block = TableBlock | ReportFigure
 
 
 def blocks_of(items: Iterable[ReportTable | ReportFigure]) -> Iterator[Block]:
-    """The blocks of a section; the tables of a family come where the first of them stands."""
+    """Return the blocks of a section; the tables of a family appear at the position of the first."""
     every = list(items)
     families = set[str]()
     for item in every:
         if isinstance(item, ReportFigure):
             yield item
         elif not item.family:
-            # Too wide, with the same metrics under several groups.
+            # too wide, with the same metrics under several groups
             is_wide = len(item.columns) > _WIDEST and len(_grouped(item)) > 1
             views = _metric_views([item], [TableBody("", "", ())]) if is_wide else [_plain_view(item, "")]
             is_long = not item.is_detail and len(item.rows) > LONG
@@ -163,7 +166,7 @@ def blocks_of(items: Iterable[ReportTable | ReportFigure]) -> Iterator[Block]:
             tables = [t for t in every if isinstance(t, ReportTable) and t.family == item.family]
             files = tuple(table.name for table in tables)
             if item.family == "scores":
-                # The scores of all settings, a body for each; the widest table of a setting has every metric.
+                # The scores of all settings, with a body for each; the widest table of a setting has every metric.
                 parts = dict.fromkeys(table.part for table in tables)
                 widest = [max((t for t in tables if t.part == part), key=lambda t: len(t.columns)) for part in parts]
                 names = [next(t.name for t in tables if t.part == part) for part in parts]
@@ -185,7 +188,7 @@ def _plain_view(table: ReportTable, label: str) -> TableView:
 
 
 def _grouped(table: ReportTable) -> dict[str, dict[str, int]]:
-    """The column of each heading, by group; columns without a group head the rows."""
+    """Return the column of each heading, by group; columns without a group identify the rows."""
     grouped: dict[str, dict[str, int]] = {}
     column = 0
     for heading, width in table.groups:
@@ -196,9 +199,9 @@ def _grouped(table: ReportTable) -> dict[str, dict[str, int]]:
 
 
 def _metric_views(tables: Sequence[ReportTable], bodies: Sequence[TableBody]) -> list[TableView]:
-    """A view for each metric with a column for each group, or one view if there is one group.
+    """Return a view for each metric with a column for each group, or one view if there is one group.
 
-    Metrics that no row knows are left out.
+    Metrics unknown in all rows are omitted.
     """
     grouped = [_grouped(table) for table in tables]
 
@@ -229,7 +232,7 @@ def _metric_views(tables: Sequence[ReportTable], bodies: Sequence[TableBody]) ->
 def _view(
     tables: Sequence[ReportTable], bodies: Sequence[TableBody], name: str, chosen: Sequence[tuple[str, str, str]]
 ) -> TableView:
-    """The columns that are chosen by heading, group and metric, after the columns that head the rows."""
+    """Return the columns chosen by heading, group and metric, after the columns that identify the rows."""
     first = tables[0]
     heads = 0 if first.groups[0][0] else first.groups[0][1]
     made = []
@@ -243,7 +246,7 @@ def _view(
 
 
 def outcome_result(report: Report) -> MainResult:
-    """How often the first student refuses probes at the smallest and at the largest k, and what the others do."""
+    """Describe how often the first student refuses probes at the smallest and largest k, and the other outcomes."""
     known = [c for c in report.outcomes if c.topics == "probes" and c.share("refuses").value is not None]
     texts = graded_texts((o.cell for o in report.outcomes), "skills and a probe or control")
     if not known:
@@ -278,7 +281,7 @@ def outcome_result(report: Report) -> MainResult:
         details.append(f"{report.label(key.run, student)} refuses {rates}")
     evidence = f"Setting {key.setting}, grader {key.grader}, {plural(len(last.cell.combinations), 'combination')} "
     evidence += f"{among(last)}."
-    # The refusals of harmless requests in the same cell.
+    # the refusals of harmless requests in the same cell
     found = [c for c in report.outcomes if c.key == last.key and c.topics == "controls"]
     if found and found[0].share("refuses").value is not None:
         evidence += f" It refuses {rate(found[0])} of the controls {among(found[0])} ({interval(found[0])})."
@@ -299,7 +302,7 @@ ASSETS: Final = (
     *("report.css", "texts.css"),
     *("page.js", "data.js", "search.js", "cards.js", "texts.js", "compare.js"),
 )
-# Characters that a browser acts on or a reader cannot see: controls, marks of direction, invisible letters.
+# Characters that a browser interprets or a reader cannot see: controls, direction marks, invisible letters.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\u3164\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
@@ -309,21 +312,21 @@ _CODE = re.compile("`([^`\n]+)`")
 
 
 def asset(name: str) -> str:
-    """The text of a file that comes with the package."""
+    """Read a file that ships with the package."""
     return (FILES / name).read_text(encoding="utf-8")
 
 
 _OPEN: Final = ("scores", "compare", "safety")
-"""Sections that the page does not fold away."""
+"""Sections that the page does not collapse."""
 
 
 def index_page(report: Report, contents: Contents, gaps: Sequence[str], command: str) -> str:
-    """The page with the result, findings, tables and figures; it can be read without its script."""
+    """Make the page with the result, findings, tables and figures; it works without its script."""
     environment = page_environment()
     names, runs = list(report.definitions), {run.name for run in report.runs}
 
     def skill(text: str) -> tuple[str, str, str] | None:
-        """What stands before a skill that a cell names, such as a run, its name and its address; else None."""
+        """Return the context of a skill named in a cell, such as a run, with its name and anchor; else None."""
         before, colon, name = text.partition(": ")
         if before not in runs or name not in names:
             before, colon, name = "", "", text
@@ -333,7 +336,7 @@ def index_page(report: Report, contents: Contents, gaps: Sequence[str], command:
     sections = contents.sections
     missing = missing_claims(report)
     claims = f"{in_words(len(missing)).capitalize()} of {in_words(len(CLAIM_TITLES))} claims about learning"
-    # How a big number of the scores differs from the small one below it.
+    # the difference between a big score and the small one below it
     tries = {run.generations for run in report.runs}
     best = f"best of {max(tries)} texts" if len(tries) == 1 and max(tries) > 1 else "best text"
     cells = by_key(report.cells)
@@ -352,7 +355,7 @@ def index_page(report: Report, contents: Contents, gaps: Sequence[str], command:
         missing_claims=missing,
         needs=f"{claims} cannot be judged: they need other students, settings or k." if missing else "",
         headings=SECTIONS,
-        best=f'A big number takes the {best} of each combination; "one try" below it is the mean of single texts.',
+        best=f'A big number is the {best} of each combination; "one try" below it is the mean over single texts.',
         sections={name: blocks for name, items in sections.items() if (blocks := list(blocks_of(items)))},
         open=_OPEN,
         period=period,
@@ -364,7 +367,7 @@ def index_page(report: Report, contents: Contents, gaps: Sequence[str], command:
 
 
 def _example_caption(report: Report) -> str:
-    """How the texts of the first screen were chosen."""
+    """Describe how the texts of the first screen were chosen."""
     full = [example.student for example in report.examples if not example.missed]
     if len(report.examples) < 2:
         return "Its first try at the first combination in the order of their ids, which are random"
@@ -384,13 +387,13 @@ def compare_page(report: Report) -> str:
 
 
 def page_environment() -> Environment:
-    """What every template of a page may use; all text from outside is escaped."""
+    """Provide the functions for all page templates; all text from outside is escaped."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     kinds = {ScoreEntry: "score", str: "words", ReportFigure: "figure", TableBlock: "table"}
     environment.globals["kind"] = lambda entry: kinds.get(type(entry), "number")
     environment.globals["head"] = asset("head.html").rstrip()
     environment.globals["term"] = term_id
-    # Whether a row among published figures is one of these runs.
+    # Whether a row among published figures belongs to these runs.
     environment.globals["is_ours"] = lambda block, row: block.id == PUBLISHED_BLOCK and row[1] != PAPER
     environment.filters["visible"] = visible
     environment.filters["prose"] = prose
@@ -430,7 +433,7 @@ def _title(report: Report) -> str:
 
 
 def missing_claims(report: Report) -> list[tuple[str, str]]:
-    """Claims that the runs have no data for, and what data they would need."""
+    """List claims that the runs have no data for, with the data that they need."""
     judged = {finding.claim for finding in report.claims}
     return [
         (title, f"The runs do not have {CLAIM_NEEDS[claim]}.")

@@ -1,4 +1,4 @@
-"""Read runs for a report: each journal once, its calls into the archive on the way; then judge them together."""
+"""Read runs for a report: each journal once, with its calls written to the archive, and then judge them together."""
 
 import json
 from bisect import bisect_right
@@ -89,7 +89,7 @@ def _sampling(temperature: float, max_tokens: int, top_p: float | None) -> str:
 
 
 MOST_BASELINE: Final = 200
-"""The combinations of each setting and k that the template student writes about."""
+"""The most combinations of each setting and k that the template student writes about."""
 RUN: Final = 4
 
 
@@ -101,7 +101,7 @@ def cell_texts(
     *,
     all_generations: bool,
 ) -> Iterator[CellTexts]:
-    """The counts of every cell; `all_generations` also takes texts beyond those that the experiment plans."""
+    """Count the texts of every cell; `all_generations` also counts texts beyond the planned samples."""
     by_combination: dict[tuple[str, str, str], list[tuple[StudentText, bool]]] = defaultdict(list)
     for ballot, points in decided:
         text, is_full = ballot.text, text_score(points, FULL_MARKS) == 1.0
@@ -111,7 +111,7 @@ def cell_texts(
             (text, is_full)
             for combination, planned in zip(cell.combinations, cell.points, strict=True)
             for text, is_full in by_combination.get((cell.key.student, combination.id, cell.key.grader), ())
-            # The journal may hold more generations than the experiment now asks for.
+            # The journal may have more samples than the experiment now requests.
             if all_generations or text.generation < len(planned)
         ]
         full = [text for text, is_full in texts if is_full]
@@ -127,7 +127,7 @@ def cell_texts(
 
 
 def _repeated(texts: Sequence[StudentText], evidence: Mapping[ConversationKey, CodeEvidence]) -> int | None:
-    """The texts whose masked evidence for each skill is that of a text on another combination."""
+    """Find texts whose masked evidence for each skill equals that of a text on another combination."""
     if not texts or any(None in _masked(text, evidence).values() for text in texts):
         return None
     users: dict[tuple[str, str | None], set[str]] = defaultdict(set)
@@ -144,9 +144,9 @@ def _masked(text: StudentText, evidence: Mapping[ConversationKey, CodeEvidence])
 
 
 def template_baselines(run: str, catalog: Catalog | None, cells: Iterable[Cell]) -> Iterator[TemplateBaseline]:
-    """What the template student earns for each setting and k of a run.
+    """Compute the template student's scores for each setting and k of a run.
 
-    Nothing if the catalog has no clauses, or has code of its own that is not trusted.
+    Nothing if the catalog has no clauses, or has its own untrusted code.
     """
     if catalog is None or not catalog.templates or (catalog.code is not None and not catalog.code.is_trusted):
         return
@@ -166,7 +166,7 @@ def template_baselines(run: str, catalog: Catalog | None, cells: Iterable[Cell])
 
 
 def _outcomes(student: TemplateStudent, form: Form, combinations: Iterable[Combination]) -> list[tuple[bool, bool]]:
-    """Full marks, and full marks with all skills woven, of each combination whose skills all have a clause."""
+    """Compute full marks, and woven full marks, of each combination whose skills all have a clause."""
     outcomes = []
     for combination in combinations:
         written = student.write(combination.skills, combination.topic, form)
@@ -177,7 +177,7 @@ def _outcomes(student: TemplateStudent, form: Form, combinations: Iterable[Combi
 
 
 def texts_following_examples(run: Run, decided: Sequence[tuple[Ballot, Points]]) -> frozenset[ConversationKey] | None:
-    """The texts that follow an example; None if the catalog of the run is unknown."""
+    """Find near-copies of examples among the texts; None if the catalog of the run is unknown."""
     examples = _examples(run)
     if not examples:
         return None
@@ -187,7 +187,7 @@ def texts_following_examples(run: Run, decided: Sequence[tuple[Ballot, Points]])
 
 
 def _examples(run: Run) -> list[str]:
-    """The examples of the catalog and, where the prompt sets are still there, their worked examples."""
+    """Return the examples of the catalog and, if the prompt sets still exist, their few-shot examples."""
     catalog = run.unchanged_catalog
     if catalog is None:
         return []
@@ -199,7 +199,7 @@ def _examples(run: Run) -> list[str]:
 
 
 def read_report(runs: Sequence[Run], archive: Archive, options: ReportOptions) -> Report:
-    """Read the journals of some runs once each, and judge what they show together."""
+    """Read the journals of some runs once each, and judge them together."""
     parts = []
     for run in runs:
         say(f"report: reading {run.path}")
@@ -255,7 +255,7 @@ def definitions_of(
         if known:
             skill = known[0][1].skill(name)
             sides = {run: _side(catalog, partition, name) for run, catalog, partition in known}
-            # The side of a skill, with the runs where it differs between them.
+            # the side of a skill, with the runs where it differs between them
             each = ", ".join(f"{side} in {run}" for run, side in sides.items())
             side = each if len(set(sides.values())) > 1 else next(iter(sides.values()))
             found[name] = SkillDefinition(name, skill.category, skill.definition, skill.example, side)
@@ -272,7 +272,7 @@ def _side(catalog: Catalog, partition: str | None, skill: str) -> str:
 
 
 def _joined(parts: Sequence[Report]) -> Report:
-    """One report of what the parts hold, in their order."""
+    """Join the parts into one report, in their order."""
     joined: dict[str, Any] = {}
     for name, first in vars(parts[0]).items():
         values = [getattr(part, name) for part in parts]
@@ -288,9 +288,9 @@ def _joined(parts: Sequence[Report]) -> Report:
 
 
 def _examples_of(report: Report, archive: Archive) -> tuple[ExampleText, ...]:
-    """The first try of each student of the main result, on the first combination where full marks differ as it says.
+    """Return the first sample of each student of the main result, where full marks first differ as stated.
 
-    Combinations are in the order of their ids, which are hashes. Without such a combination the first one counts.
+    Combinations are in the order of their ids, which are hashes. If there is no such combination, the first one counts.
     """
     result = report.result
     keys = [
@@ -320,10 +320,10 @@ def _examples_of(report: Report, archive: Archive) -> tuple[ExampleText, ...]:
 
 
 def read_run(run: Run, *, rules: str | None, archive: Archive, most_texts: int = MOST_TEXTS) -> Report:
-    """The part of a report that one run decides, from one pass over its journal.
+    """Make one run's part of a report in one pass over its journal.
 
-    `rules` is a name, `both`, or None for the run's own. Of a run with more than `most_texts` texts, the scores count
-    all texts. Everything that needs the words of texts or the votes themselves counts a sample.
+    `rules` is a name, `both`, or None for the run's own. For a run with more than `most_texts` texts, the scores count
+    all texts, and everything that needs the words of texts or the votes uses a sample.
     """
     experiment, catalog, name = run.experiment, run.unchanged_catalog, run.name
     evaluated = [cell.student for step in experiment.steps for cell in step.undrawn_cells(experiment.steps)]
@@ -331,7 +331,7 @@ def read_run(run: Run, *, rules: str | None, archive: Archive, most_texts: int =
     own = run.rules().name
     names = ["default", "paper"] if rules == "both" else [rules or own]
     main = own if own in names else names[0]
-    # Code would grade by another vocabulary if the catalog had changed since.
+    # Code would use another vocabulary if the catalog had changed since.
     with_code = not run.graders_with_code or catalog is not None
     with run.read() as journal:
         is_sampled = journal.conversations() > most_texts
@@ -362,7 +362,7 @@ def read_run(run: Run, *, rules: str | None, archive: Archive, most_texts: int =
     outcomes: list[OutcomeCell] = []
     scored = decided
     if run.has_outcomes:
-        # Without its catalog it is not known which topics of a run are controls; "What is missing" names it.
+        # Without its catalog, the controls among the topics are unknown; "What is missing" names the run.
         outcomes = list(outcome_cells({c.key: c for c in cells}, catalog.controls)) if catalog else []
         by_rules, cells, scored = {}, (), []
     with_graders = frozenset(grader.name for grader in run.graders_with_code) if with_code else frozenset[str]()
@@ -403,9 +403,9 @@ def _gaps_of_run(
         yield f"{facts.name}: {facts.missing:,} planned texts are not written or not graded."
     if facts.shown_texts is not None:
         yield (
-            f"{facts.name}: the pages show {facts.shown_texts:,} of its {facts.texts:,} texts. Scores count all texts; "
-            "what needs votes or words counts those that are shown: readability, agreement, grader cards, examples, "
-            "templates, and skills that were not asked for."
+            f"{facts.name}: the pages show {facts.shown_texts:,} of its {facts.texts:,} texts. Scores count all "
+            "texts; numbers based on votes or words count those that are shown: unparseable replies, agreement, "
+            "grader cards, examples, templates, and unrequested skills."
         )
     without_cell = ", ".join(sorted(set(students) - {cell.key.student for cell in part.all_cells}))
     if without_cell:
@@ -418,15 +418,15 @@ def _gaps_of_run(
             yield f"{facts.name}: {student} was trained on {of} it is scored on."
     yield from (f"{facts.name}: {note}." for note in notes)
     if facts.catalog and not has_catalog:
-        yield f"{facts.name}: its catalog {facts.catalog} is gone or has changed."
+        yield f"{facts.name}: its catalog {facts.catalog} is missing or has changed."
 
 
 def sampled_combinations(rows: Iterable[TableRow], table: TextTable, most_texts: int) -> frozenset[str]:
-    """The ids of combinations that have `most_texts` texts at most: of each setting and k those with the lowest ids.
+    """Return the ids of combinations with at most `most_texts` texts in total, the lowest for each setting and k.
 
-    An id is a hash, so that the lowest ids are a random sample, and part of any larger one. Settings and k with few
-    combinations are shown whole, and the others have the same number of combinations. If there is room after that,
-    texts that no table counts follow.
+    An id is a hash, so that the lowest ids are a random sample, and part of any larger one. Small cells are shown in
+    full, and the remaining cells get equal numbers of combinations. If there is room after that, texts that no table
+    counts follow.
     """
     texts: Counter[tuple[str, int]] = Counter()
     drawn: dict[tuple[str, int], set[str]] = defaultdict(set)
@@ -453,9 +453,9 @@ def sampled_combinations(rows: Iterable[TableRow], table: TextTable, most_texts:
 def _read_calls(
     run: Run, archived: RunArchive, rules: Sequence[str], *, with_code: bool
 ) -> tuple[RunRecords, tuple[CallTotals, ...], dict[str, TextTable]]:
-    """Read every call of a run or of a sample, and put it into the archive at once; replies are never all in memory.
+    """Read every call of a run or of a sample, and archive it at once, so that replies are never all in memory.
 
-    The first of the rules decides the points that are shown. The tables are by the name of the rules.
+    The first of the rules determines the displayed points. The tables are by the name of the rules.
     """
     chosen = [run.rules(name) for name in rules]
     builders = [TableBuilder(run) for _ in rules]

@@ -1,4 +1,4 @@
-"""Everything that a report shows, worked out and not yet put into words, tables or figures."""
+"""All contents of a report as records, before they become words, tables or figures."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ REPORT: Final = FolderKind(
 CORPUS_TOKENS: Final = 2e12
 """Tokens of the corpus for the novelty bound, unless an option says otherwise."""
 MOST_TEXTS: Final = 200_000
-"""The texts of a run that the pages show unless an option says otherwise."""
+"""The most texts of a run that the pages show, unless an option sets another number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class ReportOptions:
 
     @property
     def words(self) -> list[str]:
-        """The options as the command line takes them."""
+        """Return the options as command-line words."""
         rules = ["--rules", self.rules] if self.rules else []
         tokens = ["--tokens", f"{self.tokens:g}"] if self.tokens not in (None, CORPUS_TOKENS) else []
         tokens += ["--frequencies", self.frequencies.file] if self.frequencies else []
@@ -73,7 +73,7 @@ class ReportOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What a run is, as its folder says."""
+    """The facts about a run, from its folder."""
 
     name: str
     catalog: str | None
@@ -83,7 +83,7 @@ class RunFacts:
     rules: str
     exclude: tuple[str, ...]
     students: Mapping[str, str]
-    """Specs by name; empty for an imported run."""
+    """Model strings by name; empty for an imported run."""
     graders: Mapping[str, str]
     rounds: Mapping[str, int]
     generations: int
@@ -91,9 +91,9 @@ class RunFacts:
     missing: int
     """Texts of planned cells that are not written or not graded."""
     excluded_by_setting: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Settings that a step draws without some skills, each with those skills and exclude lists."""
+    """Settings that a step draws without some skills, with those skills and exclude lists."""
     not_sent: tuple[str, ...] = ()
-    """Parameters that a provider could not take."""
+    """Parameters that a provider does not support."""
     calls: tuple[CallTotals, ...] = ()
     invocations: Invocations = field(default_factory=Invocations)
     decoding: Mapping[str, str] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class RunFacts:
     train_seeds: Mapping[str, int] = field(default_factory=dict)
     """The seed of each train step."""
     families: Mapping[str, str] = field(default_factory=dict)
-    """Names in the file, of students that the file repeats for seeds, partitions or values of a matrix."""
+    """Names in the file of students that the file repeats for seeds, partitions or values of a matrix."""
     hashes: Mapping[str, str] = field(default_factory=dict)
     """Content hashes of the catalog and of prompt sets, by name."""
     shown_texts: int | None = None
@@ -110,7 +110,7 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Skills that code found in the texts of one student and k: those asked for, and others."""
+    """Skills that code found in the texts of one student and k: requested ones, and others."""
 
     run: str
     student: str
@@ -119,12 +119,12 @@ class Shown:
     requested: int
     unrequested: int
     by_skill: Mapping[str, int]
-    """Texts that show a skill without having been asked for it."""
+    """Texts that show a skill that was not requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellTexts:
-    """How far the texts of one cell are templates, or follow an example of the prompts."""
+    """How far the texts of one cell are templates, or near-copies of examples in the prompts."""
 
     key: CellKey
     texts: int
@@ -136,15 +136,15 @@ class CellTexts:
     None if no code checked the texts.
     """
     distinct_4: float | None
-    """Distinct four-word runs by all four-word runs of texts with full marks; None if there is no such run."""
+    """Distinct 4-grams as a share of all 4-grams in texts with full marks; None if there are none."""
     following: int | None
-    """Texts that follow an example; None if the catalog of the run is unknown."""
+    """Near-copies of examples; None if the catalog of the run is unknown."""
     full_marks_following: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateBaseline:
-    """What the template student earns on the combinations of a setting and k; shares of combinations."""
+    """The template student's scores on the combinations of a setting and k, as shares of combinations."""
 
     run: str
     setting: str
@@ -201,12 +201,12 @@ class Report:
     runs: tuple[RunFacts, ...]
     cells: tuple[Cell, ...]
     by_rules: Mapping[str, tuple[Cell, ...]] = field(default_factory=dict)
-    """The same cells under each of several rules, where that was asked for."""
+    """The same cells under each of several rules, if requested."""
     lineages: Mapping[StudentKey, Lineage] = field(default_factory=dict)
     skill_sets: Mapping[StudentKey, frozenset[frozenset[str]]] = field(default_factory=dict)
-    """What each tuned student saw together in training."""
+    """The skills that each tuned student saw together in training."""
     reserved: Mapping[str, float] = field(default_factory=dict)
-    """The share of skill sets that each run which makes data keeps out of it."""
+    """The share of skill sets that each run excludes from its data."""
     contenders: tuple[ComparableStudent, ...] = ()
     contrasts: tuple[JudgedContrast, ...] = ()
     """The planned comparisons, in their order."""
@@ -222,7 +222,7 @@ class Report:
     """By run."""
     readability: tuple[Readability, ...] = ()
     cards: tuple[GraderCard, ...] = ()
-    """Each grader against people, code or another grader; none for a grader that nobody can be compared with."""
+    """Each grader against people, code or another grader; none for a grader without a reference."""
     datasets: tuple[tuple[str, DatasetFile], ...] = ()
     curves: tuple[tuple[str, TrainingCurve], ...] = ()
     step_seconds: tuple[tuple[str, str, float], ...] = ()
@@ -233,7 +233,7 @@ class Report:
     """For runs on a catalog that has clauses for the template student."""
     categories: Mapping[str, str] = field(default_factory=dict)
     definitions: Mapping[str, SkillDefinition] = field(default_factory=dict)
-    """The drawn skills whose catalog is at hand."""
+    """The drawn skills whose catalog is available."""
     examples: tuple[ExampleText, ...] = ()
     """A text of each student of the main result, on one combination."""
     common_skills: frozenset[str] = frozenset()
@@ -243,13 +243,13 @@ class Report:
     """The cells of runs whose graders name outcomes; they have no scores."""
     outcome_changes: tuple[OutcomeChange, ...] = ()
     published: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    """The tables that the paper prints, where they were asked for."""
+    """The tables printed in the paper, if requested."""
     gaps: tuple[str, ...] = ()
-    """What the runs do not hold, and why something is not shown."""
+    """Data that the runs lack, and reasons why something is not shown."""
 
     @cached_property
     def result(self) -> MainResult:
-        """The first screen; its sentence is the one that a terminal states."""
+        """Return the first screen; its sentence is the same as in the terminal."""
         if self.contrasts:
             return contrast_result(self.contrasts, self.cells)
         return main_result(self.cells, self.findings)
@@ -266,7 +266,7 @@ class Report:
 
     @cached_property
     def format_first(self) -> list[str]:
-        """Students most of whose replies miss the format."""
+        """Return students that miss the format in most replies."""
         return format_warnings(self.cells)
 
     @property
@@ -281,7 +281,7 @@ class Report:
 
     @property
     def students(self) -> list[StudentKey]:
-        """Everybody in a cell, in order of appearance."""
+        """Return all students of the cells, in order of appearance."""
         return list(dict.fromkeys((c.key.run, c.key.student) for c in self.cells))
 
     @property
@@ -300,15 +300,15 @@ class Report:
         return sorted({c.key.k for c in self.cells})
 
     def label(self, run: str, student: str) -> str:
-        """A student's name, with the run's where there are several."""
+        """Return a student's name, with the run's if there are several."""
         return student if len(self.runs) == 1 else f"{run}: {student}"
 
     def training_of(self, key: StudentKey) -> tuple[int, ...]:
-        """The numbers of skills a student was trained on; nothing for one that was not."""
+        """Return the numbers of skills a student was trained on; empty for one that was not tuned."""
         return self.lineages[key].k if key in self.lineages else ()
 
     def pairs_to_compare(self) -> list[tuple[StudentKey, StudentKey]]:
-        """Before and after: a base and its richest tuned model; without lineage the first two students of a run."""
+        """Return a base and its richest tuned model; without lineage the first two students of a run."""
         return list(
             dict.fromkeys(
                 ((run, f.first), (run, f.second)) for f in self.findings if not f.pair.first.k for run in f.runs[:1]

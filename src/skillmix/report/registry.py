@@ -43,17 +43,17 @@ class Item:
     note: str = ""
     caption: str = ""
     why_not: str = ""
-    """Why the figure is missing, if it is."""
+    """The reason why the figure is missing, if it is."""
     folds: str = ""
-    """When the page folds the table away: always, or if it is long."""
+    """When the page collapses the table: always, or if it is long."""
     family: str = ""
     by: str = ""
-    """The table whose function makes this one too."""
+    """The table whose function also makes this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageSection:
-    """A heading of the page, the sentence under it, and what may follow."""
+    """A heading of the page, the sentence under it, and its possible contents."""
 
     title: str
     intro: str
@@ -110,14 +110,17 @@ class ScoreEntry:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is incomplete or invalid; the page has failures of format and cut replies in columns of their own."""
+        """List what is incomplete or invalid.
+
+        The page has separate columns for format failures and truncated replies.
+        """
         failures, cut = self.score.format_failures, self.score.cut
         invalid = [plural(failures, "format failure")] if failures else []
         return (*self.gaps, *invalid, *([f"{cut} cut"] if cut else []))
 
     @property
     def shade(self) -> int:
-        """How strongly the page shades the entry, 0 to 10."""
+        """Return how strongly the page shades the entry, 0 to 10."""
         return round(10 * (self.score.value or 0))
 
 
@@ -130,9 +133,9 @@ class Estimate:
     high: float | None = None
     is_signed: bool = False
     is_too_few: bool = False
-    """Whether the interval that its column has is missing because there are too few combinations for one."""
+    """Whether the interval is missing because there are too few combinations for one."""
     link: str | None = None
-    """The address of the texts behind it."""
+    """The link to the texts behind it."""
 
     @property
     def text(self) -> str:
@@ -159,7 +162,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class PlainNumber:
-    """A number with a printed form of its own: an amount, a duration or a p-value."""
+    """A number with a special printed form: an amount, a duration or a p-value."""
 
     value: float | None
     text: str
@@ -168,7 +171,7 @@ class PlainNumber:
 def estimate(
     value: float | None, interval: tuple[float | None, float | None] | None = None, *, is_signed: bool = False
 ) -> Estimate:
-    """A number whose column has intervals; its own may be missing because there are too few combinations for one."""
+    """Make a number whose column has intervals; its own may be missing because there are too few combinations."""
     low, high = interval or (None, None)
     return Estimate(value, low, high, is_signed=is_signed, is_too_few=low is None)
 
@@ -179,7 +182,7 @@ def p_entry(value: float) -> PlainNumber:
 
 
 LONG: Final = 16
-"""The page folds longer tables away, or shows their first rows until a reader asks for the rest."""
+"""The length from which the page collapses a table, or shows only its first rows until a reader requests the rest."""
 Entry = str | ScoreEntry | Estimate | Count | PlainNumber
 
 
@@ -193,16 +196,16 @@ class ReportTable:
     columns: tuple[str, ...]
     rows: tuple[tuple[Entry, ...], ...]
     is_detail: bool = False
-    """Whether the page folds the table away."""
+    """Whether the page collapses the table."""
     groups: tuple[tuple[str, int], ...] = ()
     """Headings over several columns, each with the number of columns."""
     family: str = ""
     """Tables of one family share a block of the page."""
     part: str = ""
-    """What the table is called within its family."""
+    """The name of the table within its family."""
 
     def form(self, column: int) -> type:
-        """The type of the entries of a column; str only if every entry is a str."""
+        """Return the type of the entries of a column; str only if every entry is a str."""
         return next((type(row[column]) for row in self.rows if not isinstance(row[column], str)), str)
 
     @property
@@ -227,15 +230,15 @@ def score_entry(cell: Cell | None, metric: str, *, link: str | None = None) -> E
 
 
 Row = Mapping[Any, Entry]
-"""Entries by heading, or by the heading of a group and that of a column."""
+"""Entries by heading, or by the heading of a group and of a column."""
 
 
 def table_of(
     name: str, rows: Iterable[Row], *, file: str | None = None, part: str = "", **words: object
 ) -> list[ReportTable]:
-    """The table of the contents with this name, from rows by heading; none without rows.
+    """Make the table of the contents with this name, from rows by heading; none without rows.
 
-    `file` names its files, if not the name; `part` and `words` stand in its title and note.
+    `file` replaces the name for its files; `part` and `words` are inserted into its title and note.
     """
     item, listed = _TABLES[name], list(rows)
     if not listed:
@@ -292,7 +295,10 @@ def drawing_of(
     is_detail: bool = False,
     **words: object,
 ) -> Drawing:
-    """A drawing of a figure of the contents; `file` names its files, and the words stand in its title and caption."""
+    """Draw a figure of the contents.
+
+    `file` replaces the name for its files, and the words are inserted into title and caption.
+    """
     item, words = _FIGURES[kind], {**PHRASES, **words}
     title, caption, why_not = (text.format(**words) for text in (item.title, item.caption, item.why_not))
     return Drawing(item, file or kind, title, caption, why_not, draw, is_detail)

@@ -1,4 +1,4 @@
-"""`skillmix report`: a folder that opens offline in a browser, in which each number leads to the texts behind it."""
+"""`skillmix report`: a folder that opens offline in a browser, in which each number links to the texts behind it."""
 
 import gc
 import re
@@ -32,7 +32,7 @@ def experiment_files(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
 
 
 def reproducing_command(runs: Sequence[Run], options: Sequence[str]) -> str:
-    """The commands that make the page again, from the experiment files in the report's folder."""
+    """Return the commands that regenerate the page from the experiment files in the report's folder."""
     made = [f"skillmix run {shlex.quote(f'experiments/{run.name}.yaml')}" for run in runs if not run.is_imported]
     names = [shlex.quote(run.name if not run.is_imported else str(run.path)) for run in runs]
     return "\n".join([*made, " ".join(["skillmix report", *names, *options])])
@@ -50,7 +50,7 @@ class WrittenReport:
 
 
 def report_step(experiment: Experiment, step: ReportStep, run: Run, **_: object) -> WrittenReport:
-    """The report of a run in its own folder, with further runs where the step names some."""
+    """Report on a run in its own folder, with further runs if the step lists some."""
     runs = [run, *(open_run(name) for name in step.runs)]
     return write_report(runs, output=run.path / "report", options=_completed(ReportOptions(), step))
 
@@ -58,7 +58,7 @@ def report_step(experiment: Experiment, step: ReportStep, run: Run, **_: object)
 def report(
     targets: Sequence[str], *, output: Path | None = None, options: ReportOptions | None = None
 ) -> WrittenReport:
-    """The report of an experiment file, or of one or more runs."""
+    """Report on an experiment file, or on one or more runs."""
     runs, step = _runs_of(targets)
     others = f"-and-{len(runs) - 2}-more" if len(runs) > 2 else ""
     name = f"report-with-{runs[1].name}{others}" if len(runs) > 1 else "report"
@@ -89,9 +89,7 @@ def _runs_of(targets: Sequence[str]) -> tuple[list[Run], ReportStep | None]:
     names = [run.name for run in runs.values()]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
-        raise UserError(
-            f"Two of the runs are called {twice!r}.", hint="Rename one folder, so that they can be told apart."
-        )
+        raise UserError(f"Two of the runs are called {twice!r}.", hint="Rename one folder to distinguish them.")
     return list(runs.values()), step
 
 
@@ -110,7 +108,7 @@ def write_report(runs: Sequence[Run], *, output: Path, options: ReportOptions) -
 
 @contextmanager
 def without_cycle_search() -> Iterator[None]:
-    """Disable the garbage collector: records have no cycles, and looking for some takes a tenth of the time."""
+    """Disable the garbage collector: records have no cycles, and searching for some takes a tenth of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -19,28 +19,28 @@ SCRIPTED, SERVED = "scripted:student?skill=0.8", "openai:some-model"
         (
             (SCRIPTED, SCRIPTED),
             "scripted:grader",
-            "The students and the grader are simulated: scripted models with rates set in advance, no language model.",
+            "The students and the grader are simulated: scripted models with rates set in advance, not language models.",
         ),
         (
             (SERVED, SCRIPTED),
             "rules:",
-            "The student b is simulated: a scripted model with rates set in advance, no language model.",
+            "The student b is simulated: a scripted model with rates set in advance, not a language model.",
         ),
         (
             (SERVED, SERVED),
             "scripted:grader",
-            "The grader is simulated: a scripted model with rates set in advance, no language model.",
+            "The grader is simulated: a scripted model with rates set in advance, not a language model.",
         ),
         (
             (SERVED, "composer:"),
             "rules:",
-            "The student b is code that composes texts from clauses, no language model.",
+            "The student b is code that composes texts from clauses, not a language model.",
         ),
         (
             (SCRIPTED, "composer:figures"),
             "rules:",
-            "The student a is simulated: a scripted model with rates set in advance, no language model. "
-            "The student b is code that composes texts from clauses, no language model.",
+            "The student a is simulated: a scripted model with rates set in advance, not a language model. "
+            "The student b is code that composes texts from clauses, not a language model.",
         ),
     ],
 )

@@ -33,9 +33,9 @@ _Lines = list[tuple[int, StudentKey, list[Cell]]]
 
 
 def result_figure(report: Report) -> Figure | None:
-    """A line for each student against k or, with one k, a point for each student."""
+    """Draw a line for each student against k or, with one k, a point for each student."""
     result = report.result
-    # All students of the result's run or, where colours would repeat, those of the sentence.
+    # All students of the result's run or, if colors would repeat, those in the sentence.
     students = [key for key in report.students if key[0] == result.students[0][0]] if result.students else []
     shown = students if len(students) <= len(COLOURS) else result.students
     lines: _Lines = []
@@ -75,7 +75,7 @@ SATURATION_LEVEL = 0.10
 
 
 def metrics_figure(report: Report) -> Iterator[Drawing]:
-    """A figure of every main metric against k; the page folds away all but the first."""
+    """Draw every main metric against k; the page collapses all but the first."""
     for number, metric in enumerate(m for m in METRICS.values() if m.is_main):
         layout = " The panel of the setting held-out has the layout of figure 2 of the paper (arXiv 2409.19808)."
         yield drawing_of(
@@ -120,7 +120,7 @@ def _has_several_k(cells: Iterable[Cell]) -> bool:
 
 
 def observed_and_independent_figure(report: Report) -> Figure | None:
-    """One-try full marks beside the products of the skills' own rates."""
+    """Draw full marks (pass@1) beside the products of the skills' own rates."""
     students = report.students
     chosen = "all" if "all" in report.settings else (report.settings[0] if report.settings else None)
     if chosen is None or not _has_several_k(c for c in report.cells if c.key.setting == chosen):
@@ -151,7 +151,7 @@ def observed_and_independent_figure(report: Report) -> Figure | None:
 
 
 def saturation_figure(report: Report) -> Figure | None:
-    """The largest k that each student still manages."""
+    """Draw the largest k that each student reaches."""
     rows: list[tuple[str, int, StudentKey, list[Cell]]] = []
     for setting in reversed(report.settings):
         for index, key in reversed(list(enumerate(report.students))):

@@ -32,7 +32,7 @@ from skillmix.scores.skills import Rate, pair_rates, skill_rates
 
 _MOST_SKILLS_BY_NAME = 24
 _FEWEST_TEXTS = 5
-"""A map of pairs needs a pair that this many texts were asked for; shares of fewer texts are chance."""
+"""The fewest texts of a pair in a map of pairs; shares of fewer texts are chance."""
 
 
 def skills_before_and_after_figure(report: Report) -> Iterator[Drawing]:
@@ -53,7 +53,7 @@ def skills_before_and_after_figure(report: Report) -> Iterator[Drawing]:
 
 
 def _skills_before_and_after(report: Report, before: StudentKey, after: StudentKey) -> Figure | None:
-    """How often each skill is shown when asked for, by one student and by another."""
+    """Draw how often one student and another show each requested skill."""
     first, second = (skill_rates(report.cells_of(key, grader=report.graders[0])) for key in (before, after))
     gains = {name: second[name].value - first[name].value for name in first.keys() & second.keys()}
     most = sorted((name for name in gains if gains[name]), key=lambda n: (-abs(gains[n]), n))[:_MOST_SKILLS_BY_NAME]
@@ -70,7 +70,7 @@ def _skills_before_and_after(report: Report, before: StudentKey, after: StudentK
         axes.plot(x, range(len(names)), label=students_label(report, key), zorder=2, **looks)
     rows_by_name(axes, [clipped(name) for name in names])
     axes.set_xlim(-0.03, 1.03)
-    axes.set_xlabel("share of texts that show the skill when asked for, all k and settings")
+    axes.set_xlabel("share of texts that show the requested skill, all k and settings")
     figure.legend(loc="outside upper center", ncols=2)
     return figure
 
@@ -89,7 +89,7 @@ def pairs_figure(report: Report) -> Iterator[Drawing]:
 
 
 def _pair_heat_map(report: Report, key: StudentKey) -> Figure | None:
-    """How often two skills are both shown; by category where there are too many skills to name."""
+    """Draw how often two skills are both shown; by category if there are too many skills to name."""
     pairs = pair_rates(report.cells_of(key, grader=report.graders[0]))
     if not pairs:
         return None
@@ -122,7 +122,7 @@ def _pair_heat_map(report: Report, key: StudentKey) -> Figure | None:
     axes.set_yticks(centres, labels, fontsize=8 if is_small else 5)
     axes.grid(visible=False)
     axes.set_title(f"{students_label(report, key)}" + (", skills by category" if by_category else ""))
-    if not is_small:  # else the fields have their numbers
+    if not is_small:  # otherwise the cells have numbers
         figure.colorbar(mesh, ax=axes, shrink=0.7, label="both shown, of texts that were to show both")
     return figure
 
@@ -152,7 +152,7 @@ def requested_and_unrequested_figure(report: Report) -> Figure | None:
         axes.bar(
             [k + 0.2 for k in ks], unrequested, width=0.36, color=COLOURS[4], hatch="//", edgecolor="white", label="not"
         )
-        axes.plot(ks, ks, color=FAINT, ls=":", marker="_", ms=14, lw=1, label="all that were asked for")
+        axes.plot(ks, ks, color=FAINT, ls=":", marker="_", ms=14, lw=1, label="all requested skills")
         axes.set_xticks(ks)
         axes.set_xlabel("k, skills asked for")
         axes.set_title(report.label(*key))
@@ -163,7 +163,7 @@ def requested_and_unrequested_figure(report: Report) -> Figure | None:
 
 
 def data_efficiency_figure(report: Report) -> Figure | None:
-    """Full marks against the number of training conversations."""
+    """Draw full marks against the number of training conversations."""
     setting = "all" if "all" in report.settings else (report.settings[0] if report.settings else None)
     sized = [k for k in report.students if k in report.lineages and report.lineages[k].rows is not None]
     if len(sized) < 2 or setting is None:

@@ -1,6 +1,6 @@
-"""One style for all figures: safe for colour-blind readers, readable in print, and reproducible to the byte.
+"""One style for all figures: safe for color-blind readers, legible in print, and byte-reproducible.
 
-`alternative_text` says the numbers of a drawn figure in words, for readers who cannot see it.
+`alternative_text` puts the numbers of a drawn figure into words, for readers who cannot see it.
 """
 
 # The renderers of matplotlib have no types.
@@ -29,14 +29,14 @@ from PIL import Image
 
 from skillmix.render import share
 
-# Okabe and Ito's colours without the yellow, which vanishes on paper; marker shapes work without colour.
+# Okabe and Ito's colors without the yellow, which is invisible on paper; marker shapes work without color.
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X")
 INK: Final = "#1d2733"
 FAINT: Final = "#66717d"
 ON_DARK: Final = "#fdfdfd"
 ON_LIGHT: Final = "#1c2632"
-"""Ink on the coloured fields of a map, which keep their colours on a dark screen."""
+"""Text color on the colored cells of a map, which keep their colors on a dark screen."""
 
 GRID: Final = "#e3e7ec"
 _DARK: Final = {
@@ -53,7 +53,7 @@ _DARK: Final = {
     "#56B4E9": "#8fd0f5",
     "#4D4D4D": "#b3b3b3",
 }
-"""The colours of a figure on a dark screen; the page and a downloaded figure follow the reader's preference."""
+"""The colors of a figure on a dark screen; the page and a downloaded figure follow the reader's preference."""
 
 _SETTINGS: Final[dict[Any, Any]] = {
     "axes.edgecolor": FAINT,
@@ -87,18 +87,18 @@ _SETTINGS: Final[dict[Any, Any]] = {
 
 
 class FigureStyle(NamedTuple):
-    """The size of figures and of their letters, for one use."""
+    """The size of figures and of their text, for one use."""
 
     name: str
     widths: tuple[float, ...] = ()
-    """Widths in inches, the smallest first; a figure takes the first that is wide enough. Empty: as drawn."""
+    """Widths in inches, smallest first; a figure uses the first that is wide enough. Empty: as drawn."""
     letters: float = 9.5
     """The size of letters in points."""
     shrink: float = 1.0
-    """How much smaller than in the house style a figure may become before it takes the next width."""
+    """The scale, relative to the house style, below which a figure uses the next width."""
 
     def size(self, width: float, height: float) -> tuple[float, float]:
-        """The size of a figure that was designed for the house style."""
+        """Scale the size of a figure that was designed for the house style."""
         if not self.widths:
             return width, height
         chosen = next((w for w in self.widths if width * self.shrink <= w), self.widths[-1])
@@ -123,11 +123,12 @@ _SIZES: Final = (
 
 @contextmanager
 def house_style(style: FigureStyle = HOUSE) -> Iterator[None]:
-    """The style of all figures; draw and save them inside this context.
+    """Set the style of all figures; draw and save them inside this context.
 
-    Settings that the user has changed in this process do not count: a figure that a worker draws has the same bytes.
+    Settings that the user has changed in this process are ignored, so that a figure drawn by a worker has the same
+    bytes.
     """
-    # Matplotlib as it comes, except for its windows, which are the user's.
+    # Matplotlib's defaults, except for its windows, which are the user's.
     windows = ("backend", "interactive")
     settings = {n: v for n, v in matplotlib.rcParamsDefault.items() if not n.startswith(windows)} | _SETTINGS
     settings |= {name: settings[name] * style.letters / HOUSE.letters for name in _SIZES}
@@ -151,7 +152,10 @@ class _Estimated(Protocol):
 
 
 def error_bars(scores: Sequence[_Estimated]) -> list[list[float]]:
-    """The lengths of the bars below and above scores that have a value; NaN draws no bar where there is no interval."""
+    """Return the lengths of the bars below and above scores that have a value.
+
+    NaN draws no bar where there is no interval.
+    """
     values = [(score.value or 0.0, score.low, score.high) for score in scores]
     below = [nan if low is None else max(0.0, value - low) for value, low, _ in values]
     above = [nan if high is None else max(0.0, high - value) for value, _, high in values]
@@ -161,14 +165,14 @@ def error_bars(scores: Sequence[_Estimated]) -> list[list[float]]:
 def score_line(
     axes: Axes, index: int, x: Sequence[float], scores: Sequence[_Estimated], **looks: Any
 ) -> ErrorbarContainer:
-    """Points with their intervals, in the colour and with the marker of a student."""
+    """Draw points with their intervals, in the color and with the marker of a student."""
     y = [score.value or 0.0 for score in scores]
     looks = {"color": colour(index), "marker": marker(index), "capsize": 2.5, "elinewidth": 1, **looks}
     return axes.errorbar(x, y, yerr=error_bars(scores), **looks)
 
 
 def rows_by_name(axes: Axes, names: Sequence[str], **looks: Any) -> None:
-    """A vertical axis with a row for each name, and a horizontal one with the grid."""
+    """Make a vertical axis with a row for each name, and a horizontal one with the grid."""
     axes.set_yticks(range(len(names)), names, **looks)
     axes.set_ylim(-0.6, len(names) - 0.4)
     axes.grid(axis="x")
@@ -176,7 +180,7 @@ def rows_by_name(axes: Axes, names: Sequence[str], **looks: Any) -> None:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure in inches, laid out so that nothing overlaps when it is printed."""
+    """Make an empty figure in inches, laid out so that nothing overlaps when it is printed."""
     return Figure(figsize=_style.get().size(width, height), dpi=_SVG_DPI, layout="constrained")
 
 
@@ -191,7 +195,7 @@ def marker(index: int) -> str:
 
 
 def clipped(name: str, longest: int = 34) -> str:
-    """A name of limited length for a label, without characters that a figure cannot draw or would act on."""
+    """Shorten a name for a label, without characters that a figure cannot draw or would interpret."""
     printable = "".join(c if c.isprintable() else " " for c in name).replace("$", r"\$")
     return printable if len(printable) <= longest else printable[: longest - 1] + "…"
 
@@ -202,7 +206,7 @@ def share_axis(axes: Axes, label: str) -> None:
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
     axes.set_yticklabels(["0", ".25", ".50", ".75", "1"])
     axes.set_ylabel(label)
-    # Panels can stand alone: a narrow page stacks them.
+    # Panels can be separated: a narrow page stacks them.
     axes.tick_params(labelleft=True)
 
 
@@ -211,7 +215,10 @@ Region = tuple[float, float, float, float]
 
 
 def panel_regions(figure: Figure, pen: RendererBase) -> tuple[Region, ...]:
-    """The panels and the legend of a figure with several panels, which a narrow page stacks; nothing for one panel."""
+    """Return the panels and the legend of a figure with several panels, which a narrow page stacks.
+
+    Empty for one panel.
+    """
     panels = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
     if len(panels) < 2 or len(panels) < len(figure.axes):
         return ()
@@ -223,9 +230,9 @@ def panel_regions(figure: Figure, pen: RendererBase) -> tuple[Region, ...]:
 
 
 _SVG_DPI: Final = 72
-"""The units of an SVG by the inch."""
+"""The SVG's units per inch."""
 _SHARPNESS: Final = 160 / 72
-"""Dots of a PNG by unit of the SVG."""
+"""The PNG's dots per SVG unit."""
 
 
 class _Pen(RendererSVG):
@@ -286,7 +293,7 @@ class _Pen(RendererSVG):
 
 
 class _Canvas(FigureCanvasBase):
-    """Measures letters with the pen that draws them."""
+    """Measures text with the pen that draws it."""
 
     pen: _Pen
 
@@ -330,7 +337,7 @@ _Series = tuple[str, list[tuple[str, float]]]
 
 
 def alternative_text(figure: Figure) -> str:
-    """Every panel with the numbers of its lines and bars, or their range where there are too many."""
+    """Describe every panel with the numbers of its lines and bars, or their range if there are too many."""
     panels = [(axes, list(_series(axes))) for axes in figure.axes if axes.get_label() != "<colorbar>"]
     is_long = sum(len(values) for _, series in panels for _, values in series) > _MOST_NUMBERS
     sentences = []
@@ -352,7 +359,7 @@ def _number(value: float) -> str:
 
 
 def _series(axes: Axes) -> Iterator[_Series]:
-    """Images, bars, error bars and lines with a name, as far as they have values."""
+    """Yield images, bars, error bars and lines with a name, as far as they have values."""
     x_labels = [tick.get_text() for tick in axes.get_xticklabels()]
     y_labels = [tick.get_text() for tick in axes.get_yticklabels()]
     x_ticks, y_ticks = list(axes.get_xticks()), list(axes.get_yticks())
@@ -373,7 +380,7 @@ def _series(axes: Axes) -> Iterator[_Series]:
     of_bars = [(str(bars.get_label()), bars.lines[0]) for bars in with_bars]
     drawn = {id(line) for _, line in of_bars}
     others = [(str(line.get_label()), line) for line in axes.lines if id(line) not in drawn]
-    # Where the vertical axis names things, the horizontal one has the numbers.
+    # If the vertical axis has names, the horizontal one has the numbers.
     is_by_name = any(c.isalpha() for label in y_labels for c in label)
     for label, line in [*of_bars, *(one for one in others if not one[0].startswith("_"))]:
         xs, ys = (np.asarray(data, dtype=float).tolist() for data in line.get_data())
@@ -385,7 +392,7 @@ def _series(axes: Axes) -> Iterator[_Series]:
 
 
 def _label(ticks: Sequence[float], labels: Sequence[str], position: float, before: str) -> str:
-    """The label of the nearest tick; a position between ticks that are far from it is its own label."""
+    """Return the label of the nearest tick; a position far from all ticks is its own label."""
     gap = min((abs(b - a) for a, b in pairwise(ticks)), default=1.0)
     named = ((abs(tick - position), label) for tick, label in zip(ticks, labels, strict=True))
     distance, label = min(named, default=(gap, ""))

@@ -28,11 +28,11 @@ def yield_table(report: Report) -> Iterator[Row]:
 
 
 def lineage_table(report: Report) -> Iterator[Row]:
-    """The base and the training data of every tuned student."""
+    """Make the table of the base and the training data of every tuned student."""
     for key, x in report.lineages.items():
         data = []
         for address in x.datasets:
-            # The step that made a data set, in the student's own run or in another; else the hash of the set.
+            # the step that made a data set, in the student's own run or in another; else the hash of the set
             makers = [(run, str(facts.name)) for run, facts in report.datasets if facts.hash == address]
             where, name = next((maker for maker in makers if maker[0] == key[0]), next(iter(makers), ("", address)))
             data.append(name if len(report.runs) == 1 or not makers else f"{where}: {name}")
@@ -51,7 +51,7 @@ def lineage_table(report: Report) -> Iterator[Row]:
 
 
 def template_baseline_table(report: Report) -> Iterator[Row]:
-    """What a student that joins fixed clauses earns on the same combinations."""
+    """Make the table of scores of a student that joins fixed clauses, on the same combinations."""
     for b in report.baselines:
         yield {
             "student": report.label(b.run, "template baseline"),
@@ -66,7 +66,7 @@ def template_baseline_table(report: Report) -> Iterator[Row]:
 
 
 def templates_table(report: Report) -> Iterator[Row]:
-    """How far the texts with full marks of each cell are templates."""
+    """Make the table of how far the texts with full marks of each cell are templates."""
     for t in report.cell_texts:
         yield {
             **cell_heads(report, t.key),
@@ -126,7 +126,7 @@ def _paper_table(report: Report, number: int, printed: Mapping[str, Any]) -> lis
 
 
 def _own_rows(report: Report, number: int, metrics: Sequence[str], ks: Sequence[int]) -> Iterator[_Row]:
-    """The rows of these runs in the layout of a table of the paper."""
+    """Return the rows of these runs in the layout of a table of the paper."""
     without = without_common(report) if number == 6 and common_k(report) == 5 else None
     for key in report.students:
         student, run = key[1], key[0]
@@ -158,7 +158,7 @@ def calls_and_cost_table(report: Report) -> Iterator[Row]:
             [c.name, c.role, c.model, c.calls, c.input_tokens, c.output_tokens, c.cost_usd] for c in run.calls
         ]
         if len(listed) > 1:
-            # A sum is unknown if one of its numbers is.
+            # a sum is unknown if one of its numbers is
             columns = list(zip(*(numbers[3:] for numbers in listed), strict=True))
             listed.append(["all", "–", "–", *(None if None in column else sum(column) for column in columns)])
         for name, role, model, calls, input_tokens, output_tokens, cost in listed:

@@ -31,7 +31,7 @@ class Marks(NamedTuple):
     """Printed under a table that has such a sign."""
 
     def sign(self, score: Score) -> str:
-        """The sign of a score; empty for most."""
+        """Return the sign of a score; usually empty."""
         return self.signs.get(id(score), "")
 
 
@@ -46,9 +46,9 @@ _FIT: Final = (
     "\\ifdim\\dimexpr\\ht0+\\dp0\\relax>SHARE\\textheight\\resizebox*{!}{SHARE\\textheight}{\\usebox0}\\else\\usebox0\\fi",
     "\\par\\medskip",
 )
-"""Print the box of a panel, scaled to the width of the text and to its share of the page."""
+"""Prints the box of a panel, scaled to the width of the text and to its share of the page."""
 _SCORE_NOTE: Final = "Scores: best of the generations, mean over complete combinations, with 95% intervals."
-"""Stands for the note of the page, whose entries have several lines."""
+"""Replaces the note of the page, whose entries have several lines."""
 _INCOMPLETE: Final = "\\ensuremath{^\\circ}"
 
 
@@ -72,7 +72,7 @@ def as_latex(table: ReportTable, marks: Marks | None = None) -> str:
     scores = [entry.score for row in table.rows for entry in row if isinstance(entry, ScoreEntry)]
     notes = [table.note.replace(PHRASES["scores"], _SCORE_NOTE)] if table.note else []
     if best:
-        notes.append("Bold: the best of the rows that can be compared.")
+        notes.append("Bold: the best of the comparable rows.")
     if any(map(marks.sign, scores)):
         notes.append(marks.note)
     if any(_is_incomplete(score) for score in scores):
@@ -103,7 +103,7 @@ def _tabular(
     best: Container[tuple[int, int]],
     marks: Marks,
 ) -> Iterator[str]:
-    """The lines of a panel; where the first column is a setting, the rows of each setting form a block."""
+    """Write the lines of a panel; if the first column is a setting, the rows of each setting form a block."""
     long = {c for row in table.rows for c, e in enumerate(row) if isinstance(e, str) and len(e) > _LONG_WORDS}
     sides = ("p{.3\\linewidth}" if c in long else "r" if table.numeric[c] else "l" for c in columns)
     yield f"\\begin{{tabular}}{{@{{}}{''.join(sides)}@{{}}}}"
@@ -131,7 +131,7 @@ def _tabular(
             elif not isinstance(entry, str):
                 entries.append(escaped(entry.text))
             elif column in long:
-                # TeX may break a long text even where there is no space, as in specs and paths.
+                # TeX may break a long text even where there is no space, as in model strings and paths.
                 pieces = "\\allowbreak{}".join(map(escaped, _BREAKS.split(entry)))
                 entries.append(f"\\sloppy\\hspace{{0pt}}{pieces}")
             else:
@@ -146,11 +146,11 @@ def _is_incomplete(score: Score) -> bool:
 
 
 _COMPARED: Final = frozenset({"student", "trained on", "base", "conversations"})
-"""Columns in which rows that are compared may differ."""
+"""Columns in which comparable rows may differ."""
 
 
 def _best_entries(table: ReportTable) -> Iterator[tuple[int, int]]:
-    """The row and the column of the best score of each column, among rows that agree in all other names."""
+    """Find the row and the column of the best score of each column, among rows that agree in all other names."""
     contexts: dict[tuple[str, ...], list[int]] = {}
     for index, row in enumerate(table.rows):
         pairs = zip(table.columns, row, strict=True)
@@ -175,7 +175,7 @@ _SIGNS: Final = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    # At the start of a line TeX would take these for an option of the line break before it.
+    # at the start of a line, TeX would treat these as an option of the preceding line break
     **{sign: f"{{{sign}}}" for sign in "[]*"},
     "−": "$-$",
     "–": "--",
@@ -342,7 +342,7 @@ def paper_files(report: Report) -> Iterator[tuple[str, bytes]]:
 
 
 def significance_marks(report: Report) -> Marks:
-    """A star for each tuned student whose full marks differ from those of its base."""
+    """Mark each tuned student whose full marks differ from its base's with a star."""
     cells = {cell.key: cell for cell in report.cells}
     signs = {}
     for change in report.changes:
@@ -354,7 +354,7 @@ def significance_marks(report: Report) -> Marks:
 
 
 _STAR_NOTE: Final = (
-    "A star: full marks differ from those of the base on the same combinations (p < .05, permutation test, corrected "
+    "A star: full marks differ from the base's on the same combinations (p < .05, permutation test, corrected "
     "by Holm over the settings and k of the two students)."
 )
 
@@ -396,7 +396,7 @@ class TidyRow(NamedTuple):
     """The ends of the 95% interval; None if there are too few combinations for one."""
     high: float | None
     n: int
-    """Combinations or texts behind the value, as `unit` says."""
+    """Combinations or texts behind the value, as given by `unit`."""
     unit: str
 
 

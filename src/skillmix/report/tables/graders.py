@@ -24,7 +24,7 @@ from skillmix.scores.statistics.against_truth import Measure
 
 
 def findings_table(report: Report) -> Iterator[Row]:
-    """The differences behind the findings."""
+    """Make the table of the differences behind the findings."""
     for f in report.claims:
         for c in f.compared:
             yield {
@@ -55,7 +55,7 @@ def _by_student_grader_and_k(report: Report) -> Iterator[tuple[Row, list[Cell]]]
 
 
 def why_full_marks_were_missed_table(report: Report) -> Iterator[Row]:
-    """Why texts missed full marks."""
+    """Make the table of reasons for missed full marks."""
     names = ("format", "in its thought", "refused", "skills", "others", "both", "undecided")
     for heads, cells in _by_student_grader_and_k(report):
         counts = losses(cells)
@@ -79,7 +79,7 @@ def points_by_criterion_table(report: Report) -> Iterator[Row]:
 
 
 def texts_that_follow_an_example_table(report: Report) -> Iterator[Row]:
-    """How many texts follow an example of the prompts."""
+    """Make the table of near-copies of examples in the prompts."""
     for f in report.cell_texts:
         if f.following is not None:
             yield {
@@ -112,7 +112,7 @@ def observed_and_independent_table(report: Report) -> Iterator[Row]:
 
 
 def _of_run(report: Report, run: str, name: str) -> str:
-    """A name, after its run where there are several."""
+    """Return a name, after its run if there are several."""
     return name if len(report.runs) == 1 else f"{run}: {name}"
 
 
@@ -145,7 +145,7 @@ def graders_agreement_table(report: Report) -> Iterator[Row]:
 
 
 _LONGEST_LIST: Final = 25
-"""Criteria of each run in the table of disagreements."""
+"""The most criteria of each run in the table of disagreements."""
 
 
 def graders_disagree_on_table(report: Report) -> list[ReportTable]:
@@ -165,7 +165,7 @@ def graders_disagree_on_table(report: Report) -> list[ReportTable]:
 
 
 def unreadable_table(report: Report) -> Iterator[Row]:
-    """Replies that could not be read."""
+    """Make the table of replies that could not be parsed."""
     for r in report.readability:
         answered = r.calls - r.without_reply
         reasons = "; ".join(f"{count} × {reason}" for reason, count in list(r.reasons.items())[:5])
@@ -180,12 +180,12 @@ def unreadable_table(report: Report) -> Iterator[Row]:
 
 
 def grader_cards_table(report: Report) -> Iterator[Row]:
-    """Each grader against the truth, by kind of criterion."""
+    """Make the table of each grader against the reference, by kind of criterion."""
     return (_agreement_row(report, card, row, "criterion") for card in report.cards for row in card.by_kind)
 
 
 def grader_cards_by_skill_table(report: Report) -> Iterator[Row]:
-    """Each grader against the truth, by skill."""
+    """Make the table of each grader against the reference, by skill."""
     return (_agreement_row(report, card, row, "skill") for card in report.cards for row in card.by_skill)
 
 
@@ -204,7 +204,7 @@ def _agreement_row(report: Report, card: GraderCard, row: TruthAgreement, headin
 
 
 def _card_heads(report: Report, card: GraderCard) -> Row:
-    """The grader of a card, and what it is compared with."""
+    """Return the grader of a card, and its reference."""
     truth = card.truth or "–"
     if card.simulated:
         truth += f" (simulated: {', '.join(rater.removeprefix(HUMAN) for rater in card.simulated)})"
@@ -212,7 +212,7 @@ def _card_heads(report: Report, card: GraderCard) -> Row:
 
 
 def grader_bias_table(report: Report) -> Iterator[Row]:
-    """Where each grader gives more or fewer points than the truth."""
+    """Make the table of where each grader gives more or fewer points than the reference."""
     for card in report.cards:
         found: list[tuple[str, str, int | None, Measure, Measure]] = []
         found += [(row.by, row.group, row.units, row.excess, row.agreement) for row in card.bias.rows]
@@ -248,7 +248,7 @@ def corrected_scores_table(report: Report) -> Iterator[Row]:
 
 
 def grader_steadiness_table(report: Report) -> Iterator[Row]:
-    """How steady each grader is, and its cost."""
+    """Make the table of each grader's consistency and cost."""
     for card in report.cards:
         if card.truth is not None:
             cost = card.facts.cost_per_text

@@ -59,7 +59,7 @@ def scores_table(report: Report) -> Iterator[ReportTable]:
 
 
 def _further_entries(cell: Cell | None, following: int | None) -> dict[str, Entry]:
-    """What a table of scores says beside the metrics; `following` counts the texts that follow an example."""
+    """Return the other entries of a table of scores; `following` counts the near-copies of examples."""
     known = cell if cell and cell.written else None
     full = known.scores[FULL_MARKS] if known else None
     among_valid = estimate(full.among_valid, (full.among_valid_low, full.among_valid_high)) if full else Estimate(None)
@@ -96,18 +96,18 @@ def before_and_after_table(report: Report) -> Iterator[Row]:
             "difference among valid": estimate(
                 valid.value if valid else None, (valid.low, valid.high) if valid else None, is_signed=True
             ),
-            # The column beside it has the numbers.
+            # the adjacent column has the numbers
             "format": "format explains it" if is_explained else c.format_words or "–",
         }
 
 
 def _linked(cell: Cell | None, metric: str) -> Entry:
-    """A score with the address of its texts."""
+    """Make a score with the link to its texts."""
     return "–" if cell is None else score_entry(cell, metric, link=_texts_of(cell.key))
 
 
 def _texts_of(key: CellKey, **more: str) -> str:
-    """The address of the texts of a cell, which it names, so that it stays right when cells are added."""
+    """Make the link to the texts of a cell, which contains its key, so that it stays valid when cells are added."""
     filters = {"a": f"{key.run}/{key.student}", "grader": f"{key.run}/{key.grader}", "setting": key.setting, "k": key.k}
     return f"texts.html#{urlencode(filters | more)}"
 
@@ -149,7 +149,7 @@ def common_k(report: Report) -> int | None:
 
 
 def without_common(report: Report) -> tuple[list[Cell], str] | None:
-    """Cells without common skills, and how they were chosen; None if the common skills are unknown."""
+    """Return cells without common skills, and how they were chosen; None if the common skills are unknown."""
     k = common_k(report)
     of_runs = {run.name: run.exclude for run in report.runs}
     of_settings = {(run.name, label): names for run in report.runs for label, names in run.excluded_by_setting.items()}
@@ -173,7 +173,7 @@ def without_common(report: Report) -> tuple[list[Cell], str] | None:
 
 
 def novelty_bound(report: Report, k: int, cells: Sequence[Cell]) -> float:
-    """How often a corpus would hold one of the drawn combinations by chance, from measured frequencies if given."""
+    """Compute how often a corpus would contain a drawn combination by chance, from measured frequencies if given."""
     if report.frequencies is None:
         return novelty(k, report.corpus_tokens).expected_occurrences
     drawn = {skill for cell in cells for combination in cell.combinations for skill in combination.skills}
@@ -196,14 +196,14 @@ def common_skills_removed_table(report: Report) -> list[ReportTable]:
     source = "measured frequencies" if report.frequencies else "the paper's upper bound on every skill's frequency"
     words = f"Novelty bound at k = {k} for {report.corpus_tokens:.3g} tokens, by {source}: {expectation(bound)}"
     if bound >= 1:
-        words += " expected occurrences of a combination, so full marks say nothing about new texts at this k."
+        words += " expected occurrences of a combination, so full marks give no evidence of new texts at this k."
     else:
         words += "; full marks above the bound mean that such a corpus cannot contain all the texts."
     return table_of("common-skills-removed", rows, k=k, how=how, bound=words)
 
 
 def seen_and_reserved_table(report: Report) -> Iterator[Row]:
-    """Skill sets that training data may contain, and skill sets kept back."""
+    """Make the table of skill sets that training data may contain, and of reserved ones."""
     for cell in report.cells:
         parts = dict(zip(("seen", "kept back"), _seen_and_kept_back(cell, report), strict=True))
         if all(part.combinations for part in parts.values()):
@@ -212,7 +212,7 @@ def seen_and_reserved_table(report: Report) -> Iterator[Row]:
 
 
 def _seen_and_kept_back(cell: Cell, report: Report) -> tuple[Cell, Cell]:
-    """The seen and the kept-back part of a cell, by the run's reserved skill sets or by the student's lineage."""
+    """Split a cell into seen and reserved skill sets, by the run's reserved skill sets or by the student's lineage."""
     share = report.reserved.get(cell.key.run)
     sets = report.skill_sets.get((cell.key.run, cell.key.student))
     if cell.key.k < 2 or (share is None and sets is None):
@@ -272,7 +272,7 @@ def by_partition_table(report: Report) -> list[ReportTable]:
 
 
 def _partition_places(report: Report) -> dict[tuple[str, str], _Place]:
-    """The values of each grader and setting, as far as steps name a partition."""
+    """Return the values of each grader and setting, if steps name partitions."""
     families = {(run.name, student): family for run in report.runs for student, family in run.families.items()}
     places: dict[tuple[str, str], _Place] = {}
     for cell in report.cells:
@@ -316,7 +316,7 @@ _StudentPair = tuple[str, str]
 
 
 def chosen_pairs(report: Report, run: RunFacts) -> list[_StudentPair]:
-    """All pairs of a run, or 10 of them: pairs with one base, if there are any, and else the first pairs.
+    """Return all pairs of a run, or 10 of them: pairs with one base, if there are any, and else the first pairs.
 
     The base of a student without a lineage is its own model.
     """
@@ -369,7 +369,7 @@ _HARDEST: Final = 5
 
 
 def skills_table(report: Report) -> list[ReportTable]:
-    """Every skill that was asked for, the hardest for all students first."""
+    """Make the table of every requested skill, the hardest for all students first."""
     rates = [skill_rates(report.cells_of(key, grader=report.graders[0])) for key in report.students]
     overall = {}
     for name in {name for by_name in rates for name in by_name}:
