@@ -19,7 +19,8 @@ SCRIPTED, SERVED = "scripted:student?skill=0.8", "openai:some-model"
         (
             (SCRIPTED, SCRIPTED),
             "scripted:grader",
-            "The students and the grader are simulated: scripted models with rates set in advance, not language models.",
+            "The students and the grader are simulated: scripted models with rates set in advance, "
+            "not language models.",
         ),
         (
             (SERVED, SCRIPTED),
