@@ -292,7 +292,7 @@ _HINTS: Final = {
 async def _reply_of(
     asked: str, options: argparse.Namespace, prompts: "PromptSet", catalog: "Catalog", about: "Combination", text: str
 ) -> str:
-    """Ask a model to grade a text, once, at each of its addresses until one takes the call."""
+    """Let a model grade a text with one call, trying its servers in turn until one takes the call."""
     from skillmix.calls import CallProblem, Decoding, GradeKey, Message, Request, Subject, seed_for, text_id
     from skillmix.models.local.model import check_chat_template
     from skillmix.models.specs import ModelOptions, open_model, parse_spec, provider_of

@@ -4,12 +4,18 @@ Every row has an upper bound and an expectation. The upper bound assumes the lon
 unparseable grades. The expectation uses the tokens of past calls, or typical lengths where there are none.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from functools import cached_property
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
 
+from skillmix.calls import extra_json
 from skillmix.catalog.catalog import RESERVED_NAMES, Catalog
 from skillmix.catalog.combinations import Combination
+from skillmix.errors import UserError
 from skillmix.experiment.costs import Price, generation_hours, price_of, price_warnings, tokens_in, usual_tokens_in
 from skillmix.experiment.experiment import BudgetSettings, Experiment
 from skillmix.experiment.plan import Settings
@@ -19,8 +25,10 @@ from skillmix.models.specs import parse_spec, short_spec
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.render import dollars, hours, markdown_table, middle_cut, whole
 from skillmix.runs.conversations import model_name
+from skillmix.runs.database import RUN_FILE
+from skillmix.runs.journal import JournalReader
+from skillmix.runs.run import Run
 from skillmix.runs.students import settings_for
-from skillmix.steps.past_calls import AskedOf, PastCalls
 
 _HEADER: Final = (
     "step",
@@ -44,9 +52,117 @@ _REPLY_PER_SKILL: Final = 200
 _TEXT_PER_SKILL: Final = 70
 _GRADING_PER_CRITERION: Final = 250
 
+_MOST_JOURNALS: Final = 20
+"""The most journals of other runs that are read, latest first; an estimate must not take minutes."""
+_AVERAGES: Final = (
+    "SELECT stage, coalesce(grader, student), model, decoding, json_array_length(skills), count(*), sum(input_tokens), "
+    "sum(output_tokens), sum(coalesce(attempt, 0) = 0) FROM call JOIN combination ON combination.id = call.combination "
+    "WHERE status = 'done' AND origin = 'call' AND input_tokens > 0 AND output_tokens >= 0 GROUP BY 1, 2, 3, 4, 5"
+)
+
 Role = Literal["student", "writer", "grader", "re-grader", "training"]
 """The role of a model in a step; a writer writes for a data set, and a re-grader grades texts that already have
 grades."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallAverages:
+    """Average tokens of past calls of one model about combinations of one k."""
+
+    calls: int
+    """All past calls of the model, for any k."""
+    input_tokens: float
+    output_tokens: float
+    calls_per_vote: float
+    """Above 1 if unparseable grades were retried; 1 for students."""
+    source: Literal["this run", "other runs"]
+
+    @property
+    def basis(self) -> str:
+        """Describe the source and its size."""
+        return f"{self.source} ({self.calls} {'call' if self.calls == 1 else 'calls'})"
+
+
+class AskedOf(NamedTuple):
+    """The called model, as a journal stores it."""
+
+    stage: Literal["generate", "grade"]
+    name: str
+    """The student or the grader of the experiment."""
+    model: str | None
+    """None for the model of a train step, which has its own name in each run."""
+    extra: str | None
+
+
+class _Group(NamedTuple):
+    """Past calls of one name, model, sampling and k."""
+
+    asked_of: AskedOf
+    k: int
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    first_attempts: int
+
+
+class PastCalls:
+    """The calls of a run, and those of other runs in the same folder; unreadable journals are omitted."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def averages(self, asked_of: AskedOf, k: int, *, other_runs: bool) -> CallAverages | None:
+        """Average over calls with the same name, model and extra fields, or else with the same model and fields.
+
+        Prompts and replies grow with k, so the nearest k with calls counts. None if there is no such call. Other runs
+        count only if this run has no such call, and if `other_runs` is true.
+        """
+        source: Literal["this run", "other runs"] = "this run"
+        alike = [g for g in self._own if _is_same_model(g.asked_of, asked_of) and g.asked_of.name == asked_of.name]
+        if asked_of.model is not None:
+            alike = alike or [group for group in self._own if _is_same_model(group.asked_of, asked_of)]
+            if other_runs and not alike:
+                source = "other runs"
+                alike = [group for group in self._elsewhere if _is_same_model(group.asked_of, asked_of)]
+        if not alike:
+            return None
+        nearest = min({group.k for group in alike}, key=lambda other: (abs(other - k), -other))
+        groups = [group for group in alike if group.k == nearest]
+        calls = sum(group.calls for group in groups)
+        return CallAverages(
+            calls=sum(group.calls for group in alike),
+            input_tokens=sum(group.input_tokens for group in groups) / calls,
+            output_tokens=sum(group.output_tokens for group in groups) / calls,
+            calls_per_vote=calls / max(1, sum(group.first_attempts for group in groups)),
+            source=source,
+        )
+
+    @cached_property
+    def _own(self) -> list[_Group]:
+        return list(_groups([self._run.file]))
+
+    @cached_property
+    def _elsewhere(self) -> list[_Group]:
+        """Read calls of other runs on first use: most dry runs do not need them."""
+        own = self._run.path
+        files = [file for file in own.parent.glob(f"*/{RUN_FILE}") if file.parent != own]
+        latest = sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)
+        return list(_groups(latest[:_MOST_JOURNALS]))
+
+
+def _is_same_model(stored: AskedOf, asked_of: AskedOf) -> bool:
+    """Whether calls of the same stage went to the same model with the same fields; a model of None is any."""
+    is_same = stored.stage == asked_of.stage and stored.extra == asked_of.extra
+    return is_same and asked_of.model in (None, stored.model)
+
+
+def _groups(files: Iterable[Path]) -> Iterator[_Group]:
+    for file in files:
+        # A run reports faults in its journal itself; an estimate ignores them.
+        with suppress(UserError, OSError, ValueError, TypeError, AttributeError), JournalReader(file) as journal:
+            for stage, name, model, decoding, *numbers in journal.rows(_AVERAGES):
+                extra = extra_json(json.loads(decoding).get("extra", {}))
+                yield _Group(AskedOf(stage, name, model, extra), *map(int, numbers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,7 +471,7 @@ def budget_warnings(estimates: Sequence[CallEstimate], budget: BudgetSettings) -
     expected = _sum(e.expected.cost_usd for e in counted if e.expected)
     if budget.max_usd is not None and (cost is None or expected is None):
         unknown = ", ".join(sorted({e.model for e in counted if e.cost_usd is None}))
-        yield f"budget.max_usd cannot be kept: the price of {unknown} is not known"
+        yield f"budget.max_usd cannot be kept: the price of {unknown} is unknown"
     calls = sum(e.expected.calls for e in counted if e.expected), sum(e.calls for e in counted)
     for name, limit, least, most, digits, unit in (
         ("max_usd", budget.max_usd, expected, cost, 2, "US dollars"),

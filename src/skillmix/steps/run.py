@@ -51,9 +51,8 @@ from skillmix.steps.before_run import (
     would_download,
 )
 from skillmix.steps.calls import drop_unusable_skips
-from skillmix.steps.estimates import CallEstimate, EstimateBasis
+from skillmix.steps.estimates import CallEstimate, EstimateBasis, PastCalls
 from skillmix.steps.kinds import kind_of, train_step
-from skillmix.steps.past_calls import PastCalls
 from skillmix.steps.step_kind import RunResult, StepInputs, Trained
 from skillmix.tracking import track_scores
 from skillmix.training.job import is_first_rank
@@ -74,7 +73,7 @@ def take_finished(step: Step, context: StepContext, result: RunResult) -> bool:
 
 
 def _finished(step: Step, source: StepInputs, result: RunResult) -> tuple[str | None, list[str]]:
-    """What a finished step made, in words; or None, and what changed since the step was finished if it was."""
+    """Describe what a finished step made; or return None, and what changed since an earlier run finished the step."""
     kind, record = kind_of(step), source.run.finished(step.name)
     inputs = None if record is None else kind.inputs(step, source)
     if record is None or inputs is None:
