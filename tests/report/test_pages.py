@@ -295,7 +295,7 @@ def test_rules_are_checked_before_anything_is_read(in_folder: Path) -> None:
 
 def test_the_page_explains_itself_to_a_reader_who_knows_nothing(folder: Path) -> None:
     page = (folder / "index.html").read_text(encoding="utf-8")
-    lead = page.split('<section id="findings"')[0]
+    lead = page.split('id="findings"')[0]
 
     assert 'class="simulated">The ' in lead and "no language model." in lead
     assert "`" not in page and "<code>skillmix compare RUN A B</code>" in page

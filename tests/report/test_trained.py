@@ -38,7 +38,7 @@ def test_lineage_leads_from_the_base_over_the_data_to_the_tuned_student(trained:
 
 
 def test_findings_of_so_little_data_say_that_it_is_too_little(trained: Reported) -> None:
-    page = page_of(trained).partition('<section id="findings">')[2].partition("</section>")[0]
+    page = page_of(trained).partition('<details class="part" id="findings">')[2].partition('<section id="scores">')[0]
 
     verdicts = re.findall(r'<p class="verdict">([^<]+)</p>', page)
     assert verdicts == ["too little data"] * 4
