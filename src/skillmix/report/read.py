@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib import resources
-from itertools import chain
+from itertools import chain, product
+from statistics import fmean
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -20,6 +20,7 @@ from skillmix.datasets.corpus import corpus_of, distinct_share
 from skillmix.datasets.dataset_plan import prompt_examples
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import Experiment
+from skillmix.files import SHIPPED
 from skillmix.grading.points import FULL_MARKS, Ballot, Points, StudentText, text_score
 from skillmix.models.lineage import trained_skill_sets
 from skillmix.report.archive import Archive, CodeEvidence, RunArchive
@@ -77,15 +78,11 @@ from skillmix.training.log import run_curves
 def decoding_in_words(experiment: Experiment) -> dict[str, str]:
     """The sampling settings of every student and grader that is a model."""
     asked = {name: grader for name, grader in experiment.graders.items() if grader.asked}
-    return {
-        **{name: _sampling(s.temperature, s.max_tokens, s.top_p) for name, s in experiment.students.items()},
-        **{name: _sampling(g.temperature, g.max_tokens, g.top_p) for name, g in asked.items()},
-    }
-
-
-def _sampling(temperature: float, max_tokens: int, top_p: float | None) -> str:
-    words = f"temperature {temperature:g}, at most {max_tokens:,} tokens"
-    return words if top_p is None else f"{words}, top-p {top_p:g}"
+    words = {}
+    for name, own in chain(experiment.students.items(), asked.items()):
+        words[name] = f"temperature {own.temperature:g}, at most {own.max_tokens:,} tokens"
+        words[name] += "" if own.top_p is None else f", top-p {own.top_p:g}"
+    return words
 
 
 MOST_BASELINE: Final = 200
@@ -128,23 +125,20 @@ def cell_texts(
 
 def _repeated(texts: Sequence[StudentText], evidence: Mapping[ConversationKey, CodeEvidence]) -> int | None:
     """Find texts whose masked evidence for each skill equals that of a text on another combination."""
-    if not texts or any(None in _masked(text, evidence).values() for text in texts):
-        return None
     users: dict[tuple[str, str | None], set[str]] = defaultdict(set)
+    shown = []
     for text in texts:
-        for shown in _masked(text, evidence).items():
-            users[shown].add(text.combination.id)
-    return sum(all(len(users[shown]) > 1 for shown in _masked(text, evidence).items()) for text in texts)
-
-
-def _masked(text: StudentText, evidence: Mapping[ConversationKey, CodeEvidence]) -> dict[str, str | None]:
-    skills = text.combination.skills
-    found = evidence.get(text.conversation)
-    return dict(zip(skills, found.masked if found else (None,) * len(skills), strict=True))
+        found = evidence.get(text.conversation)
+        if found is None or None in found.masked:
+            return None
+        shown.append(list(zip(text.combination.skills, found.masked, strict=True)))
+        for one in shown[-1]:
+            users[one].add(text.combination.id)
+    return sum(all(len(users[one]) > 1 for one in of_text) for of_text in shown) if texts else None
 
 
 def template_baselines(run: str, catalog: Catalog | None, cells: Iterable[Cell]) -> Iterator[TemplateBaseline]:
-    """Compute the template student's scores for each setting and k of a run.
+    """Compute the template student's scores by setting and k of a run, over combinations with a clause for every skill.
 
     Nothing if the catalog has no clauses, or has its own untrusted code.
     """
@@ -153,49 +147,35 @@ def template_baselines(run: str, catalog: Catalog | None, cells: Iterable[Cell])
     combinations: dict[tuple[str, int], dict[str, Combination]] = defaultdict(dict)
     for cell in cells:
         combinations[cell.key.setting, cell.key.k].update((c.id, c) for c in cell.combinations)
-    some = {key: list(own.values())[:MOST_BASELINE] for key, own in combinations.items()}
     student = TemplateStudent(catalog.templates, judge_of(catalog))
-    for (setting, k), drawn in some.items():
-        outcomes = {form: _outcomes(student, form, drawn) for form in FORMS}
-        if all(outcomes.values()):
-            full, woven = (
-                {form: sum(pair[part] for pair in pairs) / len(pairs) for form, pairs in outcomes.items()}
-                for part in (0, 1)
-            )
-            yield TemplateBaseline(run, setting, k, len(outcomes["fixed"]), full, woven)
-
-
-def _outcomes(student: TemplateStudent, form: Form, combinations: Iterable[Combination]) -> list[tuple[bool, bool]]:
-    """Compute full marks, and woven full marks, of each combination whose skills all have a clause."""
-    outcomes = []
-    for combination in combinations:
-        written = student.write(combination.skills, combination.topic, form)
-        if written is not None:
-            is_full = written.has_full_marks
-            outcomes.append((is_full, is_full and written.verdict.is_woven(combination.skills) is True))
-    return outcomes
+    for (setting, k), drawn in combinations.items():
+        full: dict[Form, list[bool]] = {form: [] for form in FORMS}
+        woven: dict[Form, list[bool]] = {form: [] for form in FORMS}
+        for combination, form in product(list(drawn.values())[:MOST_BASELINE], FORMS):
+            written = student.write(combination.skills, combination.topic, form)
+            if written is not None:
+                full[form].append(written.has_full_marks)
+                is_woven = written.has_full_marks and written.verdict.is_woven(combination.skills) is True
+                woven[form].append(is_woven)
+        if all(full.values()):
+            shares = ({form: fmean(values) for form, values in own.items()} for own in (full, woven))
+            yield TemplateBaseline(run, setting, k, len(full["fixed"]), *shares)
 
 
 def texts_following_examples(run: Run, decided: Sequence[tuple[Ballot, Points]]) -> frozenset[ConversationKey] | None:
     """Find near-copies of examples among the texts; None if the catalog of the run is unknown."""
-    examples = _examples(run)
+    if run.unchanged_catalog is None:
+        return None
+    prompts = {settings.prompts or run.experiment.prompts for settings in run.experiment.students.values()}
+    try:
+        examples = prompt_examples(run.unchanged_catalog, prompts)
+    except UserError:  # a prompt set is gone
+        examples = prompt_examples(run.unchanged_catalog, ())
     if not examples:
         return None
     texts = list({id(ballot.text): ballot.text for ballot, _ in decided}.values())
     shares = example_shares(corpus_of(text.answer.text for text in texts), examples)
     return frozenset(text.conversation for text, share in zip(texts, shares.tolist(), strict=True) if share >= FOLLOWS)
-
-
-def _examples(run: Run) -> list[str]:
-    """Return the examples of the catalog and, if the prompt sets still exist, their few-shot examples."""
-    catalog = run.unchanged_catalog
-    if catalog is None:
-        return []
-    prompts = {settings.prompts or run.experiment.prompts for settings in run.experiment.students.values()}
-    try:
-        return prompt_examples(catalog, prompts)
-    except UserError:
-        return prompt_examples(catalog, ())
 
 
 def read_report(runs: Sequence[Run], archive: Archive, options: ReportOptions) -> Report:
@@ -214,7 +194,7 @@ def read_report(runs: Sequence[Run], archive: Archive, options: ReportOptions) -
         # Only graders that can be compared with another one have cards.
         every = zip(runs, decided, archive.runs, strict=True)
         cards = cards_of([graded_run_of(run, own, archived.rules) for run, own, archived in every])
-    published = resources.files("skillmix.data").joinpath("published.json")
+    published = SHIPPED / "published.json"
     report = replace(
         whole,
         by_rules=whole.by_rules if options.rules == "both" else {},

@@ -299,6 +299,11 @@ class Report:
         """Every k in a cell."""
         return sorted({c.key.k for c in self.cells})
 
+    @property
+    def main_setting(self) -> str:
+        """The setting `all`, or the first one; empty without cells."""
+        return "all" if "all" in self.settings else next(iter(self.settings), "")
+
     def label(self, run: str, student: str) -> str:
         """Return a student's name, with the run's if there are several."""
         return student if len(self.runs) == 1 else f"{run}: {student}"

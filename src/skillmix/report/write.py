@@ -114,6 +114,9 @@ def without_cycle_search() -> Iterator[None]:
     try:
         yield
     finally:
+        # The records of the report count as old, so that the next small collection does not look at all of them.
+        gc.freeze()
+        gc.unfreeze()
         if was_on:
             gc.enable()
 

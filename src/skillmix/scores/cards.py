@@ -12,7 +12,6 @@ from skillmix.experiment.steps import CODE
 from skillmix.grading.answers import Rules, names_skill
 from skillmix.grading.points import Ballot, Points, earns_nothing
 from skillmix.render import (
-    TOO_FEW,
     markdown_table,
     name_hint,
     panels,
@@ -309,14 +308,12 @@ def _agreement_table(name: str, rows: Sequence[TruthAgreement], *, wide: bool) -
 
 
 def _interval(measure: Measure) -> str:
-    # Without the remark on too few combinations, which means something other than an unknown interval here.
-    with_interval = share_with_interval(*measure)
-    return share(measure.value) if with_interval.endswith(TOO_FEW) else with_interval
+    # An unknown interval has other reasons here than too few combinations.
+    return share(measure.value) if None in measure else share_with_interval(*measure)
 
 
 def _signed(measure: Measure) -> str:
-    with_interval = signed_with_interval(*measure)
-    return signed(measure.value) if with_interval.endswith(TOO_FEW) else with_interval
+    return signed(measure.value) if None in measure else signed_with_interval(*measure)
 
 
 def short_table(cards: Iterable[GraderCard]) -> str:

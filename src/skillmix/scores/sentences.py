@@ -9,9 +9,11 @@ how often it earns full marks.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from skillmix.experiment.step_base import label_parts
+from skillmix.files import read_yaml
 from skillmix.grading.points import FULL_MARKS
 from skillmix.models.lineage import short_name
 from skillmix.render import (
@@ -29,6 +31,13 @@ from skillmix.scores.cells import WRITTEN, Cell, CellKey, Cells, CellScore, larg
 from skillmix.scores.comparisons import SMALLEST_GAIN, Change, Judged, before_and_after, explanations, format_effect
 from skillmix.scores.findings import Claim, Finding, JudgedContrast, findings, judged_contrasts
 from skillmix.scores.scoring import comparable_in, lineages_in, partition_notes, score_run, unnamed_notes
+
+_CLAIMS: Final[Any] = read_yaml(Path(__file__).with_name("claims.yaml"))
+CLAIM_TITLES: Final[dict[Claim, str]] = {claim: words["title"] for claim, words in _CLAIMS.items()}
+CLAIM_NEEDS: Final[dict[Claim, str]] = {claim: words["needs"] for claim, words in _CLAIMS.items()}
+"""What data a claim needs."""
+_UNMATCHED: Final[dict[Claim, str]] = {c: words["unmatched"] for c, words in _CLAIMS.items() if "unmatched" in words}
+"""What else may explain a difference between students that are not matched."""
 
 
 def format_warnings(cells: Sequence[Cell]) -> list[str]:
@@ -145,17 +154,6 @@ def limits(finding: Finding) -> list[str]:
     return [_UNMATCHED[finding.claim]] if finding.claim in _UNMATCHED and not finding.pair.is_matched else []
 
 
-_NO_PRACTICE: Final = (
-    "No student practised single skills with as many texts and steps, so such practice may explain a difference."
-)
-_UNMATCHED: Final[dict[Claim, str]] = {
-    "composition": "The two differ in texts or steps, or these are unknown, so more practice may explain a difference.",
-    "held-out": _NO_PRACTICE,
-    "larger k": _NO_PRACTICE,
-    "efficiency": "Steps could not be matched, so more steps may explain a difference.",
-}
-
-
 def _scope(one: Judged) -> str:
     """Describe the trainings that the estimate covers."""
     gain = one.gain
@@ -166,28 +164,6 @@ def _scope(one: Judged) -> str:
 
 def _estimate(one: Judged) -> str:
     return signed_with_interval(one.gain.mean, one.gain.low, one.gain.high)
-
-
-CLAIM_TITLES: Final[dict[Claim, str]] = {
-    "composition": "Training on texts that combine skills teaches more than further practice of single skills",
-    "trained k": "Training improves texts with trained skills, with as many skills as in training",
-    "held-out": "Training improves texts with skills that were never combined in training",
-    "larger k": "Training on texts with few skills improves texts with more skills",
-    "efficiency": "Texts with more skills teach more, with no more conversations",
-    "control": "Training on single skills alone does not teach how to combine them",
-}
-
-
-CLAIM_NEEDS: Final[dict[Claim, str]] = {
-    "composition": "two students tuned on one base, one with k of 2 or more and one with k = 1 alone, both evaluated "
-    "at k of 2 or more",
-    "trained k": "a base and a student tuned on it, both evaluated on train skills at a k that it was trained on",
-    "held-out": "a base and a student tuned on it with k of 2 or more, both evaluated on held-out skills",
-    "larger k": "a base and a student tuned on it, both evaluated at a larger k than it was trained on",
-    "efficiency": "two students tuned on one base, the one with the larger k on no more conversations than the other",
-    "control": "a base and a student tuned on it with k = 1 alone, both evaluated at k of 2 or more",
-}
-"""The data that each claim needs."""
 
 
 def claim_sentence(finding: Finding, cells: Cells) -> str:

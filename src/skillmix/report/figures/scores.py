@@ -122,8 +122,8 @@ def _has_several_k(cells: Iterable[Cell]) -> bool:
 def observed_and_independent_figure(report: Report) -> Figure | None:
     """Draw full marks (pass@1) beside the products of the skills' own rates."""
     students = report.students
-    chosen = "all" if "all" in report.settings else (report.settings[0] if report.settings else None)
-    if chosen is None or not _has_several_k(c for c in report.cells if c.key.setting == chosen):
+    chosen = report.main_setting
+    if not _has_several_k(c for c in report.cells if c.key.setting == chosen):
         return None
     figure = new_figure(max(4.4, 3.1 * len(students)), 3.4)
     panels = figure.subplots(1, len(students), sharey=True, squeeze=False)[0]

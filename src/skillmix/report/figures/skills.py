@@ -164,9 +164,9 @@ def requested_and_unrequested_figure(report: Report) -> Figure | None:
 
 def data_efficiency_figure(report: Report) -> Figure | None:
     """Draw full marks against the number of training conversations."""
-    setting = "all" if "all" in report.settings else (report.settings[0] if report.settings else None)
+    setting = report.main_setting
     sized = [k for k in report.students if k in report.lineages and report.lineages[k].rows is not None]
-    if len(sized) < 2 or setting is None:
+    if len(sized) < 2:
         return None
     ks = [k for k in report.ks if k >= 2] or report.ks
     figure = new_figure(max(4.4, 2.7 * len(ks)), 3.3)

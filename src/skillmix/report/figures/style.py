@@ -28,6 +28,7 @@ from matplotlib.transforms import Affine2D, TransformedBbox, TransformedPath
 from PIL import Image
 
 from skillmix.render import share
+from skillmix.report.registry import FILES
 
 # Okabe and Ito's colors without the yellow, which is invisible on paper; marker shapes work without color.
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")
@@ -54,36 +55,6 @@ _DARK: Final = {
     "#4D4D4D": "#b3b3b3",
 }
 """The colors of a figure on a dark screen; the page and a downloaded figure follow the reader's preference."""
-
-_SETTINGS: Final[dict[Any, Any]] = {
-    "axes.edgecolor": FAINT,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.labelcolor": INK,
-    "axes.labelsize": 10,
-    "axes.linewidth": 0.8,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlecolor": INK,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titley": 1.0,
-    "figure.facecolor": "white",
-    "font.family": "DejaVu Sans",
-    "font.size": 9.5,
-    "grid.color": GRID,
-    "grid.linewidth": 0.8,
-    "legend.fontsize": 9,
-    "legend.frameon": False,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 5.5,
-    "svg.fonttype": "path",
-    "svg.hashsalt": "skillmix",
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-}
 
 
 class FigureStyle(NamedTuple):
@@ -130,7 +101,8 @@ def house_style(style: FigureStyle = HOUSE) -> Iterator[None]:
     """
     # Matplotlib's defaults, except for its windows, which are the user's.
     windows = ("backend", "interactive")
-    settings = {n: v for n, v in matplotlib.rcParamsDefault.items() if not n.startswith(windows)} | _SETTINGS
+    own = matplotlib.rc_params_from_file(FILES / "figures.mplstyle")  # type: ignore[arg-type]
+    settings: dict[Any, Any] = {name: value for name, value in own.items() if not name.startswith(windows)}
     settings |= {name: settings[name] * style.letters / HOUSE.letters for name in _SIZES}
     before = _style.set(style)
     try:

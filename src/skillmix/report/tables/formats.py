@@ -12,13 +12,24 @@ import re
 import unicodedata
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, product
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from skillmix.files import read_yaml
 from skillmix.grading.points import FULL_MARKS, METRICS
 from skillmix.models.lineage import short_name
 from skillmix.render import markdown_table
 from skillmix.report.records import Report
-from skillmix.report.registry import PHRASES, Entry, Estimate, ReportTable, Row, ScoreEntry, rows_as_table, score_entry
+from skillmix.report.registry import (
+    FILES,
+    PHRASES,
+    Entry,
+    Estimate,
+    ReportTable,
+    Row,
+    ScoreEntry,
+    rows_as_table,
+    score_entry,
+)
 from skillmix.scores.cells import Cell, CellKey, Score
 
 
@@ -167,48 +178,10 @@ def _best_entries(table: ReportTable) -> Iterator[tuple[int, int]]:
 
 
 _BREAKS: Final = re.compile("(?<=[/?&=:._])(?=[^ ])")
-_SIGNS: Final = {
-    "\\": r"\textbackslash{}",
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    # at the start of a line, TeX would treat these as an option of the preceding line break
-    **{sign: f"{{{sign}}}" for sign in "[]*"},
-    "−": "$-$",
-    "–": "--",
-    "—": "---",
-    "…": r"\ldots{}",
-    "“": "``",
-    "”": "''",
-    "‘": "`",
-    "’": "'",
-    "×": r"$\times$",
-    "±": r"$\pm$",
-    "·": r"$\cdot$",
-    "≥": r"$\geq$",
-    "≤": r"$\leq$",
-    "→": r"$\rightarrow$",
-    "°": r"$^\circ$",
-    "µ": r"$\mu$",
-    "ß": r"\ss{}",
-    "ø": r"\o{}",
-    "Ø": r"\O{}",
-}
+_TEX: Final[Any] = read_yaml(FILES / "tex.yaml")
 _SECOND_HYPHEN: Final = re.compile("(?<=-)-")
 _APART: Final = "\ue000"
 """A placeholder for a hyphen after a hyphen, which TeX would join to a dash."""
-_ACCENTS: Final = dict(
-    zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327", "`'^~=u.\"rHvc", strict=True)
-)
-"""The commands of TeX for combining accents."""
-_GREEK: Final = (
-    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi "
-    "omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega "
-)
-"""Letters that TeX has by name; the other Greek letters look like Latin ones."""
 
 
 def escaped(text: str) -> str:
@@ -223,18 +196,11 @@ def escaped(text: str) -> str:
 def _sign(sign: str) -> str:
     if sign == _APART:
         return "{-}"
-    if sign in _SIGNS:
-        return _SIGNS[sign]
-    if sign.isascii():
-        return sign if sign.isprintable() else " "
+    if sign in _TEX["signs"] or sign.isascii():
+        return str(_TEX["signs"].get(sign, sign if sign.isprintable() else " "))
     base, *accents = list(unicodedata.normalize("NFD", sign))
-    if base.isascii() and base.isalpha() and len(accents) == 1 and accents[0] in _ACCENTS:
-        return f"\\{_ACCENTS[accents[0]]}{{{base}}}"
-    kind, _, name = unicodedata.name(sign, "").rpartition(" ")
-    letter = name.replace("LAMDA", "LAMBDA").lower()
-    letter = letter.capitalize() if "CAPITAL" in kind else letter
-    if kind in ("GREEK SMALL LETTER", "GREEK CAPITAL LETTER") and f"{letter} " in _GREEK:
-        return f"$\\{letter}$"
+    if base.isascii() and base.isalpha() and len(accents) == 1 and accents[0] in _TEX["accents"]:
+        return f"\\{_TEX['accents'][accents[0]]}{{{base}}}"
     return f"\\texttt{{U+{ord(sign):04X}}}" if sign.isprintable() else " "
 
 

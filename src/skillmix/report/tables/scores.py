@@ -127,11 +127,10 @@ def graders_side_by_side_table(report: Report) -> Iterator[Row]:
 def data_efficiency_table(report: Report) -> list[ReportTable]:
     """Tuned students with the size of their data (table 4 of the paper)."""
     tuned = [key for key in report.students if key in report.lineages]
-    setting = "all" if "all" in report.settings else next(iter(report.settings), "")
     ks = [k for k in report.ks if k >= 2] or report.ks
     rows: list[Row] = []
     for key in sorted(tuned, key=lambda k: (report.lineages[k].rows or 0, report.lineages[k].k)):
-        cells = {c.key.k: c for c in report.cells_of(key, grader=report.graders[0], setting=setting)}
+        cells = {c.key.k: c for c in report.cells_of(key, grader=report.graders[0], setting=report.main_setting)}
         lineage = report.lineages[key]
         heads: Row = {
             "student": report.label(*key),
@@ -140,7 +139,7 @@ def data_efficiency_table(report: Report) -> list[ReportTable]:
         }
         if cells:
             rows.append({**heads, **_main_entries({f"k = {k}": cells.get(k) for k in ks})})
-    return table_of("data-efficiency", rows, setting=setting)
+    return table_of("data-efficiency", rows, setting=report.main_setting)
 
 
 def common_k(report: Report) -> int | None:

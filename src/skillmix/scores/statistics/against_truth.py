@@ -21,7 +21,7 @@ these, the share with full marks is estimated in one of three ways:
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, Literal, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +32,8 @@ Ratings = Sequence[Sequence[float | None]]
 """For each unit (a criterion of a text), one value per grader or round; None where the value is unreadable."""
 
 
-def krippendorff_alpha(units: Ratings, level: Literal["nominal", "interval"] = "nominal") -> float | None:
-    """Compute Krippendorff's alpha; None when no two values can be compared or nothing varies."""
+def krippendorff_alpha(units: Ratings) -> float | None:
+    """Compute Krippendorff's alpha of nominal values; None when no two values can be compared or nothing varies."""
     values = sorted({value for unit in units for value in unit if value is not None})
     column = {value: i for i, value in enumerate(values)}
     counts = np.zeros((len(units), len(values)))
@@ -48,8 +48,7 @@ def krippendorff_alpha(units: Ratings, level: Literal["nominal", "interval"] = "
     weighted = counts / (pairable - 1)[:, None]
     coincidences = weighted.T @ counts - np.diag(weighted.sum(axis=0))
     margins = coincidences.sum(axis=1)
-    scale = np.array(values)
-    distance = (scale[:, None] - scale[None, :]) ** 2 if level == "interval" else 1 - np.eye(len(values))
+    distance = 1 - np.eye(len(values))
     expected = ((np.outer(margins, margins) - np.diag(margins)) * distance).sum() / (margins.sum() - 1)
     if expected == 0:
         return None

@@ -243,19 +243,19 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def combinations_needed(differences: Floats, *, power: float = POWER, level: float = 0.05) -> int | None:
-    """Estimate the combinations that a paired test needs to find the observed mean difference with the given power."""
+def combinations_needed(differences: Floats, *, level: float = 0.05) -> int | None:
+    """Estimate the combinations that a paired test needs to find the observed mean difference with 80% power."""
     mean = float(differences.mean())
     if len(differences) < 2 or abs(mean) < ROUNDING:
         return None
-    return units_needed(float(differences.std(ddof=1)), mean, fewest=_FEWEST_PAIRS, power=power, level=level)
+    return units_needed(float(differences.std(ddof=1)), mean, fewest=_FEWEST_PAIRS, level=level)
 
 
-def units_needed(spread: float, distance: float, *, fewest: int, power: float = POWER, level: float = 0.05) -> int:
+def units_needed(spread: float, distance: float, *, fewest: int, level: float) -> int:
     """Estimate the units with this standard deviation needed to separate their mean from a value at this distance."""
 
     def is_enough(n: int) -> bool:
-        t = t_quantile(1 - level / 2, n - 1) + t_quantile(power, n - 1)
+        t = t_quantile(1 - level / 2, n - 1) + t_quantile(POWER, n - 1)
         return bool(t * spread <= abs(distance) * sqrt(n))
 
     too_few, enough = fewest - 1, fewest

@@ -65,7 +65,7 @@ class Interval(NamedTuple):
     high: float
 
 
-def wilson_interval(share: float, n: float, confidence: float = CONFIDENCE) -> Interval:
+def wilson_interval(share: float, n: float) -> Interval:
     """Compute the Wilson score interval of a share of n.
 
     N may be fractional, as an effective number of independent units.
@@ -73,7 +73,7 @@ def wilson_interval(share: float, n: float, confidence: float = CONFIDENCE) -> I
     >>> [round(end, 2) for end in wilson_interval(0.05, 100)]
     [0.02, 0.11]
     """
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     denominator = 1 + z * z / n
     centre = (share + z * z / (2 * n)) / denominator
     half = z * sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / denominator
@@ -85,7 +85,8 @@ def mean_interval(values: Sequence[float]) -> Interval:
     """Bootstrap the mean of values in 0..1; use the Wilson interval if all values are equal."""
     if max(values) - min(values) < ROUNDING:
         return wilson_interval(min(1.0, max(0.0, values[0])), len(values))
-    return bootstrap_interval(values)
+    means = bootstrap_means(np.asarray(values, dtype=np.float64), RESAMPLES, np.random.default_rng(SEED))
+    return percentile_interval(means, len(values))
 
 
 def constant_interval(value: float, n: int) -> Interval:
@@ -96,12 +97,6 @@ def constant_interval(value: float, n: int) -> Interval:
     """
     others = wilson_interval(0.0, n).high
     return Interval(value - others * (1 + value), value + others * (1 - value))
-
-
-def bootstrap_interval(values: Sequence[float], *, confidence: float = CONFIDENCE) -> Interval:
-    """Compute the percentile bootstrap of the mean over the values."""
-    means = bootstrap_means(np.asarray(values, dtype=np.float64), RESAMPLES, np.random.default_rng(SEED))
-    return percentile_interval(means, len(values), confidence)
 
 
 def bootstrap_means(values: Floats, resamples: int, generator: np.random.Generator) -> Floats:
@@ -116,23 +111,23 @@ def bootstrap_means(values: Floats, resamples: int, generator: np.random.Generat
     return means
 
 
-def percentile_interval(means: Floats, n: int, confidence: float = CONFIDENCE) -> Interval:
+def percentile_interval(means: Floats, n: int) -> Interval:
     """Compute percentiles of bootstrap means, widened for small n.
 
     Plain percentiles are too narrow by sqrt((n - 1) / n) and by normal instead of t quantiles (Hesterberg 2015, "What
     Teachers Should Know About the Bootstrap", section 5.3); the expanded percentile corrects both.
     """
-    tail = expanded_tail(n, confidence)
+    tail = expanded_tail(n)
     low, high = np.quantile(means, [tail, 1 - tail])
     return Interval(float(low), float(high))
 
 
 @lru_cache(maxsize=1024)
-def expanded_tail(n: int, confidence: float = CONFIDENCE) -> float:
+def expanded_tail(n: int) -> float:
     """Compute the share of bootstrap means to cut off at either end."""
     if n < 2:
         return 0.0
-    return NormalDist().cdf(-sqrt(n / (n - 1)) * t_quantile((1 + confidence) / 2, n - 1))
+    return NormalDist().cdf(-sqrt(n / (n - 1)) * t_quantile((1 + CONFIDENCE) / 2, n - 1))
 
 
 _CACHED: Final = 4096
