@@ -75,6 +75,10 @@ def test_a_sentence_counts_the_rows_that_are_clear_in_both_directions(folder: Pa
         if len(numbers) == 1:
             assert sentences == [f"{second} against {first}: {rows[numbers[0]]['verdict']}."] * 2
             continue
+        if not any(signs):
+            nothing = f"No difference between {second} and {first} is found in {in_words(len(signs))} comparisons."
+            assert sentences == [nothing, nothing]
+            continue
         for sentence, name, other, sign in ((sentences[0], second, first, 1), (sentences[1], first, second, -1)):
             more, fewer, rest = (in_words(signs.count(number)) for number in (sign, -sign, 0))
             assert sentence == (

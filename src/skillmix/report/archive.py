@@ -505,6 +505,9 @@ def _pair_sentences(first: str, second: str, rows: Sequence[PairRow]) -> tuple[s
         sentence = f"{second} against {first}: {rows[0].words}.{notes}"
         return sentence, sentence
     more, fewer = sum(row.found > 0 for row in rows), sum(row.found < 0 for row in rows)
+    if not more and not fewer:
+        sentence = f"No difference between {second} and {first} is found in {in_words(len(rows))} comparisons.{notes}"
+        return sentence, sentence
     total, open_rows = in_words(len(rows)), in_words(len(rows) - more - fewer)
     forward, backward = (
         f"{name} has more full marks than {other} in {in_words(wins)} of {total} comparisons and fewer in "
