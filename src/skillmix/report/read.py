@@ -19,7 +19,7 @@ from skillmix.datasets.copies import FOLLOWS, example_shares
 from skillmix.datasets.corpus import corpus_of, distinct_share
 from skillmix.datasets.dataset_plan import prompt_examples
 from skillmix.errors import UserError
-from skillmix.experiment.experiment import Experiment
+from skillmix.experiment.experiment import Experiment, GraderSettings, StudentSettings
 from skillmix.files import SHIPPED
 from skillmix.grading.points import FULL_MARKS, Ballot, Points, StudentText, text_score
 from skillmix.models.lineage import trained_skill_sets
@@ -77,9 +77,10 @@ from skillmix.training.log import run_curves
 
 def decoding_in_words(experiment: Experiment) -> dict[str, str]:
     """The sampling settings of every student and grader that is a model."""
-    asked = {name: grader for name, grader in experiment.graders.items() if grader.asked}
+    models: dict[str, StudentSettings | GraderSettings] = {**experiment.students}
+    models |= {name: grader for name, grader in experiment.graders.items() if grader.asked}
     words = {}
-    for name, own in chain(experiment.students.items(), asked.items()):
+    for name, own in models.items():
         words[name] = f"temperature {own.temperature:g}, at most {own.max_tokens:,} tokens"
         words[name] += "" if own.top_p is None else f", top-p {own.top_p:g}"
     return words

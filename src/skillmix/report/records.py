@@ -304,9 +304,9 @@ class Report:
         """The setting `all`, or the first one; empty without cells."""
         return "all" if "all" in self.settings else next(iter(self.settings), "")
 
-    def label(self, run: str, student: str) -> str:
-        """Return a student's name, with the run's if there are several."""
-        return student if len(self.runs) == 1 else f"{run}: {student}"
+    def label(self, run: str, name: str) -> str:
+        """Return the name of a student, a grader or a step, after its run if there are several."""
+        return name if len(self.runs) == 1 else f"{run}: {name}"
 
     def training_of(self, key: StudentKey) -> tuple[int, ...]:
         """Return the numbers of skills a student was trained on; empty for one that was not tuned."""

@@ -202,7 +202,7 @@ def yield_figure(report: Report) -> Figure | None:
     for index, (run, facts) in enumerate(datasets):
         ks = list(facts.yields)
         rates = [y.full_marks / y.written if y.written else 0.0 for y in facts.yields.values()]
-        label = facts.name if len(report.runs) == 1 else f"{run}: {facts.name}"
+        label = report.label(run, str(facts.name))
         axes.plot(ks, rates, color=colour(index), marker=marker(index), label=label)
         for k, rate, y in zip(ks, rates, facts.yields.values(), strict=True):
             axes.annotate(f"{y.full_marks:,}", (k, rate), (0, 6), textcoords="offset points", ha="center", fontsize=8)
@@ -221,7 +221,7 @@ def training_curves_figure(report: Report) -> Figure | None:
     axes = figure.subplots()
     styles = {"answers": "-", "validation": "--", "replay": ":"}
     for index, (run, curve) in enumerate(report.curves):
-        label = curve.name if len(report.runs) == 1 else f"{run}: {curve.name}"
+        label = report.label(run, curve.name)
         for name, series in curve.series.items():
             axes.plot(*zip(*series, strict=True), color=colour(index), ls=styles[name], label=f"{label}, {name}")
     axes.set_xlabel("step")

@@ -101,7 +101,7 @@ def house_style(style: FigureStyle = HOUSE) -> Iterator[None]:
     """
     # Matplotlib's defaults, except for its windows, which are the user's.
     windows = ("backend", "interactive")
-    own = matplotlib.rc_params_from_file(FILES / "figures.mplstyle")  # type: ignore[arg-type]
+    own = matplotlib.rc_params_from_file(FILES / "figures.mplstyle")
     settings: dict[Any, Any] = {name: value for name, value in own.items() if not name.startswith(windows)}
     settings |= {name: settings[name] * style.letters / HOUSE.letters for name in _SIZES}
     before = _style.set(style)

@@ -18,7 +18,7 @@ def yield_table(report: Report) -> Iterator[Row]:
     for run, facts in report.datasets:
         for k, y in facts.yields.items():
             yield {
-                "data set": str(facts.name) if len(report.runs) == 1 else f"{run}: {facts.name}",
+                "data set": report.label(run, str(facts.name)),
                 "writer": ", ".join(dict.fromkeys(facts.writers or ())) or "–",
                 "k": str(k),
                 "written": Count(y.written),
@@ -34,8 +34,8 @@ def lineage_table(report: Report) -> Iterator[Row]:
         for address in x.datasets:
             # the step that made a data set, in the student's own run or in another; else the hash of the set
             makers = [(run, str(facts.name)) for run, facts in report.datasets if facts.hash == address]
-            where, name = next((maker for maker in makers if maker[0] == key[0]), next(iter(makers), ("", address)))
-            data.append(name if len(report.runs) == 1 or not makers else f"{where}: {name}")
+            makers.sort(key=lambda maker: maker[0] != key[0])
+            data.append(report.label(*makers[0]) if makers else address)
         yield {
             "student": report.label(*key),
             "base": x.base,

@@ -30,7 +30,7 @@ from skillmix.report.registry import (
     rows_as_table,
     score_entry,
 )
-from skillmix.scores.cells import Cell, CellKey, Score
+from skillmix.scores.cells import CellKey, Score
 
 
 class Marks(NamedTuple):
@@ -370,27 +370,20 @@ def tidy_rows(report: Report) -> Iterator[TidyRow]:
     """Every score of every cell, as one row each."""
     for cell in report.cells:
         run, student, grader, setting, k = cell.key
-        for metric, value, (low, high), n, unit in _numbers(cell):
-            yield TidyRow(run, student, setting, k, grader, metric, value, low, high, n, unit)
-
-
-_Ends = tuple[float | None, float | None]
-
-
-def _numbers(cell: Cell) -> Iterator[tuple[str, float | None, _Ends, int, str]]:
-    """Metric, value, interval, n and unit of every number of a cell."""
-    for name, score in cell.scores.items():
-        yield name, score.value, (score.low, score.high), score.complete, "combinations"
-        one_try = (score.one_try_low, score.one_try_high)
-        yield f"{name}_one_try", score.one_try, one_try, score.complete, "combinations"
-        valid = (score.among_valid_low, score.among_valid_high)
-        yield f"{name}_among_valid", score.among_valid, valid, score.valid_texts, "texts"
-    full = cell.scores[FULL_MARKS]
-    if full.woven is not None:
-        yield "woven_full_marks", full.woven, (full.woven_low, full.woven_high), full.complete, "combinations"
-    yield "format_valid", cell.format_valid, (None, None), cell.written, "texts"
-    if cell.cut is not None:
-        yield "cut", cell.cut / cell.written if cell.written else None, (None, None), cell.written, "texts"
+        heads = run, student, setting, k, grader
+        for name, s in cell.scores.items():
+            one_try = (s.one_try, s.one_try_low, s.one_try_high)
+            among_valid = (s.among_valid, s.among_valid_low, s.among_valid_high)
+            yield TidyRow(*heads, name, s.value, s.low, s.high, s.complete, "combinations")
+            yield TidyRow(*heads, f"{name}_one_try", *one_try, s.complete, "combinations")
+            yield TidyRow(*heads, f"{name}_among_valid", *among_valid, s.valid_texts, "texts")
+        full, written = cell.scores[FULL_MARKS], cell.written
+        if full.woven is not None:
+            woven = (full.woven, full.woven_low, full.woven_high)
+            yield TidyRow(*heads, "woven_full_marks", *woven, full.complete, "combinations")
+        yield TidyRow(*heads, "format_valid", cell.format_valid, None, None, written, "texts")
+        if cell.cut is not None:
+            yield TidyRow(*heads, "cut", cell.cut / written if written else None, None, None, written, "texts")
 
 
 def tidy_csv(rows: Sequence[TidyRow]) -> str:

@@ -111,16 +111,11 @@ def observed_and_independent_table(report: Report) -> Iterator[Row]:
             }
 
 
-def _of_run(report: Report, run: str, name: str) -> str:
-    """Return a name, after its run if there are several."""
-    return name if len(report.runs) == 1 else f"{run}: {name}"
-
-
 def rounds_table(report: Report) -> Iterator[Row]:
     """Agreement between the rounds of each grader."""
     for r in report.rounds:
         yield {
-            "grader": _of_run(report, r.run, r.grader),
+            "grader": report.label(r.run, r.grader),
             "criterion": r.kind,
             "decided by": r.decider,
             "criteria of texts": Count(r.units),
@@ -133,7 +128,7 @@ def graders_agreement_table(report: Report) -> Iterator[Row]:
     """Agreement between graders."""
     for a in report.agreements:
         yield {
-            "graders": _of_run(report, a.run, f"{a.first} and {a.second}"),
+            "graders": report.label(a.run, f"{a.first} and {a.second}"),
             "criterion": a.kind,
             "criteria of texts": Count(a.units),
             "agree": Estimate(a.agree),
@@ -152,7 +147,7 @@ def graders_disagree_on_table(report: Report) -> list[ReportTable]:
     """The criteria that graders disagree on."""
     rows: list[Row] = [
         {
-            "criterion": _of_run(report, run, d.criterion),
+            "criterion": report.label(run, d.criterion),
             "texts": Count(d.units),
             "decided differently": Count(d.differ),
             "share": Estimate(d.differ / d.units),
@@ -170,7 +165,7 @@ def unreadable_table(report: Report) -> Iterator[Row]:
         answered = r.calls - r.without_reply
         reasons = "; ".join(f"{count} × {reason}" for reason, count in list(r.reasons.items())[:5])
         yield {
-            "grader": _of_run(report, r.run, r.grader),
+            "grader": report.label(r.run, r.grader),
             "calls": Count(r.calls),
             "without a reply": Count(r.without_reply),
             "unreadable": Count(r.unreadable),
@@ -208,7 +203,7 @@ def _card_heads(report: Report, card: GraderCard) -> Row:
     truth = card.truth or "–"
     if card.simulated:
         truth += f" (simulated: {', '.join(rater.removeprefix(HUMAN) for rater in card.simulated)})"
-    return {"grader": _of_run(report, ", ".join(card.runs), card.grader), "truth": truth}
+    return {"grader": report.label(", ".join(card.runs), card.grader), "truth": truth}
 
 
 def grader_bias_table(report: Report) -> Iterator[Row]:
