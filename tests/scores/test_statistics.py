@@ -1,6 +1,5 @@
 """Checked against published implementations, and by how often intervals hold the truth."""
 
-
 import numpy as np
 import pytest
 from scipy import stats

@@ -110,7 +110,7 @@ class Status:
         >>> Status(4, 0, 0, 0, 0.0).cost_line(), Status(4, 0, 0, 0, 1.5).cost_line()
         ('cost: none, as every reply was free', 'cost: 1.50 US dollars')
         >>> Status(4, 0, 0, 0, 0.0, unpriced={"openai:m": 1}).cost_line()
-        'cost: unknown, as the price of openai:m is not known (1 call)'
+        'cost: unknown, as the price of openai:m is unknown (1 call)'
         """
         known = f"{dollars(self.cost_usd)} US dollars"
         if not self.unpriced:
