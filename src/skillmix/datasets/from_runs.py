@@ -229,13 +229,13 @@ def _kept_of_run(run: Run, wanted: FromRuns, left: LeftOut) -> tuple[Sequence[Ke
                     "the graders.",
                 ),
             )
-        prompts = written_with(run.experiment)
+        prompts, own_name = written_with(run.experiment), run.name
         for one in decisions.every(students=wanted.students):
             kind = kind_of(one)
             kinds[kind] += 1
             decided.update(name for name, d in zip(names, one.decisions, strict=False) if d.earned is not None)
             if kind == "full":
-                kept.append(kept_text(one, run.name, prompts, names))
+                kept.append(kept_text(one, own_name, prompts, names))
     total = kinds.total()
     if kinds["undecided"] == total - kinds["unfinished"] - kinds["no turns"] > 0:
         shown = ", ".join(f"{name} decided {decided[name]} of {total} texts" for name in names)

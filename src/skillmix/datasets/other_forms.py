@@ -107,6 +107,7 @@ def preference_rows(
     rejected_of: dict[str, list[tuple[str, StudentText]]] = defaultdict(list)
     """By combination, the name of the run and the text."""
     for run in runs:
+        name = run.name
         with Decisions(run, graders=graders) as decisions:
             for one in decisions.every(students=students):
                 own = one.conversation.text
@@ -114,7 +115,7 @@ def preference_rows(
                     continue
                 is_rejected = any(decision.earned == 0 for decision in one.decisions)
                 if is_rejected and (plan.shown == "count" or plan.shown_rule.leak_in(own.answer.text) is None):
-                    rejected_of[own.combination.id].append((run.name, own))
+                    rejected_of[own.combination.id].append((name, own))
     for id_, texts in chosen_of.items():
         combination, left, pairs, alone = texts[0].combination, rejected_of[id_], [], []
         for chosen in texts:

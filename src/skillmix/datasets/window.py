@@ -224,7 +224,7 @@ class DatasetWriting:
         """Whether calls failed without which texts cannot be chosen."""
         self._writer = student_name(str(step.writer))
         self.calls = Calls(step.name, (self._writer,), tuple(step.graders))
-        self._prompts = written_with(context.experiment)
+        self._prompts, self._run_name = written_with(context.experiment), context.run.name
         self._context = context
         self._kinds: Counter[str] = Counter()
         """The conversations of all k by kind, up to the last one that was needed."""
@@ -369,7 +369,7 @@ class DatasetWriting:
                 kind = "refused"  # failed for good, so that the conversation is lost
             key, kept, shows = one.conversation.key[1:], None, None
             if kind == "full":
-                kept = kept_text(one, self._context.run.name, self._prompts, tuple(decisions.names))
+                kept = kept_text(one, self._run_name, self._prompts, tuple(decisions.names))
                 shows = self.plan.shown_rule.reason_to_drop(kept)
             if kind != "unfinished":
                 yield key, Decided(kind, kept, shows)
