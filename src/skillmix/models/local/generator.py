@@ -201,21 +201,61 @@ class _StartingRows:
     """Keys of the rows that start; another row with the same key waits until its next block has been read."""
 
 
-class Generator:
-    """One model on one device; all methods must be called from one thread."""
+class _Writer:
+    """One model on one device, with the requests that wait; all methods must be called from one thread."""
 
     def __init__(
         self, model: Any, renderer: Renderer, *, slots: int, done: Done, ends: Sequence[int] | None = None
     ) -> None:
-        self._model = prepared(model)
+        self._model = model
         self._renderer = renderer
-        self._is_gpu = model.device.type == "cuda"
-        self._pace = _PACES["cuda" if self._is_gpu else "cpu"]
-        self.slots = slots if self._is_gpu else min(slots, MOST_SLOTS)
+        self.slots = slots
         self.done = done
         self._ends = renderer.ends(model) if ends is None else list(ends)
         self._longest: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self._new: deque[Request] = deque()
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """Queue requests."""
+        self._new.extend(requests)
+
+    def _tokenized(self, most: int) -> list[tuple[Request, list[int]]]:
+        """Take waiting requests and tokenize their prompts; a prompt that is too long is answered at once."""
+        requests = [self._new.popleft() for _ in range(min(most, len(self._new)))]
+        prompts = self._renderer.tokens([r.messages for r in requests], [r.decoding.extra for r in requests])
+        found = []
+        for request, tokens in zip(requests, prompts, strict=True):
+            limit = request.decoding.max_tokens or DEFAULT_LIMIT
+            if self._longest is None or len(tokens) + limit <= self._longest:
+                found.append((request, tokens))
+                continue
+            detail = f"{len(tokens)} tokens, {limit} more to write, and the model allows {self._longest}"
+            self.done(request, CallProblem("failed", "prompt too long", detail, is_free=True))
+        return found
+
+    def _answer(self, written: Sequence[tuple[Request, list[int], list[int]]]) -> None:
+        """Answer requests, given with the tokens of their prompts and of their texts."""
+        texts = self._renderer.texts([tokens[:-1] if tokens[-1] in self._ends else tokens for _, _, tokens in written])
+        for (request, prompt, tokens), text in zip(written, texts, strict=True):
+            reply = Reply(
+                text=self._renderer.opening(prompt) + text,
+                finish="stop" if tokens[-1] in self._ends else "length",
+                input_tokens=len(prompt),
+                output_tokens=len(tokens),
+            )
+            self.done(request, reply)
+
+
+class Generator(_Writer):
+    """Writes in slots, with as many rows at once as there are slots."""
+
+    def __init__(
+        self, model: Any, renderer: Renderer, *, slots: int, done: Done, ends: Sequence[int] | None = None
+    ) -> None:
+        self._is_gpu = model.device.type == "cuda"
+        self._pace = _PACES["cuda" if self._is_gpu else "cpu"]
+        slots = slots if self._is_gpu else min(slots, MOST_SLOTS)
+        super().__init__(prepared(model), renderer, slots=slots, done=done, ends=ends)
         self._ended: list[tuple[int, _Row, list[int]]] = []
         self._going_on: deque[_Row] = deque()
         self._fresh: deque[_Row] = deque()
@@ -241,10 +281,6 @@ class Generator:
         """Whether no request waits or runs."""
         return not (self._new or self._going_on or self._fresh or self._active or self._ended)
 
-    def add(self, requests: Sequence[Request]) -> None:
-        """Queue requests."""
-        self._new.extend(requests)
-
     def work(self) -> None:
         """Do one round: start waiting rows, write some tokens, deliver ended rows."""
         begun = time.monotonic()
@@ -264,16 +300,9 @@ class Generator:
             self._shrink()
 
     def _queue_new(self) -> None:
-        """Tokenize new requests and queue them; a prompt that is too long is answered at once."""
-        count = min(len(self._new), _TOKENISED) if self._is_gpu else len(self._new)
-        requests = [self._new.popleft() for _ in range(count)]
-        prompts = self._renderer.tokens([r.messages for r in requests], [r.decoding.extra for r in requests])
-        for request, tokens in zip(requests, prompts, strict=True):
-            limit = request.decoding.max_tokens or DEFAULT_LIMIT
-            if problem := length_problem(len(tokens), limit, longest=self._longest):
-                self.done(request, problem)
-                continue
-            row = _Row(request, tokens, chain_of(tokens), limit)
+        """Queue new requests as rows."""
+        for request, tokens in self._tokenized(_TOKENISED if self._is_gpu else len(self._new)):
+            row = _Row(request, tokens, chain_of(tokens), request.decoding.max_tokens or DEFAULT_LIMIT)
             (self._fresh if self._own_slot(row) is None else self._going_on).append(row)
 
     def _own_slot(self, row: _Row) -> Match | None:
@@ -425,9 +454,7 @@ class Generator:
             known = [*row.tokens, *tokens[:-1]] if self._is_gpu else self._exact(row.tokens)
             self._table.rest(slot, known, chain_of(known, row.chain), now=now)
             self._resting[row.conversation] = slot
-        written = [(row.tokens, tokens) for _, row, tokens in ended]
-        for (_, row, _), reply in zip(ended, replies(self._renderer, written, self._ends), strict=True):
-            self.done(row.request, reply)
+        self._answer([(row.request, row.tokens, tokens) for _, row, tokens in ended])
 
 
 _TRIED_TOKENS: Final = 9
@@ -476,28 +503,6 @@ def _fits(row: _Row, decoder: GpuDecoder | CpuDecoder) -> bool:
     return len(row.tokens) + row.limit <= decoder.length and row.limit <= decoder.longest
 
 
-def length_problem(tokens: int, limit: int, *, longest: int | None) -> CallProblem | None:
-    """Return the problem of a prompt that leaves too little room for its text in a model of `longest` positions."""
-    if longest is None or tokens + limit <= longest:
-        return None
-    detail = f"{tokens} tokens, {limit} more to write, and the model allows {longest}"
-    return CallProblem("failed", "prompt too long", detail, is_free=True)
-
-
-def replies(renderer: Renderer, written: Sequence[tuple[list[int], list[int]]], ends: Sequence[int]) -> list[Reply]:
-    """Make the replies of rows, given the tokens of their prompts and of their texts."""
-    texts = renderer.texts([tokens[:-1] if tokens[-1] in ends else tokens for _, tokens in written])
-    return [
-        Reply(
-            text=renderer.opening(prompt) + text,
-            finish="stop" if tokens[-1] in ends else "length",
-            input_tokens=len(prompt),
-            output_tokens=len(tokens),
-        )
-        for (prompt, tokens), text in zip(written, texts, strict=True)
-    ]
-
-
 def new_generator(
     model: Any, renderer: Renderer, concurrency: int | None, *, name: str
 ) -> "Generator | BatchedGenerator":
@@ -519,41 +524,18 @@ def new_generator(
     return BatchedGenerator(model, renderer, slots=concurrency or _BATCH[model.device.type], done=ignore)
 
 
-class BatchedGenerator:
-    """One model on one device; all methods must be called from one thread."""
-
-    def __init__(self, model: Any, renderer: Renderer, *, slots: int, done: Done) -> None:
-        self._model = model
-        self._renderer = renderer
-        self.slots = slots
-        """Rows of a batch."""
-        self.done = done
-        self._ends = renderer.ends(model)
-        self._longest: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        self._waiting: deque[Request] = deque()
+class BatchedGenerator(_Writer):
+    """Writes in batches, with as many rows as there are slots."""
 
     @property
     def is_idle(self) -> bool:
         """Whether no request waits."""
-        return not self._waiting
-
-    def add(self, requests: Sequence[Request]) -> None:
-        """Add requests."""
-        self._waiting.extend(requests)
+        return not self._new
 
     def work(self) -> None:
         """Answer one batch of requests."""
-        requests = [self._waiting.popleft() for _ in range(min(self.slots, len(self._waiting)))]
-        prompts = self._renderer.tokens([r.messages for r in requests], [r.decoding.extra for r in requests])
-        rows: list[Start] = []
-        asked: list[Request] = []
-        for request, tokens in zip(requests, prompts, strict=True):
-            limit = request.decoding.max_tokens or DEFAULT_LIMIT
-            if problem := length_problem(len(tokens), limit, longest=self._longest):
-                self.done(request, problem)
-                continue
-            asked.append(request)
-            rows.append(start_of(request, tokens, slot=len(rows)))
+        asked = self._tokenized(self.slots)
+        rows = [start_of(request, tokens, slot=slot) for slot, (request, tokens) in enumerate(asked)]
         if not rows:
             return
         try:
@@ -562,11 +544,9 @@ class BatchedGenerator:
             if self.slots == 1:
                 raise
             self.slots = max(1, len(rows) // 2)
-            self._waiting.extendleft(reversed(asked))
+            self._new.extendleft(request for request, _ in reversed(asked))
             return
-        written = [(list(row.tokens), text) for row, text in zip(rows, texts, strict=True)]
-        for request, reply in zip(asked, replies(self._renderer, written, self._ends), strict=True):
-            self.done(request, reply)
+        self._answer([(request, tokens, text) for (request, tokens), text in zip(asked, texts, strict=True)])
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def _generated(self, rows: Sequence[Start]) -> list[list[int]]:
