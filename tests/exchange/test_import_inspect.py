@@ -223,7 +223,7 @@ _SETTINGS = ("eval", "metadata", "skillmix", "settings")
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (_set("eval", "metadata", value=None), "is not a log of our task, but of 'skillmix/skillmix'"),
+        (_set("eval", "metadata", value=None), "is not a log of skillmix/skillmix, but of 'skillmix/skillmix'"),
         (_set("eval", "metadata", "skillmix", "format", value=2), "this version reads 1"),
         (_set("eval", "metadata", "skillmix", "catalog_hash", value="x"), "another version of the catalog 'paper'"),
         (_set(*_SETTINGS, value=[]), "[] is not a mapping"),
@@ -261,7 +261,7 @@ def test_a_damaged_or_forged_log_is_refused_in_words(
 @pytest.mark.parametrize(
     ("votes", "words"),
     [
-        ("all", "its votes are not those of the task's grader"),
+        ("all", "its votes do not come from the task's grader"),
         ([{"round": 3, "attempt": 0, "reply": "r"}], "a vote of round 3, attempt 0"),
         ([{"round": 0, "attempt": -1, "reply": "r"}], "a vote of round 0, attempt -1"),
         ([{"round": 0, "attempt": 0, "reply": 1}], "the reply of round 0 is not a text"),

@@ -116,7 +116,7 @@ def test_private_folders_and_addresses_are_in_no_file(in_folder: Path) -> None:
         ({"ids": ("t=a/b",)}, "has no student 't'"),
         ({"students": ("t",)}, "no scores of a student 't'"),
         ({"benchmark": "skillmix"}, "is not a data set on the hub"),
-        ({"source": "javascript:alert(1)"}, "is not the address of a page"),
+        ({"source": "javascript:alert(1)"}, "is not the URL of a page"),
         ({"rules": "none"}, "There are no rules 'none'"),
     ],
 )

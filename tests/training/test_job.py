@@ -50,7 +50,7 @@ def test_the_hash_is_of_what_is_read(tmp_path: Path, capsys: pytest.CaptureFixtu
         found.append(sources_of(step(folder), tmp_path)[0].hash)
 
     assert len({*found, ABOUT["hash"]}) == 4
-    assert "not those that its skillmix.json was written for" in capsys.readouterr().err
+    assert "its conversations differ from those described in its skillmix.json" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -119,14 +119,14 @@ def test_data_that_changed_are_noticed_whatever_their_own_file_says(
 ) -> None:
     path = experiment(place, small_model, {"name": "m1"})
     train_steps(path)
-    assert "not those" not in capsys.readouterr().err
+    assert "differ from those" not in capsys.readouterr().err
     lines = (place / "data" / "train.jsonl").read_text(encoding="utf-8").split("\n")
     (place / "data" / "train.jsonl").write_text("\n".join(lines[1:]), encoding="utf-8")
 
     with pytest.raises(UserError, match="other data"):
         train_steps(path)
 
-    assert "not those that its skillmix.json was written for" in capsys.readouterr().err
+    assert "differ from those described in its skillmix.json" in capsys.readouterr().err
 
 
 def test_an_adapter_trains_loads_and_is_trained_on(place: Path, small_model: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_run_trains_and_then_asks_what_it_trained(
         ({"base": "far"}, "cannot be trained"),
         ({"data": ["./nothing"]}, "There is no data set ./nothing"),
         ({"max_tokens": 20}, "nothing to train on"),
-        ({"max_tokens": 60, "too_long": "refuse"}, "would cut an answer"),
+        ({"max_tokens": 60, "too_long": "refuse"}, "would truncate an answer"),
         ({"patience": 2}, "no conversations to validate with"),
         ({"replay": {"sources": ["none.txt"]}}, "There is no none.txt to replay"),
     ],
@@ -202,8 +202,8 @@ def test_what_cannot_work_is_said_before_training(
 @pytest.mark.parametrize(
     ("too_long", "line"),
     [
-        ("drop", r"m1: 6 conversations, \d+ tokens; 1 left out as too long\n"),
-        ("cut", r"m1: 7 conversations, \d+ tokens; 0 left out as too long, 1 cut at 90 tokens\n"),
+        ("drop", r"m1: 6 conversations, \d+ tokens; 1 excluded as too long\n"),
+        ("cut", r"m1: 7 conversations, \d+ tokens; 0 excluded as too long, 1 cut at 90 tokens\n"),
     ],
 )
 def test_long_conversations_are_counted(

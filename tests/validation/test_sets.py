@@ -66,7 +66,7 @@ def test_all_faults_of_all_files_are_one_error(tmp_path: Path) -> None:
         'a.yaml, entry 1: lable: there is no such key. Did you mean "label"?',
         "a.yaml, entry 2: 'text' is not a mapping",
         "b.yaml, entry 1: topic: No topic named 'Sewin'",
-        "b.yaml, entry 3: the same text stands before it",
+        "b.yaml, entry 3: the same text occurs earlier",
         "b.yaml, entry 4: text: ",
         "c.yaml is not a list with entries",
     ):

@@ -1,6 +1,6 @@
-"""`skillmix export`: texts, votes or raw calls of a run as JSON lines or Parquet.
+"""`skillmix export`: texts, votes or raw calls of a run as JSON Lines or Parquet.
 
-Rows are made and written one after the other, so that the size of a run does not matter.
+Rows are streamed to the file, so that the size of a run does not matter.
 """
 
 import json
@@ -68,7 +68,7 @@ def _require_replaceable(path: Path, what: What, file_format: Format) -> None:
                 names = json.loads(file.readline()).keys()
     if not _OWN[what].issubset(names):
         raise UserError(
-            f"{path} is there, and is not an export of {what}.", hint="Nothing was changed. Choose another --output."
+            f"{path} exists and is not an export of {what}.", hint="Nothing was changed. Choose another --output."
         )
 
 
@@ -82,7 +82,7 @@ def _pyarrow(module: str) -> Any:
 
 
 def rows_of(run: Run, what: What, rules: Rules) -> Iterator[Row]:
-    """The rows of one kind of record, made one after the other."""
+    """Yield the rows of one kind of record."""
     if what == "calls":
         return _call_rows(run)
     return _text_rows(run, rules) if what == "texts" else vote_rows(run)

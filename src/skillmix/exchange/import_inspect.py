@@ -1,7 +1,7 @@
-"""`skillmix import-inspect`: logs of the Inspect task become a run, with the scores of a run that skillmix made itself.
+"""`skillmix import-inspect`: turn logs of the Inspect task into a run, with the same scores as an ordinary run.
 
-The run has an experiment: the settings in a log say which combinations the task drew, so whatever a log lacks is
-missing in the run too, and counts as unknown. Points are computed again from the texts and the graders' replies.
+The run has an experiment: the settings in a log define the combinations that the task drew, so combinations missing in
+a log are missing in the run too, and count as unknown. Points are recomputed from the texts and the graders' replies.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ _LONGEST_FINISH: Final = 60
 _LONGEST_MODEL: Final = 200
 _ROLES: Final[Mapping[str, Role]] = {role: role for role in get_args(Role)}
 _SAME: Final = ("seed", "catalog", "partition", "prompts", "exclude")
-"""What all logs of a run must have in common."""
+"""The settings that all logs of a run must share."""
 
 Calls = list[tuple[Request, Outcome]]
 
@@ -132,12 +132,12 @@ def import_inspect(
 def _read_log(
     path: Path, run: Run, student_name: str | None, catalog_folder: str | None, prompts_folder: str | None
 ) -> _ReadLog:
-    """Read a log: first its header, which says how to read the samples, then the samples."""
+    """Read a log: first its header, which determines how to read the samples, then the samples."""
     with opened_log(path) as log:
         facts = mapping(mapping(log.spec.get("metadata")).get(FACTS))
         if not facts:
             raise UserError(
-                f"{path} is not a log of our task, but of {_shown(log.spec.get('task'))}.",
+                f"{path} is not a log of skillmix/skillmix, but of {_shown(log.spec.get('task'))}.",
                 hint="Only logs of the task skillmix/skillmix can be imported.",
             )
         if facts.get("format") != LOG_FORMAT:
@@ -207,7 +207,7 @@ def _model_name(value: object, path: Path) -> str:
 
 
 def _decoding(config: Mapping[str, Any]) -> dict[str, object]:
-    """The decoding of a log as an experiment file spells it; the experiment checks the values."""
+    """Convert the sampling settings of a log for an experiment file; the experiment checks the values."""
     given = {key: config[key] for key in ("temperature", "max_tokens", "top_p") if config.get(key) is not None}
     system = config.get("system_message")
     return given | ({"system": system} if isinstance(system, str) and system else {})
@@ -252,7 +252,7 @@ class _SampleReader:
         return conversations, votes, unfinished
 
     def _turns(self, record: Mapping[str, Any]) -> Calls | None:
-        """The student's calls; None if the conversation is not over, or if somebody declared the sample invalid."""
+        """Return the student's calls; None if the conversation is unfinished, or if the sample was declared invalid."""
         name, epoch = record.get("id"), record.get("epoch")
         combination = self.combinations.get(name) if isinstance(name, str) else None
         if combination is None:
@@ -291,7 +291,7 @@ class _SampleReader:
         score = mapping(mapping(record.get("scores")).get(SCORER))
         votes = mapping(score.get("metadata")).get("votes", [])
         if not isinstance(votes, list) or (votes and not self.settings.asks_model):
-            raise UserError(f"{where}: its votes are not those of the task's grader")
+            raise UserError(f"{where}: its votes do not come from the task's grader")
         seen = set()
         for vote in map(mapping, votes):
             number, attempt, reply = vote.get("round"), vote.get("attempt"), vote.get("reply")
@@ -331,7 +331,7 @@ def _messages(record: Mapping[str, Any], where: str) -> list[Message]:
 
 
 def _text(content: object, attachments: Mapping[str, Any], where: str) -> str:
-    """The text of a message; reasoning and other parts are left out."""
+    """Return the text of a message; reasoning and other parts are ignored."""
     if isinstance(content, list):
         parts = [mapping(part) for part in content]
         return "".join(_text(part.get("text"), attachments, where) for part in parts if part.get("type") == "text")

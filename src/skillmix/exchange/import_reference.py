@@ -209,7 +209,7 @@ def _csv_rows(file: Path) -> list[Row]:
     if missing:
         raise UserError(f"{file} lacks the columns {', '.join(missing)}.", hint="Nothing of it was imported.")
     for number, row in enumerate(rows, start=1):
-        # A cell that is not there is unknown; taken as empty, it would be an answer that earns nothing.
+        # A missing cell is unknown; treated as empty, it would be an answer that earns nothing.
         if None in row or None in row.values():
             raise UserError(
                 f"{file}, record {number}: it does not have {len(columns)} cells, as the first line has.",

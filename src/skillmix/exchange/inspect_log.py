@@ -27,7 +27,7 @@ class LogLimits:
     """The most that is read of one log."""
 
     json_file: int = 256 * _MEBI
-    """Bytes of a `.json` log, which is read as a whole."""
+    """The largest size in bytes of a `.json` log, which is read as a whole."""
     entry: int = 64 * _MEBI
     """Bytes of one file inside an `.eval` log: a sample or the header."""
     archive: int = 8192 * _MEBI
@@ -54,7 +54,7 @@ class InspectLog:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The decoding that the task and the command line set."""
+        """Return the sampling settings of the task and the command line."""
         return mapping(mapping(self.header.get("plan")).get("config"))
 
 
@@ -111,7 +111,7 @@ _LOCAL_HEADER: Final = struct.Struct("<4s22xHH")
 _ZSTD: Final = 93
 _PLAIN_METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _HEADERS: Final = ("header.json", "_journal/start.json")
-"""The headers of a finished log and of a log whose evaluation was cut short."""
+"""The headers of a finished log and of a log of an interrupted evaluation."""
 
 
 class _Archive:

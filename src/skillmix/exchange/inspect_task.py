@@ -51,7 +51,7 @@ from skillmix.runs.budget import Task as Call
 
 _FILTERED: Final = "content_filter"
 _GRADING: Final = GenerateConfig(**GRADER_DECODING)
-"""Our decoding for graders; what the role itself sets comes first."""
+"""Default sampling settings for graders; the role's own settings take precedence."""
 
 
 @task(name="skillmix")
@@ -229,7 +229,7 @@ def _grader(protocol: TaskProtocol) -> Model:
 
 
 async def _vote(protocol: TaskProtocol, model: Model, call: Call) -> list[VoteRecord]:
-    """One round: the grader is asked again, up to the allowed attempts, until its reply can be read."""
+    """Get one vote: call the grader, up to the allowed attempts, until its reply can be parsed."""
     records: list[VoteRecord] = []
     wanted: Call | None = call
     while wanted is not None:

@@ -26,7 +26,7 @@ _ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(?<!\.)/[A-Za-z0-9_-][A-Za
 _HOSTS: Final = ("openai", "anthropic", "google")
 """Prefixes of Inspect's names that are also the owners of the models."""
 _ENGINES: Final = ("hf", "vllm", "sglang")
-"""Prefixes of Inspect's names that stand before the id of a model."""
+"""Prefixes in Inspect's names, before the id of a model."""
 _MARK: Final = "skillmix-share"
 _NOTE: Final = "This folder was made by `skillmix share`, and is replaced by the next one.\n"
 
@@ -44,7 +44,7 @@ class SharedFiles:
     """Students without a score."""
 
     def as_json(self) -> dict[str, object]:
-        """What `share --json` prints."""
+        """Return the output of `share --json`."""
         return asdict(self)
 
 
@@ -61,7 +61,7 @@ def share(
     """Write the files of every student with a score; the folder replaces an earlier one as a whole.
 
     `ids` are public names as STUDENT=OWNER/NAME. `benchmark` is the data set on the hub that holds the benchmark;
-    without it there are no files in `.eval_results/`, which name the page `source`.
+    without it there are no files in `.eval_results/`, which link the page `source`.
     """
     run = open_run(run_name)
     if run.has_outcomes:
@@ -69,7 +69,7 @@ def share(
     if benchmark is not None and not is_model_id(benchmark):
         raise UserError(f"{benchmark!r} is not a data set on the hub.", hint="Write --benchmark OWNER/NAME.")
     if source is not None and not source.startswith("https://"):
-        raise UserError(f"{source!r} is not the address of a page.", hint="It begins with https://.")
+        raise UserError(f"{source!r} is not the URL of a page.", hint="It begins with https://.")
     scores = [score for score in run_scores(run, rules=rules) if score.sets == "all"]
     known = list(dict.fromkeys(score.student for score in scores))
     for name in students:
@@ -189,7 +189,7 @@ def is_model_id(text: str) -> bool:
 
 
 def _public_names(specs: Mapping[str, str | None], options: Sequence[str]) -> dict[str, str]:
-    """The public name of each student: what the user gives, or what the spec says."""
+    """Return the public name of each student, from the user or from its model string."""
     names, faults = {}, []
     for option in options:
         student, equals, model = option.partition("=")
@@ -211,7 +211,7 @@ def _public_names(specs: Mapping[str, str | None], options: Sequence[str]) -> di
 
 
 def public_name(text: str) -> str | None:
-    """The id that a spec itself gives: only a provider's own service says whose model it is.
+    """Return the id in a model string itself: only a provider's own service identifies the owner of a model.
 
     >>> public_name("openai:gpt-4o"), public_name("openai:m@http://localhost:8000/v1")
     ('openai/gpt-4o', None)
@@ -229,7 +229,7 @@ def public_name(text: str) -> str | None:
 
 
 def public_catalog(name: str | None) -> str:
-    """The name of a catalog without the folders that it lies in.
+    """Return the name of a catalog without its folders.
 
     >>> public_catalog("paper"), public_catalog("/home/me/my skills/"), public_catalog(None)
     ('paper', 'my-skills', 'unnamed')
@@ -238,7 +238,7 @@ def public_catalog(name: str | None) -> str:
 
 
 def _base_of(run: Run, student: str, models: Mapping[str, str]) -> str | None:
-    """The public name of the model that a student was tuned from, if that model is a student of the run, too."""
+    """Return the public name of the model that a student was tuned from, if it is also a student of the run."""
     if run.is_imported:
         return None
     students = run.known_experiment.students

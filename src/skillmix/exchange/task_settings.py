@@ -1,4 +1,4 @@
-"""The settings of the Inspect task, and the experiment that they stand for.
+"""The settings of the Inspect task, and the corresponding experiment.
 
 The task and the import of its logs make the experiment by the same function, so both draw the same combinations and
 write the same prompts as a run of `skillmix run`.
@@ -52,7 +52,7 @@ GRADER_DECODING: Final[Mapping[str, Any]] = {"temperature": 0.7, "max_tokens": 1
 
 
 class InspectTaskSettings(BaseModel):
-    """What one evaluation by the task measures; the limits refuse a forged log whose draw would fill the memory."""
+    """The settings of one evaluation by the task; the limits reject a forged log whose draw would fill the memory."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -87,7 +87,7 @@ _NOT_OURS: Final = "Only logs of the task skillmix/skillmix can be imported; for
 
 
 def settings_of(document: object, *, source: str) -> InspectTaskSettings:
-    """Settings of the task or of a log, which anybody may have written; the experiment checks the values further."""
+    """Settings of the task or of an untrusted log; the experiment checks the values further."""
     try:
         return InspectTaskSettings.model_validate(document)
     except ValidationError as error:
@@ -96,7 +96,7 @@ def settings_of(document: object, *, source: str) -> InspectTaskSettings:
 
 
 class AskedBy(NamedTuple):
-    """A model that Inspect asked, with its decoding."""
+    """A model that Inspect called, with its sampling settings."""
 
     name: str
     """Its name as a student or a grader of the run."""
@@ -118,7 +118,7 @@ def task_experiment(
         entry = {"model": f"{prefix}inspect:{grader.model}", **grader.decoding, **votes}
     draw = f"k{settings.k}-{settings.combinations}x{settings.generations}"
     step = {
-        # The name says what the step draws, so two logs of one draw share a step.
+        # The name identifies the draw of the step, so two logs of one draw share a step.
         "name": f"{setting_label(settings.setting, 'all')}-{draw}-{grader_name}",
         "stage": "evaluate",
         "students": [student.name],
@@ -172,7 +172,7 @@ class VoteRecord:
 
 @dataclass(frozen=True, slots=True)
 class PointsOfText:
-    """The points and metrics of one text; None where unreadable votes leave them open."""
+    """The points and metrics of one text; None where unparseable votes leave them undecided."""
 
     text: str
     status: AnswerStatus
@@ -230,7 +230,7 @@ class TaskProtocol:
         return StudentText(_STUDENT.name, self._by_id[combination], generation, answer, finish)
 
     def votes_on(self, text: StudentText) -> list[Task]:
-        """The first grading call of each round; none for a text that earns nothing whatever a grader says."""
+        """Return the first grading call of each round; none for a text that earns nothing whatever a grader decides."""
         if earns_nothing(text.answer, self._rules):
             return []
         key = GenerateKey(text.student, text.combination.id, text.generation, self.turns)

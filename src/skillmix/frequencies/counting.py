@@ -58,7 +58,7 @@ from skillmix.steps.before_run import prices_by_model, probe_settings
 from skillmix.steps.calls import call_models
 
 WORDS: Final = 100
-"""The default length of a passage, that of a paragraph."""
+"""The default length of a passage, about a paragraph."""
 _LARGE: Final = 64 << 20
 """Bytes; a smaller corpus is read before further processes would have started."""
 _MOST_READERS: Final = 8
@@ -66,7 +66,7 @@ _MOST_READERS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class FrequencyWanted:
-    """What to count, in which corpus and by whom."""
+    """The settings of a count: catalog, corpus and grader."""
 
     corpus: tuple[Path, ...]
     grader: dict[str, object]
@@ -178,7 +178,7 @@ def stored_or_drawn(folder: Path, wanted: FrequencyWanted) -> DrawnSample:
     if old.sample.ids[:shared] != new.sample.ids[:shared] or old.sample.total != new.sample.total:
         raise UserError(
             f"The run in {folder} has a sample of another corpus, seed or length of passages.",
-            hint="Set them back, or give the new corpus a run of its own with --run.",
+            hint="Restore them, or use a separate run for the new corpus with --run.",
         )
     return new if len(new.passages) > len(old.passages) else first
 
@@ -257,7 +257,7 @@ class Counted:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every question was asked and every answer can be read."""
+        """Whether every question was asked and every answer can be parsed."""
         return not self.counts.failed and self.counts.stopped is None and not self.result.unknown
 
 
@@ -335,7 +335,7 @@ def count_skills(wanted: FrequencyWanted) -> Counted:
         words_per_passage=sum(len(passage.text.split()) for passage in passages) / n,
         skills=tuple(skill_shares(plan.skills, passages, answers, threshold=wanted.threshold)),
     )
-    if signal_of(counts.stopped) is None:  # an interrupted count has a result when it has gone on
+    if signal_of(counts.stopped) is None:  # an interrupted count has a result after it was continued
         result.store(run.path, list_file=wanted.list_file)
     return Counted(run, result, counts)
 
@@ -373,7 +373,7 @@ def estimate_counting(wanted: FrequencyWanted) -> FrequencyEstimate:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is decided before the corpus is read."""
+    """Decisions made before the corpus is read."""
 
     wanted: FrequencyWanted
     catalog: Catalog

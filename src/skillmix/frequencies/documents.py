@@ -35,11 +35,11 @@ _PARQUET: Final = (".parquet",)
 ENDINGS: Final = (*_TEXT, *_JSON_LINES, *_PARQUET)
 """Endings of the names of files that can be read."""
 _SKIPPED: Final = (".", "_")
-"""First characters of the names of files that are no texts."""
+"""First characters of the names of files that are not texts."""
 _LONGEST_LINE: Final = 64 << 20
 """Bytes; a longer line of JSON is skipped."""
 LONGEST_PARAGRAPH: Final = 1 << 20
-"""Characters; a longer paragraph is cut."""
+"""The longest paragraph in characters; a longer one is split."""
 _FIRST_PART: Final = 1 << 16
 """Characters at the start of a document that show how its paragraphs are separated."""
 
@@ -62,7 +62,7 @@ class CorpusDocument:
 
 @dataclass(slots=True)
 class ReadCounts:
-    """What was read from a corpus, and what could not be used."""
+    """Counts of what was read from a corpus, and of unusable parts."""
 
     files: int = 0
     documents: int = 0
@@ -72,10 +72,10 @@ class ReadCounts:
 
 
 def corpus_files(sources: Sequence[Path], *, skipped: Counter[str] | None = None) -> list[Path]:
-    """The files that sources name, with all readable files of a folder in order of their names.
+    """Return the source files, with all readable files of a folder in order of their names.
 
-    A source may be a link. A link inside a folder is used only if it leads into the same folder, because a corpus of
-    somebody else must not choose other files of this machine. What is left out is counted in `skipped`.
+    A source may be a link. A link inside a folder is used only if it leads into the same folder, because an untrusted
+    corpus must not choose other files of this machine. Skipped files are counted in `skipped`.
     """
     files, faults = list[Path](), list[str]()
     for source in sources:
@@ -106,7 +106,7 @@ def corpus_files(sources: Sequence[Path], *, skipped: Counter[str] | None = None
 
 
 def _files_below(folder: Path) -> tuple[list[Path], Counter[str], list[str]]:
-    """The files that can be read, what was left out, and faults."""
+    """Return the readable files, the skipped ones, and faults."""
     found, skipped, faults = list[Path](), Counter[str](), list[str]()
     root, paths = folder.resolve(), list[Path]()
 
@@ -153,7 +153,7 @@ def files_error(faults: Sequence[str], text_field: str) -> UserError:
     return faults_error(
         "--corpus",
         faults,
-        hint=f"Mend these files or leave them out. Texts were looked for under --field {text_field}.",
+        hint=f"Fix or remove these files. Texts were read from --field {text_field}.",
     )
 
 
@@ -164,7 +164,7 @@ def _documents_in(file: Path, text_field: str, counts: ReadCounts) -> Iterator[C
     counts.files += 1
 
     def whole(paragraphs: Iterator[str]) -> Iterator[str]:
-        """Paragraphs are read from the file while they are used, so its faults show here, too."""
+        """Paragraphs are read from the file while they are used, so its faults appear here, too."""
         with _noting_faults(file, counts):
             yield from paragraphs
 
@@ -190,7 +190,7 @@ def _noting_faults(file: Path, counts: ReadCounts) -> Iterator[None]:
 
 
 class _UnreadableFile(Exception):
-    """Why a file as a whole cannot be used."""
+    """The reason why a whole file cannot be used."""
 
 
 def _read_text(file: Path, text_field: str, counts: ReadCounts) -> Iterator[CorpusDocument]:
@@ -316,7 +316,7 @@ def paragraphs_of(lines: IO[str], *, on_replaced: Callable[[], None] = lambda: N
 
 
 _CHARACTERS_PER_WORD: Final = 8
-"""Text without blanks, as in Chinese or in encoded data, counts as a word for every so many characters."""
+"""In text without blanks, such as Chinese or encoded data, this many characters count as a word."""
 FEWEST_WORDS: Final = 5
 """A document with fewer words has no passage."""
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]+")
@@ -365,7 +365,7 @@ def _size(piece: str) -> float:
 
 
 def _pieces(paragraph: str, words: int) -> Iterator[str]:
-    """The sentences of a paragraph; one that is twice as long as a passage is cut, between words where possible."""
+    """Return the sentences of a paragraph; one twice as long as a passage is split, between words where possible."""
     longest = words * _CHARACTERS_PER_WORD
     for start, end in sentence_spans(paragraph):
         sentence = paragraph[start:end]
@@ -446,7 +446,7 @@ class PassageSampler:
 
 
 def merged(samples: Iterable[PassageSample], *, n: int, seed: int) -> PassageSample:
-    """The sample of several parts of a corpus, each sampled with the same n and seed by a reader of its own."""
+    """Merge the samples of several parts of a corpus, each drawn with the same n and seed by its own reader."""
     sampler = PassageSampler(n, seed)
     total = 0
     for sample in samples:

@@ -111,7 +111,7 @@ def _for_documents(known: Sequence[tuple[SampledPassage, bool]], share: float) -
 RESULT_FILE: Final = "frequencies.json"
 LIST_FILE: Final = "exclude.yaml"
 COMMON: Final = "common"
-"""The name under which the common skills of a result are left out."""
+"""The name under which `--exclude` omits the common skills of a result."""
 _HEAD: Final = "# Written by `skillmix frequency`; an experiment names it as exclude: [file:PATH]."
 _NEXT: Final = 10
 """Rows of the table below the last common or undecided skill."""
@@ -191,7 +191,7 @@ def require_own_list(file: Path) -> None:
     """Refuse to replace a file that is not an exclude list of this command."""
     if file.is_dir() or (file.exists() and not read_text(file).startswith(_HEAD)):
         raise UserError(
-            f"{file} is there, and `skillmix frequency` has not written it.",
+            f"{file} exists, and `skillmix frequency` has not written it.",
             hint="Nothing was changed. Name another file with --exclude-list.",
         )
     if not file.parent.is_dir():
@@ -227,9 +227,11 @@ def load_result(file: Path) -> FrequencyResult:
 
 
 def upper_shares(result: FrequencyResult, *, exclude: Sequence[str] = ()) -> dict[str, float]:
-    """The most that each skill's share may be: its interval if all unknown passages show it; 1 if nothing is known.
+    """Return the largest possible share of each skill: its upper bound if all unknown passages show it.
 
-    `common` stands for the common skills of the result, `file:PATH` for an exclude list.
+    1 if nothing is known.
+
+    `common` refers to the common skills of the result, `file:PATH` to an exclude list.
     """
     named = [s for name in exclude for s in (result.common if name == COMMON else with_listed_skills([name]))]
     known = {fold_name(one.skill): one.skill for one in result.skills}
@@ -262,7 +264,7 @@ def result_table(result: FrequencyResult) -> str:
 
 
 def result_lines(result: FrequencyResult) -> Sequence[str]:
-    """What the table was counted from, in sentences."""
+    """Describe the basis of the table in sentences."""
     corpus = result.corpus
     return [
         f"{result.passages:,} of {corpus['passages']:,} passages, from {result.documents:,} of {corpus['documents']:,} "

@@ -94,7 +94,7 @@ class PassageQuestions:
 
     passages: Sequence[SampledPassage]
     skills: Sequence[str]
-    """The skills that the grader is asked about."""
+    """The skills in the grader's questions."""
     catalog: Catalog
     grader: GraderSettings
     prompt: PassagePrompt
@@ -165,10 +165,10 @@ class PassageQuestions:
 
     @cached_property
     def _sent(self) -> tuple[str, tuple[Message, ...], Decoding]:
-        """The model, the system message and the decoding of every request."""
+        """Return the model, the system message and the sampling settings of every request."""
         settings = self.grader
         if settings.asked is None:
-            raise UserError("rules: is code; there is no model to ask.", hint="Name a model as the grader.")
+            raise UserError("rules: is code, so no model is called.", hint="Name a model as the grader.")
         system = () if settings.system is None else (Message("system", settings.system),)
         decoding = Decoding(settings.temperature, settings.max_tokens, settings.top_p, settings.extra_json)
         return model_name(settings.asked), system, decoding

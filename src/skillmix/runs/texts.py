@@ -86,7 +86,7 @@ class GradedConversation(NamedTuple):
     turns: tuple[Call, ...] = ()
     """The calls of the student."""
     judged: JudgedText | None = None
-    """What code decided on the text; None if no code decides."""
+    """The decision of code on the text; None if no code decides."""
 
 
 def written_conversations(
@@ -288,7 +288,7 @@ def _planned_ballots(run: Run, journal: JournalReader, code: RulesGrader | None)
         text, votes, verdict = one.text, votes_by_grader(one), one.judged
         others = sorted({*votes, *planned.get((text.student, text.combination.id), ())} - run.graders.keys())
         earlier = [grader for name in others if not ((grader := run.grader(name)).is_code_alone and verdict is None)]
-        # Nobody asks a grader about a text that earns nothing.
+        # No grader is called for a text that earns nothing.
         unasked = voters.get((text.student, text.combination.k), set()) if earns_nothing(text.answer, rules) else set()
         return (
             [ballot_of(text, grader, votes.get(grader.name, {}), verdict) for grader in asked],
@@ -301,9 +301,9 @@ def _planned_ballots(run: Run, journal: JournalReader, code: RulesGrader | None)
 
 
 def _imported_ballots(run: Run, journal: JournalReader, code: RulesGrader | None) -> _BallotsOn:
-    """The ballots on the texts of an import: one for each grader of its student, and one for each person who voted.
+    """Make the ballots on the texts of an import: one per grader of its student, and one per person who voted.
 
-    A student who earned nothing with every text was never given to a grader, and stands under each of them.
+    A student whose texts all earned nothing was never passed to a grader, and gets every grader.
     """
     graders: dict[str, set[str]] = defaultdict(set)
     gradeable: set[str] = set()

@@ -336,7 +336,7 @@ def _begin(catalog: Catalog, trust: Trust) -> None:
 def _results(
     function: Callable[[RulesGrader, _Item], _Result], batch: Sequence[_Item], code: RulesGrader | None = None
 ) -> list[_Result]:
-    """The results of a batch; a worker has code of its own."""
+    """Return the results of a batch; a worker has its own copy of the code."""
     return [function(code or _code[0], item) for item in batch]
 
 

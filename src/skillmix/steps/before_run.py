@@ -251,7 +251,7 @@ def _require_training(step: TrainStep, base: Settings, run: Run) -> None:
 
 
 def _check_prompts(experiment: Experiment, catalog: Catalog) -> None:
-    """Check prompt sets: their files, those for k = 0, and that graders which name outcomes are asked for no points."""
+    """Check prompt sets: their files, those for k = 0, and that outcome graders are not used for points."""
     own = [settings.prompts for settings in experiment.students.values() if settings.prompts]
     own += [step.prompts for step in experiment.steps if isinstance(step, DatasetStep) and step.prompts]
     for name in sorted({experiment.prompts, *own}):
@@ -339,7 +339,7 @@ async def probe_settings(settings: Mapping[str, Settings]) -> None:
             except UserError as error:
                 errors.append(error)
         for key, addresses in sorted({(s.key, parse_spec(str(s.asked)).addresses) for s in settings.values() if s.key}):
-            say(f"{key} is sent to {', '.join(addresses) or 'the address of its provider'}")
+            say(f"{key} is sent to {', '.join(addresses) or 'its provider'}")
         errors += filter(None, await asyncio.gather(*(_probe(name, model) for name, model in probed.items())))
     refuse("The list of models", errors)
 

@@ -34,7 +34,7 @@ from skillmix.steps.estimates import CallEstimate, EstimateBasis, EstimatedStep,
 from skillmix.steps.step_kind import Inputs, RunResult, StepInputs, StepKind, of_calls, of_draws, of_files, of_settings
 
 _SAMPLED: Final = 50
-"""Combinations whose prompts stand for those of all in the estimate of a dataset step."""
+"""Number of combinations whose prompts are measured for the estimate of a dataset step."""
 CellsStep = GenerateStep | GradeStep | EvaluateStep
 
 
@@ -109,7 +109,7 @@ class CallKind(StepKind[CellsStep]):
         return f"{plural(made['calls'], 'call')} found"
 
     def run(self, step: CellsStep, context: StepContext, result: RunResult) -> bool:
-        """Make the calls that the journal does not have yet, and say how many texts are not written yet."""
+        """Make the missing calls, and report how many texts are not written yet."""
         counts = result.counts[step.name] = CallCounts()
         asyncio.run(_make_calls(step, context, counts))
         end_calls(step.name, counts, context)
@@ -267,7 +267,7 @@ class DatasetKind(StepKind[DatasetStep]):
         return {"calls": counts.called + counts.found, "dataset": result.datasets[step.name].record()}
 
     def take(self, step: DatasetStep, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
-        """The data set, if its conversations are still those of the record."""
+        """Return the data set, if its conversations still match the record."""
         from skillmix.datasets.build import recorded_dataset
 
         dataset = recorded_dataset(run.step(step.name) / "dataset", made["dataset"])
@@ -301,7 +301,7 @@ class DatasetKind(StepKind[DatasetStep]):
 
 
 def dataset_hash(run: Run, step: str) -> str | None:
-    """The hash of the conversations that a dataset step has made; None if its folder is not whole."""
+    """Hash the conversations of a dataset step; None if its folder is incomplete."""
     folder = run.step(step) / "dataset"
     files = [folder / "train.jsonl", folder / "validation.jsonl"]
     if not all((folder / name).is_file() for name in ("train.jsonl", "rows.parquet", LINEAGE_FILE)):

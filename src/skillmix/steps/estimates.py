@@ -416,7 +416,7 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def estimate_notes(estimates: Sequence[CallEstimate]) -> list[str]:
-    """What a reader must know about the table: what the numbers count, and the prices with their dates."""
+    """Explain the table: the meaning of the numbers, and the prices with their dates."""
     notes = []
     if any(estimate.calls for estimate in estimates):
         notes.append(
@@ -429,7 +429,7 @@ def estimate_notes(estimates: Sequence[CallEstimate]) -> list[str]:
             "skills. A model that reasons before it answers takes more; a small run first gives its own figures."
         )
     if any(estimate.is_lower_bound for estimate in estimates):
-        notes.append("A data set ends at its target: its expected cost lies between those of its two bounds.")
+        notes.append("A data set ends at its target: its expected cost lies between the costs of its two bounds.")
     by_model: dict[str, list[CallEstimate]] = {}
     prices: dict[str, Price] = {}
     for one in estimates:

@@ -1,8 +1,7 @@
-"""Steps that make no calls, and the table of all kinds of step.
+"""Steps without calls, and the table of all kinds of step.
 
-A train step writes a checkpoint into its folder of the run. Steps that read a whole run come last: people answer
-(annotate), graders get cards (graders), a report. A step that people answer waits for nobody; it says what they have
-not answered yet.
+A train step writes a checkpoint into its folder of the run. Steps that read a whole run come last: human annotation
+(annotate), grader cards (graders), a report. An annotate step does not wait for people; it reports the missing answers.
 """
 
 import json
@@ -62,7 +61,7 @@ class TrainKind(StepKind[TrainStep]):
     """Fine-tune a model on data sets."""
 
     def check(self, step: TrainStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Refuse missing weights, data and replay texts, and a folder that is no model or was begun differently."""
+        """Refuse missing weights, data and replay texts, and a folder with another model or training."""
         check_data(step)
         folder = model_folder(run, step.name)
         file = read_model_file(folder, strict=True)
@@ -153,7 +152,7 @@ def _of_job(job: Job) -> Inputs:
 
 
 def _begun(step: TrainStep, run: Run) -> Inputs:
-    """What a training that is not finished began with; nothing if there is none, or if its folder was removed."""
+    """Return the recorded inputs of an unfinished training; nothing if there is none, or if its folder was removed."""
     record = run.state.steps.get(step.name)
     is_begun = record is not None and record.result is None and run.step(step.name).exists()
     return dict(record.inputs) if record is not None and is_begun else {}
@@ -169,7 +168,7 @@ def _was_other(folder: Path, changed: Sequence[str] = ()) -> UserError:
     names = f": {listed(changed)} changed" if changed else ""
     return UserError(
         f"{folder} is from other data, another base or another recipe{names}.",
-        hint="Remove the folder to train anew, or give the step another name.",
+        hint="Remove the folder to train again, or give the step another name.",
     )
 
 
@@ -228,8 +227,8 @@ def _begin(job: Job, run: Run) -> None:
     changed = _differences(_begun(job.step, run), inputs)
     if changed == [_REPLAY]:
         raise UserError(
-            f"{job.folder} was begun with other files to replay.",
-            hint="Restore the former files, or remove the folder to train anew.",
+            f"{job.folder} was begun with other replay files.",
+            hint="Restore the former files, or remove the folder to train again.",
         )
     if changed:
         raise _was_other(job.folder, changed)
@@ -238,9 +237,9 @@ def _begin(job: Job, run: Run) -> None:
 
 
 def of_run(run: Run, *, with_people: bool = True) -> Inputs | None:
-    """Everything that scores, cards and reports are read from; None for an import, or if something cannot be read.
+    """Return the basis of scores, cards and reports; None for an import, or if something cannot be read.
 
-    A row of a call is changed only after an attempt, so that the numbers of rows stand for all of them.
+    A row of a call is changed only after an attempt, so that the numbers of rows identify their contents.
     """
     if run.is_imported:
         return None
@@ -292,7 +291,7 @@ class AnnotateKind(StepKind[AnnotateStep]):
         return {"answers": {rater: len(stored_answers(run.people, rater)) for rater in step.raters}}
 
     def take(self, step: AnnotateStep, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
-        """All texts are answered, if no answer is gone."""
+        """Return the answers if all texts are answered and no answer is missing."""
         is_same = made["answers"] == self.made(step, run, result)["answers"]
         return f"{plural(len(step.raters), 'rater')} answered all texts" if is_same else None
 
@@ -324,7 +323,7 @@ def _missing_answers(step: AnnotateStep, run: Run) -> list[str]:
 
 
 def _what_to_do(step: AnnotateStep, task: "AnnotationTask", one: "RaterProgress") -> str:
-    """Write the spreadsheet of a person with texts left, and say how the person can answer."""
+    """Write the spreadsheet of a person with texts left, and describe how to answer."""
     from skillmix.validation.spreadsheet import refresh_spreadsheet
 
     run = task.run
@@ -350,12 +349,12 @@ class GradersKind(StepKind[GradersStep]):
         return None if state is None else of_settings(step) | {"the run": state}
 
     def take(self, step: GradersStep, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
-        """The cards, if they are there."""
+        """Return the cards if they exist."""
         is_there = all((run.step(step.name) / name).is_file() for name in (_JSON_FILE, _TEXT_FILE))
         return f"the cards in {run.step(step.name)} show this state of the run" if is_there else None
 
     def run(self, step: GradersStep, context: StepContext, result: RunResult) -> bool:
-        """Read the journal and write the cards; without a truth, say what is missing."""
+        """Read the journal and write the cards; without a reference, describe what is missing."""
         missing = _write_cards(step, context.run)
         if missing is not None:
             result.waiting[step.name] = [missing]
@@ -409,7 +408,7 @@ class ReportKind(StepKind[ReportStep]):
         return of_settings(step) | {f"the run {name}": state for name, state in states.items()}
 
     def take(self, step: ReportStep, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
-        """The page, if it is there."""
+        """Return the page if it exists."""
         if not (run.path / "report" / "index.html").is_file():
             return None
         result.reports.append(run.path / "report" / "index.html")

@@ -275,7 +275,7 @@ class StepKind(ABC, Generic[StepT]):
         return []
 
     def work(self, step: StepT, experiment: Experiment, catalog: Catalog, run: Run) -> Work | None:
-        """What the progress bar shows for the step; None for a step that takes no time."""
+        """Return the step's work for the progress bar; None for a step that takes no time."""
         if step.reads_whole_run:
             return Work(step.name, step.stage, total=1)  # no part of the step is measured
         return planned_calls(step, experiment, catalog) if step.makes_calls else None

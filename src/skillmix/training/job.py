@@ -104,7 +104,7 @@ class Job:
         parent = _parent(self.checkpoint)
         before = [file for file in (*(source.about for source in self.sources), parent) if file is not None]
         base_hash = self.base_hash()
-        # The catalog and the partition of the data sets, or those of the experiment if they differ or are unknown.
+        # the catalog and the partition of the data sets, or the experiment's if they differ or are unknown
         steps_of_data = [
             s for s in self.experiment.steps if isinstance(s, DatasetStep) and s.name in self.step.data_steps
         ]
@@ -159,7 +159,7 @@ def job_of(experiment: Experiment, step: TrainStep, run: Run) -> Job:
 
 
 def base_spec(experiment: Experiment, step: TrainStep, run: Run) -> str:
-    """The spec of the model that a step trains."""
+    """Return the model string of the model that a step trains."""
     if step.base.startswith("step:"):
         folder = model_folder(run, step.base.removeprefix("step:"))
         file = read_model_file(folder, strict=True)
@@ -205,8 +205,8 @@ def sources_of(step: TrainStep, run: Path) -> list[TrainingSource]:
         present_hash = _hash_of(existing) if about is None else content_hash(list(files))
         if about is not None and about.hash != present_hash:
             say(
-                f"{name}: its conversations are not those that its {LINEAGE_FILE} was written for; what that file says "
-                "of combinations and k may be wrong"
+                f"{name}: its conversations differ from those described in its {LINEAGE_FILE}, whose "
+                "combinations and k may be wrong"
             )
         own_validation = validation if validation in existing else None
         sources.append(TrainingSource(name, folder, train, own_validation, present_hash, about))
@@ -244,7 +244,7 @@ def read_lessons(sources: Sequence[TrainingSource], *, validation_share: float) 
     if not train:
         raise UserError(
             f"There is nothing to train on in {', '.join(source.name for source in sources)}.",
-            hint="The data set is empty; its README.md says why texts were left out.",
+            hint="The data set is empty; its README.md lists the excluded texts by reason.",
         )
     return Lessons(train, validation)
 

@@ -102,7 +102,7 @@ def word_tokenizer(texts: Sequence[str]) -> Any:
     trainer = trainers.WordLevelTrainer(vocab_size=_MOST_WORDS, special_tokens=list(_SPECIAL), show_progress=False)
     backend.train_from_iterator(texts, trainer)
     if backend.get_vocab_size() == _MOST_WORDS:
-        say(f"the model knows the {_MOST_WORDS:,} most frequent words and marks of its texts only")
+        say(f"the model knows only the {_MOST_WORDS:,} most frequent words and marks of its texts")
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         unk_token=_UNKNOWN,
@@ -194,7 +194,7 @@ def run_training(job: Job, lessons: Lessons, progress: RunProgress) -> None:
         is_adapter=step.lora is not None and not step.lora.merge,
         checkpoints=2 if recipe.patience is None else 3,  # the last, the one being written, and perhaps the best
     )
-    # Trackers get no addresses, keys or texts.
+    # Trackers get no URLs, keys or texts.
     facts = {"base": job.base, "data": ", ".join(source.name for source in job.sources), "seed": str(job.seed)}
     facts |= {setting: str(value) for setting, value in step.decisive().items()}
     part = TrackedPart(job.folder.parent.name, name, job.folder.parent / FOLDER)
@@ -239,7 +239,7 @@ def _data_and_recipe(job: Job, encoder: Encoder, lessons: Lessons) -> tuple[Trai
         cut = f", {len(prepared.cut)} cut at {step.max_tokens} tokens" if step.too_long == "cut" else ""
         tokens = sum(len(example.tokens) for example in prepared.examples)
         size = f"{plural(count, 'conversation')}, {plural(tokens, 'token')}"
-        say(f"{step.name}: {size}; {len(prepared.dropped)} left out as too long{cut}")
+        say(f"{step.name}: {size}; {len(prepared.dropped)} excluded as too long{cut}")
     steps, total = step.steps or DEFAULT_STEPS, None
     if step.epochs is not None:
         steps, total = steps_of(step.epochs, conversations=count, batch=step.batch)
@@ -287,7 +287,7 @@ def shown_masks(
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Remove the checkpoints of a training run that is done; whatever else lies in the folder stays."""
+    """Remove the checkpoints of a finished training run; everything else in the folder stays."""
     for path in folder.glob("step-*"):
         if (path / "state.json").is_file() or path.name.endswith(".partial"):
             rmtree(path, ignore_errors=True)

@@ -81,7 +81,7 @@ def cut_log(file: Path, *, before: int) -> None:
 
 
 def _lines_and_rows(file: Path) -> Iterator[tuple[str, Row]]:
-    """The rows of a log that have a step, each with its line; a kill may have cut the last line."""
+    """Return the rows of a log that have a step, each with its line; a kill may have truncated the last line."""
     for line in file.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
             row = json.loads(line)

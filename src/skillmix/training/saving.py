@@ -67,7 +67,7 @@ def require_space(model: Any, folder: Path, *, precision: Precision, checkpoints
 
 
 def merge_adapters(spec: str, output: Path) -> Path:
-    """Write the checkpoint that a spec with an adapter stands for."""
+    """Write the checkpoint for a model string with an adapter."""
     parsed = parse_spec(spec)
     if not provider_of(parsed).has_checkpoint:
         raise UserError(

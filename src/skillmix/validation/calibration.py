@@ -74,10 +74,10 @@ def planned(
     max_usd: float | None = None,
     bigbench: Path | None = None,
 ) -> CalibrationPlan:
-    """Load what a calibration names, and find its faults before anything is asked.
+    """Load the inputs of a calibration, and find all faults before any call.
 
-    The grader is a spec, or a mapping with the keys of a grader in an experiment file. By default, the set and the
-    grader name the run. `size` takes only so many texts of the set. `bigbench` is the package of that name: its source
+    The grader is a model string, or a mapping with the keys of a grader in an experiment file. By default, the set and
+    the grader name the run. `size` limits the number of texts. `bigbench` is the package with this name: its source
     archive, or a folder with its files.
     """
     own_catalog, own_prompts = load_catalog(catalog), load_prompts(prompts)
@@ -107,7 +107,7 @@ def planned(
 
 
 LABELS: Final = "labels"
-"""The name under which the known points stand beside those of the grader."""
+"""The name of the known points, next to the grader's."""
 Criterion = Literal["skill", "topic", "sense"]
 CRITERIA: Final[tuple[Criterion, ...]] = ("skill", "topic", "sense")
 """The criteria that have labels, in the order of a rubric for one skill."""
@@ -122,7 +122,7 @@ class WrongPoint:
     criterion: Criterion
     label: bool
     words: str | None
-    """What the grader wrote about it, if it wrote more than a number."""
+    """The grader's comment on it, if it wrote more than a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +137,10 @@ class MeasuredText:
     wrong: tuple[WrongPoint, ...]
 
     def as_item(self, run: str, grader: str) -> TextUnderGraders:
-        """The text as a grader card takes it; the length counts as met on both sides.
+        """Convert the text for a grader card; the length counts as met on both sides.
 
-        A point without a label is left out on both sides. A card takes decisions without a label for the population
-        of which the labelled ones are a sample, and a calibration has no such sample.
+        A point without a label is omitted on both sides. A card treats decisions without a label as the population from
+        which the labeled ones are sampled, and a calibration has no such sample.
         """
         known = self.known
         compared = [None if label is None else point for label, point in zip(known.labels, self.points, strict=True)]
@@ -169,7 +169,7 @@ class CallFacts:
     """Why replies could not be read, with counts."""
     input_tokens: int | None
     output_tokens: int | None
-    """None if a reply does not say how many."""
+    """None if a reply does not report its token count."""
     cost_usd: float | None
     """None if the cost of a reply is not known."""
 
@@ -249,7 +249,7 @@ class Calibration:
 
     @property
     def undecided(self) -> dict[str, int]:
-        """By criterion, labelled points that the grader left open: too many of its votes are missing or unreadable."""
+        """Return, by criterion, labeled points that the grader left undecided, since too many votes are missing."""
         return {
             criterion: sum(text.known.labels[index] is not None and text.points[index] is None for text in self.texts)
             for index, criterion in enumerate(CRITERIA)
@@ -387,7 +387,7 @@ def _row(row: TruthAgreement) -> list[str]:
 
 
 def fact_rows(calibration: Calibration) -> list[tuple[str, str]]:
-    """What the card is based on, as pairs of name and value."""
+    """Return the facts behind the card, as pairs of name and value."""
     plan, settings, facts = calibration.plan, calibration.plan.settings, calibration.calls
     texts = len(calibration.texts)
     part = "all of the set" if texts == plan.whole_size else f"of {whole(plan.whole_size)} in the set, chosen by hash"
@@ -424,7 +424,7 @@ def undecided_line(calibration: Calibration) -> str:
     if not open_points:
         return ""
     parts = ", ".join(f"{whole(count)} of {name}" for name, count in open_points.items())
-    return f"Points without a decision, as too many votes are missing or unreadable: {parts}. They are in no rate."
+    return f"Points without a decision, with too many votes missing or unparseable: {parts}. No rate includes them."
 
 
 def card_lines(calibration: Calibration) -> str:
@@ -444,7 +444,7 @@ def card_lines(calibration: Calibration) -> str:
     return "\n\n".join(filter(None, [*parts, wrapped(undecided_line(calibration))]))
 
 
-_SIMULATED = "The grader is scripted: it simulates a model, and its errors are drawn at rates that its spec names."
+_SIMULATED = "The grader is scripted: it simulates a model, and its errors are drawn at rates set in its model string."
 
 
 def write_card(calibration: Calibration) -> Path:

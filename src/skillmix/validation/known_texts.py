@@ -1,7 +1,7 @@
 """Calibration sets: texts with known labels, shipped with the package, written by users, or from BIG-bench.
 
-The texts come from the PyPI package `bigbench`: from its source archive, from a folder with its files, or from the
-installed package. `data/calibration/bigbench.yaml` says which tasks show or lack which skill.
+The BIG-bench texts come from the PyPI package `bigbench`: from its source archive, from a folder with its files, or
+from the installed package. `data/calibration/bigbench.yaml` lists the tasks that show or lack each skill.
 """
 
 import re
@@ -41,7 +41,7 @@ NO_TOPIC: Final = "everyday life"
 
 @dataclass(frozen=True)
 class KnownText:
-    """A text about one skill and one topic whose points are known; None is a point that nobody has labelled."""
+    """A text about one skill and one topic with known points; None is a point without a label."""
 
     skill: str
     topic: str
@@ -57,7 +57,7 @@ class KnownText:
 
     @cached_property
     def combination(self) -> Combination:
-        """The combination that a grader is asked about."""
+        """Return the combination in the grader's request."""
         return combination_of([self.skill], self.topic)
 
     @property
@@ -168,7 +168,7 @@ def _table() -> dict[str, Any]:
 
 
 def _answered_texts(row: MappedTask, document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Each text of a task with what the table calls its answer; examples in another form are left out."""
+    """Return each text of a task with its answer in the table; examples in another form are skipped."""
     examples = document.get("examples")
     for example in examples if isinstance(examples, list) else ():
         if not isinstance(example, dict):
@@ -330,7 +330,7 @@ def _texts_of(files: list[Path], catalog: Catalog) -> tuple[KnownText, ...]:
                 why=read.why,
                 is_disputed=read.disputed,
             )
-            repeated += [f"{place}: the same text stands before it"] if text.id in texts else []
+            repeated += [f"{place}: the same text occurs earlier"] if text.id in texts else []
             texts.setdefault(text.id, text)
     faults += repeated
     if faults:

@@ -52,7 +52,7 @@ def sample_order(candidates: Sequence[SampleText], *purpose: str | int) -> Itera
     ['a', 'a', 'b', 'b']
     """
     strata = {one.strata for one in candidates}
-    # A group stands on the line within its wider groups, in an order of hashes.
+    # A group is placed on the line within its wider groups, in an order of hashes.
     places = {own: tuple(digest("stratum", purpose, own[: depth + 1]) for depth in range(len(own))) for own in strata}
     line = sorted((one.strata for one in candidates), key=places.__getitem__)
     groups: dict[tuple[str, ...], list[tuple[float, bytes, SampleText]]] = defaultdict(list)
@@ -138,7 +138,7 @@ _OUTCOMES: Final[Mapping[float | None, Outcome]] = {1.0: "full marks", 0.0: "les
 
 @dataclass(frozen=True, slots=True)
 class AnnotationItem:
-    """A text for people. The student and the outcome decide whether it is chosen, and are shown to nobody."""
+    """A text for annotation. The student and the outcome affect whether it is chosen, but are never shown."""
 
     id: str
     text: StudentText
@@ -157,7 +157,7 @@ class AnnotationItem:
 
     @property
     def criteria(self) -> tuple[Criterion, ...]:
-        """The criteria that people are asked about."""
+        """Return the criteria that people are asked about."""
         return asked_criteria(rubric_of(self.combination.skills, self.combination.topic))
 
     @property
@@ -188,7 +188,7 @@ def items_of(records: RunRecords, *, students: Collection[str] = (), ks: Collect
         if ballot.grader == first
     }
     items: dict[str, AnnotationItem] = {}
-    # A hash decides which of several equal texts stands for all of them; the name of a student must not.
+    # A hash decides which of several equal texts represents them all; the name of a student must not.
     for text in sorted(records.texts, key=lambda text: digest("equal texts", *text.conversation)):
         is_wanted = (not students or text.student in students) and (not ks or text.combination.k in ks)
         if is_wanted and not earns_nothing(text.answer, rules):
@@ -198,7 +198,7 @@ def items_of(records: RunRecords, *, students: Collection[str] = (), ks: Collect
 
 
 def questions_about(item: AnnotationItem, skills: Mapping[str, Skill]) -> list[AskedQuestion]:
-    """The criteria of an item in words, with definitions and examples of the skills that are at hand by name."""
+    """Return the criteria of an item in words, with definitions and examples of the available skills by name."""
     questions = []
     for criterion in item.criteria:
         if criterion.kind == "topic":
@@ -213,7 +213,7 @@ def questions_about(item: AnnotationItem, skills: Mapping[str, Skill]) -> list[A
 
 
 def task_in_words(item: AnnotationItem, questions: Iterable[AskedQuestion]) -> str:
-    """The task as the journal keeps it, beside the answer: the text, and what was asked about it."""
+    """Return the task as the journal stores it, beside the answer: the text, and the questions."""
     lines = ["A person read this text and answered the questions below: yes, no or unsure.", "", item.words, ""]
     for question in questions:
         lines.append(question.words)

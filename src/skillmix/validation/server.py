@@ -105,7 +105,7 @@ _FILES: Final = {
 
 
 class RaterPage:
-    """What one person can ask of the server: the page, the state, one text, and to store an answer."""
+    """The requests that one person can make: the page, the state, one text, and storing an answer."""
 
     def __init__(self, task: AnnotationTask, rater: str, store: AnswerStore) -> None:
         self._task = task
@@ -135,7 +135,7 @@ class RaterPage:
         }
 
     def answer(self, body: bytes) -> bool:
-        """Store the answer in a request; a ValueError says what is wrong with it."""
+        """Store the answer in a request; a ValueError describes a fault in it."""
         try:
             document = json.loads(body)
         except (ValueError, RecursionError):
@@ -170,7 +170,7 @@ def application(pages: Mapping[str, RaterPage]) -> web.Application:
             response = web.Response(status=refusal.status, text=refusal.reason)
         except Exception:  # noqa: BLE001  # a fault of this program: the terminal shows it, and the page goes on
             traceback.print_exc()
-            response = web.Response(status=500, text="The server met a fault of its own; its terminal says which.")
+            response = web.Response(status=500, text="The server failed; its terminal shows the error.")
         response.headers.update(_HEADERS)
         return response
 
@@ -194,7 +194,7 @@ async def _respond(
     given = token.encode("utf-8", "surrogatepass")
     found = [page for secret, page in secrets.items() if compare_digest(secret, given)]  # every one, in constant time
     if not found:
-        raise web.HTTPForbidden(reason="This address has no valid link.")
+        raise web.HTTPForbidden(reason="This link is not valid.")
     page = found[0]
     if not slash:
         raise web.HTTPNotFound
@@ -221,7 +221,7 @@ async def _stored(request: web.Request, page: RaterPage) -> web.Response:
         raise web.HTTPUnsupportedMediaType
     try:
         body = await request.read()
-    except (OSError, web.RequestPayloadError, HttpProcessingError):  # it breaks off, or has an unreadable encoding
+    except (OSError, web.RequestPayloadError, HttpProcessingError):  # it breaks off, or its encoding is unreadable
         raise web.HTTPBadRequest(reason="The body of the request cannot be read.") from None
     try:
         is_new = page.answer(body)
@@ -240,9 +240,9 @@ async def serve(
     port: int | None,
     ready: Callable[[Mapping[str, str]], None],
 ) -> None:
-    """Serve until a signal comes or the task is cancelled.
+    """Serve until a signal arrives or the task is cancelled.
 
-    `ready` gets the address of each person once they can be opened. Without a port, the one of last time is used, or
+    `ready` receives the address of each person once they can be opened. Without a port, the previous one is used, or
     any free one.
     """
     with _bound(port, [link.port for link in links.values()]) as listening:

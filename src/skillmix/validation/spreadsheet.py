@@ -43,7 +43,7 @@ def write_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> int:
     except UserError:
         is_empty_task = False
     if not is_empty_task:
-        raise UserError(f"{file} is there, and is not an empty task.", hint="Nothing was changed. Choose another name.")
+        raise UserError(f"{file} exists and is not an empty task.", hint="Nothing was changed. Choose another name.")
     file.write_bytes(content)
     return len(task.texts(rater))
 
@@ -148,7 +148,7 @@ def read_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> Spreadshee
 
 
 def _checked_question(task: AnnotationTask, row: _Row) -> tuple[AnnotationItem, str]:
-    """The text and the criterion of a row; a ValueError says what is wrong with the row."""
+    """Return the text and the criterion of a row; a ValueError describes a fault in the row."""
     own = row["item"].strip()
     item = task.items.get(own.removeprefix(_ID_LETTER)) if own.startswith(_ID_LETTER) else None
     if item is None:
@@ -166,13 +166,13 @@ def _checked_question(task: AnnotationTask, row: _Row) -> tuple[AnnotationItem, 
 
 
 def _is_same(cell: str, expected: str) -> bool:
-    """Whether a cell says what was written; programs change spaces and line ends."""
+    """Whether a cell equals the written value; programs change spaces and line ends."""
     plain = _CONTROLS.sub("\ufffd", expected)
     return " ".join(cell.split()) in (" ".join(plain.split()), " ".join(guarded(expected).split()))
 
 
 def _rows(file: Path) -> Iterator[tuple[int, _Row]]:
-    """The rows of a spreadsheet with their numbers; columns that somebody added are left out."""
+    """Return the rows of a spreadsheet with their numbers; added columns are ignored."""
     content = read_text(file, most=_LARGEST)
     named = _SEPARATOR_LINE.match(content)
     if named is not None:

@@ -65,10 +65,10 @@ def assign(
     seed: int = 0,
     answered: Mapping[str, Collection[str]] | None = None,
 ) -> Assignment:
-    """Give n texts to each person, a share of them in common; fewer if there are not so many texts.
+    """Give n texts to each person, some of them shared; fewer if there are not enough texts.
 
-    Where the run has too few texts for own texts, people share more. `answered` are the texts that a person has
-    answered: they replace own texts without an answer, so that no answer is in vain.
+    If the run has too few texts for separate ones, people share more. `answered` are the texts that a person has
+    already answered: they replace unanswered texts, so that no answer is lost.
     """
     orders = {rater: sample_order(candidates, "own", seed, rater) for rater in raters}
     for_all = sample_order(candidates, "shared", seed)
@@ -76,7 +76,7 @@ def assign(
     taken: set[str] = set()
 
     def next_of(order: Iterator[str]) -> list[str]:
-        """The next text that nobody has; nothing if there is none."""
+        """Return the next text that no one has; nothing if there is none."""
         found = list(islice((one for one in order if one not in taken), 1))
         taken.update(found)
         return found
@@ -89,7 +89,7 @@ def assign(
                 own[rater] += next_of(orders[rater])
     known, texts = {one.id for one in candidates}, {}
     for rater in raters:
-        # If there are too few texts for own ones, people read texts that others read too.
+        # if there are too few separate texts, people also read texts of others
         has = {*shared, *own[rater]}
         more = (one for one in sample_order(candidates, "own", seed, rater) if one not in has)
         own[rater] += islice(more, max(0, n - len(has)))
@@ -113,7 +113,7 @@ def is_shared(number: int, overlap: float) -> bool:
 
 
 TEXTS = 50
-"""Texts for each person, unless somebody asks for another number."""
+"""The default number of texts per person."""
 
 
 class NothingToRead(UserError):
@@ -132,7 +132,7 @@ class TaskSettings:
     agreement: float = 0.5
     """The agreement at which the interval has that width; .5 is the worst case."""
     overlap: float = 0.3
-    """The share of a person's texts that everybody reads."""
+    """The share of a person's texts that all raters read."""
     seed: int = 0
     students: tuple[str, ...] = ()
     """Students whose texts are read; none means all."""
@@ -203,7 +203,10 @@ class AnnotationTask:
 
     @contextmanager
     def answering(self, rater: str, *, model: str = PERSON) -> Iterator["AnswerStore"]:
-        """Store answers of a person, or of a simulated one by its spec; only one process can for the same name."""
+        """Store answers of a person, or of a simulated one by its model string.
+
+        Only one process can for the same name.
+        """
         with RaterJournal(self.run.people, rater, model=model) as journal:
             yield AnswerStore(self, journal)
 
@@ -250,7 +253,7 @@ def fault_of(item: AnnotationItem, answer: HumanAnswer) -> str | None:
     if wrong is not None:
         return f"the vote on {wrong!r} is {answer.votes[wrong]!r}"
     if len(answer.comment) > LONGEST_COMMENT:
-        return f"the comment has {len(answer.comment)} letters where {LONGEST_COMMENT} are allowed"
+        return f"the comment has {len(answer.comment)} characters where {LONGEST_COMMENT} are allowed"
     if answer.seconds is not None and not is_duration(answer.seconds):
         return f"{answer.seconds!r} is not a number of seconds"
     return None
@@ -260,7 +263,7 @@ def make_task(run: Run, settings: TaskSettings) -> AnnotationTask:
     """Choose the texts of each person; the run is read once."""
     if run.has_outcomes:
         raise UserError(
-            f"The graders of {run.name} name outcomes, and people are asked about skills, topic and sense.",
+            f"The graders of {run.name} give outcomes, but people are asked about skills, topic and sense.",
             hint="Read its texts with skillmix texts or in its report.",
         )
     records = run_records(run)
@@ -343,7 +346,7 @@ def step_progress(step: AnnotateStep, task: AnnotationTask) -> list[RaterProgres
 
 
 def run_progress(run: Run) -> dict[str, list[RaterProgress]]:
-    """How far the raters of each annotate step of a run are; a step without texts has nobody."""
+    """Return the progress of the raters of each annotate step; a step without texts has none."""
     found: dict[str, list[RaterProgress]] = {}
     for step in run.experiment.steps:
         if isinstance(step, AnnotateStep):

@@ -134,7 +134,7 @@ def test_too_long_conversations_are_counted_or_refused() -> None:
 
     assert [e.key for e in prepared.examples] == ["short"]
     assert prepared.dropped == ("long",)
-    with pytest.raises(UserError, match=r"long has \d+ tokens: the limit of 60 would cut an answer"):
+    with pytest.raises(UserError, match=r"long has \d+ tokens: the limit of 60 would truncate an answer"):
         found.examples([short, long], limit=60, too_long="refuse")
     with pytest.raises(UserError, match="nothing to train on"):
         found.examples([long], limit=60, too_long="drop")
@@ -218,12 +218,12 @@ def test_a_template_that_changes_with_what_is_said_is_refused_for_that_conversat
     )
     turns = (Turn("a", "b"), Turn("c", "hm</think>d"))
 
-    with pytest.raises(UserError, match="c7: the chat template renders it differently"):
+    with pytest.raises(UserError, match="c7: the chat template contradicts its format"):
         found.examples([Conversation("c7", turns)], limit=99, too_long="drop")
 
 
 def test_a_named_format_must_be_the_checkpoints_own() -> None:
-    with pytest.raises(UserError, match="not that of llama-2"):
+    with pytest.raises(UserError, match="differs from llama-2"):
         Encoder(copy(tokenizer("smollm2")), chat_format="llama-2")
 
 

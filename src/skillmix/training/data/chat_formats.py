@@ -111,7 +111,7 @@ class Template:
             tokenizer.chat_template = CHAT_TEMPLATES[name]
             if own_format != self.format:
                 raise UserError(
-                    f"The checkpoint has its own chat template, and it is not that of {name}.",
+                    f"The checkpoint has its own chat template, which differs from {name}.",
                     hint="Leave format: out; generation uses the checkpoint's own template.",
                 )
 
@@ -130,7 +130,7 @@ class Template:
             pieces = list(self.format.pieces(sample))
             messages = _messages([text for turn in sample for text in turn])
             if self.render(messages) != "".join(piece.text for piece in pieces):
-                raise UserError("the chat template renders it differently than its format says", hint=_NOT_OURS)
+                raise UserError("the chat template contradicts its format", hint=_NOT_OURS)
             for number in range(len(sample)) if self.format.is_stable else (len(sample) - 1,):
                 prompt = "".join(piece.text for piece in pieces[: 3 + PIECES_A_TURN * number])
                 if self.render(messages[: 2 * number + 1], to_answer=True) != prompt:
@@ -191,7 +191,7 @@ class Template:
         )
 
     def _blanks(self, index: int) -> Blanks:
-        """What the template does with the blanks around a message."""
+        """How the template treats the blanks around a message."""
         word, words = _WORDS[index], list(_WORDS)
         plain = self.render(_messages(words))
         words[index] = f"{_BLANKS}{word}{_BLANKS}"
@@ -250,7 +250,7 @@ class SealedTokenizer:
         self._use_free_block([])
 
     def encode(self, conversations: Sequence[Sequence[Piece]]) -> list[Encoded]:
-        """Tokenize whole conversations; a token is trained if it lies in a piece that the model writes."""
+        """Tokenize whole conversations; a token is trained if it belongs to a piece that the model writes."""
         self._use_free_block(piece.text for pieces in conversations for piece in pieces if not piece.is_mark)
         texts: list[str] = []
         spans: list[list[list[int]]] = []

@@ -95,9 +95,9 @@ class Encoder:
                 continue
             if too_long == "refuse":
                 raise UserError(
-                    f"{example.key} has {len(example.tokens)} tokens: the limit of {limit} would cut an answer.",
-                    hint="Raise max_tokens, leave such conversations out with too_long: drop, or cut them with "
-                    "too_long: cut.",
+                    f"{example.key} has {len(example.tokens)} tokens: the limit of {limit} would truncate an answer.",
+                    hint="Raise max_tokens, exclude such conversations with too_long: drop, or truncate them "
+                    "with too_long: cut.",
                 )
             start = replace(example, tokens=example.tokens[:limit], is_trained=example.is_trained[:limit])
             if too_long == "cut" and start.is_trained.any():

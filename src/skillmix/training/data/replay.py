@@ -25,7 +25,7 @@ _MOST_OPEN: Final = 64
 _JSON_LINES: Final = (".jsonl", ".jsonl.gz", ".ndjson")
 _OPENERS: Final[dict[str, Callable[..., IO[str]]]] = {".gz": gzip.open}
 _SKIPPED: Final = (".", "_")
-"""First characters of the names of files that are no texts."""
+"""First characters of the names of files that are not texts."""
 
 
 class Replay:
@@ -77,7 +77,7 @@ class Replay:
 
 
 def _endless_texts(file: Path, *, field: str, size: int) -> Iterator[str]:
-    """The texts of a file again and again, cut into parts of at most `size` characters, without blank parts."""
+    """Yield the texts of a file again and again, split into parts of at most `size` characters, without blank parts."""
     while True:
         if file.name.endswith(_JSON_LINES):
             texts = _json_texts(file, field)
@@ -132,7 +132,7 @@ def _parquet_texts(file: Path, field: str) -> Iterator[str]:
 
 
 def _blocks(file: Path, size: int) -> Iterator[str]:
-    """Blocks of a plain text; only lines that are longer than a block are cut."""
+    """Split a plain text into blocks; only lines longer than a block are split."""
     block: list[str] = []
     length = 0
     with _OPENERS.get(file.suffix, open)(file, "rt", encoding="utf-8", errors="replace") as lines:

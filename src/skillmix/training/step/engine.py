@@ -144,7 +144,7 @@ class Engine:
         self.optimizer.close()
         if self.ranks.count > 1:
             # After a validation some modules have whole weights. FSDP2 would put shards back when the state of the
-            # model is read, also in the place of gathered weights, and the first rank would wait while it saves.
+            # model is read, even over gathered weights, and the first rank would wait while it saves.
             for module in (*self.packed.layers, self.packed):
                 module.reshard()
         self.packed.release()
@@ -241,7 +241,7 @@ class Engine:
         return self._longest
 
     def _sure_budget(self, tokens: int) -> int | None:
-        """Tokens that surely fit into memory; None if these are fewer than a whole step has."""
+        """Return the tokens that surely fit into memory; None if these are fewer than a whole step has."""
         per_token = activation_bytes(self.packed.causal.config)
         if per_token is None or self.ranks.count > 1 or self.recipe.recompute == "on":
             return None
@@ -298,10 +298,10 @@ class Engine:
 
 
 def activation_bytes(config: Any) -> int | None:
-    """Bytes that a token's activations take at most if none are recomputed, besides those of its logits.
+    """Bound the bytes of a token's activations if none are recomputed, without those of its logits.
 
     None if a config lacks a size, or if its layers have experts. In bfloat16 a layer keeps about 22 bytes per hidden
-    number and 8 per number of the inner layer; the bound has half as many again.
+    number and 8 per number of the inner layer; the bound is 1.5 times as large.
     """
     text = config.get_text_config()
     names = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads")

@@ -25,7 +25,7 @@ from skillmix.training.ranks import local_part, start_of
 
 
 class TrainingRecipe(RecipeSettings):
-    """A train step's settings, completed by the numbers that only its run knows."""
+    """A train step's settings, together with the numbers that only its run knows."""
 
     steps: int = DEFAULT_STEPS
     betas: tuple[float, float] = (0.9, 0.999)

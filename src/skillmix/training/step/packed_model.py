@@ -161,9 +161,9 @@ class _Group(NamedTuple):
 
 
 def _groups(bounds: torch.Tensor) -> Iterator[_Group]:
-    """Examples whose lengths lie between the same powers of two; a long example is a group by itself.
+    """Group examples whose lengths lie between the same powers of two; a long example is a group by itself.
 
-    No token attends to padding, because it comes last. Its gradients are those of no output: zeros.
+    No token attends to padding, because it comes last. Its outputs are unused, so its gradients are zero.
     """
     sizes = bounds.diff().tolist()
     starts = bounds.tolist()
@@ -379,7 +379,7 @@ def check_architecture(causal: Any) -> None:
     other_layers = sorted({*(getattr(config, "layer_types", None) or ())} - {"full_attention", "sliding_attention"})
     changed_by = [name for name in _LOGIT_SETTINGS if getattr(config, name, None) not in (None, 1, 1.0)]
     faults = {
-        "it has attention of its own, which cannot keep packed conversations apart": not getattr(
+        "it has a special attention, which cannot keep packed conversations apart": not getattr(
             causal, "_supports_attention_backend", False
         ),
         f"it has layers of the kind {', '.join(other_layers)}, which mix packed conversations": bool(other_layers),
