@@ -151,7 +151,7 @@ def _shapes() -> Iterator[Kind]:
     )
     yield Kind("an error string in a good status", "missing", "oh", _fixed(as_json({"error": f"oh {SECRET}"})))
     for reason in ("error", "abort", "network_error", "insufficient_system_resource"):
-        yield Kind(f"finish {reason}", "missing", "broken off by the server", _document(text="", finish=reason))
+        yield Kind(f"finish {reason}", "missing", "aborted by the server", _document(text="", finish=reason))
 
 
 def _oddities() -> Iterator[Kind]:

@@ -39,7 +39,7 @@ def without(name: str) -> Callable[[Tensors], Tensors]:
         (without("model.embed_tokens.weight"), "has no weights for "),
         (lambda t: {**t, "model.extra.weight": t[QUERY].clone()}, "does not know: model.extra.weight"),
         (lambda t: {**t, QUERY: t[QUERY][:, :8]}, f"has weights of another shape for {QUERY}"),
-        (renamed, r"and 15 more \(18 in all\); it has weights that its architecture does not know"),
+        (renamed, r"and 15 more \(18 in all\); it has weights that its architecture lacks"),
     ],
 )
 def test_weights_that_do_not_all_load_are_an_error_with_their_names(
@@ -81,7 +81,7 @@ def test_an_output_embedding_that_is_not_tied_must_be_there(tmp_path: Path) -> N
     ("key", "value", "said"),
     [
         ("num_hidden_layers", 3, "has no weights for model.layers.2"),
-        ("num_hidden_layers", 10**9, "makes no sense: num_hidden_layers is 1000000000"),
+        ("num_hidden_layers", 10**9, "has an invalid value: num_hidden_layers is 1000000000"),
         ("vocab_size", 5_000_000, "describes at least"),
         ("hidden_size", "sixteen", "base"),
         ("model_type", "no-such-model", "base"),

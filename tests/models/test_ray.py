@@ -189,7 +189,7 @@ def test_calls_of_a_lost_worker_come_back_once_and_it_works_on_after_its_restart
     assert all(found[-1] == Reply(str(number)) for number, found in outcomes.items())
     assert all(len(found) == 1 + (number in problems) for number, found in outcomes.items())
     assert cluster.repeated == len(problems)
-    repeated = f"{len(problems)} calls in flight to {SPEC} will be made again"
+    repeated = f"{len(problems)} calls in flight to {SPEC} will be repeated"
     assert cluster.lines[1:] == [f"{cluster.all[0]} is lost (killed); {repeated}"]
     assert [method for method, _ in cluster.all[0].asked].count("begin") == 2
 
@@ -444,7 +444,7 @@ def test_a_killed_worker_and_a_killed_driver_cost_only_calls_in_flight(
 
     assert result.code == 0, result.messages
     assert made(tmp_path) == alone[0]
-    repeated = sum(map(int, re.findall(r"; (\d+) calls? in flight to \S+ will be made again", result.messages)))
+    repeated = sum(map(int, re.findall(r"; (\d+) calls? in flight to \S+ will be repeated", result.messages)))
     assert "is lost (its process or its machine has ended)" in result.messages
     said = re.search(r"^(\d+) calls? (was|were) repeated because", result.messages, re.MULTILINE)
     assert (int(said[1]) if said else 0) == repeated

@@ -66,7 +66,7 @@ def test_fields_that_would_change_the_request_or_carry_a_secret_are_refused(
 
 def test_a_system_text_is_neither_empty_nor_a_key() -> None:
     assert system_fault("You are a helpful assistant.") is None
-    assert "leave system out" in (system_fault(" \n") or "")
+    assert "remove system" in (system_fault(" \n") or "")
     assert "looks like a key" in (system_fault(f"Use {SECRET}.") or "")
 
 

@@ -297,7 +297,7 @@ def test_the_page_explains_itself_to_a_reader_who_knows_nothing(folder: Path) ->
     page = (folder / "index.html").read_text(encoding="utf-8")
     lead = page.split('id="findings"')[0]
 
-    assert 'class="simulated">The ' in lead and "no language model." in lead
+    assert 'class="simulated">The ' in lead and "not a language model." in lead
     assert "`" not in page and "<code>skillmix compare RUN A B</code>" in page
     assert not re.search(r"\d %", re.sub(r"<title>.*?</title>| (?:alt|aria-label)=\"[^\"]*\"", "", page))
     (menu,) = re.findall(r'<nav aria-label="Sections">(.*?)</nav>', page)

@@ -1,8 +1,8 @@
-"""A model whose calls are made on a Ray cluster: actors open it on the nodes, and `OnRay` shares the calls out.
+"""A model whose calls are made on a Ray cluster: actors open it on the nodes, and `OnRay` distributes the calls.
 
-Ray places the actors and restarts those that are lost. Journal, budget and scheduler stay in the process of the
-command, the driver. Calls in flight on a lost actor end as problems that may pass, so that the scheduler counts
-their worst case and repeats them.
+Ray places the actors and restarts lost ones. Journal, budget and scheduler stay in the process of the command, the
+driver. Calls in flight on a lost actor end as problems that may pass, so that the scheduler counts their worst case and
+repeats them.
 """
 
 import asyncio
@@ -38,30 +38,30 @@ from skillmix.models.specs import ModelOptions, ModelSpec, open_model, provider_
 from skillmix.render import plural
 
 VERSIONS: Final = f"skillmix {__version__} with Python {'.'.join(platform.python_version_tuple()[:2])}"
-"""What must be equal on all machines."""
+"""The versions that must be equal on all machines."""
 _LOOK_S: Final = 1.0
-"""Seconds between two looks for new nodes, and for a worker that was lost."""
+"""Seconds between two checks for new nodes, and for a lost worker."""
 _PATIENCE_S: Final = 300.0
-"""Seconds that a run waits for a worker if it has none."""
+"""Seconds that a run without workers waits for one."""
 _MOST_LOST: Final = 5
-"""Times in a row that a worker may be lost without an outcome in between before it is given up."""
+"""Consecutive losses of a worker without an outcome in between, after which it is abandoned."""
 _REACH_S: Final = 20.0
 _END_S: Final = 5.0
 _GATHERING_S: Final = 0.005
 """Seconds in which outcomes gather for one message."""
 _LOCAL_ROOM: Final = 3072
-"""Calls at a worker with a local model: they fill its slots, and a slot that becomes free finds a call that waits."""
+"""Calls at a worker with a local model: enough to fill its slots, with some waiting for free ones."""
 _MANY: Final = 4096
-"""Calls in flight of a model without a limit: the number of workers is not known when they begin."""
+"""Calls in flight of a model without a limit, since the number of workers is unknown at the start."""
 _PART: Final = 32 << 20
-"""Bytes of a file that are sent together."""
+"""Bytes of a file that are sent in one message."""
 _PARTS_OF_MODELS: Final = (".json", ".safetensors", ".jinja", ".txt", ".model")
-"""Endings of the files that a checkpoint is loaded from; code and weights in other formats are never loaded."""
+"""Extensions of the files that a checkpoint is loaded from; code and weights in other formats are never loaded."""
 _LISTENER: Final = "listen_error_messages"
 
 
 class LostWorkerError(Exception):
-    """A worker that does not answer now, or that was restarted and has no models; the message says why."""
+    """A worker that does not answer now, or that was restarted and has no models; the message gives the reason."""
 
 
 class SharedFolder(NamedTuple):
@@ -79,11 +79,14 @@ class SharedFolder(NamedTuple):
 
     @property
     def copy(self) -> Path:
-        """Where a machine keeps the folder if it was sent: under the hash of names and contents."""
+        """Return the place for a sent copy on a machine: under the hash of names and contents."""
         return cache_folder() / "sent" / digest("folder", [list(file) for file in self.files]).hex()
 
     def place(self) -> Path | None:
-        """Where the same files are on this machine: at the driver's path or in the cache; None if nowhere."""
+        """Return the place of the same files on this machine: the driver's path or the cache.
+
+        None if they are missing.
+        """
         return next((place for place in (Path(self.path), self.copy) if self._is_in(place)), None)
 
     def _is_in(self, place: Path) -> bool:
@@ -96,7 +99,7 @@ class SharedFolder(NamedTuple):
             return False
 
     def store(self, name: str | None, data: bytes) -> None:
-        """Store the next part of a file that the driver sends; None for the name ends the folder."""
+        """Store the next part of a file from the driver; None for the name ends the folder."""
         partial = self.copy.with_name(f".{self.copy.name}.{os.getpid()}")
         try:
             if name is not None:
@@ -108,17 +111,18 @@ class SharedFolder(NamedTuple):
             shutil.rmtree(partial, ignore_errors=True)
             raise UserError(
                 f"{self.path} cannot be stored in {self.copy.parent}: {error.strerror or error}.",
-                hint="Make room on that machine, or set SKILLMIX_CACHE there to another folder before `ray start`.",
+                hint="Free disk space on that machine, or set SKILLMIX_CACHE there to another folder before "
+                "`ray start`.",
             ) from None
         if not self._is_in(partial):
             shutil.rmtree(partial, ignore_errors=True)
-            raise UserError(f"{self.path} was changed while it was sent.", hint="Run the same command again.")
+            raise UserError(f"{self.path} was changed while it was sent.", hint="Rerun the command.")
         shutil.rmtree(self.copy, ignore_errors=True)  # damaged, or it would have been used
         partial.rename(self.copy)
 
 
 class OpenOrder(NamedTuple):
-    """Which model an actor opens."""
+    """The model for an actor to open."""
 
     spec: ModelSpec
     options: ModelOptions
@@ -129,20 +133,20 @@ class OpenOrder(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """The answer of an actor that was told to open a model."""
+    """The answer of an actor to the order to open a model."""
 
     host: str
     room: int = 0
-    """Calls that the model works on at once; 0 if it is not open, because folders are lacking."""
+    """Calls that the model handles at once; 0 if it is not open because folders are missing."""
     lacking: tuple[SharedFolder, ...] = ()
 
 
 _Item = tuple[CallKey, Outcome] | str | UserError
-"""What an actor tells the driver about a model: an outcome, a line for the user, or the error that ends the model."""
+"""An actor's message to the driver about a model: an outcome, a line for the user, or the error that ends the model."""
 
 
 class _Served(NamedTuple):
-    """A model that an actor has opened, with the requests that it has not pulled and what the driver has not taken."""
+    """A model that an actor has opened, with its queued requests and the outcomes that the driver has not fetched."""
 
     model: Model
     requests: asyncio.Queue[Request]
@@ -161,7 +165,7 @@ class ModelActor:
         self._open: dict[int, _Served] = {}
 
     async def begin(self, number: int, versions: str, order: bytes) -> Begun:
-        """Open a model, or open it again if the driver has lost its answers, unless folders are lacking."""
+        """Open a model, or open it again if the driver has lost its answers, unless folders are missing."""
         host = visible(platform.node())
         if versions != VERSIONS:
             raise UserError(
@@ -202,13 +206,13 @@ class ModelActor:
         return Begun(host, model.limits.in_flight or CONCURRENCY)
 
     async def add(self, number: int, group: bytes) -> None:
-        """Let a model answer requests."""
+        """Queue requests for a model."""
         served = self._model(number)
         for request in pickle.loads(group):
             served.requests.put_nowait(request)
 
     async def take(self, number: int) -> bytes:
-        """The news of a model since the last call, as soon as there are some."""
+        """Return the messages about a model since the last call, as soon as there are any."""
         news = self._model(number).news
         found = [await news.get()]
         await asyncio.sleep(_GATHERING_S)
@@ -222,7 +226,7 @@ class ModelActor:
         return self._open[number]
 
     async def end(self, number: int) -> None:
-        """Close a model, and leave its calls in flight."""
+        """Close a model, and abandon its calls in flight."""
         served = self._open.pop(number, None)
         if served is not None:
             served.serving.cancel()
@@ -235,18 +239,18 @@ class ModelActor:
 
 
 class Placement(NamedTuple):
-    """What a worker takes of a node."""
+    """The resources of a worker on a node."""
 
     cpus: float | None = None
     gpus: float | None = None
 
     @property
     def share(self) -> float:
-        """GPUs of a worker: a local model writes on one GPU at most."""
+        """Return the GPUs of a worker: a local model runs on at most one GPU."""
         return min(1.0, self.gpus or 1.0)
 
     def workers(self, nodes: Sequence[Mapping[str, Any]], *, is_local: bool) -> int:
-        """How many workers a cluster has.
+        """Count the workers of a cluster.
 
         Local models have one for each GPU, or share of one, and one for each node of a cluster without GPUs. Other
         models have one for each node with CPUs. With `cpus`, a node has as many as fit.
@@ -280,7 +284,7 @@ class Worker:
         return f"worker {self.number} ({self.host})" if self.host else f"worker {self.number}"
 
     async def ask(self, method: str, *arguments: object) -> Any:
-        """Call a method of the actor; an error if it fails there, and another one if the actor is lost."""
+        """Call a method of the actor; one error if it fails there, and another if the actor is lost."""
         from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
 
         try:
@@ -291,7 +295,7 @@ class Worker:
             if isinstance(error.cause, UserError):
                 raise UserError(f"{self}: {error.cause.message}", hint=error.cause.hint) from None
             raise UserError(f"{self} failed: {_last_line(error)}.", hint="See the log files of Ray.") from None
-        except RayError as error:  # also an answer that was lost on its way: what the worker does now is not known
+        except RayError as error:  # also an answer that was lost on its way: the worker's state is unknown
             has_ended = isinstance(error, ActorUnavailableError | ActorDiedError) and "creation task" not in str(error)
             raise LostWorkerError("its process or its machine has ended" if has_ended else _last_line(error)) from None
 
@@ -312,13 +316,13 @@ class RayCluster:
         self._started = count(1)
 
     def use(self, *, is_local: bool) -> None:
-        """Say whether the next models are local ones; workers of the other kind end."""
+        """Choose between workers for local models and others; workers of the other kind end."""
         if is_local != self._is_local:
             self.end_workers()
         self._is_local = is_local
 
     async def workers(self) -> list[Worker]:
-        """All workers; there are more when the cluster has grown."""
+        """Return all workers; there are more when the cluster has grown."""
         nodes = await self._alive_nodes()
         wanted = self._placement.workers(nodes, is_local=self._is_local)
         if nodes and not wanted and not self._workers:
@@ -335,7 +339,7 @@ class RayCluster:
         return list(self._workers)
 
     def has(self, worker: Worker) -> bool:
-        """Whether a worker is not given up."""
+        """Whether a worker has not been abandoned."""
         return worker in self._workers
 
     def give_up(self, worker: Worker, why: str) -> None:
@@ -349,7 +353,7 @@ class RayCluster:
         if not self._workers:
             raise UserError(
                 f"All workers of the cluster were lost {_MOST_LOST} times in a row.",
-                hint="Look at the memory of the nodes and at the log files of Ray. Finished calls are kept.",
+                hint="Check the memory of the nodes and the log files of Ray. Finished calls are kept.",
             )
 
     def end_workers(self) -> None:
@@ -360,14 +364,14 @@ class RayCluster:
         self._given_up = 0
 
     async def _alive_nodes(self) -> list[Mapping[str, Any]]:
-        """The nodes that live, none if the head does not answer; the cluster is joined first."""
+        """Return the live nodes, none if the head does not answer; the cluster is joined first."""
         import ray
 
         if not ray.is_initialized():
             _join(ray)
         try:
             return [node for node in await asyncio.to_thread(ray.nodes) if node["Alive"]]
-        except (ray.exceptions.RayError, OSError, RuntimeError):  # the head is busy or away; it is asked again
+        except (ray.exceptions.RayError, OSError, RuntimeError):  # the head is busy or unreachable; it is asked again
             return []
 
     def _start(self, *, uses_gpus: bool) -> Worker:
@@ -396,7 +400,10 @@ class RayCluster:
 
 @contextmanager
 def ray_cluster(placement: Placement, say: Callable[[str], None]) -> Iterator[RayCluster]:
-    """The cluster of RAY_ADDRESS, or one that is started on this machine when it is needed; its workers end with it."""
+    """Return the cluster of RAY_ADDRESS, or one that is started on this machine when needed.
+
+    Its workers end with it.
+    """
     if find_spec("ray") is None:
         raise UserError("Ray is not installed.", hint="Install it: pip install 'skillmix[ray]'.")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -419,24 +426,24 @@ class _Link:
 
     worker: Worker
     room: int = 0
-    """Calls that it may have; 0 while it has not opened the model."""
+    """The most calls that it may have; 0 until it has opened the model."""
     in_flight: dict[CallKey, Request] = field(default_factory=dict)
     unsent: list[Request] = field(default_factory=list)
-    """Those of them that go with the next message."""
+    """Those of them that are sent with the next message."""
     losses: int = 0
     """How often it was lost since its last outcome."""
 
 
 class OnRay:
-    """A model that workers of a cluster open and ask; each has the calls that its copy of the model can work on."""
+    """A model that workers of a cluster open and run; each has as many calls as its copy of the model can handle."""
 
     def __init__(self, cluster: RayCluster, spec: ModelSpec, options: ModelOptions) -> None:
         self._cluster = cluster
         self._spec = spec
         self._options = options
         self._is_local = provider_of(spec).is_in_process
-        self._is_installed = spec.provider in installed_providers()  # only such a model may look at a request's subject
-        # `concurrency` counts for all workers together; that of a local model is the number of its slots on one device.
+        self._is_installed = spec.provider in installed_providers()  # only such a model may use a request's subject
+        # `concurrency` counts for all workers together; for a local model it is the number of its slots on one device.
         self._most = options.concurrency if options.concurrency and not self._is_local else inf
         self._number = next(cluster.numbers)
         self._links: dict[int, _Link] = {}
@@ -449,7 +456,7 @@ class OnRay:
         return Limits(in_process=self._is_local, in_flight=self._options.concurrency or _MANY)
 
     async def probe(self) -> CallProblem | None:
-        """What the model itself says, in this process."""
+        """Return the probe result of the model itself, in this process."""
         model = open_model(self._spec, self._options)
         try:
             return await model.probe()
@@ -457,7 +464,7 @@ class OnRay:
             await model.close()
 
     async def close(self) -> None:
-        """Let workers close the model; one that does not answer is left."""
+        """Let workers close the model; one that does not answer is ignored."""
         closing = [link.worker.ask("end", self._number) for link in self._links.values() if link.room]
         self._links.clear()
         with suppress(TimeoutError):
@@ -465,7 +472,7 @@ class OnRay:
                 await asyncio.gather(*closing, return_exceptions=True)
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Share requests out, and yield outcomes as they come; workers start with the first request."""
+        """Distribute requests, and yield outcomes as they arrive; workers start with the first request."""
         first = await anext(requests, None)
         if first is None:
             return
@@ -499,7 +506,7 @@ class OnRay:
         task.add_done_callback(over)
 
     async def _watch(self) -> None:
-        """Take in workers as they start; without any for a long time, give up."""
+        """Add workers as they start; without any for a long time, give up."""
         last = time.monotonic()
         while True:
             for worker in await self._cluster.workers():
@@ -538,7 +545,7 @@ class OnRay:
 
     async def _send(self, link: _Link) -> None:
         group, link.unsent = link.unsent, []
-        if not group:  # the worker was lost meanwhile
+        if not group:  # the worker was lost in the meantime
             return
         try:
             # Ray's own pickler is several times as slow.
@@ -548,7 +555,7 @@ class OnRay:
                 self._repeat(link, group, f"a message to {link.worker} is lost ({lost})")
 
     async def _work(self, link: _Link) -> None:
-        """Open the model on a worker and take its outcomes, again whenever Ray has restarted the worker."""
+        """Open the model on a worker and fetch its outcomes, again whenever Ray has restarted the worker."""
         worker = link.worker
         while self._cluster.has(worker):
             try:
@@ -557,7 +564,7 @@ class OnRay:
                     self._has_room.set()
                     self._take(link, pickle.loads(await worker.ask("take", self._number)))
             except LostWorkerError as lost:
-                if link.room:  # else it has not started yet, or not started again
+                if link.room:  # otherwise it has not started yet, or not started again
                     link.losses += 1
                     self._repeat(link, list(link.in_flight.values()), f"{worker} is lost ({lost})")
                 link.room = 0
@@ -565,19 +572,19 @@ class OnRay:
                 if link.losses >= _MOST_LOST:
                     self._cluster.give_up(worker, str(lost))
             except UserError as error:
-                # A machine that joins a working run without a key, for instance, stops nobody else.
+                # A machine that joins a run without a key, for instance, does not stop the others.
                 if link.room or not any(other.room for other in self._links.values()):
                     raise
                 self._cluster.give_up(worker, error.message)
             await asyncio.sleep(_LOOK_S)
 
     async def _open(self, worker: Worker) -> int:
-        """Let a worker open the model, which gets the folders that its machine lacks; the calls that it may have."""
+        """Let a worker open the model, sending folders that its machine lacks; return the calls that it may have."""
         begun: Begun = await worker.ask("begin", self._number, VERSIONS, self._order)
         worker.host = begun.host
         if not begun.lacking:
             return max(_LOCAL_ROOM, begun.room) if self._is_local else begun.room
-        async with self._sending:  # another worker of the same machine may have got the folders meanwhile
+        async with self._sending:  # another worker on the same machine may have got the folders in the meantime
             begun = await worker.ask("begin", self._number, VERSIONS, self._order)
             for folder in begun.lacking:
                 self._cluster.say(f"{folder.path} is sent to the machine of {worker}")
@@ -596,16 +603,16 @@ class OnRay:
                 self._cluster.say(f"{link.worker}: {item}")
             elif isinstance(item, UserError):
                 raise UserError(f"{link.worker}: {item.message}", hint=item.hint)
-            # Else the message that brought it seemed to be lost, and the call is repeated.
+            # Otherwise the message that brought it seemed lost, and the call is repeated.
             elif (request := link.in_flight.pop(item[0], None)) is not None:
                 self._results.put_nowait((request, item[1]))
                 link.losses = 0
         self._end_if_over()
 
     def _repeat(self, link: _Link, calls: Sequence[Request], why: str) -> None:
-        """Return calls in flight as problems that may pass: whether they were answered is not known."""
+        """Return calls in flight as problems that may pass, because it is unknown whether they were answered."""
         known = [request for call in calls if (request := link.in_flight.pop(call.key, None)) is not None]
-        repeated = f"; {plural(len(known), 'call')} in flight to {self._spec} will be made again" if known else ""
+        repeated = f"; {plural(len(known), 'call')} in flight to {self._spec} will be repeated" if known else ""
         self._cluster.say(why + repeated)
         self._cluster.repeated += len(known)
         for request in known:
@@ -618,7 +625,7 @@ class OnRay:
 
 
 def _order_of(spec: ModelSpec, options: ModelOptions) -> bytes:
-    """The model that workers open, and the folders that they need; with the class of another package's provider."""
+    """Return the model for workers to open, and its folders; with the class of another package's provider."""
     plain = ModelOptions(options.concurrency, options.timeout, options.access)
     if provider_of(spec).has_checkpoint:
         checkpoint = checkpoint_of(spec)
@@ -641,7 +648,7 @@ def _order_of(spec: ModelSpec, options: ModelOptions) -> bytes:
 
 
 def _join(ray: Any) -> None:
-    """Join the cluster of RAY_ADDRESS, or start one here; Ray's handler of SIGTERM does not stay."""
+    """Join the cluster of RAY_ADDRESS, or start one here, without keeping Ray's handler of SIGTERM."""
     address = os.environ.get("RAY_ADDRESS") or "local"
     if address.startswith("ray://"):
         raise UserError(
@@ -649,7 +656,7 @@ def _join(ray: Any) -> None:
             hint="Start the run on a machine of the cluster, with the HOST:PORT that `ray start` prints.",
         )
     host, _, port = address.rpartition(":")
-    if host and port.isdigit():  # Ray would try an address at which nothing listens for minutes, with many lines
+    if host and port.isdigit():  # Ray would retry a dead address for minutes, with many lines of output
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
         except (OSError, OverflowError) as error:
@@ -659,7 +666,7 @@ def _join(ray: Any) -> None:
             ) from None
     options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
     terminate = signal.getsignal(signal.SIGTERM)
-    # Ray writes paragraphs about lost workers to standard output, and has no setting for it.
+    # Ray writes paragraphs about lost workers to standard output, and has no setting to disable this.
     listening = getattr(ray._private, "worker", None)
     listen = getattr(listening, _LISTENER, None)
     if listen is not None:
@@ -680,6 +687,6 @@ def _join(ray: Any) -> None:
 
 
 def _last_line(error: BaseException) -> str:
-    """The last line of an error, which Ray makes long."""
+    """Return the last line of an error, since Ray's errors are long."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return visible(lines[-1].strip()).rstrip(".:")

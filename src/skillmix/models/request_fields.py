@@ -1,6 +1,6 @@
-"""Checks of what an experiment file adds to every request of a model: a system text and `extra` fields.
+"""Checks of an experiment file's additions to every request of a model: a system prompt and `extra` fields.
 
-Both are stored in the journal and in the run's copy of the experiment, so neither may hold a key.
+Both are stored in the journal and in the run's copy of the experiment, so neither may contain a key.
 """
 
 import json
@@ -13,11 +13,11 @@ from skillmix.models.providers import shipped_table
 
 SEED: Final = "seed"
 TEMPLATE_OPTIONS: Final = "chat_template_kwargs"
-"""The only extra field of a model in this process: variables of its chat template, as vLLM and SGLang name them."""
+"""The only extra field of a model in this process: variables of its chat template, named as in vLLM and SGLang."""
 
 _TABLE: Final = shipped_table("request_fields")
 _OWN_SETTINGS: Final = _TABLE["own_settings"]
-"""Fields that a setting of the same model decides, with the name of that setting."""
+"""Fields that a setting of the same model determines, with the name of that setting."""
 _REFUSED: Final = _TABLE["refused"]
 _TEMPLATE_REFUSED: Final = _TABLE["template"]
 """Fields, and variables of a chat template, that cannot be set, with the reason."""
@@ -32,13 +32,13 @@ _SECRET_VALUE: Final = re.compile(
     r"|\beyJ[\w-]{16,}\."
 )
 _LONGEST_EXTRA: Final = 2000
-"""Characters; every call stores its extra fields."""
+"""The most characters of extra fields, which every call stores."""
 
 
 def system_fault(system: str) -> str | None:
-    """Why a text cannot be a system text; None if it can."""
+    """Explain why a text cannot be a system prompt; None if it can."""
     if not system.strip():
-        return "the text is empty; leave system out to send none"
+        return "the text is empty; remove system to send none"
     if _SECRET_VALUE.search(system):
         return _LOOKS_LIKE_A_KEY
     return None
@@ -50,14 +50,14 @@ _LOOKS_LIKE_A_KEY: Final = (
 
 
 def extra_faults(extra: Mapping[str, object]) -> Iterator[str]:
-    """The reasons why these fields cannot be sent with every request; no reason repeats a value."""
+    """Explain why these fields cannot be sent with every request; no reason repeats a value."""
     for name in extra:
         if name in _OWN_SETTINGS:
             yield f"{name} belongs to the setting {_OWN_SETTINGS[name]} of the same model"
         elif name in _REFUSED:
             yield f"{name} cannot be set: {_REFUSED[name]}"
         elif name == SEED and extra[name] not in (None, "off") and extra[name] is not False:  # YAML's `off` is false
-            yield "seed can only be off: each call has its own seed, which off leaves out"
+            yield "seed can only be off, which omits each call's own seed"
     names, texts = _names_and_texts(extra)
     for name in sorted(name for name in set(names) if _SECRET_NAME.search(name)):
         yield f"{name} is a name for a secret, and extra is stored in the journal; use key: for a model's key"
@@ -73,10 +73,10 @@ def extra_faults(extra: Mapping[str, object]) -> Iterator[str]:
 
 
 def template_option_faults(extra: Mapping[str, object]) -> Iterator[str]:
-    """The reasons why a model in this process cannot use these fields: its chat template is all that they can reach."""
+    """Explain why a model in this process cannot use these fields, which can only affect its chat template."""
     for name in extra:
         if name == SEED:
-            yield "a model in this process needs its seeds, which make its replies repeatable; leave seed out"
+            yield "a model in this process needs its seeds, which make its replies repeatable; remove seed"
         elif name != TEMPLATE_OPTIONS:
             yield f"{name} is for a server; a model in this process takes only {TEMPLATE_OPTIONS}"
     options = extra.get(TEMPLATE_OPTIONS, {})
@@ -88,7 +88,7 @@ def template_option_faults(extra: Mapping[str, object]) -> Iterator[str]:
 
 
 def _names_and_texts(value: object) -> tuple[list[str], list[str]]:
-    """All names and all texts inside a JSON value."""
+    """Yield all names and all texts inside a JSON value."""
     names: list[str] = []
     texts: list[str] = []
     waiting = [value]
@@ -105,12 +105,12 @@ def _names_and_texts(value: object) -> tuple[list[str], list[str]]:
 
 
 def without_seed(extra: Mapping[str, object]) -> dict[str, object]:
-    """The fields that go into the body of a request: all but `seed: off`, which leaves one out."""
+    """Return the fields for the body of a request: all except `seed: off`, which omits the seed."""
     return {name: value for name, value in extra.items() if name != SEED}
 
 
 def additions(system: str | None, extra: Mapping[str, object]) -> str:
-    """A system text and extra fields in words; empty without any.
+    """Describe a system prompt and extra fields in words; empty without any.
 
     >>> additions("Be brief.", {"reasoning_effort": "low", "seed": False})
     'system "Be brief.", reasoning_effort "low", no seed'

@@ -2,8 +2,8 @@
 
 The student writes a code word for each skill that it shows, and the grader looks for these words. Replies depend only
 on the request's seed, or on its key if it has no seed, never on other calls. Skills, topic and criteria come from the
-request's subject, so every prompt set works; system texts and extra fields are ignored. The spec sets the rates:
-`scripted:student?skill=0.8`.
+request's subject, so every prompt set works; system prompts and extra fields are ignored. The model string sets the
+rates: `scripted:student?skill=0.8`.
 """
 
 import re

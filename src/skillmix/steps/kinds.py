@@ -300,7 +300,7 @@ class AnnotateKind(StepKind[AnnotateStep]):
         if result.stopped is None:
             missing = _missing_answers(step, context.run)
         else:  # a sample of fewer texts would be another sample
-            missing = ["people read when all texts are written"]
+            missing = ["people can start when all texts are written"]
         if missing:
             result.waiting[step.name] = missing
         return True
@@ -370,7 +370,7 @@ def _write_cards(step: GradersStep, run: Run) -> str | None:
         cards = run_cards([run], truth=step.truth, rules=step.rules)
     except UserError as error:  # the truth has not decided about a text yet
         if step.truth == PEOPLE:
-            return "nobody has answered a question about a text yet"
+            return "no question about a text has been answered yet"
         is_person = step.truth and is_human(step.truth)
         return f"{step.truth} has not answered a question about a text yet" if is_person else error.message
     if not cards:

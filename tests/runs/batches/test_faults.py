@@ -432,7 +432,7 @@ def test_a_user_can_give_up_batches_and_the_calls_are_made_again(
 
         assert command(["run", str(path), "--json", "--forget-batches"]) == 1
 
-        assert "8 calls of a batch will be made again" in capsys.readouterr().err
+        assert "8 calls of a batch will be repeated" in capsys.readouterr().err
         assert len(stub.batches) == 5
         with closing(sqlite3.connect("runs/run/run.sqlite")) as connection:
             tries = connection.execute("SELECT count(*) FROM attempt WHERE reason = 'given up with its batch'")

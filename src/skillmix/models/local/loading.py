@@ -1,4 +1,4 @@
-"""Load a checkpoint folder and its LoRA adapters into memory: safetensors only, and no code of others.
+"""Load a checkpoint folder and its LoRA adapters into memory: safetensors only, and never code from checkpoints.
 
 Adapters are merged into the weights, so that a tuned model runs as fast as its base.
 """
@@ -29,7 +29,7 @@ class Loaded(NamedTuple):
 
 
 def load(checkpoint: Path | Checkpoint, *, device: str | None = None) -> Loaded:
-    """Load a model onto a GPU in bfloat16 where there is one, else onto the CPU or Apple's GPU in float32."""
+    """Load a model onto a GPU in bfloat16 if there is one, else onto the CPU or Apple's GPU in float32."""
     mps = getattr(torch.backends, "mps", None)
     free = "cuda" if torch.cuda.is_available() else "mps" if mps is not None and mps.is_available() else "cpu"
     device = device or os.environ.get("SKILLMIX_DEVICE") or free
@@ -41,13 +41,13 @@ def load(checkpoint: Path | Checkpoint, *, device: str | None = None) -> Loaded:
 
 
 def load_for_training(checkpoint: Checkpoint, *, device: str, is_fp32: bool) -> Any:
-    """A model with its adapters merged, in the stored precision; in float32 on a CPU or if `is_fp32`."""
+    """Load a model with its adapters merged, in the stored precision; in float32 on a CPU or if `is_fp32`."""
     dtype = torch.float32 if is_fp32 or device == "cpu" else "auto"
     return read_checkpoint(checkpoint, dtype=dtype, device=device)[0]
 
 
 def read_tokenizer(checkpoint: Checkpoint) -> tuple[Any, list[int]]:
-    """A checkpoint's tokenizer, and the tokens that end a text of its model."""
+    """Read a checkpoint's tokenizer, and the tokens that end a text of its model."""
     with reading_weights(
         checkpoint.tokenizer, hint="The folder must hold a Hugging Face checkpoint with a tokenizer.json."
     ):
@@ -60,19 +60,19 @@ def read_tokenizer(checkpoint: Checkpoint) -> tuple[Any, list[int]]:
         setting = json_object(file.read_bytes(), source=str(file), hint=_CHECKPOINT_HINT).get("eos_token_id")
         listed = setting if isinstance(setting, list) else [] if setting is None else [setting]
         if not all(isinstance(token, int) for token in listed):
-            hint = "Mend the file, or fetch it again."
+            hint = "Fix the file, or download it again."
             raise UserError(f"{file}: eos_token_id is not the number of a token.", hint=hint)
         ends.update(listed)
     return tokenizer, sorted(ends)
 
 
 def _tokenizer_in(folder: Path) -> Any:
-    """The tokenizer of a folder; never the one of mistral_common, which ignores tokenizer.json."""
+    """Load the tokenizer of a folder; never mistral_common's, which ignores tokenizer.json."""
     return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, mistral_format=False)
 
 
 def architecture_of(checkpoint: Checkpoint) -> Any:
-    """The model of a checkpoint without memory for its weights, which are not read."""
+    """Build the model of a checkpoint without memory for its weights, which are not read."""
     with reading_weights(checkpoint.base, hint=_CHECKPOINT_HINT):
         config = AutoConfig.from_pretrained(checkpoint.base, trust_remote_code=False)
         _refuse_absurd_sizes(config, checkpoint.base)
@@ -86,9 +86,9 @@ _CHECKPOINT_HINT: Final = (
 
 
 def training_device() -> str:
-    """The device on which this process trains: its own GPU under torchrun, the first GPU, or the CPU."""
+    """Return the device on which this process trains: its own GPU under torchrun, the first GPU, or the CPU."""
     own = os.environ.get("SKILLMIX_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
-    device = "cpu" if own == "mps" else own  # writing is tried there, training is not
+    device = "cpu" if own == "mps" else own  # only generation is supported there, not training
     rank = os.environ.get("LOCAL_RANK")
     return f"cuda:{rank}" if device == "cuda" and rank is not None else device
 
@@ -100,7 +100,7 @@ _TIE_WEIGHTS: Final = PreTrainedModel.tie_weights
 
 
 def read_checkpoint(checkpoint: Path | Checkpoint, *, dtype: torch.dtype | str, device: str) -> tuple[Any, Any]:
-    """A model with its adapters merged, and its tokenizer."""
+    """Read a model with its adapters merged, and its tokenizer."""
     logging.disable_progress_bar()
     folders = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
     folders.check_adapters()
@@ -116,7 +116,7 @@ def read_checkpoint(checkpoint: Path | Checkpoint, *, dtype: torch.dtype | str, 
                 use_safetensors=True,
                 trust_remote_code=False,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # the error below names all of them
+                ignore_mismatched_sizes=True,  # the error below lists all of them
             )
         _refuse_partly_loaded(report, folders.base)
         tokenizer = _tokenizer_in(folders.tokenizer)
@@ -127,25 +127,25 @@ def read_checkpoint(checkpoint: Path | Checkpoint, *, dtype: torch.dtype | str, 
 
 
 def _refuse_partly_loaded(report: dict[str, Any], folder: Path) -> None:
-    """Refuse a checkpoint whose files and architecture disagree: weights that are not loaded would be random.
+    """Reject a checkpoint whose files and architecture disagree: weights that are not loaded would be random.
 
-    The report does not list tied output embeddings, or buffers that a model computes itself.
+    The report omits tied output embeddings, and buffers that a model computes itself.
     """
     kinds = {
         "has no weights for": report.get("missing_keys") or (),
         "has weights of another shape for": [entry[0] for entry in report.get("mismatched_keys") or ()],
-        "has weights that its architecture does not know:": report.get("unexpected_keys") or (),
+        "has weights that its architecture lacks:": report.get("unexpected_keys") or (),
     }
     faults = [f"{what} {some_of(sorted(map(str, names)))}" for what, names in kinds.items() if names]
     if faults:
         raise UserError(
             f"The checkpoint {folder} {'; it '.join(faults)}.",
-            hint="Its config.json and its safetensors files must belong together; save it again with transformers.",
+            hint="Its config.json and its safetensors files must match; save it again with transformers.",
         )
 
 
 def _refuse_absurd_sizes(config: Any, folder: Path) -> None:
-    """Refuse a config.json that describes far more weights than the files hold, before memory is allocated."""
+    """Reject a config.json that describes far more weights than the files contain, before memory is allocated."""
     text = config.get_text_config()
     settings = {name: getattr(text, name, None) for name in _SIZES}
     # Some architectures list a size for each layer; these are not checked.
@@ -153,14 +153,17 @@ def _refuse_absurd_sizes(config: Any, folder: Path) -> None:
     wrong = [name for name, size in sizes.items() if not isinstance(size, int) or not 0 < size < _SIZES[name]]
     if wrong:
         shown = ", ".join(f"{name} is {sizes[name]!r:.40}" for name in wrong)
-        raise UserError(f"{folder / 'config.json'} makes no sense: {shown}.", hint="Fetch the checkpoint again.")
+        raise UserError(
+            f"{folder / 'config.json'} has an invalid value: {shown}.",
+            hint="The file may be corrupt; download the checkpoint again.",
+        )
     vocabulary, hidden, inner, layers, heads, _, per_head = (sizes.get(name, 0) for name in _SIZES)
     described = hidden * (vocabulary + layers * (inner + heads * per_head))
     stored = parameters_in(folder)
     if described > _MAX_DESCRIBED_PER_STORED * stored:
         raise UserError(
-            f"{folder / 'config.json'} describes at least {described} weights, but the files hold {stored}.",
-            hint="Fetch the checkpoint again.",
+            f"{folder / 'config.json'} describes at least {described} weights, but the files contain {stored}.",
+            hint="The file may be corrupt; download the checkpoint again.",
         )
 
 
@@ -173,9 +176,9 @@ _SIZES: Final = {
     "num_key_value_heads": 10_000,
     "head_dim": 100_000,
 }
-"""Sizes in a config.json, with bounds far above those of any real model."""
+"""Sizes in a config.json, with bounds far above any real model's."""
 _MAX_DESCRIBED_PER_STORED: Final = 16
-"""A stored number may hold several quantised weights."""
+"""The most quantized weights that one stored number may hold."""
 
 
 _PREFIX: Final = "base_model.model."
@@ -211,7 +214,7 @@ def merge_adapter(model: Any, folder: Path) -> None:
             weight, rank = weights.get(f"{module}.weight"), len(down)
             if weight is None or (up.shape, down.shape) != ((weight.shape[0], rank), (rank, weight.shape[-1])):
                 raise UserError(
-                    f"The adapter {folder} changes {module}, which this model does not have in that shape.",
+                    f"The adapter {folder} changes {module}, which this model lacks in that shape.",
                     hint="The adapter was made for another model.",
                 )
             down, up = (factor.to(weight.device, torch.float32) for factor in (down, up))
@@ -220,7 +223,7 @@ def merge_adapter(model: Any, folder: Path) -> None:
 
 
 def _plain_lora(folder: Path) -> tuple[dict[str, Any], dict[str, tuple[torch.Tensor, torch.Tensor]]]:
-    """The settings of an adapter, and the two LoRA factors of every module that it changes."""
+    """Return the settings of an adapter, and the two LoRA factors of every module that it changes."""
     settings, file = folder / "adapter_config.json", folder / "adapter_model.safetensors"
     config = json_object(settings.read_bytes(), source=str(settings), hint="Save the adapter again with peft.")
     unsupported = [name for name in _UNSUPPORTED if config.get(name)]
@@ -255,17 +258,17 @@ def _plain_lora(folder: Path) -> tuple[dict[str, Any], dict[str, tuple[torch.Ten
 _SHOWN: Final = 3
 _LONGEST_REASON: Final = 300
 _PANIC: Final = "PanicException"
-"""What libraries written in Rust raise; it is not an `Exception`, and it cannot be imported."""
+"""The exception of libraries written in Rust; it is not an `Exception`, and it cannot be imported."""
 
 
 @contextmanager
-def reading_weights(source: Path, *, hint: str = "The file is damaged; fetch or save it again.") -> Iterator[None]:
-    """Turn whatever a library raises while it reads an untrusted file into a `UserError`."""
+def reading_weights(source: Path, *, hint: str = "The file is damaged; download or save it again.") -> Iterator[None]:
+    """Turn any exception of a library that reads an untrusted file into a `UserError`."""
     try:
         yield
     except UserError:
         raise
-    except BaseException as error:  # every library has its own exceptions, and a file can provoke any of them
+    except BaseException as error:  # every library has its own exceptions, and a file can cause any of them
         if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
             raise
         lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -273,7 +276,7 @@ def reading_weights(source: Path, *, hint: str = "The file is damaged; fetch or 
 
 
 def some_of(names: Sequence[str]) -> str:
-    """The first few of many names, with their number.
+    """Name the first few of many, with their number.
 
     >>> some_of(["a", "b", "c", "d"])
     'a, b, c and 1 more (4 in all)'

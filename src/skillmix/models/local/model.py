@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from skillmix.models.local.generator import BatchedGenerator, Generator
 
 _QUICKLY_HASHED: Final = 2 << 30
-"""Bytes of weights that a probe hashes; the hash of a larger model is checked when it is loaded."""
+"""The most bytes of weights that a probe hashes; the hash of a larger model is checked when it is loaded."""
 _LARGE: Final = 1_000_000_000
-"""Weights from which on vLLM is faster on a GPU."""
+"""The number of weights from which on vLLM is faster on a GPU."""
 _TURN: Final = 0.0002
 """Seconds after which another thread of the process may run."""
 _Item = tuple[Request, Outcome] | BaseException | None
@@ -203,7 +203,7 @@ class ModelProcess:
 
 @dataclass(slots=True)
 class _LoadedModel:
-    """A model in memory, with the state of the files that its weights are from."""
+    """A model in memory, with the state of the files of its weights."""
 
     files: FileStates
     concurrency: int | None
@@ -223,7 +223,7 @@ class ModelKeeper:
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """Keep the last model inside this block, and nothing outside of it."""
+        """Keep the last model inside this block, but not outside."""
         self._blocks += 1
         try:
             yield
@@ -236,7 +236,7 @@ class ModelKeeper:
                     self._process = None
 
     def process(self) -> ModelProcess | None:
-        """The process in which models work; None if they work in this one."""
+        """Return the process in which models run; None if they run in this one."""
         if not self._blocks or not has_gpu():
             return None
         if self._process is None or self._process.is_lost:
@@ -244,7 +244,7 @@ class ModelKeeper:
         return self._process
 
     def drop(self) -> None:
-        """Free the memory of the kept model, before training for instance."""
+        """Free the memory of the kept model, for instance before training."""
         if self._process is not None:
             self._process.drop()
         had_model, self._kept = self._kept is not None, None
@@ -252,7 +252,7 @@ class ModelKeeper:
             free_device_memory()
 
     def take(self, spec: ModelSpec, concurrency: int | None) -> _LoadedModel:
-        """The model of a spec: the kept one, if it has the same files, or one that is loaded after that is dropped."""
+        """Return the model of a spec: the kept one if it has the same files, or a newly loaded one."""
         require_packages(spec)
         checkpoint = checkpoint_of(spec)
         files = checkpoint.file_states()
@@ -269,12 +269,12 @@ class ModelKeeper:
         return _LoadedModel(files, concurrency, new_generator(model, renderer, concurrency, name=str(spec)))
 
     def keep(self, model: _LoadedModel) -> None:
-        """Keep a model that is not used at present."""
+        """Keep a model that is currently unused."""
         self._kept = model if self._blocks else None
 
 
 def free_device_memory() -> None:
-    """Give memory of the GPU that nothing in this process uses back to other processes."""
+    """Return unused memory of the GPU to other processes."""
     gc.collect()
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
@@ -286,7 +286,7 @@ MODELS: Final = ModelKeeper()
 
 
 class ThreadWork:
-    """A model that answers requests in a thread of this process, and the requests on their way to it."""
+    """A model that answers requests in a thread of this process, and its queued requests."""
 
     def __init__(self, model: "LocalModel", put: Put) -> None:
         self._stop_model = model.stop
@@ -302,12 +302,15 @@ class ThreadWork:
         self._incoming.put(None)
 
     def stop(self) -> None:
-        """End the work after the present round."""
+        """End the work after the current round."""
         self._stop_model()
         self._incoming.put(None)
 
     def taken(self, *, waits: bool) -> list[Request]:
-        """The requests that have come, for the thread; at least one if it `waits`, unless there are no more."""
+        """Return the requests that have arrived, for the thread.
+
+        At least one if it `waits`, unless there are no more.
+        """
         found: list[Request] = []
         while not self._is_over and ((waits and not found) or not self._incoming.empty()):
             request = self._incoming.get()
@@ -319,7 +322,7 @@ class ThreadWork:
 
 
 class LocalModel:
-    """Loads the checkpoint at the first request, and batches all requests that wait."""
+    """Loads the checkpoint at the first request, and batches all waiting requests."""
 
     def __init__(self, spec: ModelSpec, options: ModelOptions) -> None:
         self._spec = spec
@@ -332,12 +335,15 @@ class LocalModel:
 
     @property
     def limits(self) -> Limits:
-        """The number of conversations at once is known when the model is loaded, if the device decides it."""
+        """Return the limits.
+
+        If the device decides the number of conversations, it is known once the model is loaded.
+        """
         slots = self._slots if self._remote is None else self._remote.slots or self._slots
         return Limits(in_process=True, in_flight=slots)
 
     async def probe(self) -> CallProblem | None:
-        """Check that the checkpoint and its adapters exist and belong together; fetch a bundled model."""
+        """Check that the checkpoint and its adapters exist and match; download a bundled model."""
         checkpoint = await asyncio.to_thread(checkpoint_of, self._spec)
         if checkpoint.bytes() <= _QUICKLY_HASHED:
             await asyncio.to_thread(checkpoint.check_adapters)
@@ -352,7 +358,7 @@ class LocalModel:
         loop = asyncio.get_running_loop()
 
         def put(item: _Item) -> None:
-            with suppress(RuntimeError):  # the loop is closed, and no one waits for the item
+            with suppress(RuntimeError):  # the loop is closed, and nothing waits for the item
                 loop.call_soon_threadsafe(results.put_nowait, item)
 
         process = MODELS.process()
@@ -378,7 +384,7 @@ class LocalModel:
             feeding.cancel()
 
     async def close(self) -> None:
-        """Wait for the end of the present round; the memory is free unless a run keeps it for the next step."""
+        """Wait for the end of the current round; the memory is freed unless a run keeps it for the next step."""
         self.stop()
         if self._work is not None:
             self._work.stop()
@@ -386,7 +392,7 @@ class LocalModel:
             self._work = None
 
     def stop(self) -> None:
-        """End the work after the present round."""
+        """End the work after the current round."""
         self._stop.set()
 
     def work(self, work: ThreadWork, put: Put) -> None:
@@ -422,23 +428,23 @@ class LocalModel:
 
 
 def serve_command(file: int) -> None:
-    """Serve local models until the command that started this process closes the connection with this file number."""
+    """Serve local models until the parent command closes the connection with this file descriptor."""
     connection = Connection(file)
     works: dict[int, ThreadWork] = {}
     outgoing: SimpleQueue[Any] = SimpleQueue()
 
     def send() -> None:
-        with suppress(OSError):  # the command is gone
+        with suppress(OSError):  # the command has ended
             while True:
                 connection.send_bytes(pickle.dumps(gathered(outgoing), pickle.HIGHEST_PROTOCOL))
         os._exit(1)
 
-    # Answers are sent from a thread, so that no model waits for the reader of its answers.
+    # Answers are sent from a thread, so that the model never waits for their receiver.
     threading.Thread(target=send, daemon=True).start()
     with MODELS.keeping():
         try:
             while True:
-                for letter in pickle.loads(connection.recv_bytes()):  # from the command that started this process
+                for letter in pickle.loads(connection.recv_bytes()):  # from the parent command
                     match letter:
                         case "open", work, spec, concurrency:
                             model = LocalModel(spec, ModelOptions(concurrency))
@@ -447,7 +453,7 @@ def serve_command(file: int) -> None:
                             works[work].add(request)
                         case "end", work:
                             works[work].end()
-                        case "stop", work:  # the last letter about a work
+                        case "stop", work:  # the last message about a work
                             works.pop(work).stop()
                         case ("drop",):
                             MODELS.drop()
@@ -475,7 +481,7 @@ def _sender(outgoing: "SimpleQueue[Any]", work: int, model: LocalModel) -> Put:
 
 
 async def check_chat_template(spec: ModelSpec, system: str | None, extra: str | None) -> None:
-    """Render a conversation with a system text and template options, and raise an error if the template cannot."""
+    """Render a conversation with a system prompt and template options, and raise an error if the template cannot."""
 
     def render() -> None:
         require_packages(spec)

@@ -1,6 +1,6 @@
-"""The rows that a model writes: how they start, and how their tokens are chosen.
+"""The rows that a model writes: their start, and the choice of their tokens.
 
-Each token is a function of the logits and of one number, which depends on the seed of the call alone.
+Each token is a function of the logits and of one number, which depends only on the seed of the call.
 """
 
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ import torch
 from skillmix.calls import Request
 
 DEFAULT_LIMIT = 512
-"""Tokens to write if a request does not say."""
+"""The default number of tokens to write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A row to start: its prompt and its decoding settings."""
+    """A row to start: its prompt and its sampling settings."""
 
     slot: int
     tokens: Sequence[int]
     """The whole prompt."""
     known: int
-    """The number of its first tokens that the slot already holds."""
+    """The number of its first tokens that are already in the slot."""
     numbers: np.ndarray
     """One uniform number for each token that the row may write."""
     temperature: float
@@ -55,11 +55,11 @@ class Rows:
 
     @property
     def changing(self) -> list[torch.Tensor]:
-        """What a step changes."""
+        """Return the tensors that a step changes."""
         return [self.token, self.position, self.count, self.written, self.is_active]
 
     def note_chances(self) -> None:
-        """Note log-probabilities from now on, before a step is captured; slow, for tests."""
+        """Record log-probabilities from now on, before a step is captured; slow, for tests."""
         self.chances = torch.zeros(self.numbers.shape, device=self.numbers.device)
 
     def accept(self, rows: torch.Tensor, logits: torch.Tensor, with_top_p: bool) -> None:
@@ -82,7 +82,7 @@ class Rows:
 
 
 def start_of(request: Request, tokens: Sequence[int], *, slot: int, known: int = 0) -> Start:
-    """The row of a request whose prompt has these tokens."""
+    """Make the row of a request whose prompt has these tokens."""
     decoding = request.decoding
     limit = decoding.max_tokens or DEFAULT_LIMIT
     temperature = 1.0 if decoding.temperature is None else decoding.temperature
@@ -90,9 +90,12 @@ def start_of(request: Request, tokens: Sequence[int], *, slot: int, known: int =
 
 
 def uniforms(seed: int, count: int) -> np.ndarray:
-    """The random numbers in [0, 1) of one call; they depend on its seed alone, and are the same on every machine."""
+    """Draw the random numbers in [0, 1) of one call.
+
+    They depend only on its seed, and are the same on every machine.
+    """
     raw = shake_128(f"skillmix tokens {seed}".encode()).digest(4 * count)
-    # 24 bits: a 32-bit float holds them without rounding up to 1.
+    # 24 bits: a 32-bit float represents them without rounding up to 1.
     numbers: np.ndarray = (np.frombuffer(raw, dtype="<u4") >> 8).astype(np.float32) / np.float32(1 << 24)
     return numbers
 
@@ -100,14 +103,14 @@ def uniforms(seed: int, count: int) -> np.ndarray:
 def choose(
     logits: torch.Tensor, numbers: torch.Tensor, temperatures: torch.Tensor, top_p: torch.Tensor | None
 ) -> torch.Tensor:
-    """Choose a token for each row by inverse transform sampling; at temperature 0 the likeliest token."""
+    """Choose a token for each row by inverse transform sampling; at temperature 0 the most likely one."""
     logits = logits.float()
     likeliest = logits.argmax(-1)
     is_greedy = temperatures <= 0
     scaled = logits / torch.where(is_greedy, 1.0, temperatures)[:, None]
     chances = torch.softmax(scaled, dim=-1)
     if top_p is not None:
-        # The likeliest tokens that together reach top_p keep their probabilities; those of all others are zero.
+        # The most likely tokens that together reach top_p keep their probabilities; all others get zero.
         ordered, order = chances.sort(dim=-1, descending=True)
         before = ordered.cumsum(-1) - ordered
         kept = torch.where(before < top_p[:, None], ordered, 0.0)

@@ -1,7 +1,7 @@
-"""HTTP requests to servers that are not trusted.
+"""HTTP requests to untrusted servers.
 
-No redirect is followed, no reply is read without a limit, and every failure becomes a `CallProblem` that says whether
-to try again, and when.
+Redirects are not followed, replies are read up to a limit, and every failure becomes a `CallProblem` that determines
+whether and when to retry.
 """
 
 import json
@@ -36,12 +36,12 @@ _UNSURE: Final = {408, 499}
 MAX_REPLY: Final = 2**20
 """Bytes of a decoded reply; more if the request allows many tokens."""
 MAX_LINE: Final = 2**24
-"""Bytes of a line of a body that is read line by line; a longer one counts as unreadable."""
+"""Bytes of a line of a body that is read line by line; a longer one cannot be parsed."""
 MAX_LIST: Final = 2**22
 """Bytes of a decoded list of models."""
 _DONE: Final = frozenset({200})
 _DONE_OR_MADE: Final = frozenset({200, 201, 202})
-"""Statuses of a good reply where the server makes something, such as a file."""
+"""Statuses of a good reply if the server creates something, such as a file."""
 _BYTES_PER_TOKEN: Final = 64
 _CONNECT_TIMEOUT: Final = 30.0
 
@@ -71,25 +71,25 @@ class Endpoint:
             self._session = None
 
     async def post(self, path: str, body: dict[str, object], *, max_tokens: int | None = None) -> bytes | CallProblem:
-        """The body of the reply, or the problem; a request for many tokens allows a longer body."""
+        """Return the body of the reply, or the problem; a request for many tokens allows a longer body."""
         max_bytes = max(MAX_REPLY, _BYTES_PER_TOKEN * (max_tokens or 0))
         return await self._exchange("POST", path, {"json": body}, max_bytes)
 
     async def get(
         self, path: str, *, max_bytes: int = MAX_LIST, take: Callable[[bytes], bool] | None = None
     ) -> bytes | CallProblem:
-        """The body at another path of the same server, or the problem.
+        """Return the body at another path of the same server, or the problem.
 
-        With `take`, it gets each line of the body as it comes, until it returns True, and the body is empty.
+        With `take`, it receives each line of the body as it arrives, until it returns True, and the body is empty.
         """
         return await self._exchange("GET", path, {}, max_bytes, take=take)
 
     async def change(self, method: str, path: str, **content: Any) -> bytes | CallProblem:
-        """Let the server make or delete something; the body of its reply, or the problem."""
+        """Make the server create or delete something; return the body of its reply, or the problem."""
         return await self._exchange(method, path, content, MAX_REPLY, _DONE_OR_MADE)
 
     async def upload(self, path: str, name: str, content: bytes, **fields: str) -> bytes | CallProblem:
-        """Post a form with a file of JSON Lines; the body of the reply, or the problem."""
+        """Post a form with a file of JSON Lines; return the body of the reply, or the problem."""
         form = aiohttp.FormData(fields)
         form.add_field("file", content, filename=name, content_type="application/jsonl")
         return await self.change("POST", path, data=form)
@@ -110,7 +110,7 @@ class Endpoint:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
                 timeout=self._timeout,
-                # A small compressed reply may be endless when it is unpacked, and replies need no compression.
+                # A small compressed reply may expand without end, and replies need no compression.
                 headers={**self._headers, "Accept-Encoding": "identity"},
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
@@ -144,7 +144,7 @@ class Endpoint:
         message = error_message(raw)
         reason, detail, wait = f"HTTP {status}", MASK.line(message), None
         is_free = status in _TURNED_AWAY or (300 <= status < 500 and status not in _UNSURE)
-        # Blame the request if the model has answered another one, otherwise the model's name or address.
+        # Blame the request if the model has answered another one, otherwise the model's name or URL.
         unknown: ProblemKind = "failed" if self._has_answered else "fatal"
         kind: ProblemKind = "failed"
         if status == 413 or (status in (400, 422) and _TOO_LONG.search(message)):
@@ -169,9 +169,9 @@ class Endpoint:
 async def _read(
     response: aiohttp.ClientResponse, max_bytes: int, take: Callable[[bytes], bool] | None = None
 ) -> tuple[bytes, bool]:
-    """Read and decode a body up to a limit; the second value says whether the body is complete.
+    """Read and decode a body up to a limit; the second value tells whether the body is complete.
 
-    With `take`, each line is given away as it comes and only an unfinished one is kept.
+    With `take`, each line is passed on as it arrives and only an unfinished one is kept.
     """
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
@@ -180,7 +180,7 @@ async def _read(
     body = bytearray()
     received = decoded = 0
     async for chunk in response.content.iter_any():
-        received += len(chunk)  # compressed data can go on for ever without unpacking to a single byte
+        received += len(chunk)  # compressed data can continue forever without unpacking to a single byte
         more = chunk if decompressor is None else decompressor.decompress(chunk, max_bytes + 1 - decoded)
         decoded += len(more)
         body += more
@@ -192,7 +192,7 @@ async def _read(
             start = end + 1
         del body[:start]
         if take is not None and len(body) > MAX_LINE:
-            body = bytearray(b"?")  # what is left of the line is no result
+            body = bytearray(b"?")  # the rest of the line is not a result
         if max(received, decoded) > max_bytes:
             response.close()
             return bytes(body), False
@@ -202,7 +202,7 @@ async def _read(
 
 
 def json_in(raw: bytes) -> dict[str, object] | CallProblem:
-    """The JSON object in a body, or the problem."""
+    """Return the JSON object in a body, or the problem."""
     try:
         document = json.loads(raw)
     except RecursionError:
@@ -231,7 +231,7 @@ def error_text(error: object) -> str:
 
 
 def fatal_in_probe(problem: CallProblem) -> CallProblem | None:
-    """The problem of a probe if it means a wrong address or a wrong key; None if it may pass."""
+    """Return the problem of a probe if it means a wrong URL or a wrong key; None if it may pass."""
     if problem.reason in ("no connection", "HTTP 403"):
         return CallProblem("fatal", problem.reason, problem.detail)
     return problem if problem.kind == "fatal" else None
@@ -243,7 +243,7 @@ _LIMITED: Final = ("requests", "tokens", "input-tokens", "output-tokens")
 
 
 def requested_wait(headers: Mapping[str, str], *, now: datetime | None = None) -> float | None:
-    """Seconds that a server wants its caller to wait, from any of the usual headers; None if there is none.
+    """Return the seconds that a server wants its caller to wait, from any of the usual headers; None if there is none.
 
     >>> requested_wait({"retry-after": "20"}), requested_wait({"x-ratelimit-reset-requests": "1m2s"})
     (20.0, 62.0)
@@ -253,7 +253,7 @@ def requested_wait(headers: Mapping[str, str], *, now: datetime | None = None) -
         values = [f"{fields['retry-after-ms']}ms"]
     elif "retry-after" in fields:
         values = [fields["retry-after"]]
-    else:  # when the rate limits that are used up will be reset
+    else:  # when the exhausted rate limits will be reset
         pairs = [(f"x-ratelimit-reset-{unit}", f"x-ratelimit-remaining-{unit}") for unit in _LIMITED]
         pairs += [(f"anthropic-ratelimit-{unit}-reset", f"anthropic-ratelimit-{unit}-remaining") for unit in _LIMITED]
         values = [fields[reset] for reset, left in pairs if reset in fields and fields.get(left, "0") == "0"]
@@ -262,7 +262,7 @@ def requested_wait(headers: Mapping[str, str], *, now: datetime | None = None) -
 
 
 def _seconds(value: str, now: datetime) -> float | None:
-    """Seconds from a number, from a duration such as 6m0s, or until a date; None if it is nothing of these."""
+    """Parse seconds from a number, from a duration such as 6m0s, or until a date; None for anything else."""
     parts = _DURATION.findall(value)
     if parts and _DURATION.sub("", value) == "":
         seconds = sum(float(count) * _UNITS[unit] for count, unit in parts)

@@ -1,6 +1,6 @@
-"""Decide which key goes to which address, and through which proxy.
+"""Decide which key is sent to which server, and through which proxy.
 
-A provider's own key goes to that provider alone; any other key goes only where an experiment file sends it.
+A provider's own key is sent only to that provider; any other key only where an experiment file sends it.
 """
 
 import os
@@ -35,13 +35,13 @@ class Server:
 
 
 def server_of(spec: ModelSpec, access: Access) -> Server:
-    """The only server of a model, with its key; an error if the key may not go there."""
+    """Return the only server of a model, with its key; an error if the key may not be sent there."""
     (server,) = servers_of(spec, access)
     return server
 
 
 def servers_of(spec: ModelSpec, access: Access) -> tuple[Server, ...]:
-    """The servers of a model, each with the key for its address; an error if a key may not go to one of them."""
+    """Return the servers of a model, each with its key; an error if a key may not be sent to one of them."""
     provider, addresses, servers = provider_of(spec), spec.addresses, []
     if not addresses:
         name, own = provider.address_variable, provider.own_address
@@ -78,7 +78,7 @@ def servers_of(spec: ModelSpec, access: Access) -> tuple[Server, ...]:
 
 
 def _azure_place(address: str, deployment: str) -> tuple[str, str]:
-    """The address and the query of a deployment: a version in the address chooses Azure's older form of paths."""
+    """Return the base URL and the query of a deployment: a version in the URL chooses Azure's older paths."""
     parts = urlsplit(address)
     place = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
     if not parts.query:
@@ -94,15 +94,15 @@ def _is_own(provider: Provider, address: str) -> bool:
 
 
 def _proxy_for(address: str) -> str | None:
-    """The proxy that the environment names for an address; None if `NO_PROXY` excepts the address."""
+    """Return the proxy that the environment sets for a URL; None if `NO_PROXY` exempts it."""
     parts = urlsplit(address)
     if is_loopback(address) or proxy_bypass(parts.hostname or ""):
         return None
     proxy = getproxies().get(parts.scheme)
     if proxy is None:
         raise UserError(
-            f"proxy: true, and the environment names no proxy for {address}.",
-            hint=f"export {parts.scheme.upper()}_PROXY=http://HOST:PORT, or leave proxy out.",
+            f"proxy: true, but the environment sets no proxy for {address}.",
+            hint=f"export {parts.scheme.upper()}_PROXY=http://HOST:PORT, or remove proxy.",
         )
     MASK.add(unquote(urlsplit(proxy).password or ""))
     return proxy
@@ -127,7 +127,7 @@ def _key_from_environment(name: str) -> str:
     if not secret:
         raise UserError(
             f"{name} is not set.",
-            hint=f"export {name}=… and run the command again; the key is never written to a file.",
+            hint=f"export {name}=… and rerun the command; the key is never written to a file.",
         )
     if not secret.isascii() or not secret.isprintable() or " " in secret:
         raise UserError(

@@ -1,8 +1,8 @@
 """`vllm:MODEL[+ADAPTER]` and `llamacpp:FILE.gguf[+ADAPTER.gguf]`: servers that skillmix starts, calls and stops.
 
-A server lives in a separate environment, as the packages of vLLM conflict with ours. It is started when
-the first call comes, and called like any OpenAI-compatible server. Inside a run it waits for the next step that uses
-it; another model, a training or the end of the run stops it. A guard process ends it however skillmix ends.
+A server runs in a separate environment, because the packages of vLLM conflict with ours. It is started at the first
+call, and called like any OpenAI-compatible server. Inside a run it waits for the next step that uses it; another model,
+a training or the end of the run stops it. A guard process ends it however skillmix ends.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _CONCURRENCY: Final = {"vllm": 256, "llamacpp": 8}
 _CONTEXT: Final = 4096
 """Tokens of a prompt and its reply for each of the parallel calls of llama.cpp."""
 _LONGEST_START: Final = 3600.0
-"""Seconds; weights may have to be downloaded."""
+"""The longest start in seconds; weights may have to be downloaded."""
 _PAUSE: Final = 0.25
 _GRACE: Final = 15.0
 """Seconds in which the guard ends a server."""
@@ -54,7 +54,7 @@ _QUICKLY_HASHED: Final = 2 << 30
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    """How a server is started; servers with equal launches are one server."""
+    """The settings with which a server is started; servers with equal launches are one server."""
 
     provider: str
     command: tuple[str, ...]
@@ -72,7 +72,7 @@ class _Launch:
 
 
 def _program(provider: str) -> list[str]:
-    """The command of a server: from `SKILLMIX_VLLM` or `SKILLMIX_LLAMACPP`, from the path, or through uvx."""
+    """Find the command of a server: from `SKILLMIX_VLLM` or `SKILLMIX_LLAMACPP`, from the path, or through uvx."""
     name, package = {"vllm": ("vllm", "vllm"), "llamacpp": ("llama-server", "xllamacpp")}[provider]
     variable = f"SKILLMIX_{provider.upper()}"
     own = os.environ.get(variable)
@@ -84,8 +84,8 @@ def _program(provider: str) -> list[str]:
                 is_bare = program.name == "python"
                 return [str(program), *((_CHILD, package) if is_bare and provider == "llamacpp" else ())]
         raise UserError(
-            f"{variable} is {own}, and there is no {name} there.",
-            hint=f"Name the program, or the folder of the environment that {package} is installed in.",
+            f"{variable} is {own}, but {name} is not there.",
+            hint=f"Set it to the program, or to the environment folder in which {package} is installed.",
         )
     if found := which(name):
         return [found]
@@ -99,7 +99,7 @@ def _program(provider: str) -> list[str]:
 
 
 def _launch_of(spec: ModelSpec, concurrency: int) -> _Launch:
-    """How the server of a model is started; missing files are errors."""
+    """Determine how to start the server of a model; missing files are errors."""
     if spec.provider == "llamacpp":
         named = [Path(name).expanduser() for name in spec.name.split("+")]
         for file in named:
@@ -108,7 +108,7 @@ def _launch_of(spec: ModelSpec, concurrency: int) -> _Launch:
         states = tuple((str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns, f.stat().st_ino) for f in named)
         model, *adapters = [place for place, _, _, _ in states]
         sizes = ("--parallel", str(concurrency), "--ctx-size", str(_CONTEXT * concurrency))
-        # Decoding settings come from the request alone.
+        # Sampling settings come only from the request.
         plain = ("--top-k", "0", "--top-p", "1", "--min-p", "0", "--repeat-penalty", "1")
         lora = [part for adapter in adapters for part in ("--lora", adapter)]
         command = (*_program("llamacpp"), "--model", model, "--alias", _SERVED, *sizes, *plain, *lora)
@@ -116,7 +116,7 @@ def _launch_of(spec: ModelSpec, concurrency: int) -> _Launch:
     checkpoint = checkpoint_of(spec)
     if len(checkpoint.adapters) > 1:
         raise UserError(
-            f"{spec} has {len(checkpoint.adapters)} adapters, and vLLM applies one.",
+            f"{spec} has {len(checkpoint.adapters)} adapters, but vLLM applies only one.",
             hint="Merge the first one into a checkpoint: skillmix merge.",
         )
     tokenizer = ("--tokenizer", str(checkpoint.tokenizer.resolve())) if checkpoint.tokenizer != checkpoint.base else ()
@@ -231,7 +231,7 @@ class _ManagedServer:
 
 
 class _Servers:
-    """The server of this process: at most one, as there is one GPU, or one set of them."""
+    """The server of this process: at most one, because there is one GPU, or one set of them."""
 
     def __init__(self) -> None:
         self._server: _ManagedServer | None = None

@@ -1,4 +1,4 @@
-"""Hide keys in everything that a server sends: each key itself and its base64, also between invisible characters."""
+"""Hide keys in all server output: each key itself and its base64, also between invisible characters."""
 
 import base64
 import re
@@ -8,9 +8,9 @@ from skillmix.render import one_line, without_invisible
 
 HIDDEN: Final = "[key]"
 _KEY_LIKE: Final = re.compile(r"\b(?:sk|key|pk)-[A-Za-z0-9_*\-]{6,}")
-"""What looks like a key, or like one that the server has shortened itself."""
+"""Text that looks like a key, or like one that the server has shortened itself."""
 _SHORTEST: Final = 4
-"""A shorter key is not a secret, and any sentence would contain it."""
+"""The shortest secret; sentences could contain shorter ones by chance."""
 _LONGEST_LINE: Final = 300
 _LONGEST_READ: Final = 20_000
 
@@ -37,14 +37,14 @@ class Mask:
             self._forms_in_replies += forms
 
     def line(self, text: str, *, longest: int = _LONGEST_LINE) -> str:
-        """A server's text as one printable line, without keys, cut to a length."""
+        """Format a server's text as one printable line, without keys, shortened to a length."""
         hidden = _KEY_LIKE.sub(HIDDEN, _without(one_line(without_invisible(text[:_LONGEST_READ])), self._forms))
         if len(text) > _LONGEST_READ:
             hidden = hidden[:-_LONGEST_LINE]  # the end may be the beginning of a key
         return hidden[:longest]
 
     def reply(self, text: str) -> str:
-        """A model's text with its keys hidden; a key that looks like an ordinary word stays."""
+        """Hide the keys in a model's text; a key that looks like an ordinary word is not replaced."""
         if not self._forms_in_replies:
             return text
         seen = without_invisible(text)

@@ -101,7 +101,7 @@ class _ModelList(_Part):
 
 
 class _Answer(NamedTuple):
-    """A reply that fits its schema, with the model that made it, as the server names it."""
+    """A reply that fits its schema, with the name of the model according to the server."""
 
     reply: Reply
     model: object
@@ -131,7 +131,7 @@ def _joined(parts: list[_TextPart]) -> str:
 
 
 def _tokens(usage: object, *names: str) -> tuple[int | None, int | None]:
-    """Token counts of a server; a value that cannot be a count is unknown."""
+    """Parse token counts of a server; an impossible count is unknown."""
     counts = [usage.get(name) if isinstance(usage, dict) else None for name in names]
     first, second = (count if is_count(count) else None for count in counts)
     return first, second
@@ -152,7 +152,7 @@ class ChatServer(ABC):
 
     @abstractmethod
     async def listed(self) -> ListedModel | CallProblem | None:
-        """The model in the server's list of models, or why it cannot be used; None if the server has no list."""
+        """Return the model in the server's list of models, or why it cannot be used; None if the server has no list."""
 
     @abstractmethod
     async def answer(self, request: Request) -> Outcome:
@@ -184,7 +184,10 @@ class ChatServer(ABC):
         return answer.reply
 
     def _check_name(self, replied: object) -> None:
-        """Say once if replies name another model; a dated version, or the name without a folder, is the same model."""
+        """Report once if replies name another model.
+
+        A dated version, or the name without a folder, is the same model.
+        """
         if replied == self._said_model or self._has_said or not isinstance(replied, str) or not replied:
             return
         self._said_model = replied
@@ -194,7 +197,7 @@ class ChatServer(ABC):
             return
         self._has_said = True
         shown = MASK.line(replied, longest=80)
-        self._say(f"{self.address} replies as the model {shown!r}, and {self._name!r} was requested")
+        self._say(f"{self.address} replies as the model {shown!r}, but {self._name!r} was requested")
 
     @staticmethod
     def _checked_answer(
@@ -206,12 +209,12 @@ class ChatServer(ABC):
         max_tokens: int | None,
         not_sent: tuple[str, ...],
     ) -> _Answer | CallProblem:
-        """The answer with its keys hidden, or the problem that its reason to stop or its length is."""
+        """Return the answer with its keys hidden, or the problem that its finish reason or its length indicates."""
         reason = (finish or "").lower()
         if reason in _FILTERED:
             return CallProblem("final", "content filter", tokens=tokens)
         if reason in _ABORTED:
-            return CallProblem("passing", "broken off by the server", MASK.line(f"finish reason {reason}"))
+            return CallProblem("passing", "aborted by the server", MASK.line(f"finish reason {reason}"))
         if text is None and finish is None:
             return CallProblem("passing", "no content", "the reply has neither a text nor a finish reason")
         text = text or ""
@@ -237,7 +240,7 @@ class OpenAIServer(ChatServer):
         self._left_out = set() if provider.seed_field else {"seed"}
 
     async def listed(self) -> ListedModel | CallProblem | None:
-        """The model in the server's list of models, or why it cannot be used; None if the server has no list."""
+        """Return the model in the server's list of models, or why it cannot be used; None if the server has no list."""
         listed = await self.endpoint.get("/models")
         if isinstance(listed, CallProblem):
             return None if listed.reason == "HTTP 404" else fatal_in_probe(listed)
@@ -256,7 +259,7 @@ class OpenAIServer(ChatServer):
         return CallProblem("fatal", "unknown model", f"{self._name!r} is not among {MASK.line(shown)}")
 
     async def answer(self, request: Request) -> Outcome:
-        """Make one call; a parameter that the server refuses is left out from then on, and the reply says so."""
+        """Make one call; a parameter that the server rejects is omitted from then on, and the reply records this."""
         while True:
             body = self.body(request)
             result = await self.endpoint.post("/chat/completions", body, max_tokens=request.decoding.max_tokens)
@@ -266,25 +269,25 @@ class OpenAIServer(ChatServer):
                 return result
 
     def body(self, request: Request) -> dict[str, object]:
-        """The body of a request, without the parameters that the server refuses."""
+        """Return the body of a request, without the parameters that the server rejects."""
         messages = [{"role": m.role, "content": m.content} for m in request.messages]
         wanted = _parameters(request)
         used = {self._sent_as.get(name, name): wanted[name] for name in wanted if name not in self._left_out}
         return {**request.decoding.extra_fields(), "model": self._name, "messages": messages, **used}
 
     def refusal(self, request: Request, status: int, raw: bytes) -> CallProblem:
-        """The problem of one call in a batch; without a parameter that the server refuses, it may be asked again."""
+        """Return the problem of one call in a batch; without a parameter that the server rejects, it may be retried."""
         problem = self.endpoint.failure(status, raw)
-        # Parameters count that are left out by now: another call of the same batch may have the same problem.
+        # Parameters omitted by now count, too: another call of the same batch may have the same problem.
         named = {**_parameters(request), "max_tokens": 0}
         if isinstance(problem, Refused) and self._leave_out(problem.detail, named):
             return replace(problem, kind="passing")
         return problem
 
     def _leave_out(self, message: str, body: dict[str, object]) -> bool:
-        """Leave out the parameter that an error message complains about; False if it complains about none.
+        """Omit the parameter that an error message complains about; return False if it complains about none.
 
-        The parameter may already be left out of later calls: this call was sent before, and is sent again too.
+        The parameter may already be omitted from later calls: this call was sent earlier, and is sent again too.
         """
         if "max_completion_tokens" in message and "max_tokens" in body:
             self._sent_as["max_tokens"] = "max_completion_tokens"
@@ -342,7 +345,7 @@ class AnthropicServer(ChatServer):
         return fatal_in_probe(description)
 
     async def answer(self, request: Request) -> Outcome:
-        """Make one call; the endpoint takes no seed, and the reply says so."""
+        """Make one call; the endpoint accepts no seed, and the reply records this."""
         limit = request.decoding.max_tokens or _DEFAULT_LIMIT
         result = await self.endpoint.post("/messages", self.body(request), max_tokens=limit)
         return self.outcome(request, result) if isinstance(result, bytes) else result

@@ -1,7 +1,7 @@
-"""Several addresses of one model: each call goes to the least loaded one that works.
+"""Several servers with one model: each call goes to the least loaded one that works.
 
-A server that fails, or refuses calls while another one answers, gets no calls until it works again. A call that it
-failed or refused can move to another address at once.
+A server that fails, or rejects calls while another one answers, gets no calls until it works again. A call that it
+failed or rejected can move to another server at once.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _START: Final = 2.0
 _QUIET: Final = 60.0
 """Seconds between two lines about the failures of one address."""
 _REFUSALS: Final = ("HTTP 400", "HTTP 401", "HTTP 403", "HTTP 404")
-"""Problems that may be those of one address; the request is to blame only if every address has them."""
+"""Problems that may be those of one server; the request is to blame only if every server has them."""
 _MOST_REFUSALS: Final = 3
 """Calls in a row that an address may refuse while another one answers, until it is set aside."""
 _NAMED: Final = 16
@@ -90,7 +90,7 @@ class Replica:
         return self.down_until is None
 
     def take_down(self, problem: CallProblem, now: float, least: float = 0.0) -> None:
-        """Give the address no calls for a while, twice as long after each failure in a row."""
+        """Give the server no calls for a while, twice as long after each consecutive failure."""
         wait = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(self.failures, 20))
         self.failures += 1
         self.down_at = now
@@ -120,9 +120,9 @@ class Replicas:
         self._checks: set[asyncio.Task[None]] = set()
 
     async def probe(self) -> CallProblem | None:
-        """Ask all servers which model they have; a problem if one cannot be used or differs, or if none answers.
+        """Ask all servers for their model; a problem if one cannot be used or differs, or if none answers.
 
-        A server that is out of reach is no problem while another one answers: it may come back during the run.
+        An unreachable server is no problem while another one answers, since it may come back during the run.
         """
         answers = await asyncio.gather(*(_checked(replica.server) for replica in self._replicas))
         found = dict(zip((replica.server.address for replica in self._replicas), answers, strict=True))
@@ -164,9 +164,9 @@ class Replicas:
         return outcome
 
     def _choose(self, key: CallKey) -> Replica:
-        """The address with the fewest calls in flight of those that work and have not failed this call.
+        """Choose the server with the fewest calls in flight among those that work and have not failed this call.
 
-        If no address works, the one that is due first is tried.
+        If none works, the one that is due first is tried.
         """
         for replica in self._replicas:  # check those whose wait is over
             if replica.down_until is not None and not replica.is_checking and self._clock() >= replica.down_until:
@@ -184,7 +184,7 @@ class Replicas:
         is_refused = problem.kind != "passing"
         asked = min(problem.retry_after or 0.0, LONGEST_ASKED_WAIT)
         if is_refused:
-            # A refusal comes fast: an address with several calls at once would get most of them.
+            # A rejection is fast, so a server with several calls at once would get most of them.
             replica.refusals += 1
             replica.is_on_trial = True
             others_answer = any(one.is_up and one.answered_at > replica.answered_at for one in self._replicas)

@@ -1,7 +1,7 @@
-"""What runs outside this process for a server that skillmix starts; it imports nothing of skillmix.
+"""The programs outside this process for a server that skillmix starts; this module imports nothing of skillmix.
 
-`guard COMMAND …` runs a server until its standard input closes, which the end of skillmix does, however it ends.
-`xllamacpp --model FILE …` is a llama.cpp server from the package xllamacpp, which has no command.
+`guard COMMAND …` runs a server until its standard input closes, which happens however skillmix ends. `xllamacpp --model
+FILE …` is a llama.cpp server from the package xllamacpp, which has no command.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""Triton's kernels: attention of steps and of packed prompts, copies of slots, small operations, the choice of tokens.
+"""Triton kernels: attention of steps and of packed prompts, copies of slots, small operations, the choice of tokens.
 
 Prompts are read in one flat row of tokens, which is cut into query blocks. Each block holds consecutive tokens of one
 slot and has an entry in a table: the index of its first token in the row, the number of its tokens, its slot, and the
-position of its first token. An entry with no tokens costs almost nothing, so the table has a fixed size and the kernels
-can be captured. Everything is computed in float32 and rounded where the modules of transformers round.
+position of its first token. An entry without tokens costs almost nothing, so the table has a fixed size and the kernels
+can be captured. Everything is computed in float32 and rounded where the transformers modules round.
 """
 
 from typing import Any, Final, NamedTuple
@@ -156,7 +156,7 @@ class RowSettings(NamedTuple):
 
 
 def accept_tokens(slots: torch.Tensor, logits: torch.Tensor, state: RowState, settings: RowSettings) -> None:
-    """Choose a token for each active slot by inverse transform sampling, or the likeliest at temperature 0."""
+    """Choose a token for each active slot by inverse transform sampling, or the most likely one at temperature 0."""
     rows, vocabulary = logits.shape
     blocks = triton.next_power_of_2(triton.cdiv(vocabulary, _LOGITS))
     _accept[(rows,)](
@@ -406,13 +406,13 @@ if triton is not None:
         likeliest = tl.min(tl.where(best == top, number, blocks), 0)
         chosen = tl.minimum(tl.where(is_greedy, likeliest, drawn), last)
         before = tl.sum(tl.where(number < chosen, shares, 0.0), 0)
-        # Only the block that holds the token is read again.
+        # only the block that contains the token is read again
         inside = tl.arange(0, block)
         at = chosen * block + inside
         scaled = tl.load(source + at, mask=at < vocabulary, other=float("-inf")) / divisor
         share = tl.exp(scaled - top)
         drawn = tl.sum((tl.cumsum(share, 0) + before <= target).to(tl.int32), 0)
-        # Sums in another order round differently; a token without any chance is never chosen.
+        # Sums in another order round differently; a token with probability 0 is never chosen.
         drawn = tl.minimum(drawn, tl.max(tl.where(share > 0, inside, 0), 0))
         likeliest = tl.min(tl.where(scaled == top, inside, block - 1), 0)
         token = (chosen * block + tl.where(is_greedy, likeliest, drawn)).to(tl.int64)

@@ -1,7 +1,7 @@
-"""Reading prompts on a GPU by captured CUDA graphs of a few fixed shapes.
+"""Prefill on a GPU by captured CUDA graphs of a few fixed shapes.
 
-The tokens to read are cut into pieces, and the pieces are packed one after the other into a flat row of tokens. A
-prompt that does not fit into the rest of a row goes on in the next one, since its first piece is in its slot by then.
+The tokens to read are cut into pieces, and the pieces are packed consecutively into a flat row of tokens. A prompt that
+does not fit into the rest of a row continues in the next one, since its first piece is in its slot by then.
 `packed_batches` packs, `fill` writes the tables of one row, and `PromptReader` captures and replays.
 """
 
@@ -18,7 +18,7 @@ from skillmix.models.local.gpu.kernels import FIELDS, QUERIES
 from skillmix.models.local.sampling import Start
 
 _MAX_ROWS: Final = 768
-"""Prompts that end in one batch."""
+"""The most prompts that end in one batch."""
 
 
 class BatchShape(NamedTuple):
@@ -37,11 +37,11 @@ SHAPES: Final = (
     BatchShape(0, _MAX_ROWS),
     *(BatchShape(tokens, min(_MAX_ROWS, tokens // 4)) for tokens in (1024, 2048, 4096, 8192, 16384, 32768)),
 )
-"""Shapes from the smallest to the largest; one without tokens only sets up rows."""
+"""Shapes from smallest to largest; the one without tokens only sets up rows."""
 
 
 class PackedPiece(NamedTuple):
-    """Consecutive tokens of one prompt; none if only the last token is unread, since the next step reads that one."""
+    """Consecutive tokens of one prompt; none if only the last token is unread, since the next step reads it."""
 
     start: Start
     first: int
@@ -117,7 +117,7 @@ class PromptInputs(NamedTuple):
 
 
 def input_sizes(shape: BatchShape, *, longest: int) -> PromptInputs:
-    """The type and the dimensions of every input; `longest` is the number of tokens that a row may write."""
+    """Return the type and the dimensions of every input; `longest` is the number of tokens that a row may write."""
     token, row = (torch.int64, (shape.tokens,)), (torch.int64, (shape.pieces,))
     truth, number = (torch.bool, (shape.pieces,)), (torch.float32, (shape.pieces,))
     numbers, blocks = (torch.float32, (shape.pieces, longest)), (torch.int32, (shape.blocks, FIELDS))
@@ -125,7 +125,7 @@ def input_sizes(shape: BatchShape, *, longest: int) -> PromptInputs:
 
 
 def inputs_in(memory: torch.Tensor, sizes: PromptInputs) -> PromptInputs:
-    """Views of every input in one piece of memory."""
+    """Return views of every input in one block of memory."""
     views, used = [], 0
     for dtype, size in sizes:
         end = used + prod(size) * dtype.itemsize
@@ -135,7 +135,7 @@ def inputs_in(memory: torch.Tensor, sizes: PromptInputs) -> PromptInputs:
 
 
 def bytes_of(sizes: PromptInputs) -> int:
-    """The bytes of all inputs together."""
+    """Return the total bytes of all inputs."""
     return sum(_aligned(prod(size) * dtype.itemsize) for dtype, size in sizes)
 
 
@@ -186,7 +186,7 @@ def fill(inputs: PromptInputs, pieces: Sequence[PackedPiece], *, spare: int) -> 
 
 
 class PromptReader:
-    """Captures the reading of a batch of each shape when it is first needed, and replays it."""
+    """Captures the graph for a batch of each shape when it is first needed, and replays it."""
 
     def __init__(self, staging: Staging, *, spare: int, longest: int) -> None:
         """Read for rows that write at most `longest` tokens; unused rows of a batch write to the slot `spare`."""
@@ -208,7 +208,7 @@ class PromptReader:
                 self._memory[shape] = memory
             key = shape, any(piece.start.top_p is not None for piece in pieces)
             if key not in self._graphs:
-                # A batch without pieces changes nothing but the spare slot, so it can be tried first.
+                # A batch without pieces changes only the spare slot, so it can be tried first.
                 memory.zero_()
                 inputs = inputs_in(memory, sizes)
                 inputs.slots.fill_(self._spare)
