@@ -165,13 +165,9 @@ def _expression(pattern: str, group: str, words: str) -> str:
     return expression
 
 
-def figure_checkers() -> Mapping[str, Checker]:
-    """Return the checkers of all figures known to this process, by folded name of the skill."""
-    return _checkers(remembered_figures())
-
-
 @lru_cache(maxsize=8)
-def _checkers(figures: tuple[Figure, ...]) -> Mapping[str, Checker]:
+def _of_figures(figures: tuple[Figure, ...]) -> Mapping[str, Checker]:
+    """Return the checkers of figures by folded name of the skill."""
     find = figure_finder(tuple(dict.fromkeys(figures)))
     patterns: dict[str, tuple[str, ...]] = {}
     for figure in figures:
@@ -204,7 +200,6 @@ _LOOKS_FOR: Final = {fold_name(name): words for name, words in LOOKS_FOR.items()
 
 CHECKERS: Final[Mapping[str, Checker]] = {name: ENTERED[name] for name in LOOKS_FOR}
 _REPEATING: Final = frozenset(map(fold_name, REPEATING))
-_OWN: Final = frozenset(map(fold_name, CHECKERS))
 
 
 def may_repeat(skill: str) -> bool:
@@ -214,13 +209,13 @@ def may_repeat(skill: str) -> bool:
     (True, False)
     """
     name = fold_name(skill)
-    return name in _REPEATING or name not in _OWN
+    return name in _REPEATING or name not in _LOOKS_FOR
 
 
 def checker_of(skill: str) -> Checker | None:
     """The checker of a skill; None if the skill has none."""
     name = fold_name(skill)
-    return all_checkers().get(name) or figure_checkers().get(name)
+    return all_checkers().get(name) or _of_figures(remembered_figures()).get(name)
 
 
 def why_not_shown(skill: str) -> str:

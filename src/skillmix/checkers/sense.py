@@ -10,7 +10,7 @@ series of equal members ("a picnic, a picnic, and a picnic"), so such a series i
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -213,21 +213,10 @@ def _unknown(words: Words, index: int, classes: dict[str, int]) -> str:
         return "number"
     if index and word.text[0].isupper():
         return "name"
-    ending = _by_ending(word.lower[-_LONGEST_END:])
+    fitting = (one for one in ENDINGS if word.lower.endswith(one) and len(word.lower) > len(one) + 2)
+    ending = f"-{found}" if (found := next(fitting, None)) else "other"
     # "checks" has the neighbors of "makes", not those of "charts".
     return _VERB if ending == "-s" and _VERB in classes and is_finite(words, index) else ending
-
-
-_LONGEST_END: Final = 8
-"""Longer than any ending and the letters required before it."""
-
-
-@lru_cache(maxsize=4096)
-def _by_ending(word: str) -> str:
-    for ending in ENDINGS:
-        if word.endswith(ending) and len(word) > len(ending) + 2:
-            return f"-{ending}"
-    return "other"
 
 
 MOST_IN_SENTENCE: Final = 2
@@ -398,11 +387,8 @@ def sense_problem(
     >>> sense_problem(passage_of("Bread the of is baker to warm the and a."))
     'its words are in no usual order'
     """
-    for problem in (_length, _markup, _end, talk_of_task, _loop, _verbs):
-        reason = problem(passage)
-        if reason:
-            return reason
-    reason = _order(passage, evidence or ())
+    reasons = (problem(passage) for problem in (_length, _markup, _end, talk_of_task, _loop, _verbs))
+    reason = next(filter(None, reasons), None) or _order(passage, evidence or ())
     if reason is None and evidence is not None:
         reason = repetition_problem(passage, evidence)
     if reason is not None or shown is None:
@@ -419,11 +405,7 @@ def form_problem(passage: Passage) -> str | None:
 
     Such texts share their frames, so this omits checks that compare a text with general English or with the prompt.
     """
-    for problem in (_length, _markup, _end, _loop):
-        reason = problem(passage)
-        if reason:
-            return reason
-    return None
+    return _length(passage) or _markup(passage) or _end(passage) or _loop(passage)
 
 
 def _length(passage: Passage) -> str | None:

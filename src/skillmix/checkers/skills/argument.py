@@ -1,8 +1,10 @@
 """Checkers of arguments: rules with conclusions, and pairs of conditions."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import pairwise
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from skillmix.checkers.passage import Passage, Span, Word, Words, shows
@@ -210,8 +212,9 @@ def _without_asides(passage: Passage) -> tuple[Words, set[int]]:
     kept: list[Word] = []
     index = 0
     for aside in _ASIDE.finditer(text):
-        index = _words_before(words, index, aside.start(), kept)
-        resumes = _words_before(words, index, aside.end(), [])
+        before, resumes = (max(index, bisect_left(words, end, key=attrgetter("start"))) for end in aside.span())
+        kept += words[index:before]
+        index = before
         if kept and resumes < len(words) and not _RULE.search(aside[0]):
             after = words[resumes]
             unmarked = not (text[kept[-1].end : aside.start()] + text[aside.end() : after.start]).strip()
@@ -219,14 +222,6 @@ def _without_asides(passage: Passage) -> tuple[Words, set[int]]:
                 starts.discard(after.start)
                 index = resumes
     return (*kept, *words[index:]), starts
-
-
-def _words_before(words: Words, index: int, end: int, kept: list[Word]) -> int:
-    """Append the words from an index on that start before `end`; return the next index."""
-    while index < len(words) and words[index].start < end:
-        kept.append(words[index])
-        index += 1
-    return index
 
 
 def _end_of_condition(words: Words, starts: set[int]) -> int:
