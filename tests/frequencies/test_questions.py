@@ -30,7 +30,7 @@ def questions(
 
 
 def answer(reply: str, text: str = "A passage of a text.") -> dict[str, float | None]:
-    points = read_answer(Subject(CHUNK, text=text), reply).points
+    points = read_answer(Subject(CHUNK, text=text), reply)
     return dict(zip(CHUNK.skills, points, strict=True))
 
 

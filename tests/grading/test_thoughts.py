@@ -46,8 +46,8 @@ def test_a_graders_thoughts_give_no_points(opens: str, closes: str) -> None:
     assert read_grades(RUBRIC, f"{opens}{other}{closes}{TABLE}").points == (1.0, 1.0, 0.0, None)
     assert read_grades(RUBRIC, f"{other}{closes}{TABLE}").points == (1.0, 1.0, 0.0, None)
     assert read_grades(RUBRIC, f"{opens}Hm.\n{TABLE}").problem == "the reply ends in its thought"
-    assert read_skill_points(RUBRIC, f"{opens}{other}{closes}{TABLE}").points == (1.0,)
-    assert read_skill_points(RUBRIC, f"{opens}Hm.\n{TABLE}").problem == "the reply ends in its thought"
+    assert read_skill_points(RUBRIC, f"{opens}{other}{closes}{TABLE}") == (1.0,)
+    assert read_skill_points(RUBRIC, f"{opens}Hm.\n{TABLE}") == (None,)
     assert words_about(RUBRIC, 0, f"{opens}metaphor | 0 | I may see one{closes}{TABLE}") is None
 
 

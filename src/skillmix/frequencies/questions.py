@@ -20,7 +20,7 @@ from skillmix.errors import UserError, faults_error
 from skillmix.experiment.experiment import GraderSettings
 from skillmix.files import SHIPPED, read_text
 from skillmix.frequencies.documents import SampledPassage
-from skillmix.grading.reader import SkillPoints, read_skill_points
+from skillmix.grading.reader import read_skill_points
 from skillmix.hashing import ranked, short_id
 from skillmix.prompts.prompt_set import fill, slots_of
 from skillmix.prompts.rubric import rubric_of
@@ -132,7 +132,7 @@ class PassageQuestions:
         key, subject = request.key, request.subject
         if not isinstance(key, GradeKey) or subject is None or not isinstance(outcome, Reply):
             return
-        if key.attempt + 1 < self.grader.attempts and not read_answer(subject, outcome.text).is_whole:
+        if key.attempt + 1 < self.grader.attempts and None in read_answer(subject, outcome.text):
             passage = self._by_id[key.text]
             yield self._task(passage, subject.combination, attempt=key.attempt + 1)
 
@@ -153,7 +153,7 @@ class PassageQuestions:
             of_passage = found.setdefault(key.text, {})
             points: Sequence[float | None] = (None,) * len(chunk.skills)
             if isinstance(call.outcome, Reply):
-                points = read_answer(Subject(chunk, text=self._by_id[key.text].text), call.outcome.text).points
+                points = read_answer(Subject(chunk, text=self._by_id[key.text].text), call.outcome.text)
             for skill, point in zip(chunk.skills, points, strict=True):
                 if of_passage.get(skill) is None:
                     of_passage[skill] = None if point is None else point > _HALF
@@ -187,7 +187,7 @@ _HALF: Final = 0.5
 """A point of a half or less is no point, as in a vote of one round."""
 
 
-def read_answer(subject: Subject, reply: str) -> SkillPoints:
+def read_answer(subject: Subject, reply: str) -> tuple[float | None, ...]:
     """Read a reply about the skills of one question; what the passage itself says in the form of a grade is struck."""
     combination = subject.combination
     return read_skill_points(rubric_of(combination.skills, combination.topic), reply, text=subject.text)

@@ -234,9 +234,6 @@ def _explains(words: str) -> bool:
     return len(_WORD.findall(words)) >= _FEWEST_WORDS
 
 
-_IN_THOUGHT: Final = "the reply ends in its thought"
-
-
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Points in the rubric's order (the last one, length, may be unknown), or the problem.
@@ -264,7 +261,7 @@ def read_grades(rubric: Rubric, reply: str, *, text: str | None = None) -> Readi
     """
     said = without_thought(reply)
     if said is None:
-        return Reading(None, _IN_THOUGHT)
+        return Reading(None, "the reply ends in its thought")
     if not said.strip():
         return Reading(None, "the reply is empty")
     if rubric.has_outcomes:
@@ -280,52 +277,28 @@ def read_grades(rubric: Rubric, reply: str, *, text: str | None = None) -> Readi
     return _read_loosely(rubric, reply, text, by_equality.missing) or by_equality.reading
 
 
-@dataclass(frozen=True, slots=True)
-class SkillPoints:
-    """A point for each skill that a reply has a parseable row about; None for every other skill, never a zero."""
-
-    points: tuple[float | None, ...]
-    problem: str | None = None
-    """Why points are missing, if the reply says nothing about any skill."""
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether every skill has a point."""
-        return None not in self.points
-
-
-def read_skill_points(rubric: Rubric, reply: str, *, text: str | None = None) -> SkillPoints:
-    r"""Parse a reply about many skills of one text, each row separately.
+def read_skill_points(rubric: Rubric, reply: str, *, text: str | None = None) -> tuple[float | None, ...]:
+    r"""Parse a reply about many skills of one text, each row separately; a skill without a parseable row has None.
 
     A row belongs to a skill if the names are equal. A skill with two different points has none. A table or list that
     only repeats the text does not count.
 
     >>> from skillmix.prompts.rubric import rubric_of
-    >>> read_skill_points(rubric_of(["irony", "pun"], "any"), "| skill | point |\n|---|---|\n| Irony | 1 |").points
+    >>> read_skill_points(rubric_of(["irony", "pun"], "any"), "| skill | point |\n|---|---|\n| Irony | 1 |")
     (1.0, None)
     """
-    nothing = (None,) * rubric.k
-    said = without_thought(reply)
-    if said is None:
-        return SkillPoints(nothing, _IN_THOUGHT)
-    reply = with_json_as_tables(said)
-    if not reply.strip():
-        return SkillPoints(nothing, "the reply is empty")
+    reply = with_json_as_tables(without_thought(reply) or "")
     student = quotable(text, rubric)
-    parsed = parse(rubric, reply, student, None)
-    own = without_quotations(parsed.blocks, student)
     values: dict[int, set[float | None]] = {}
-    for mark in (mark for block in own for mark in block.marks):
-        values.setdefault(mark.criterion_index, set()).add(mark.value)
+    for block in without_quotations(parse(rubric, reply, student, None).blocks, student):
+        for mark in block.marks:
+            values.setdefault(mark.criterion_index, set()).add(mark.value)
     only = {index: next(iter(found)) for index, found in values.items() if len(found) == 1}
     points = tuple(
         value if (value := only.get(index)) is not None and 0 <= value <= 1 else None for index in range(rubric.k)
     )
-    if all(point is None for point in points):
-        return SkillPoints(nothing, _why_nothing(parsed.blocks, parsed.notes) if not own else "no point can be read")
-    if 0 not in points and _declines(reply):
-        return SkillPoints(nothing, "the reply says that it does not grade, although it gives every point")
-    return SkillPoints(points)
+    # A list of what each skill is worth looks like a point for each.
+    return (None,) * rubric.k if 0 not in points and _declines(reply) else points
 
 
 def _read_loosely(rubric: Rubric, reply: str, text: str | None, missing: frozenset[int]) -> Reading | None:
@@ -399,7 +372,8 @@ def _reading_of_blocks(rubric: Rubric, reply: str, parsed: Parsed, own: list[Blo
     if len(own) < len(parsed.blocks):
         notes.append("a grading that is part of the student's own text was not counted")
     if not own:
-        return Reading(None, _why_nothing(parsed.blocks, notes), tuple(notes))
+        without = NOT_A_GRADING if NOT_A_GRADING in notes else "no table and no point lines were found"
+        return Reading(None, "the reply only repeats the student's text" if parsed.blocks else without, tuple(notes))
     points, problem = _settle(rubric, own)
     if points is None:
         return Reading(None, problem, tuple(notes))
@@ -412,12 +386,6 @@ def _reading_of_blocks(rubric: Rubric, reply: str, parsed: Parsed, own: list[Blo
         if block.total is not None and block.total != earned:
             notes.append(f"the total {block.total:g} differs from the sum of the points {earned:g}")
     return Reading(points, None, tuple(notes))
-
-
-def _why_nothing(blocks: list[Block], notes: list[str]) -> str:
-    if blocks:
-        return "the reply only repeats the student's text"
-    return NOT_A_GRADING if NOT_A_GRADING in notes else "no table and no point lines were found"
 
 
 def _declines(reply: str) -> bool:
