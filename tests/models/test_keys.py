@@ -11,7 +11,7 @@ from aiohttp import web
 from skillmix.calls import CallProblem, Outcome
 from skillmix.commands import main as command
 from skillmix.errors import UserError
-from skillmix.models.servers.keys import server_of
+from skillmix.models.servers.keys import servers_of
 from skillmix.models.servers.protocols import AnthropicModel, OpenAIModel
 from skillmix.models.specs import Access, ModelOptions, ModelSpec, parse_spec
 from skillmix.steps.run import run_experiment
@@ -55,16 +55,16 @@ def test_another_address_gets_the_key_that_its_model_names_or_none(provider: str
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])
 def test_the_providers_own_address_gets_its_key(provider: str) -> None:
     doors = [
-        server_of(ModelSpec(provider, "m"), Access()),
-        server_of(parse_spec(f"{provider}:m@https://api.{provider}.com/v1"), Access()),
+        servers_of(ModelSpec(provider, "m"), Access())[0],
+        servers_of(parse_spec(f"{provider}:m@https://api.{provider}.com/v1"), Access())[0],
     ]
 
     assert [server.variable for server in doors] == [OWN[provider]] * 2
 
 
 def test_a_student_elsewhere_and_a_grader_of_openai_have_a_key_each() -> None:
-    student = server_of(parse_spec("openai:m@https://api.together.xyz/v1"), Access("TOGETHER_API_KEY"))
-    grader = server_of(parse_spec("openai:gpt-4o"), Access())
+    student = servers_of(parse_spec("openai:m@https://api.together.xyz/v1"), Access("TOGETHER_API_KEY"))[0]
+    grader = servers_of(parse_spec("openai:gpt-4o"), Access())[0]
 
     assert (student.variable, grader.variable) == ("TOGETHER_API_KEY", "OPENAI_API_KEY")
     assert student.secret != grader.secret
@@ -86,13 +86,13 @@ def test_a_student_elsewhere_and_a_grader_of_openai_have_a_key_each() -> None:
 )
 def test_a_key_that_must_not_go_there_is_refused(spec: str, access: Access, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        server_of(parse_spec(spec), access)
+        servers_of(parse_spec(spec), access)[0]
 
     assert "0123456789" not in f"{caught.value.message} {caught.value.hint}"
 
 
 def test_plain_http_with_a_key_is_allowed_where_the_file_says_so() -> None:
-    server = server_of(parse_spec("openai:m@http://10.0.0.7:8000/v1"), Access("VLLM_KEY", insecure=True))
+    server = servers_of(parse_spec("openai:m@http://10.0.0.7:8000/v1"), Access("VLLM_KEY", insecure=True))[0]
 
     assert server.variable == "VLLM_KEY"
 
@@ -109,7 +109,7 @@ def test_a_key_that_no_header_can_hold_is_refused_without_repeating_it(
         monkeypatch.setenv("VLLM_KEY", value)
 
     with pytest.raises(UserError, match="VLLM_KEY is not a key") as caught:
-        server_of(parse_spec("openai:m@https://models.example/v1"), Access("VLLM_KEY"))
+        servers_of(parse_spec("openai:m@https://models.example/v1"), Access("VLLM_KEY"))[0]
 
     assert "123" not in f"{caught.value.message} {caught.value.hint}"
 

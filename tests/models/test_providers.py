@@ -9,7 +9,7 @@ from aiohttp import web
 from skillmix.calls import Outcome, Reply
 from skillmix.errors import UserError
 from skillmix.models.providers import PROVIDERS
-from skillmix.models.servers.keys import server_of, servers_of
+from skillmix.models.servers.keys import servers_of
 from skillmix.models.specs import Access, ModelOptions, open_model, parse_spec
 from tests.models.stub import ask, chat, request, serving
 
@@ -26,7 +26,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("provider", HOSTED, ids=lambda provider: provider.name)
 def test_a_hosted_provider_has_its_address_and_its_key(provider: Any) -> None:
-    server = server_of(parse_spec(f"{provider.name}:some/model"), Access())
+    server = servers_of(parse_spec(f"{provider.name}:some/model"), Access())[0]
 
     assert (server.address, server.secret, server.variable) == (provider.address, KEY, provider.key)
     assert server.is_own and server.address.startswith("https://")
@@ -34,7 +34,7 @@ def test_a_hosted_provider_has_its_address_and_its_key(provider: Any) -> None:
 
 @pytest.mark.parametrize("name", ["ollama", "lmstudio"])
 def test_a_server_on_this_machine_needs_no_key(name: str) -> None:
-    server = server_of(parse_spec(f"{name}:m"), Access())
+    server = servers_of(parse_spec(f"{name}:m"), Access())[0]
 
     assert server.secret is None and server.address.startswith("http://localhost:")
 

@@ -42,17 +42,9 @@ class Provider:
         return self.address is not None or self.address_variable is not None
 
     @property
-    def has_replicas(self) -> bool:
-        """Whether a spec may name several servers with the same model, as in `openai:NAME@URL1,URL2`."""
-        return self.is_served and self.model == _CHAT
-
-    @property
     def own_address(self) -> str | None:
         """The address of the provider's own server, or of the user's server at the provider."""
         return self.address or (os.environ.get(self.address_variable) if self.address_variable else None)
-
-
-_CHAT: Final = "skillmix.models.servers.protocols:OpenAIModel"
 
 
 def shipped_table(name: str) -> dict[str, dict[str, Any]]:

@@ -198,7 +198,7 @@ def _addresses(text: str, provider: Provider) -> tuple[str, ...]:
         first.setdefault(place, address)
     if faults:
         raise UserError(" ".join(dict.fromkeys(faults)), hint=_ADDRESS_HINT)
-    if len(addresses) > 1 and not provider.has_replicas:
+    if len(addresses) > 1 and provider.model != PROVIDERS["openai"].model:
         raise UserError(
             f"{provider.name}: takes one address and not {len(addresses)}.",
             hint="Only openai: takes several addresses of one model.",

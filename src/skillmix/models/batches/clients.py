@@ -16,7 +16,7 @@ from urllib.parse import quote
 from skillmix.calls import CallProblem, Outcome, Request, is_count
 from skillmix.models.batches.dialects import BatchDialect, BatchState
 from skillmix.models.servers.http import fatal_in_probe
-from skillmix.models.servers.keys import server_of
+from skillmix.models.servers.keys import servers_of
 from skillmix.models.servers.masking import MASK
 from skillmix.models.servers.protocols import AnthropicServer, ChatServer, OpenAIServer
 from skillmix.models.specs import ModelOptions, ModelSpec
@@ -375,7 +375,7 @@ class InlineBatches(BatchClient):
 
 def open_batches(spec: ModelSpec, options: ModelOptions, dialect: BatchDialect) -> BatchClient:
     """Open the batches of a model, with the key that its calls use."""
-    place = server_of(spec, options.access)
+    (place,) = servers_of(spec, options.access)
     if dialect.shape == "inline":
         return InlineBatches(dialect, AnthropicServer(place, spec, options))
     if not place.address.endswith("/v1"):  # in Azure's older API, batches are above deployments and need a version

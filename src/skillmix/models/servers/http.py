@@ -62,7 +62,8 @@ class Endpoint:
         self._headers = headers
         self._timeout = aiohttp.ClientTimeout(total=timeout, connect=min(timeout, _CONNECT_TIMEOUT))
         self._session: aiohttp.ClientSession | None = None
-        self._has_answered = False
+        self.has_answered = False
+        """Whether the model has answered: from then on, an error is about a request and not about the model."""
 
     async def close(self) -> None:
         """Close the connections."""
@@ -135,17 +136,16 @@ class Endpoint:
             return CallProblem("passing", "reply too long", f"it has more than {max_bytes} bytes")
         return raw
 
-    def note_good_reply(self) -> None:
-        """Remember that the model has answered: from now on, an error is about a request and not about the model."""
-        self._has_answered = True
-
     def failure(self, status: int, raw: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> CallProblem:
         """Read an error of the server to a call, or to one call of a batch."""
-        message = error_message(raw)
+        message = raw.decode("utf-8", "replace")  # may still contain keys
+        document = json_in(raw)
+        if not isinstance(document, CallProblem):  # an error body of any shape
+            message = error_text(document.get("error", document.get("message", document.get("detail")))) or message
         reason, detail, wait = f"HTTP {status}", MASK.line(message), None
         is_free = status in _TURNED_AWAY or (300 <= status < 500 and status not in _UNSURE)
         # Blame the request if the model has answered another one, otherwise the model's name or URL.
-        unknown: ProblemKind = "failed" if self._has_answered else "fatal"
+        unknown: ProblemKind = "failed" if self.has_answered else "fatal"
         kind: ProblemKind = "failed"
         if status == 413 or (status in (400, 422) and _TOO_LONG.search(message)):
             reason = "prompt too long"
@@ -210,16 +210,6 @@ def json_in(raw: bytes) -> dict[str, object] | CallProblem:
     except ValueError:
         return CallProblem("passing", "invalid JSON", MASK.line(raw[:100_000].decode("utf-8", "replace")))
     return document if isinstance(document, dict) else CallProblem("passing", "invalid JSON", "it is not an object")
-
-
-def error_message(raw: bytes) -> str:
-    """The message of an error body of any shape, with its code and parameter; it may still contain keys."""
-    text = raw.decode("utf-8", "replace")
-    document = json_in(raw)
-    if isinstance(document, CallProblem):
-        return text
-    error = document.get("error", document.get("message", document.get("detail")))
-    return error_text(error) or text
 
 
 def error_text(error: object) -> str:

@@ -34,12 +34,6 @@ class Server:
     """The proxy that calls go through."""
 
 
-def server_of(spec: ModelSpec, access: Access) -> Server:
-    """Return the only server of a model, with its key; an error if the key may not be sent there."""
-    (server,) = servers_of(spec, access)
-    return server
-
-
 def servers_of(spec: ModelSpec, access: Access) -> tuple[Server, ...]:
     """Return the servers of a model, each with its key; an error if a key may not be sent to one of them."""
     provider, addresses, servers = provider_of(spec), spec.addresses, []

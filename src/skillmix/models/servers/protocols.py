@@ -179,7 +179,7 @@ class ChatServer(ABC):
         answer = self._read(request, raw)
         if isinstance(answer, CallProblem):
             return answer
-        self.endpoint.note_good_reply()
+        self.endpoint.has_answered = True
         self._check_name(answer.model)
         return answer.reply
 
