@@ -37,7 +37,7 @@ def without(name: str) -> Callable[[Tensors], Tensors]:
     [
         (without(QUERY), f"has no weights for {QUERY}."),
         (without("model.embed_tokens.weight"), "has no weights for "),
-        (lambda t: {**t, "model.extra.weight": t[QUERY].clone()}, "does not know: model.extra.weight"),
+        (lambda t: {**t, "model.extra.weight": t[QUERY].clone()}, "architecture lacks: model.extra.weight"),
         (lambda t: {**t, QUERY: t[QUERY][:, :8]}, f"has weights of another shape for {QUERY}"),
         (renamed, r"and 15 more \(18 in all\); it has weights that its architecture lacks"),
     ],
