@@ -108,7 +108,7 @@ def annotate(options: argparse.Namespace) -> int:
         LOG.info(f"{rater} reads {plural(texts, 'text')}{short}; {width}")
     if len(task.raters) > 1:
         shared = task.assignment.shared
-        LOG.info(f"{plural(shared, 'text')} for everybody, {whole(task.assignment.distinct)} in all")
+        LOG.info(f"{plural(shared, 'text')} for all raters, {whole(task.assignment.distinct)} in all")
     if options.export is None:
         return _serve(task, raters, options)
     texts = write_spreadsheet(task, raters[0], options.export)
