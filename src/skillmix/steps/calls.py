@@ -139,7 +139,7 @@ def _combinations_hash(step: Step, run: Run) -> str:
 
 
 def drawn_cells(step: Step, context: StepContext) -> Iterator[PlannedCell]:
-    """The cells of a step, drawn around what its students were trained on."""
+    """Return the cells of a step, drawn around what its students were trained on."""
     experiment, catalog = context.experiment, context.catalog
     return step_cells(step, experiment, catalog, usable_around(experiment, catalog, context.run.excluded))
 

@@ -246,7 +246,7 @@ class _Tokens:
         return _Tokens(self.calls + other.calls, self.input + other.input, self.output + other.output)
 
     def cost(self, price: Price | None) -> float | None:
-        """The cost of the tokens; None if the price is not known."""
+        """Return the cost of the tokens; None if the price is not known."""
         return None if price is None else price.of(self.input, self.output)
 
 
@@ -255,7 +255,7 @@ _Part = tuple[int, _Tokens, _Tokens]
 
 
 def student_estimate(label: EstimatedStep, student: str, counted: Counted, basis: EstimateBasis) -> CallEstimate:
-    """The calls of a student: one for each turn of a conversation."""
+    """Estimate the calls of a student: one for each turn of a conversation."""
     experiment, catalog = basis.experiment, basis.catalog
     settings = settings_for(experiment, student)
     prompts = load_prompts(settings.prompts or experiment.prompts, experiment.format)
@@ -282,7 +282,7 @@ def student_estimate(label: EstimatedStep, student: str, counted: Counted, basis
 def grader_estimates(
     label: EstimatedStep, graders: Sequence[str], counted: Counted, basis: EstimateBasis
 ) -> list[CallEstimate]:
-    """The calls of each grader that is a model: one for each vote, and at most `attempts` for each."""
+    """Estimate the calls of each grader that is a model: one for each vote, and at most `attempts` for each."""
     experiment = basis.experiment
     prompts = load_prompts(experiment.prompts, experiment.format)
     longest_text = basis.longest_text
@@ -320,7 +320,7 @@ def _estimate(
     price: Price | None,
     basis: EstimateBasis,
 ) -> CallEstimate:
-    """One row; it expects what past calls of the same model took, k by k, or else the usual lengths.
+    """Make one row, which expects what past calls of the same model took, k by k, or else the usual lengths.
 
     A free model does without the calls of other runs, which take time to read.
     """
@@ -454,7 +454,7 @@ def estimate_notes(estimates: Sequence[CallEstimate]) -> list[str]:
 
 
 def _both_costs(costs: Iterable[tuple[CallEstimate, float | None]]) -> tuple[float, float]:
-    """The cost of a model in batches, and with direct calls."""
+    """Add up the cost of a model in batches, and with direct calls."""
     in_batches = direct = 0.0
     for one, cost in costs:
         share = one.batch_share or 1.0

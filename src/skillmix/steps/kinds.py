@@ -159,7 +159,7 @@ def _begun(step: TrainStep, run: Run) -> Inputs:
 
 
 def _differences(stored: Inputs, now: Inputs) -> list[str]:
-    """The names of inputs that both have with other values; JSON has no tuples."""
+    """Name the inputs that both have with other values; JSON has no tuples."""
     plain = json.loads(json.dumps(now))
     return [name for name in plain if name in stored and stored[name] != plain[name]]
 
@@ -216,7 +216,7 @@ def check_trainable(step: TrainStep, checkpoint: Checkpoint, run: Run) -> None:
 
 
 def packages_for_training(step: TrainStep) -> list[str]:
-    """The packages that a step needs on the machine that trains."""
+    """Return the packages that a step needs on the machine that trains."""
     return [*LOCAL_PACKAGES, *(["peft"] if step.lora else [])]
 
 

@@ -64,7 +64,7 @@ class StepInputs:
 
 
 def of_settings(step: Step, *, without: Iterable[str] = ()) -> Inputs:
-    """The settings of a step."""
+    """Return the settings of a step."""
     settings = step.model_dump(mode="json", exclude={"name", "stage", *without})
     return {f"its {name}": value for name, value in settings.items()}
 
@@ -113,7 +113,7 @@ def of_calls(students: Iterable[str], graders: Iterable[str], inputs: StepInputs
 
 
 def of_files(name: str, files: Iterable[str]) -> Inputs:
-    """The content of files that the experiment names."""
+    """Hash the files that the experiment names."""
     found: Inputs = {}
     for file in files:
         try:
