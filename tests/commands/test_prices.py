@@ -95,5 +95,8 @@ def test_a_limit_in_dollars_without_a_price_says_how_to_give_one(
     assert main(["run", file]) == 2
 
     said = " ".join(capsys.readouterr().err.split())
-    assert "the price of openai:grader@http://models.example/v1, openai:student@http://models.example/v1 is not" in said
+    assert (
+        "the price of openai:grader@http://models.example/v1, openai:student@http://models.example/v1 is unknown"
+        in said
+    )
     assert "Write a line such as openai:grader: {input: 2.5, output: 10.0}" in said and "--prices FILE" in said

@@ -165,7 +165,7 @@ def test_unknown_names_are_found_for_each_step_before_anything_runs(in_folder: P
     ]
     assert "has no group 'new-word'; it has train, held-out, random-cells, new-words" in shown[0]
     assert 'Did you mean "new-words"' in shown[0]
-    assert "kinds has no further groups, and not 'new-figure-beside-trained'" in shown[4]
+    assert "kinds has no further groups, but not 'new-figure-beside-trained'" in shown[4]
 
 
 def test_a_step_that_repeats_the_place_of_the_experiment_has_none_of_its_own(in_folder: Path) -> None:

@@ -178,7 +178,7 @@ def test_a_run_trains_and_then_asks_what_it_trained(
         "m1: begins, 3 steps",
         "eval: begins, 4 calls",
     ]
-    assert re.search(r"m1: step 3 of 3, loss .*; the run: \d+ %", said.err)
+    assert re.search(r"m1: step 3 of 3, loss .*; the run: \d+%", said.err)
 
 
 @pytest.mark.parametrize(

@@ -42,24 +42,24 @@ class CallKind(StepKind[CellsStep]):
     """Fill cells of the score table with calls; a text that is not written yet is not graded, but counted."""
 
     def check_students(self, step: CellsStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Refuse students of another partition, and a draw that training data leave too few combinations for."""
+        """Refuse students of another partition, and a draw with too few combinations left after exclusions."""
         if isinstance(step, EvaluateStep):
             skipped_combinations(step, experiment, catalog, run)
             refuse_other_partitions(step, experiment, catalog)
 
     def prepare(self, step: CellsStep, context: StepContext) -> None:
-        """Check students that an earlier step may just have trained, and draw around their data."""
+        """Check students that an earlier step may just have trained, and exclude their data."""
         self.check_students(step, context.experiment, context.catalog, context.run)
         if isinstance(step, EvaluateStep) or (isinstance(step, GenerateStep) and step.purpose == "evaluation"):
             draw_around_training(step, context)
 
     def first_cells(self, step: CellsStep, context: StepContext) -> Iterable[tuple[Conversations, PlannedCell]]:
-        """Every cell of the step."""
+        """Return every cell of the step."""
         conversations = conversations_of(calls_of(step), context)
         return ((conversations, cell) for cell in drawn_cells(step, context))
 
     def estimates(self, step: CellsStep, basis: EstimateBasis) -> list[CallEstimate]:
-        """One estimate for each student and each grader, of the calls that no earlier step makes."""
+        """Estimate the calls of each student and each grader that no earlier step makes."""
         experiment, steps = basis.experiment, basis.experiment.steps
         place = steps.index(step)
         cells = [list(step_cells(one, experiment, basis.catalog)) for one in steps[: place + 1]]
@@ -81,7 +81,7 @@ class CallKind(StepKind[CellsStep]):
         return students + [one for n in step.grader_names for one in grader_estimates(label, [n], new(grader=n), basis)]
 
     def inputs(self, step: CellsStep, source: StepInputs) -> Inputs | None:
-        """The step's settings, its models, what its draws skip, and the settings of steps whose texts it grades."""
+        """Return the settings of the step and of steps that it grades, its models, and combinations that draws skip."""
         steps, skipped = source.experiment.steps, source.run.excluded
         cells = list(step.undrawn_cells(steps))
         students = [cell.student for cell in cells]
@@ -97,12 +97,12 @@ class CallKind(StepKind[CellsStep]):
         return found
 
     def made(self, step: CellsStep, run: Run, result: RunResult) -> dict[str, Any]:
-        """The number of calls, and a hash of the combinations."""
+        """Return the number of calls, and a hash of the combinations."""
         counts = result.counts[step.name]
         return {"calls": counts.called + counts.found, "combinations": _combinations_hash(step, run)}
 
     def take(self, step: CellsStep, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
-        """Every call was found, if the draws still give the recorded combinations."""
+        """Count every call as found, if the draws still give the recorded combinations."""
         if made["combinations"] != _combinations_hash(step, run):
             return None
         result.counts[step.name] = CallCounts(found=made["calls"])
@@ -114,7 +114,7 @@ class CallKind(StepKind[CellsStep]):
         asyncio.run(_make_calls(step, context, counts))
         end_calls(step.name, counts, context)
         if counts.left_out:
-            say(f"{step.name}: {are(counts.left_out, 'text')} not written yet and so not graded")
+            say(f"{step.name}: {are(counts.left_out, 'text')} not graded because they are not written yet")
         return counts.stopped is None
 
 
@@ -139,7 +139,7 @@ def _combinations_hash(step: Step, run: Run) -> str:
 
 
 def drawn_cells(step: Step, context: StepContext) -> Iterator[PlannedCell]:
-    """Return the cells of a step, drawn around what its students were trained on."""
+    """Draw the cells of a step, skipping the training data of its students."""
     experiment, catalog = context.experiment, context.catalog
     return step_cells(step, experiment, catalog, usable_around(experiment, catalog, context.run.excluded))
 
@@ -233,7 +233,7 @@ class DatasetKind(StepKind[DatasetStep]):
         return [(conversations, cell) for cell in writing.first_cells()]
 
     def estimates(self, step: DatasetStep, basis: EstimateBasis) -> list[CallEstimate]:
-        """The fewest conversations that can reach the targets, then the most that the step may write."""
+        """Estimate the fewest conversations that can reach the targets, then the most that the step may write."""
         place = place_of(step, basis.experiment, basis.catalog)
         found: list[CallEstimate] = []
         for bound, conversations_of_k in (("at least", step.target_of), ("at most", step.max_conversations)):
@@ -249,9 +249,9 @@ class DatasetKind(StepKind[DatasetStep]):
         return found
 
     def inputs(self, step: DatasetStep, source: StepInputs) -> Inputs | None:
-        """The step's settings, its models, the data sets that it joins, and what no data set may contain.
+        """Return the step's settings, its models, the data sets that it joins, and the excluded contents.
 
-        Evaluations of the experiment are not among them: they draw around a data set that exists.
+        Evaluations of the experiment are not included: they skip the combinations of an existing data set.
         """
         leakage = step.leakage or source.experiment.leakage
         found = of_settings(step, without={"leakage"}) | of_draws(source)
@@ -262,7 +262,7 @@ class DatasetKind(StepKind[DatasetStep]):
         return found | of_files("the file", leakage.evaluations)
 
     def made(self, step: DatasetStep, run: Run, result: RunResult) -> dict[str, Any]:
-        """The number of calls, and the data set with its hash; its members are in its folder."""
+        """Return the number of calls, and the data set with its hash; its members are in its folder."""
         counts = result.counts[step.name]
         return {"calls": counts.called + counts.found, "dataset": result.datasets[step.name].record()}
 

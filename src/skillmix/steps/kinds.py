@@ -79,14 +79,14 @@ class TrainKind(StepKind[TrainStep]):
         check_base(step, experiment, run)
 
     def estimates(self, step: TrainStep, basis: EstimateBasis) -> list[CallEstimate]:
-        """No calls, but GPU hours."""
+        """Estimate no calls, but GPU hours."""
         model = settings_for(basis.experiment, student_name(step.base)).model
         tokens = training_tokens(step, conversations=_conversations(step, basis.experiment))
         hours = training_hours(step, model, tokens)
         return [CallEstimate(step.name, step.base, 0, tokens, 0, 0.0, hours, role="training")]
 
     def work(self, step: TrainStep, experiment: Experiment, catalog: Catalog, run: Run) -> Work:
-        """The optimiser steps; their number is unknown if epochs of an unknown number of conversations decide it."""
+        """Return the optimizer steps; unknown if the step counts epochs of an unknown number of conversations."""
         is_over = (model_folder(run, step.name) / LINEAGE_FILE).is_file()
         total: int | None = step.steps or DEFAULT_STEPS
         if step.epochs is not None:
@@ -100,7 +100,7 @@ class TrainKind(StepKind[TrainStep]):
         try:
             return _of_job(job_of(source.experiment, step, source.run))
         except UserError:
-            return None  # the step itself reports what is missing
+            return None  # the step itself reports missing files
 
     def made(self, step: TrainStep, run: Run, result: RunResult) -> dict[str, Any]:
         """The identity of the model."""
@@ -108,7 +108,7 @@ class TrainKind(StepKind[TrainStep]):
         return {"identity": file.identity if file else None}
 
     def take(self, step: TrainStep, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
-        """The model, if its folder still holds it."""
+        """Return the model if its folder still holds it."""
         folder = model_folder(run, step.name)
         file = read_model_file(folder, strict=True)
         if file is None or file.identity != made["identity"]:
@@ -119,14 +119,14 @@ class TrainKind(StepKind[TrainStep]):
     def run(self, step: TrainStep, context: StepContext, result: RunResult) -> bool:
         """Train the model from the start or from its last checkpoint."""
         if context.cluster is not None:
-            context.cluster.end_workers()  # this process trains, and may need their GPU
+            context.cluster.end_workers()  # this process trains, and may need the GPU of others
         result.trained[step.name] = train_step(context.experiment, step, context.run, context.progress)
         context.progress.end(step.name)
         return True
 
 
 def _conversations(step: TrainStep, experiment: Experiment) -> int | None:
-    """Conversations in the files of the data, and those that dataset steps will write; None if not known yet."""
+    """Count conversations in the files of the data, and those that dataset steps will write; None if unknown."""
     planned = {other.name: other.planned_texts for other in experiment.steps}
     total = 0
     for name in step.data:
@@ -159,7 +159,7 @@ def _begun(step: TrainStep, run: Run) -> Inputs:
 
 
 def _differences(stored: Inputs, now: Inputs) -> list[str]:
-    """Name the inputs that both have with other values; JSON has no tuples."""
+    """Return the names of inputs with different values in both; JSON has no tuples."""
     plain = json.loads(json.dumps(now))
     return [name for name in plain if name in stored and stored[name] != plain[name]]
 
@@ -178,7 +178,7 @@ def train_step(
     run: Run,
     progress: RunProgress = NO_PROGRESS,
 ) -> Trained:
-    """Train a step unless its model exists; after a kill, continue from the last checkpoint."""
+    """Train a step unless its model exists; after a kill, resume from the last checkpoint."""
     job = job_of(experiment, step, run)
     identity = job.identity()
     file = read_model_file(job.model_folder, strict=True)
@@ -198,7 +198,7 @@ def train_step(
     try:
         run_training(job, lessons, progress)
     finally:
-        free_device_memory()  # models that write may work in another process
+        free_device_memory()  # other processes may hold models that write
     return Trained(step.name, job.model_folder, was_there=False)
 
 
@@ -221,7 +221,7 @@ def packages_for_training(step: TrainStep) -> list[str]:
 
 
 def _begin(job: Job, run: Run) -> None:
-    """Record what a training began with, and refuse to resume one that began with something else."""
+    """Record the inputs of a training, and refuse to resume one with different inputs."""
     sources = [Path(source).expanduser() for source in job.step.replay.sources] if job.step.replay else []
     inputs = {**_of_job(job), _REPLAY: state_of(sources) if sources else []}
     changed = _differences(_begun(job.step, run), inputs)
@@ -279,15 +279,15 @@ class AnnotateKind(StepKind[AnnotateStep]):
             require_same_rater(run.people, rater, step.simulated.get(rater, PERSON))
         folder = run.step(step.name)
         if folder.exists() and not folder.is_dir():
-            raise UserError(f"{folder} is a file.", hint="The step writes a folder there. Move the file.")
+            raise UserError(f"{folder} is a file.", hint="The step needs a folder there. Move the file.")
 
     def inputs(self, step: AnnotateStep, source: StepInputs) -> Inputs | None:
-        """The step's settings, and the run without the answers of people."""
+        """Return the step's settings, and the run without people's answers."""
         state = of_run(source.run, with_people=False)
         return None if state is None else of_settings(step) | {"the texts of the run": state}
 
     def made(self, step: AnnotateStep, run: Run, result: RunResult) -> dict[str, Any]:
-        """The number of answers of each rater."""
+        """Return the number of answers of each rater."""
         return {"answers": {rater: len(stored_answers(run.people, rater)) for rater in step.raters}}
 
     def take(self, step: AnnotateStep, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
@@ -307,7 +307,7 @@ class AnnotateKind(StepKind[AnnotateStep]):
 
 
 def _missing_answers(step: AnnotateStep, run: Run) -> list[str]:
-    """Let simulated raters answer, write the spreadsheets of people, and return what the step waits for, in words."""
+    """Let simulated raters answer, write the spreadsheets of people, and describe the missing answers."""
     from skillmix.validation.task import NothingToRead, answer_by_script, step_progress, step_task
 
     try:
@@ -340,18 +340,18 @@ class GradersKind(StepKind[GradersStep]):
     """Write the cards of all graders, as JSON and as text, into the folder of the step."""
 
     def check(self, step: GradersStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Refuse to write into a folder that holds anything else."""
+        """Refuse to write into a folder with other content."""
         require_replaceable(run.step(step.name), _CARDS)
 
     def inputs(self, step: GradersStep, source: StepInputs) -> Inputs | None:
-        """The step's settings, and all of the run that cards are read from."""
+        """Return the step's settings, and the parts of the run that cards depend on."""
         state = of_run(source.run)
         return None if state is None else of_settings(step) | {"the run": state}
 
     def take(self, step: GradersStep, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
         """Return the cards if they exist."""
         is_there = all((run.step(step.name) / name).is_file() for name in (_JSON_FILE, _TEXT_FILE))
-        return f"the cards in {run.step(step.name)} show this state of the run" if is_there else None
+        return f"the cards in {run.step(step.name)} are up to date" if is_there else None
 
     def run(self, step: GradersStep, context: StepContext, result: RunResult) -> bool:
         """Read the journal and write the cards; without a reference, describe what is missing."""
@@ -362,13 +362,13 @@ class GradersKind(StepKind[GradersStep]):
 
 
 def _write_cards(step: GradersStep, run: Run) -> str | None:
-    """Write the cards of a run to the folder of the step; what is missing, in words, if there are none."""
+    """Write the cards of a run to the folder of the step; describe what is missing if there are none."""
     from skillmix.scores import cards as texts
     from skillmix.scores.cards import run_cards
 
     try:
         cards = run_cards([run], truth=step.truth, rules=step.rules)
-    except UserError as error:  # the truth has not decided about a text yet
+    except UserError as error:  # the reference has no decision about any text yet
         if step.truth == PEOPLE:
             return "no question about a text has been answered yet"
         is_person = step.truth and is_human(step.truth)
@@ -401,7 +401,7 @@ class ReportKind(StepKind[ReportStep]):
             open_run(name)
 
     def inputs(self, step: ReportStep, source: StepInputs) -> Inputs | None:
-        """The step's settings, and all of the runs that the report shows."""
+        """Return the step's settings, and all of the runs that the report shows."""
         states = {run.name: of_run(run) for run in (source.run, *map(open_run, step.runs))}
         if None in states.values():
             return None
@@ -412,7 +412,7 @@ class ReportKind(StepKind[ReportStep]):
         if not (run.path / "report" / "index.html").is_file():
             return None
         result.reports.append(run.path / "report" / "index.html")
-        return f"the report in {run.path / 'report'} shows this state of the run"
+        return f"the report in {run.path / 'report'} is up to date"
 
     def run(self, step: ReportStep, context: StepContext, result: RunResult) -> bool:
         """Read the journal and write the report."""
