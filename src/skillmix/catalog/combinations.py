@@ -232,12 +232,8 @@ def is_reserved(skills: Sequence[str], share: float) -> bool:
     >>> is_reserved(["a", "b"], 1.0), is_reserved(["a"], 1.0), is_reserved(["a", "b"], 0.0)
     (True, False, False)
     """
-    return len(skills) > 1 and share > 0 and _hash_of_set(tuple(sorted(skills))) < share * 2**48
-
-
-@lru_cache(maxsize=1 << 16)
-def _hash_of_set(skills: tuple[str, ...]) -> int:
-    return int.from_bytes(digest("reserved", skills, size=6))
+    rank = int.from_bytes(digest("reserved", tuple(sorted(skills)), size=6))
+    return len(skills) > 1 and share > 0 and rank < share * 2**48
 
 
 def draw_reserved(draw: Draw, count: int, share: float) -> list[Combination]:

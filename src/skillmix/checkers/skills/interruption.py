@@ -149,12 +149,8 @@ _GOES_ON = re.compile(r",? (?:and|then|no|thank|thanks)\b")
 
 
 _SPEECH = re.compile(
-    r"\b(?:sa(?:y|ys|id|ying)|t(?:ell|ells|old)|repl(?:y|ies|ied)|cr(?:y|ies|ied)|(?:ask|whisper|shout|mutter|murmur|answer"
-    r"|call|yell|add|explain|announce|insist|sigh|declare|warn|beg|snap|admit|remark|exclaim|continue|demand|suggest"
-    r"|promise|agree|grumble|gasp|hiss|growl|groan|mumble|observe|joke|tease|wonder|plead|boast|complain|confess|repeat"
-    r"|chirp|drawl|offer|remind|quip|recall|interrupt|stammer|croak|purr|muse|venture|blurt|reply|inquire|assure|inform"
-    r"|scream|laugh|chuckle|moan|state|note|urge|bark|roar|giggle|sob|protest|claim|order|advise|conclude|respond)"
-    r"(?:s|d|ed|ged|ped|ted|ing|ging|ping|ting)?|went on|goes on|began|thought|thinks)\b"
+    r"\b(?:sa(?:y|ys|id|ying)|t(?:ell|ells|old)|repl(?:y|ies|ied)|cr(?:y|ies|ied)|went on|goes on|began|thought|thinks"
+    rf"|(?:{'|'.join(sorted(_LISTS['speech']))})(?:s|d|ed|ged|ped|ted|ing|ging|ping|ting)?)\b"
 )
 _SPLIT = re.compile(r"[\w,!?….—–-][\"']\s?(?P<between>[^\".!?;:]{5,90}?)(?P<open>\"|(?<=[\s—–-])')(?=[\w.…])")
 _LONGEST_BETWEEN: Final = 8
