@@ -88,8 +88,12 @@ def _near_copies(corpus: Corpus, threshold: float) -> NDArray[np.int64]:
 
 def _counts(runs: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Count how often each n-gram occurs."""
-    _, places, counts = np.unique(runs, return_inverse=True, return_counts=True)
-    return counts[places]
+    order = np.argsort(runs)
+    starts = starts_of(runs[order])
+    counts = np.diff(np.append(starts, len(runs)))
+    often = np.empty(len(runs), np.int64)
+    often[order] = np.repeat(counts, counts)
+    return often
 
 
 def _rarest(runs: NDArray[np.uint64], texts: NDArray[np.int64], threshold: float) -> Runs:

@@ -112,8 +112,8 @@ def run_sets(runs: NDArray[np.uint64], texts: NDArray[np.int64]) -> Runs:
 
 def distinct_share(corpus: Corpus, length: int) -> float | None:
     """Return the share of distinct n-grams of `length` words; None if no text is that long."""
-    runs, _ = corpus.runs(length)
-    return len(np.unique(runs)) / len(runs) if len(runs) else None
+    runs = np.sort(corpus.runs(length)[0])  # np.unique takes thirty times as long
+    return len(starts_of(runs)) / len(runs) if len(runs) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +126,21 @@ class Frame:
 
 def repeated_frames(corpus: Corpus, length: int, *, most: int, at_least: int = 3) -> tuple[list[Frame], int]:
     """Return the most shared n-grams of `length` words, and the number of texts with one from `at_least` texts."""
-    runs, texts = run_sets(*corpus.runs(length))  # a run counts once in each text
-    values, starts, places, counts = np.unique(runs, return_index=True, return_inverse=True, return_counts=True)
-    framed = len(np.unique(texts[counts[places] >= at_least]))
-    shared = np.flatnonzero(counts >= at_least)
-    names = {number: word for word, number in corpus.vocabulary.items()} if len(shared) else {}
+    runs, texts = corpus.runs(length)
+    order = np.lexsort((texts, runs))
+    runs, texts = runs[order], texts[order]
+    distinct = starts_of(runs, texts)  # an n-gram counts once in each text
+    runs, texts = runs[distinct], texts[distinct]
+    starts = starts_of(runs)
+    counts = np.diff(np.append(starts, len(runs)))
+    is_shared = counts >= at_least
+    framed = len(np.unique(texts[np.repeat(is_shared, counts)]))
+    counts, starts = counts[is_shared], starts[is_shared]
+    names = {number: word for word, number in corpus.vocabulary.items()} if len(counts) else {}
     frames = []
-    for index in shared[np.lexsort((values[shared], -counts[shared]))][: most * 4].tolist():
+    for index in np.lexsort((runs[starts], -counts))[: most * 4].tolist():
         first = corpus.part([texts[starts[index]]])
-        place = int(np.flatnonzero(first.runs(length)[0] == values[index])[0])
+        place = int(np.flatnonzero(first.runs(length)[0] == runs[starts[index]])[0])
         words = " ".join(names[int(word)] for word in first.words[place : place + length])
         frames.append(Frame(words, int(counts[index])))
     return sorted(frames, key=lambda frame: (-frame.texts, frame.words))[:most], framed
