@@ -103,7 +103,7 @@ class Texts:
             for file in LABELLED.glob("*.yaml")
             for skill, entry in yaml.safe_load(file.read_text(encoding="utf-8")).items()
         }
-        self._words = {topic: alone for topic, (alone, _) in load_catalog("verifiable").vocabulary.items()}
+        self._words = {topic: alone for topic, (alone, *_) in load_catalog("verifiable").vocabulary.items()}
         self._every = sorted({word for words in self._words.values() for word in words})
         self._rates = rates_of(rates)
 

@@ -185,7 +185,9 @@ class Cell:
 
     def values(self, metric: str) -> list[list[float | None]]:
         """Compute the metric of every text, grouped by combination."""
-        return [[None if p is None else text_score(p, metric) for p in texts] for texts in self.points]
+        different = {p for texts in self.points for p in texts}  # few, even among many texts
+        known = {p: None if p is None else text_score(p, metric) for p in different}
+        return [[known[p] for p in texts] for texts in self.points]
 
     def best(self, metric: str) -> dict[str, float]:
         """Compute the metric of the best text of every complete combination, by combination id."""
