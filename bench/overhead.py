@@ -157,10 +157,10 @@ def watch_steps(rows: list[str]) -> None:
             present.append(measured(rows, name, lambda: RESULTS[-1] if RESULTS else None))
             present[-1].__enter__()
 
-    def taking(step: Any, context: Any, result: Any, done: Any) -> bool:
+    def taking(step: Any, context: Any, result: Any) -> bool:
         RESULTS.append(result)
         close(step.name)
-        return bool(take(step, context, result, done))
+        return bool(take(step, context, result))
 
     RUNNING.take_finished = taking
     CLOSERS.append(close)
