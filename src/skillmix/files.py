@@ -422,7 +422,7 @@ _WORKSHOP_MARK: Final = "skillmix-workshop"
 _WORKSHOP_NOTE: Final = "A skillmix command writes here what will take the place of the folder beside it.\n"
 _LOCK: Final = "lock"
 _BY_THE_SYSTEM: Final = (".DS_Store",)
-"""Files that a file manager leaves in any folder."""
+"""Files that file managers leave in any folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,10 +437,10 @@ class FolderKind:
 
 
 def require_replaceable(folder: Path, kind: FolderKind) -> None:
-    """Refuse a folder that is in use, or that holds a file which skillmix did not write."""
+    """Refuse a folder that is in use, or that contains a file which skillmix did not write."""
     target = folder.resolve()
     if Path.cwd().resolve().is_relative_to(target):
-        raise UserError(f"{folder} is the current folder, or holds it.", hint="Name a folder of its own.")
+        raise UserError(f"{folder} is the current folder or contains it.", hint="Choose a separate folder.")
     if not target.exists():
         return
     if not target.is_dir():
@@ -449,7 +449,7 @@ def require_replaceable(folder: Path, kind: FolderKind) -> None:
         return
     if not kind.is_marked(target):
         raise UserError(
-            f"{folder} is there, and is not {kind.name}.", hint="Nothing was changed. Name another folder, or move it."
+            f"{folder} exists and is not {kind.name}.", hint="Nothing was changed. Choose another folder, or move it."
         )
     known = (*kind.files, *_BY_THE_SYSTEM)
     inside = (
@@ -461,16 +461,16 @@ def require_replaceable(folder: Path, kind: FolderKind) -> None:
     if other is not None:
         raise UserError(
             f"{folder} would be replaced, but {other} in it is not part of {kind.name}.",
-            hint="Nothing was changed. Move that file, or name another folder.",
+            hint="Nothing was changed. Move that file, or choose another folder.",
         )
 
 
 @contextmanager
 def replacing(folder: Path, kind: FolderKind) -> Iterator[Path]:
-    """A path to write the new folder to; it takes the place of the old one if the block ends without an error.
+    """Yield a path for the new folder, which replaces the old one if the block ends without an error.
 
-    The new folder is written in a workshop beside the old one, under a name that nothing else has and under a lock. A
-    workshop that a killed process left is removed by the next one for the same folder.
+    The new folder is written in a temporary folder beside the old one, under a unique name and a lock. A temporary
+    folder left by a killed process is removed by the next process that replaces the same folder.
     """
     from filelock import FileLock  # here, because it takes long to import
 
@@ -482,7 +482,7 @@ def replacing(folder: Path, kind: FolderKind) -> Iterator[Path]:
     lock = FileLock(workshop / _LOCK)
     try:
         with lock:
-            # The mark comes after the lock: a workshop with a mark and without a lock is left over.
+            # The mark is written after the lock, so a folder with a mark but no lock is left over.
             (workshop / _WORKSHOP_MARK).write_text(_WORKSHOP_NOTE, encoding="utf-8")
             yield workshop / "new"
             require_replaceable(folder, kind)  # writing may have taken hours
@@ -498,7 +498,7 @@ def _prefix(target: Path) -> str:
 
 
 def _remove(workshop: Path, target: Path) -> None:
-    """Remove a workshop; a folder that was moved into it and not replaced goes back first."""
+    """Remove a temporary folder; an old folder that was moved into it without being replaced is restored first."""
     old = workshop / "old"
     if old.exists() and not target.exists():
         old.rename(target)
@@ -517,7 +517,7 @@ def _remove_left_overs(target: Path) -> None:
 
 
 def write_whole(file: Path, content: str) -> None:
-    """Replace a file in one step: a crash leaves the old one."""
+    """Replace a file in one step, so that a crash leaves the old one."""
     partial = file.with_name(file.name + ".partial")
     partial.write_text(content, encoding="utf-8")
     partial.replace(file)

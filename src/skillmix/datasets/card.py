@@ -103,7 +103,7 @@ def _making(plan: DatasetPlan, prompts: PromptSet, figures: DatasetCounts, yield
         f"- The prompts in the data are rendered from {shown}, the set they were written with."
         if figures.written_with == (shown,)
         else "- **The prompts in the data are not those that the writers saw**: they were rendered again from "
-        f"{shown}, without worked examples.",
+        f"{shown}, without few-shot examples.",
         *([_ONE_SKILL] if plan.requests == "one" else []),
         copies,
     ]
@@ -163,7 +163,7 @@ def _content(plan: DatasetPlan, figures: DatasetCounts) -> str:
     ]
     parts = ["\n".join(lines)]
     if figures.frames:
-        parts.append(_table("six-word run", [(_cut(frame.words), frame.texts) for frame in figures.frames]))
+        parts.append(_table("6-gram", [(_cut(frame.words), frame.texts) for frame in figures.frames]))
     counts = {"writer": figures.by_writer, "skill": figures.by_skill, "topic": figures.by_topic}
     parts += [_table(header, by_name.items()) for header, by_name in counts.items()]
     pairs = [(f"{one} + {other}", count) for (one, other), count in figures.by_pair.items()]

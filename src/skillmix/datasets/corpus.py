@@ -103,7 +103,7 @@ def starts_of(*values: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def run_sets(runs: NDArray[np.uint64], texts: NDArray[np.int64]) -> Runs:
-    """The distinct runs of each text, ordered by text."""
+    """Return the distinct n-grams of each text, ordered by text."""
     order = np.lexsort((runs, texts))
     runs, texts = runs[order], texts[order]
     distinct = starts_of(runs, texts)

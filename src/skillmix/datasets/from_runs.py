@@ -105,7 +105,7 @@ def _made(texts: Sequence[KeptText], plan: DatasetPlan, folder: Path, left: Left
             outside[why] += 1
     kept = TextsSoFar(plan.removals)
     copies = [copy for copy in kept.add(inside) if isinstance(copy, CopyFound)]
-    # Checking a text takes longer than comparing it, so copies are gone before texts are checked.
+    # Checking a text takes longer than comparing it, so copies are removed before texts are checked.
     staying, dropped = plan.shown_rule.without_leaks(kept.texts)
     kept.keep_only(staying)
     removed = dict(Counter(copy.why for copy in copies))

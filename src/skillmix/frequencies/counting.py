@@ -252,7 +252,7 @@ class Counted:
 
     @property
     def failed(self) -> dict[str, CallProblem]:
-        """Calls without an outcome, with their problems."""
+        """Return calls without an outcome, with their problems."""
         return {str(key): problem for key, problem in self.counts.failed.items()}
 
     @property

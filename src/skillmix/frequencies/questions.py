@@ -33,7 +33,7 @@ _DEFINITIONS: Final = {
     "definitions": "- {s.name}: {s.definition}\n  Example: {s.example}",
     "bare_definitions": "- {s.name}: {s.definition}",
 }
-"""The line of one skill, in each slot that gives definitions."""
+"""The line for one skill in each slot that gives definitions."""
 _ALLOWED: Final = ("passage", "skills", "mark", *_DEFINITIONS)
 
 

@@ -119,7 +119,9 @@ def checkpoint_of(spec: ModelSpec, *, chain: tuple[Path, ...] = (), fetches: boo
 def positions_of(checkpoint: Checkpoint) -> int | None:
     """Return the largest number of tokens of a prompt and its text, from config.json; None if it is missing."""
     file = checkpoint.base / "config.json"
-    config = json_object(file.read_bytes(), source=str(file), hint="Fetch the checkpoint again.")
+    config = json_object(
+        file.read_bytes(), source=str(file), hint="The file may be corrupt; download the checkpoint again."
+    )
     own = config.get("text_config")
     positions = (own if isinstance(own, Mapping) else config).get("max_position_embeddings")
     return positions if isinstance(positions, int) else None

@@ -26,9 +26,9 @@ CONCURRENCY: Final = 64
 
 
 class Pool:
-    """Keeps up to `limit` calls in flight; `room` is the present number.
+    """Keeps up to `limit` calls in flight; `room` is the current number.
 
-    The room is halved when the server turns many calls away, and grows again with good answers.
+    The room is halved when the server rejects many calls, and grows again with good answers.
     """
 
     def __init__(self, answer: Answer, *, limit: int) -> None:
@@ -71,10 +71,10 @@ class Pool:
                 task.cancel()
 
     def _note(self, outcome: Outcome) -> None:
-        """Halve the room when a fifth of a window of calls is turned away; widen it after a better window.
+        """Halve the room when a fifth of a window of calls is rejected; widen it after a better window.
 
-        A single call that is turned away changes nothing: otherwise a server that drops one call in twenty at random
-        would end up with one call at a time. A call that another address can take says nothing about the model.
+        A single rejected call changes nothing: otherwise a server that drops one call in twenty at random would end up
+        with one call at a time. A call that another server can take is not counted.
         """
         window = max(_SMALLEST_WINDOW, self.room)
         self._answered += 1

@@ -299,7 +299,7 @@ def on_all_cores(
         while (batch := next(batches, None)) or waiting:
             if batch:
                 future = None
-                with suppress(BrokenProcessPool, OSError):  # the system may start no more processes
+                with suppress(BrokenProcessPool, OSError):  # the system may refuse more processes
                     future = executor.submit(_results, function, batch)
                 waiting.append((batch, future))
             if not batch or len(waiting) > _AHEAD * size:

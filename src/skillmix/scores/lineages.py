@@ -79,7 +79,7 @@ def check_students(experiment: Experiment) -> None:
 
 
 def run_datasets(run: Run) -> list[DatasetFile]:
-    """The data sets that the steps of a run made."""
+    """Return the data sets that the steps of a run made."""
     folders = [file.parent for file in sorted(run.path.glob(f"*/dataset/{LINEAGE_FILE}"))]
     files = {folder.parent.name: read_dataset_file(folder, strict=True) for folder in folders}
     return [file.model_copy(update={"name": step}) for step, file in files.items() if file is not None]

@@ -35,7 +35,7 @@ from skillmix.scores.scoring import comparable_in, lineages_in, partition_notes,
 _CLAIMS: Final[Any] = read_yaml(Path(__file__).with_name("claims.yaml"))
 CLAIM_TITLES: Final[dict[Claim, str]] = {claim: words["title"] for claim, words in _CLAIMS.items()}
 CLAIM_NEEDS: Final[dict[Claim, str]] = {claim: words["needs"] for claim, words in _CLAIMS.items()}
-"""What data a claim needs."""
+"""The data that each claim needs."""
 _UNMATCHED: Final[dict[Claim, str]] = {c: words["unmatched"] for c, words in _CLAIMS.items() if "unmatched" in words}
 """What else may explain a difference between students that are not matched."""
 

@@ -287,6 +287,6 @@ class CallTotals:
 
 
 def call_totals(journal: JournalReader) -> Iterator[CallTotals]:
-    """The totals of each student and grader of a run, the earliest first."""
+    """Return the totals of each student and grader of a run, earliest first."""
     for stage, *others in journal.rows(_TOTALS):
         yield CallTotals("student" if stage == "generate" else "grader", *others)

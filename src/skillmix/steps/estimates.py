@@ -173,7 +173,7 @@ class Expected:
     input_tokens: int
     output_tokens: int
     cost_usd: float | None
-    """None if the price is not known."""
+    """None if the price is unknown."""
     basis: str
     """The calls behind the average tokens, or a remark that they are typical lengths."""
 
@@ -267,7 +267,7 @@ def student_estimate(label: EstimatedStep, student: str, counted: Counted, basis
         turns_before = [*prompts.worked_turns(), *prompts.lead_turns(catalog, combination)]
         first += len(settings.system or "") + sum(len(prompt) + len(reply) for prompt, reply in turns_before)
         reply = min(longest, usual_tokens_in(_REPLY_PER_SKILL * (combination.k + 2)))
-        # A second prompt repeats the first and the reply to it.
+        # a second prompt repeats the first and its reply
         bound = turns * tokens_in(first) + repeated * longest + sum(map(tokens_in, second))
         read = usual_tokens_in(turns * first + sum(second)) + repeated * reply
         at_most = _Tokens(turns * texts, count * bound, turns * count * longest)

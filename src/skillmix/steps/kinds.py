@@ -167,7 +167,7 @@ def _differences(stored: Inputs, now: Inputs) -> list[str]:
 def _was_other(folder: Path, changed: Sequence[str] = ()) -> UserError:
     names = f": {listed(changed)} changed" if changed else ""
     return UserError(
-        f"{folder} is from other data, another base or another recipe{names}.",
+        f"{folder} was trained with other data, another base or another recipe{names}.",
         hint="Remove the folder to train again, or give the step another name.",
     )
 
@@ -299,7 +299,7 @@ class AnnotateKind(StepKind[AnnotateStep]):
         """Count the answers, store those of simulated raters, and write spreadsheets for people with texts left."""
         if result.stopped is None:
             missing = _missing_answers(step, context.run)
-        else:  # a sample of fewer texts would be another sample
+        else:  # with fewer texts, the sample would be a different one
             missing = ["people can start when all texts are written"]
         if missing:
             result.waiting[step.name] = missing

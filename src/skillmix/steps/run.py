@@ -265,7 +265,7 @@ def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -
 def train_steps(
     path: Path, *, changes: Sequence[str] = (), only: str | None = None, prices: Path | None = None
 ) -> list[Trained]:
-    """Run only the train steps of an experiment file, also as one of several processes under torchrun."""
+    """Run only the train steps of an experiment file, optionally as one of several processes under torchrun."""
     result = run_experiment(path, prices=prices, changes=changes, wanted=StepFilter("train", only))
     return list(result.trained.values())
 

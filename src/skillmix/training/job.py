@@ -39,7 +39,7 @@ from skillmix.training.data.examples import Conversation, read_conversations
 from skillmix.training.data.replay import check_texts
 
 MODEL: Final = FolderKind("a folder that may be replaced", lambda _: False)
-"""A model is never replaced: it cost too much to make."""
+"""A model is never replaced, because it was expensive to make."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,7 +219,7 @@ class AnswerStore:
         self._journal = journal
 
     def latest(self, item: AnnotationItem) -> HumanAnswer | None:
-        """The answer about a text that counts; None if there is none yet."""
+        """Return the answer about a text that counts; None if there is none yet."""
         return self._journal.latest(item.text)
 
     def answered(self, items: Sequence[AnnotationItem]) -> list[bool]:

@@ -33,9 +33,9 @@ from skillmix.models.local.sampling import DEFAULT_LIMIT, Start, choose, start_o
 Done = Callable[[Request, Outcome], None]
 """Receives a request with its outcome."""
 BLOCK: Final = 64
-"""Tokens of a block; a slot is found by whole blocks."""
+"""Tokens per block; a slot is found by whole blocks."""
 _CANDIDATES: Final = 4
-"""Slots that are compared when several hold the same blocks."""
+"""The most slots that are compared when several hold the same blocks."""
 
 Chain = list[int]
 """The hash of each whole block of a prompt with everything before that block."""
@@ -83,7 +83,7 @@ class Match(NamedTuple):
 
 
 class SlotTable:
-    """The tokens of every slot; a slot at rest keeps its tokens until another row needs the slot."""
+    """The tokens of every slot; an idle slot keeps its tokens until another row needs the slot."""
 
     def __init__(self, slots: int) -> None:
         self.tokens: list[list[int]] = [[] for _ in range(slots)]
@@ -95,11 +95,14 @@ class SlotTable:
         """The slots that hold a block and everything before it, by the hash of both."""
 
     def match(self, slot: int, prompt: Sequence[int]) -> Match:
-        """How much of a prompt a slot holds; the last token never counts, since reading it gives the first logits."""
+        """Return how much of a prompt a slot holds.
+
+        The last token never counts, since reading it gives the first logits.
+        """
         return Match(slot, min(common_length(self.tokens[slot], prompt), len(prompt) - 1))
 
     def find(self, prompt: Sequence[int], chain: Chain) -> Match | None:
-        """The slot that holds most of a prompt."""
+        """Find the slot that holds most of a prompt."""
         holders: set[int] | None = None
         held = 0
         for block in chain:
@@ -119,7 +122,7 @@ class SlotTable:
         return self.match(best, prompt)
 
     def free(self, *, now: float, patience: float) -> int | None:
-        """A slot for a new row: an unused one, or the one that has rested longest, if that is long enough."""
+        """Return a slot for a new row: an unused one, or the one idle for longest, if that is long enough."""
         if self._free:
             return self._free.pop()
         for slot, since in self.resting.items():
@@ -131,7 +134,7 @@ class SlotTable:
         return None
 
     def set(self, slot: int, tokens: list[int], chain: Chain | None = None) -> None:
-        """Note the tokens that a slot holds now, with their chain if the caller has it."""
+        """Record the tokens of a slot, with their chain if the caller has it."""
         before, after = self._chains[slot], chain_of(tokens) if chain is None else chain
         same = common_length(before, after)
         for block in before[same:]:
@@ -144,13 +147,13 @@ class SlotTable:
             self._holders.setdefault(block, set()).add(slot)
 
     def rest(self, slot: int, tokens: list[int], chain: Chain | None = None, *, now: float) -> None:
-        """Note that a slot's row has ended; a later row may reuse the tokens."""
+        """Record that a slot's row has ended; a later row may reuse the tokens."""
         self.set(slot, tokens, chain)
         self.resting[slot] = now
 
 
 def chain_of(tokens: Sequence[int], beginning: Chain | None = None) -> Chain:
-    """The chain of some tokens; a known chain of their beginning saves time."""
+    """Compute the chain of some tokens; a known chain of their beginning saves time."""
     chain = list(beginning or ())
     last = chain[-1] if chain else 0
     for start in range(len(chain) * BLOCK, len(tokens) - BLOCK + 1, BLOCK):
@@ -160,11 +163,11 @@ def chain_of(tokens: Sequence[int], beginning: Chain | None = None) -> Chain:
 
 
 def common_length(first: Sequence[int], second: Sequence[int]) -> int:
-    """The length of the longest common beginning of two lists."""
+    """Return the length of the longest common prefix of two lists."""
     length = min(len(first), len(second))
     if first[:length] == second[:length]:
         return length
-    low, high = 0, length  # the first `low` are the same, the first `high` are not
+    low, high = 0, length  # the first `low` are equal, the first `high` are not
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if first[low:middle] == second[low:middle] else (low, middle)

@@ -101,7 +101,7 @@ class RemoteWork:
         self._put(error)
 
     def finish(self) -> None:
-        """End the work; nothing comes after it."""
+        """End the work; nothing follows."""
         self._put(None)
         self._is_over.set()
 
@@ -129,7 +129,7 @@ class ModelProcess:
         self._has_dropped = threading.Event()
 
         def write_all() -> None:
-            with suppress(OSError, ValueError):  # the process is gone, which the other thread sees
+            with suppress(OSError, ValueError):  # the process has ended, as the other thread will notice
                 while None not in (letters := gathered(self._outgoing)):
                     self._connection.send_bytes(pickle.dumps(letters, pickle.HIGHEST_PROTOCOL))
 

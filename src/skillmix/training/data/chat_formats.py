@@ -102,7 +102,7 @@ class Template:
             tokenizer.chat_template = CHAT_TEMPLATES[name]
         elif not own_template:
             raise UserError(
-                "The tokenizer has no chat template.", hint=f"Name its format with format: {', '.join(CHAT_TEMPLATES)}."
+                "The tokenizer has no chat template.", hint=f"Set its format with format: {', '.join(CHAT_TEMPLATES)}."
             )
         self.format = self._find_format(ends)
         if name is not None and own_template:
