@@ -297,13 +297,13 @@ def test_the_page_explains_itself_to_a_reader_who_knows_nothing(folder: Path) ->
     page = (folder / "index.html").read_text(encoding="utf-8")
     lead = page.split('id="findings"')[0]
 
-    assert 'class="simulated">The ' in lead and "not a language model." in lead
+    assert 'class="simulated">The ' in lead and "not language models." in lead
     assert "`" not in page and "<code>skillmix compare RUN A B</code>" in page
     assert not re.search(r"\d %", re.sub(r"<title>.*?</title>| (?:alt|aria-label)=\"[^\"]*\"", "", page))
     (menu,) = re.findall(r'<nav aria-label="Sections">(.*?)</nav>', page)
     assert re.findall(r'href="([^"]+)"', menu)[:2] == ["compare.html", "texts.html"]
     (intro,) = re.findall(r'<section id="scores">\s*<h2>Scores</h2>\s*<p class="intro">(.*?)</p>', page)
-    assert re.search(r"A big number is the best (?:of \d+ texts|text) of each combination; .*mean of single", intro)
+    assert re.search(r"A big number is the best (?:of \d+ texts|text) of each combination; .*mean over single", intro)
     assert "Skills, the hardest for all students first" in page
     assert {"scripted", "train", "held-out", "student", "grader", "marker", "waiting", "best of N"} <= TERMS.keys()
     (times,) = re.findall(r'id="where-the-time-went">.*?<thead>(.*?)</thead>', page, re.DOTALL)
