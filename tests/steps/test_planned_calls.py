@@ -15,8 +15,8 @@ from skillmix.catalog.files import load_catalog
 from skillmix.errors import UserError
 from skillmix.experiment.experiment import experiment_of, load_experiment
 from skillmix.experiment.plan import cells_of
-from skillmix.runs.planned_work import PlannedCalls
 from skillmix.runs.run import Run, new_run, open_run
+from skillmix.scores.planned_work import PlannedCalls
 from skillmix.scores.status import run_status
 from skillmix.steps.run import StepFilter, planned_work, run_experiment
 from tests.steps.estimating import dry_run

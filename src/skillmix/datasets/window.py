@@ -27,9 +27,9 @@ from skillmix.experiment.steps import DatasetStep
 from skillmix.render import duration
 from skillmix.runs.budget import Task
 from skillmix.runs.calling import Calls, FirstTurns, StepContext, conversations_of, make_calls, passes, serve
-from skillmix.runs.planned_work import calls_a_conversation
 from skillmix.runs.progress import Bound, say, watched
 from skillmix.runs.scheduler import CallCounts, Scheduler, StopReason
+from skillmix.scores.planned_work import calls_a_conversation
 
 _FEWEST_AHEAD: Final = 8
 """The largest window before the yield is known."""

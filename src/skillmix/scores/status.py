@@ -12,7 +12,6 @@ from skillmix.grading.answers import CUT_IN_THOUGHT
 from skillmix.grading.points import earns_nothing
 from skillmix.render import dollars, one_line, plural
 from skillmix.runs.journal import JournalReader
-from skillmix.runs.planned_work import PlannedCalls, planned_calls
 from skillmix.runs.progress import Bound
 from skillmix.runs.run import Run, open_run
 from skillmix.runs.students import turns_of
@@ -24,6 +23,7 @@ from skillmix.runs.texts import (
     graded_conversations,
     written_conversations,
 )
+from skillmix.scores.planned_work import PlannedCalls, planned_calls
 from skillmix.scores.scoring import run_scores, skipped_cells
 
 _IN_BATCHES = (

@@ -24,11 +24,11 @@ from skillmix.render import are, plural
 from skillmix.runs.budget import Task
 from skillmix.runs.calling import StepContext, calls_of, conversations_of, make_calls, serve
 from skillmix.runs.conversations import Conversations
-from skillmix.runs.planned_work import PlannedCalls
 from skillmix.runs.progress import say, watched
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts, Follow, signal_of
 from skillmix.runs.students import turns_of
+from skillmix.scores.planned_work import PlannedCalls
 from skillmix.scores.scoring import run_scores, skipped_cells
 from skillmix.steps.estimates import CallEstimate, EstimateBasis, EstimatedStep, grader_estimates, student_estimate
 from skillmix.steps.step_kind import Inputs, RunResult, StepInputs, StepKind, of_calls, of_draws, of_files, of_settings

@@ -20,7 +20,6 @@ from skillmix.prompts.rubric import OUTCOMES
 from skillmix.render import plural
 from skillmix.runs.calling import StepContext
 from skillmix.runs.conversations import Conversations, model_name
-from skillmix.runs.planned_work import planned_calls
 from skillmix.runs.progress import Work
 from skillmix.runs.run import Run
 from skillmix.runs.scheduler import CallCounts, StopReason, signal_of
@@ -28,6 +27,7 @@ from skillmix.runs.verdicts import code_version
 from skillmix.scores.cells import CellScore
 from skillmix.scores.lineages import lineage_of_student
 from skillmix.scores.outcomes import OutcomeScore
+from skillmix.scores.planned_work import planned_calls
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
 
 if TYPE_CHECKING:
