@@ -117,7 +117,7 @@ FAULTS: dict[str, tuple[Callable[[list[Row]], object], str]] = {
     "topic": (lambda rows: rows[3].update(topic="Golf"), "row 5: the topic was changed"),
     "question": (lambda rows: rows[3].update(question="Is it good?"), "row 5: the question was changed"),
     "repeated": (lambda rows: rows.append(dict(rows[0])), "it repeats the question on"),
-    "comment": (lambda rows: rows[0].update(comment="x" * 6000), "the comment has 6000 letters"),
+    "comment": (lambda rows: rows[0].update(comment="x" * 6000), "the comment has 6000 characters"),
 }
 
 
