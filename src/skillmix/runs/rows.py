@@ -362,18 +362,3 @@ def write_version(connection: sqlite3.Connection, one: ExperimentVersion) -> Non
     """Store a version of the experiment, replacing an earlier one with its number."""
     values = (one.yaml, one.at, one.skillmix, one.python, one.machine, json.dumps(one.notes, ensure_ascii=False))
     connection.execute("INSERT OR REPLACE INTO experiment VALUES (?, ?, ?, ?, ?, ?, ?)", (one.version, *values))
-
-
-def invocations_of(versions: Iterable[ExperimentVersion]) -> Invocations:
-    """Return the facts about the environments that ran a run."""
-    versions = list(versions)
-    prompts: dict[str, str] = {}
-    for one in versions:
-        prompts |= one.notes.get("prompts", {})
-    programs = (f"skillmix {one.skillmix}, Python {one.python}" for one in versions if one.skillmix and one.python)
-    return Invocations(
-        began=next((one.at for one in versions if one.at), None),
-        versions=tuple(dict.fromkeys(programs)),
-        machines=tuple(dict.fromkeys(one.machine for one in versions if one.machine)),
-        prompts=prompts or None,
-    )

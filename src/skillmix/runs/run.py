@@ -41,7 +41,6 @@ from skillmix.runs.rows import (
     RunState,
     StepRecord,
     changed_keys,
-    invocations_of,
     now,
     read_state,
     write_excluded,
@@ -195,7 +194,17 @@ class Run:
     @property
     def invocations(self) -> Invocations:
         """Return the environments that ran the run."""
-        return invocations_of(self.state.versions)
+        versions = self.state.versions
+        prompts: dict[str, str] = {}
+        for one in versions:
+            prompts |= one.notes.get("prompts", {})
+        programs = (f"skillmix {one.skillmix}, Python {one.python}" for one in versions if one.skillmix and one.python)
+        return Invocations(
+            began=next((one.at for one in versions if one.at), None),
+            versions=tuple(dict.fromkeys(programs)),
+            machines=tuple(dict.fromkeys(one.machine for one in versions if one.machine)),
+            prompts=prompts or None,
+        )
 
     def note_invocation(self, notes: Mapping[str, object], *, machine: str | None = None) -> None:
         """Record the versions and the machine that changed the run, and further facts about the command."""
