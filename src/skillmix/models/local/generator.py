@@ -512,7 +512,7 @@ def new_generator(
     """Make a generator for a model, with the requested number of conversations, or as many as fit its device."""
 
     def ignore(request: Request, outcome: Outcome) -> None:
-        """Until the generator is used."""
+        """Drop an outcome; the caller sets the real receiver before use."""
 
     if can_write(model):
         bytes_per_slot = CacheShape(model).bytes_per_token * _TYPICAL_LENGTH
