@@ -363,7 +363,7 @@ def test_a_reply_of_another_model_is_reported_once() -> None:
     )
 
     assert are_replies(outcomes)
-    assert said == [f"{liar.address} replies as the model 'gpt-2-tiny', and 'm' was requested"]
+    assert said == [f"{liar.address} replies as the model 'gpt-2-tiny', but 'm' was requested"]
 
 
 def test_a_request_that_fails_everywhere_goes_to_each_address_once_and_then_waits() -> None:
