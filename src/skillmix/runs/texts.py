@@ -593,6 +593,6 @@ def _table_inputs(run: Run, journal: JournalReader) -> str:
     query = "SELECT (SELECT count(*) FROM call), (SELECT max(id) FROM attempt), (SELECT count(*) FROM uncounted)"
     versions = [(version.version, version.yaml) for version in run.state.versions]
     excluded = {step: sorted(ids) for step, ids in run.excluded.items()}
-    catalog = None if run.fact("catalog") is None else run.catalog.content_hash()
+    catalog = run.unchanged_catalog.content_hash() if run.unchanged_catalog else None
     rows = [*journal.extent(), *next(journal.rows(query))]
     return short_id("graded texts", code_version(), rows, versions, excluded, catalog, run.phrases.as_document())
