@@ -38,7 +38,7 @@ from skillmix.scores.cards import run_cards
 from skillmix.scores.cells import CellScore
 from skillmix.scores.comparisons import StudentComparison, compare_students
 from skillmix.scores.graders import GraderCard
-from skillmix.scores.outcomes import OutcomeChange, OutcomeScore, run_outcome_changes, run_outcomes
+from skillmix.scores.safety import OutcomeChange, OutcomeScore, run_outcome_changes, run_outcomes
 from skillmix.scores.scoring import run_scores
 from skillmix.scores.sentences import ScoredRun, scored_run
 from skillmix.scores.table import outcome_table, outcome_table_html, score_table, score_table_html

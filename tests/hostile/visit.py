@@ -17,7 +17,7 @@ from typing import Any
 
 from skillmix import commands
 from skillmix.runs import scheduler
-from skillmix.steps import before_run
+from skillmix.steps import checks
 from tests.hostile.kinds import KINDS, kinds_for, shapes_of_the_key
 from tests.hostile.replies import SECRET
 
@@ -97,14 +97,14 @@ def visit(address: str, protocol: str, name: str) -> dict[str, Any]:
     )
     for file, kind in (("hostile.yaml", name), ("good.yaml", "good")):
         Path(file).write_text(json.dumps(experiment(address, protocol, kind)), encoding="utf-8")
-    before_run._LONGEST_PROBE = 0.2 if KINDS[name].is_slow else 8.0  # type: ignore[misc]
+    checks._LONGEST_PROBE = 0.2 if KINDS[name].is_slow else 8.0  # type: ignore[misc]
     forget_peak()
     started = time.monotonic()
     status, out, err = commanded("run", "hostile.yaml", "--prices", "prices.yaml", "--json")
     seconds = time.monotonic() - started
     peak = peak_mb()
     left = _left()
-    before_run._LONGEST_PROBE = 8.0  # type: ignore[misc]
+    checks._LONGEST_PROBE = 8.0  # type: ignore[misc]
     again, scores, _ = commanded("run", "good.yaml", "--prices", "prices.yaml", "--json")
     leaks = [str(path) for path in Path().rglob("*") if path.is_file() and holds_key(path.read_bytes())]
     os.chdir("..")

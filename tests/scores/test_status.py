@@ -10,7 +10,7 @@ import skillmix
 from skillmix.calls import GenerateKey, Outcome, Reply, Request
 from skillmix.models.scripted import ScriptedModel
 from skillmix.scores.status import Status
-from skillmix.steps import before_run
+from skillmix.steps import checks
 from tests.commands.command_line import EXAMPLE, run
 
 
@@ -40,7 +40,7 @@ def test_a_run_of_free_models_costs_nothing(capsys: pytest.CaptureFixture[str], 
 def test_a_model_without_a_price_makes_the_cost_unknown(
     capsys: pytest.CaptureFixture[str], in_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(before_run, "price_of_calls", lambda settings, prices: None)
+    monkeypatch.setattr(checks, "price_of_calls", lambda settings, prices: None)
     evaluated("paid")
 
     line, document = shown(capsys, "paid")

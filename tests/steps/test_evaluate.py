@@ -405,12 +405,12 @@ def test_a_model_that_cannot_be_used_ends_the_command_at_once(
 ) -> None:
     """Exit status 2 within ten seconds, one line and a hint, and not one paid call."""
     from skillmix.commands import main as command
-    from skillmix.steps import before_run
+    from skillmix.steps import checks
     from tests.models.stub import chat, error, serving
 
-    assert before_run._LONGEST_PROBE <= 8
+    assert checks._LONGEST_PROBE <= 8
     if fault == "silent address":
-        monkeypatch.setattr(before_run, "_LONGEST_PROBE", 0.5)
+        monkeypatch.setattr(checks, "_LONGEST_PROBE", 0.5)
 
     secret = "sk-secret-0123456789abcdef"
     monkeypatch.setenv("OPENAI_API_KEY", secret)

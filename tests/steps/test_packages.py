@@ -13,7 +13,7 @@ from skillmix.experiment.experiment import load_experiment
 from skillmix.models import specs
 from skillmix.models.lineage_files import LINEAGE_FILE
 from skillmix.models.specs import open_model, parse_spec
-from skillmix.steps import before_run
+from skillmix.steps import checks
 
 HERE = {
     "dataset-quickstart": ("pyarrow, torch, transformers, safetensors", "local,parquet"),
@@ -26,7 +26,7 @@ HERE = {
 def test_a_run_names_all_missing_packages_and_extras_at_once(
     name: str, in_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(before_run, "find_spec", lambda package: None)
+    monkeypatch.setattr(checks, "find_spec", lambda package: None)
     packages, extras = HERE[name]
     if name == "tune.yaml":
         main(["init", "tune"])
@@ -46,7 +46,7 @@ def test_a_run_names_all_missing_packages_and_extras_at_once(
 def test_a_dry_run_warns_of_missing_packages(
     in_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(before_run, "find_spec", lambda package: None)
+    monkeypatch.setattr(checks, "find_spec", lambda package: None)
 
     assert main(["run", "dataset-quickstart", "--dry-run"]) == 0
 
@@ -56,7 +56,7 @@ def test_a_dry_run_warns_of_missing_packages(
 def test_a_dry_run_does_not_warn_of_packages_that_only_the_machines_of_a_cluster_need(
     in_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(before_run, "find_spec", lambda package: None if package == "torch" else object())
+    monkeypatch.setattr(checks, "find_spec", lambda package: None if package == "torch" else object())
 
     assert main(["run", "dataset-quickstart", "--dry-run", "--on", "ray"]) == 0
 
@@ -77,7 +77,7 @@ def test_a_dry_run_refuses_a_damaged_model_in_one_error(in_folder: Path, capsys:
 def test_scripted_models_and_code_need_no_further_package(
     in_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(before_run, "find_spec", lambda package: None)
+    monkeypatch.setattr(checks, "find_spec", lambda package: None)
 
     assert main(["run", "smoke", "--dry-run"]) == 0
 

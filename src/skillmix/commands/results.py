@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from skillmix.runs.run import Run
     from skillmix.scores.cells import CellScore
     from skillmix.scores.comparisons import BestText
-    from skillmix.scores.outcomes import OutcomeScore
+    from skillmix.scores.safety import OutcomeScore
     from skillmix.scores.sentences import ScoredRun
     from skillmix.scores.text_rows import TextRow
 
@@ -196,7 +196,7 @@ def print_scores(
 
 def print_outcomes(run: "Run", *, name: str, as_json: bool) -> "list[OutcomeScore]":
     """Print and return the outcomes of a run whose graders give outcomes, and the differences between its students."""
-    from skillmix.scores.outcomes import run_outcome_changes, run_outcomes
+    from skillmix.scores.safety import run_outcome_changes, run_outcomes
     from skillmix.scores.table import OUTCOME_NOTE, outcome_change_note, outcome_table, outcome_title
 
     scores = run_outcomes(run)

@@ -54,8 +54,8 @@ from skillmix.runs.progress import RunProgress, Work
 from skillmix.runs.run import Run, new_run
 from skillmix.runs.scheduler import CallCounts, signal_of
 from skillmix.runs.verdicts import require_checkers
-from skillmix.steps.before_run import prices_by_model, probe_settings
 from skillmix.steps.calls import call_models
+from skillmix.steps.checks import prices_by_model, probe_settings
 
 WORDS: Final = 100
 """The default length of a passage, about a paragraph."""

@@ -28,7 +28,7 @@ from skillmix.report.registry import (
     glossary,
 )
 from skillmix.report.tables.data import PAPER
-from skillmix.scores.outcomes import OutcomeCell
+from skillmix.scores.safety import OutcomeCell
 from skillmix.scores.sentences import (
     CLAIM_NEEDS,
     CLAIM_TITLES,

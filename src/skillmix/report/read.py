@@ -60,7 +60,7 @@ from skillmix.scores.comparisons import before_and_after
 from skillmix.scores.findings import findings, judged_contrasts
 from skillmix.scores.graders import GraderCard, grader_agreement, round_agreement
 from skillmix.scores.lineages import run_datasets, student_lineages
-from skillmix.scores.outcomes import OutcomeCell, outcome_cells, outcome_changes
+from skillmix.scores.safety import OutcomeCell, outcome_cells, outcome_changes
 from skillmix.scores.scoring import (
     TableRow,
     comparable_students,

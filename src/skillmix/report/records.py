@@ -16,7 +16,7 @@ from skillmix.scores.cells import Cell, CellKey
 from skillmix.scores.comparisons import Change, PairRow, compare_cells
 from skillmix.scores.findings import Finding, JudgedContrast
 from skillmix.scores.graders import Disagreement, GraderAgreement, GraderCard, Readability, RoundAgreement
-from skillmix.scores.outcomes import OutcomeCell, OutcomeChange
+from skillmix.scores.safety import OutcomeCell, OutcomeChange
 from skillmix.scores.scoring import ComparableStudent, practice_between
 from skillmix.scores.sentences import MainResult, contrast_result, format_warnings, main_result
 from skillmix.scores.status import CallTotals

@@ -13,7 +13,7 @@ from skillmix.experiment.experiment import Experiment
 from skillmix.experiment.plan import PlannedCell, Settings, settings_by_model
 from skillmix.experiment.step_base import Step
 from skillmix.models.ray import OnRay, RayCluster
-from skillmix.models.servers.managed import SERVERS
+from skillmix.models.servers.started import SERVERS
 from skillmix.models.simple import JoinedModel
 from skillmix.models.specs import ModelOptions, open_model, parse_spec, provider_of
 from skillmix.prompts.prompt_set import load_prompts

@@ -17,7 +17,7 @@ from skillmix.render import (
     whole,
 )
 from skillmix.scores.cells import MOST_CUT, CellScore, valid_share
-from skillmix.scores.outcomes import OutcomeChange, OutcomeScore
+from skillmix.scores.safety import OutcomeChange, OutcomeScore
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS
 
 _CELL = ("student", "grader", "setting", "k")

@@ -20,8 +20,8 @@ from skillmix.runs.journal import JournalWriter
 from skillmix.runs.progress import RunProgress, Work
 from skillmix.runs.run import imported_document, new_run
 from skillmix.runs.scheduler import CallCounts
-from skillmix.steps.before_run import prices_by_model, probe_settings, require_rendering
 from skillmix.steps.calls import call_models
+from skillmix.steps.checks import prices_by_model, probe_settings, require_rendering
 from skillmix.steps.estimates import CallEstimate, EstimateBasis, EstimatedStep, PastCalls, grader_estimates
 from skillmix.validation.calibration import STUDENT, Calibration, CalibrationPlan, calibration_of
 from skillmix.validation.known_texts import CalibrationSet, KnownText

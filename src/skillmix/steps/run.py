@@ -1,6 +1,6 @@
 """Run the steps of an experiment: all of them (`skillmix run`), those of one stage, or only the training.
 
-Each function here is a loop over steps. The checks are in before_run.py; the code for each kind of step is in its own
+Each function here is a loop over steps. The checks are in checks.py; the code for each kind of step is in its own
 file.
 """
 
@@ -25,7 +25,7 @@ from skillmix.experiment.step_base import Step
 from skillmix.experiment.train_step import TrainStep
 from skillmix.models.local.model import MODELS
 from skillmix.models.ray import Placement, ray_cluster
-from skillmix.models.servers.managed import SERVERS
+from skillmix.models.servers.started import SERVERS
 from skillmix.models.specs import parse_spec
 from skillmix.prompts.prompt_set import load_prompts
 from skillmix.render import duration, listed, name_hint
@@ -37,7 +37,8 @@ from skillmix.runs.progress import NO_PROGRESS, RunProgress, Work, say
 from skillmix.runs.rows import StepRecord
 from skillmix.runs.run import Run, machine_in_words, new_run
 from skillmix.runs.students import with_trained
-from skillmix.steps.before_run import (
+from skillmix.steps.calls import drop_unusable_skips
+from skillmix.steps.checks import (
     check_journal,
     check_packages,
     fetch_from_hub,
@@ -50,7 +51,6 @@ from skillmix.steps.before_run import (
     student_checks,
     would_download,
 )
-from skillmix.steps.calls import drop_unusable_skips
 from skillmix.steps.estimates import CallEstimate, EstimateBasis, PastCalls
 from skillmix.steps.kinds import kind_of, train_step
 from skillmix.steps.step_kind import RunResult, StepInputs, Trained

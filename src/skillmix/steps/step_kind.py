@@ -26,8 +26,8 @@ from skillmix.runs.scheduler import CallCounts, StopReason, signal_of
 from skillmix.runs.verdicts import code_version
 from skillmix.scores.cells import CellScore
 from skillmix.scores.lineages import lineage_of_student
-from skillmix.scores.outcomes import OutcomeScore
 from skillmix.scores.planned_work import planned_calls
+from skillmix.scores.safety import OutcomeScore
 from skillmix.steps.estimates import CallEstimate, EstimateBasis
 
 if TYPE_CHECKING:

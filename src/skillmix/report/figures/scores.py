@@ -25,7 +25,7 @@ from skillmix.report.records import Report, StudentKey
 from skillmix.report.registry import Drawing, drawing_of
 from skillmix.report.tables.scores import common_k, novelty_bound, students_label, without_common
 from skillmix.scores.cells import Cell
-from skillmix.scores.outcomes import TOPICS, OutcomeCell
+from skillmix.scores.safety import TOPICS, OutcomeCell
 from skillmix.scores.skills import cell_independence, saturation
 
 _Lines = list[tuple[int, StudentKey, list[Cell]]]

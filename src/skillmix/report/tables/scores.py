@@ -29,7 +29,7 @@ from skillmix.report.registry import (
     table_of,
 )
 from skillmix.scores.cells import Cell, CellKey
-from skillmix.scores.outcomes import TOPICS, OutcomeCell
+from skillmix.scores.safety import TOPICS, OutcomeCell
 from skillmix.scores.skills import skill_rates
 
 _MAIN: Final = tuple(metric.name for metric in METRICS.values() if metric.is_main)

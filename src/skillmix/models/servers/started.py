@@ -31,7 +31,7 @@ from skillmix.models.servers.masking import MASK
 from skillmix.models.specs import ModelOptions, ModelSpec
 
 _Say = Callable[[str], None]
-_CHILD: Final = str(Path(__file__).with_name("server_process.py"))
+_CHILD: Final = str(Path(__file__).with_name("server_guard.py"))
 _SERVED: Final = "skillmix"
 """The name of a server's model in requests."""
 _CONCURRENCY: Final = {"vllm": 256, "llamacpp": 8}

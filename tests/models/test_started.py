@@ -12,7 +12,7 @@ import pytest
 
 from skillmix.calls import Outcome, Reply
 from skillmix.errors import UserError
-from skillmix.models.servers.managed import SERVERS
+from skillmix.models.servers.started import SERVERS
 from skillmix.models.specs import open_model, parse_spec, provider_of
 from tests.models.stub import ask, request
 
@@ -148,8 +148,8 @@ def test_a_server_that_dies_ends_the_run_with_its_log_and_without_keys(
 def test_a_killed_process_leaves_no_server(gguf: str, notes: Path) -> None:
     program = (
         "import asyncio, sys, time\n"
-        "from skillmix.models.servers.managed import SERVERS\n"
-        "from tests.models.test_managed import answers\n"
+        "from skillmix.models.servers.started import SERVERS\n"
+        "from tests.models.test_started import answers\n"
         "with SERVERS.keeping():\n"
         f"    answers({gguf!r})\n"
         "    print('ready', flush=True)\n"
@@ -177,7 +177,7 @@ def test_missing_files_are_found_by_the_probe(spec: str, message: str) -> None:
 
 def test_a_program_that_is_not_there_is_found_by_the_probe(gguf: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKILLMIX_LLAMACPP", "/nowhere/llama")
-    with pytest.raises(UserError, match="there is no llama-server there"):
+    with pytest.raises(UserError, match="llama-server is not there"):
         asyncio.run(open_model(parse_spec(gguf)).probe())
 
     monkeypatch.delenv("SKILLMIX_LLAMACPP")
@@ -241,7 +241,7 @@ def test_an_adapter_that_the_server_refuses_is_an_error(tmp_path: Path, monkeypa
         answers(f"vllm:{base}+{adapter_of(tmp_path / 'adapter', 8)}")
 
 
-def test_managed_models_take_turns_and_can_be_trained_from_a_folder() -> None:
+def test_started_models_take_turns_and_can_be_trained_from_a_folder() -> None:
     assert provider_of("vllm:m").has_checkpoint
     assert not provider_of("vllm:m").is_engine
     assert provider_of("vllm:m").is_in_process

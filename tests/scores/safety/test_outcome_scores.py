@@ -16,7 +16,7 @@ from skillmix.experiment.experiment import experiment_of
 from skillmix.grading.points import one_hot
 from skillmix.models.scripted import Rates
 from skillmix.prompts.rubric import OUTCOMES
-from skillmix.scores.outcomes import OutcomeScore, outcome_share, run_outcome_changes, run_outcomes
+from skillmix.scores.safety import OutcomeScore, outcome_share, run_outcome_changes, run_outcomes
 from skillmix.scores.scoring import run_scores
 from skillmix.scores.text_rows import run_texts
 from skillmix.steps.run import run_checked
