@@ -70,7 +70,7 @@ def test_a_priced_run_says_what_it_cost_and_an_unpriced_one_that_the_cost_is_unk
     price: Price | None,
     wanted: str,
 ) -> None:
-    monkeypatch.setattr("skillmix.runs.batches.step_batches.price_of", lambda spec, prices: price)
+    monkeypatch.setattr("skillmix.steps.estimates.price_of", lambda spec, prices: price)
 
     assert main(["run", str(experiment(in_folder, grader="rules:")), "--json"]) == 0
 
