@@ -13,7 +13,7 @@ SETTINGS = ("train", "random-cells", "new-figures")
 
 
 def headline_figure(result: Mapping[str, Any]) -> Figure:
-    """A panel for each setting with the students of the first comparison, and one for the doses; one try."""
+    """Return a panel for each setting with the students of the first comparison, and one for the doses; one try."""
     first = result["comparisons"][0]
     students = list(dict.fromkeys((first["student"], first["against"]["student"])))
     panels = len(SETTINGS) + bool(result["doses"])

@@ -18,7 +18,7 @@ REPOSITORY = "Repository"
 
 
 def index_page(readme: str, *, repository: str | None, version: str) -> str:
-    """The README with links that hold anywhere, and without comments.
+    """Return the README with links that hold anywhere, and without comments.
 
     >>> index_page("Read [this](docs/a.md#b).", repository=None, version="1.0.0")
     'Read this (docs/a.md).'

@@ -69,7 +69,7 @@ class Result:
 
     @property
     def is_good(self) -> bool:
-        """Whether tests ran and none failed."""
+        """Return whether tests ran and none failed."""
         return self.status == 0 and self.passed > 0
 
     def line(self) -> str:

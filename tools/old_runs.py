@@ -79,7 +79,7 @@ def _refused(name: str) -> None:
 
 
 def _divided(name: str) -> None:
-    """A journal in three files."""
+    """Return a journal in three files."""
     document = _experiment(name)
     document["workers"] = {"writers": 3}
     document["steps"][0] |= {"settings": ["all"], "generations": 1}
@@ -88,7 +88,7 @@ def _divided(name: str) -> None:
 
 
 def _ahead(name: str) -> None:
-    """A data set whose writer had free slots, so that some conversations are of no wave."""
+    """Return a data set whose writer had free slots, so that some conversations are of no wave."""
     specs: Any = importlib.import_module("skillmix.models.specs")
     known = specs.PROVIDERS
     specs.PROVIDERS = {
@@ -107,7 +107,7 @@ def _ahead(name: str) -> None:
 
 
 def _slotted() -> Any:
-    """A scripted model in this process with 48 slots."""
+    """Return the class of a scripted model in this process with 48 slots."""
     scripted = importlib.import_module("skillmix.models.scripted").ScriptedModel
     base: Any = scripted
 
@@ -210,7 +210,7 @@ def _earlier(name: str) -> None:
 
 
 def _trained(name: str) -> None:
-    """A model of random weights was tuned and evaluated beside its base."""
+    """Return a model of random weights was tuned and evaluated beside its base."""
     _make_model(Path("base"))
     turns = [{"role": "user", "content": "Say a."}, {"role": "assistant", "content": "Answer: a b c."}]
     turns += [{"role": "user", "content": "Again."}, {"role": "assistant", "content": "Answer: c b a."}]

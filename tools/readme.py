@@ -41,7 +41,7 @@ MANY = 3
 
 
 def headline(result: Path) -> str:
-    """The part of the README between its two marks: a table of the planned comparisons, with their condition."""
+    """Return the part of the README between its two marks: a table of the planned comparisons, with their condition."""
     start = START.format(_named(result))
     if not result.exists():
         return "\n\n".join([start, PENDING, END])
@@ -51,7 +51,7 @@ def headline(result: Path) -> str:
 
 
 def page(result: Path) -> str:
-    """The document with the tables, the verdicts and what a reader must know to judge them."""
+    """Return the document with the tables, the verdicts and what a reader must know to judge them."""
     start = [TITLE, WRITTEN.format(_named(result))]
     if not result.exists():
         return "\n\n".join([*start, PENDING]) + "\n"
@@ -87,7 +87,7 @@ BY_PARTITION = "The differences by partition:"
 
 
 def read(result: Path) -> dict[str, Any]:
-    """A result file."""
+    """Return a result file."""
     document: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
     return document
 
@@ -178,7 +178,7 @@ def _texts(about: Mapping[str, Any]) -> int:
 
 
 def findings(document: Mapping[str, Any]) -> Iterator[str]:
-    """A sentence for each planned comparison, and one about the doses."""
+    """Yield a sentence for each planned comparison, and one about the doses."""
     for one in document["comparisons"]:
         other, k = one["against"], one["k"]
         sides = [(one["student"], one["setting"], k), (other["student"], other["setting"], other["k"])]
@@ -264,7 +264,7 @@ def partition_table(document: Mapping[str, Any]) -> str:
 
 
 def score_table(rows: Sequence[Mapping[str, Any]], name: str) -> str:
-    """A row for each setting and student, a column for each k."""
+    """Return a row for each setting and student, a column for each k."""
     ks = sorted({row["k"] for row in rows})
     entries = {
         (row["setting"], _student(row), row["k"]): share_with_interval(
@@ -306,7 +306,7 @@ def facts(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def figure(result: Path) -> bytes:
-    """The figure, with the hash of what it shows."""
+    """Return the figure, with the hash of what it shows."""
     with house_style():
         return printed(headline_figure(read(result)), about=f"drawn from {digest(result)}").svg
 
@@ -329,7 +329,7 @@ def _named(result: Path) -> str:
 
 
 def with_headline(readme: str, part: str) -> str:
-    """The README with that part in its place."""
+    """Return the README with that part in its place."""
     pattern = re.escape(START).replace(re.escape("{0}"), r"\S+") + ".*?" + re.escape(END)
     found, count = re.subn(pattern, lambda _: part, readme, flags=re.DOTALL)
     if count != 1:
@@ -338,7 +338,7 @@ def with_headline(readme: str, part: str) -> str:
 
 
 def named_result(readme: str) -> Path:
-    """The result that a README says it shows."""
+    """Return the result that a README says it shows."""
     found = re.search(re.escape(START).replace(re.escape("{0}"), r"(\S+)"), readme)
     if found is None:
         raise SystemExit("README.md has no headline")

@@ -88,7 +88,7 @@ def _interval(
 
 
 def result_of(names: Sequence[str], *, output: str) -> dict[str, Any]:
-    """The result of some runs, in the form that the module describes."""
+    """Return the result of some runs, in the form that the module describes."""
     runs = [open_run(name) for name in names]
     cells = [_complete(run, scored_cells(run)) for run in runs]
     planned = [c for run, own in zip(runs, cells, strict=True) for c in _judged(run, own)]
@@ -109,7 +109,7 @@ def result_of(names: Sequence[str], *, output: str) -> dict[str, Any]:
 
 
 def _complete(run: Run, cells: Cells) -> Cells:
-    """The cells under the first grader; an error if a text is missing or not graded."""
+    """Return the cells under the first grader; an error if a text is missing or not graded."""
     grader = next(iter(cells)).grader
     own = {key: cell for key, cell in cells.items() if key.grader == grader}
     for key, cell in own.items():
@@ -170,7 +170,7 @@ def _run(run: Run, cells: Cells) -> dict[str, Any]:
 
 
 def _students(run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The trained students by their names in the file; the first partition and seed stand for all."""
+    """Yield the trained students by their names in the file; the first partition and seed stand for all."""
     sets = [read_dataset_file(file.parent, strict=True) for file in run.path.glob(f"*/dataset/{LINEAGE_FILE}")]
     texts = {file.hash: file.counts.k for file in sets if file is not None}
     seen = set()

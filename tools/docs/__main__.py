@@ -16,7 +16,7 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
 
 
 def with_part(name: str) -> str:
-    """A page with its current generated part below its hand-written one."""
+    """Return a page with its current generated part below its hand-written one."""
     written, mark, _ = (DOCS / name).read_text(encoding="utf-8").partition(WRITTEN)
     if not mark:
         raise SystemExit(f"docs/{name} must contain the line {WRITTEN}")

@@ -12,7 +12,7 @@ _OPTION: Final = re.compile(r"(?<![\w`-])(--[a-z][a-z-]*)")
 
 
 def part() -> str:
-    """A section for each command."""
+    """Return a section for each command."""
     parts = ["## Options of every command"]
     for name, parser in commands().items():
         parts += [f"### {name}", parser.description or "", f"```text\n{usage(name, parser)}\n```"]
@@ -22,7 +22,7 @@ def part() -> str:
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
-    """The parser of each command, by name."""
+    """Return the parser of each command, by name."""
     (action,) = (a for a in parser_of_all()._actions if isinstance(a, argparse._SubParsersAction))
     return dict(action.choices)
 

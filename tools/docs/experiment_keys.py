@@ -34,7 +34,7 @@ no default."""
 
 
 def part() -> str:
-    """A section for each part of the file and for each kind of step."""
+    """Return a section for each part of the file and for each kind of step."""
     parts = ["## Every key", _ABOUT]
     for title, section in _PARTS.items():
         parts += [f"### {title}", in_a_sentence(section), table_of_keys(section)]
@@ -45,23 +45,23 @@ def part() -> str:
 
 
 def step_classes() -> tuple[type[Step], ...]:
-    """The kinds of step, in the order of `AnyStep`."""
+    """Return the kinds of step, in the order of `AnyStep`."""
     kinds: tuple[type[Step], ...] = AnyStep.__origin__.__args__  # type: ignore[attr-defined]
     return kinds
 
 
 def stage_of(step: type[Step]) -> str:
-    """The name by which a file chooses the kind of step."""
+    """Return the name by which a file chooses the kind of step."""
     return str(step.model_json_schema()["properties"]["stage"]["const"])
 
 
 def in_a_sentence(section: type[Section]) -> str:
-    """The first paragraph of a section's docstring."""
+    """Return the first paragraph of a section's docstring."""
     return " ".join((inspect.getdoc(section) or "").partition("\n\n")[0].split())
 
 
 def table_of_keys(section: type[Section]) -> str:
-    """The keys of a section, with kind, default and meaning."""
+    """Return the keys of a section, with kind, default and meaning."""
     schema = section.model_json_schema()
     needed = set(schema.get("required", ()))
     rows = [
@@ -105,7 +105,7 @@ _PLAIN: Final = {"string": "string", "boolean": "`true` or `false`", "integer": 
 
 
 def kind(form: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
-    """The kind of value that a JSON schema describes, in words."""
+    """Return the kind of value that a JSON schema describes, in words."""
     if "$ref" in form:
         name = form["$ref"].rpartition("/")[2]
         return _SECTIONS[name] if name in _SECTIONS else kind(sections[name], sections)
@@ -151,7 +151,7 @@ def _with_limits(form: Mapping[str, Any]) -> str:
 
 
 def default(form: Mapping[str, Any]) -> str:
-    """The default of a key as YAML writes it; a dash for none."""
+    """Return the default of a key as YAML writes it; a dash for none."""
     value = form.get("default")
     if value is None or value == [] or value == {} or "$ref" in form:
         return "–"

@@ -7,7 +7,7 @@ WRITTEN: Final = "<!-- written by `make docs` from the code; change the code, no
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    r"""A Markdown table.
+    r"""Return a Markdown table.
 
     >>> print(table(["key", "kind"], [["a|b", "text"]]))
     | key | kind |

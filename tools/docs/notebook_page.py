@@ -9,7 +9,7 @@ _LONGEST_FENCE: Final = re.compile(r"^`{3,}", re.MULTILINE)
 
 
 def page_of_notebook(notebook: str) -> str:
-    """The page of a notebook's JSON."""
+    """Return the page of a notebook's JSON."""
     cells = json.loads(notebook)["cells"]
     return "\n\n".join(part for cell in cells for part in _parts(cell)) + "\n"
 
@@ -25,7 +25,7 @@ def _parts(cell: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _shown(output: Mapping[str, Any]) -> str:
-    """The best form of an output: a picture, a Markdown table, or plain text."""
+    """Return the best form of an output: a picture, a Markdown table, or plain text."""
     if output["output_type"] == "stream":
         return fenced(_joined(output["text"]).rstrip(), "text")
     data = output["data"]
@@ -37,7 +37,7 @@ def _shown(output: Mapping[str, Any]) -> str:
 
 
 def fenced(text: str, language: str) -> str:
-    """A block of code, whatever fences the text has itself."""
+    """Return a block of code, whatever fences the text has itself."""
     fence = max(["``", *_LONGEST_FENCE.findall(text)], key=len) + "`"
     return f"{fence}{language}\n{text}\n{fence}"
 

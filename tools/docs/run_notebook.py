@@ -10,7 +10,7 @@ _SECONDS: Final = 120
 
 
 def notebook_with_output(folder: Path) -> dict[str, Any]:
-    """The notebook after all its cells have run in a folder; an error in a cell is raised."""
+    """Return the notebook after all its cells have run in a folder; an error in a cell is raised."""
     import nbformat
     from nbclient import NotebookClient
 

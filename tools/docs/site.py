@@ -28,7 +28,7 @@ def listed_pages(index: str) -> dict[str, dict[str, str]]:
 
 
 def with_contents(index: str) -> str:
-    """The index with a table of contents that Sphinx can read, for the side bar; readers see the lists."""
+    """Return the index with a table of contents that Sphinx can read, for the side bar; readers see the lists."""
     trees = (
         "\n".join(
             [
@@ -49,7 +49,7 @@ _OUTSIDE: Final = re.compile(r"\[([^\]]+)\]\((\.\./[^)#]+\.md)(?:#[^)]*)?\)")
 
 
 def with_downloads(page: str) -> str:
-    """A page whose links to Markdown outside the site are downloads.
+    """Return a page whose links to Markdown outside the site are downloads.
 
     >>> with_downloads("see [`bench`](../bench/README.md#speed)")
     'see {download}`bench <../bench/README.md>`'

@@ -55,12 +55,12 @@ class Place:
 
     @property
     def tree(self) -> Path:
-        """The copy of the repository."""
+        """Return the copy of the repository."""
         return self.scratch / "tree"
 
     @property
     def outputs(self) -> Path:
-        """The folder with a folder for each part."""
+        """Return the folder with a folder for each part."""
         return self.scratch / "outputs"
 
     def python(self, *words: str, cwd: Path, text: str = "") -> str:

@@ -23,12 +23,12 @@ class Streams:
 
     @property
     def stdout(self) -> Path:
-        """The file of standard output."""
+        """Return the file of standard output."""
         return self.folder / f"{self.name}.{'json' if self.is_json else 'txt'}"
 
     @property
     def stderr(self) -> Path:
-        """The file of the exit status and standard error."""
+        """Return the file of the exit status and standard error."""
         return self.folder / f"{self.name}.stderr.txt"
 
 

@@ -33,7 +33,7 @@ def fold_name(text: str) -> str:
     ('self serving bias', 'cliche', 'ones own')
     """
     if not text.isascii():
-        # Only Latin accents are dropped: in other scripts combining marks distinguish letters.
+        # Only Latin accents are dropped, because combining marks distinguish letters in other scripts.
         text = _ACCENTS.sub("", unicodedata.normalize("NFKD", INVISIBLE.sub("", text)))
         text = unicodedata.normalize("NFKC", text)
     return _NOT_A_WORD.sub(" ", APOSTROPHES.sub("", text.casefold())).strip()
@@ -41,7 +41,7 @@ def fold_name(text: str) -> str:
 
 @lru_cache(maxsize=1 << 12)
 def before_parenthesis(name: str) -> str:
-    """The short form of a skill's name: the part before a parenthesis.
+    """Return the short form of a skill's name: the part before a parenthesis.
 
     >>> before_parenthesis("accident (fallacy)")
     'accident'
@@ -160,7 +160,7 @@ class Skill:
     definition: str
     example: str
     figure: str | None = None
-    """For a skill with two parts, its figure; its word is the next field."""
+    """The figure of a skill with two parts; the next field is its word."""
     word: str | None = None
 
 
@@ -171,9 +171,9 @@ class EntailedPair:
     skill: str
     brings: str
     texts: int
-    """Texts that show the first skill although only other skills were requested."""
+    """The number of texts that show the first skill although only other skills were requested."""
     with_both: int
-    """The texts among them that also show the second skill."""
+    """The number of texts, counted in `texts`, that also show the second skill."""
     source: str
     """The kind of texts: natural prose, or model output."""
 
@@ -195,7 +195,7 @@ class Side:
 
     @property
     def most_skills(self) -> int:
-        """The largest k."""
+        """Return the largest k."""
         ones = self.one or frozenset()
         rest = {self.one_of_each.get(skill, skill) for skill in self.skills if skill not in ones}
         if self.one is None or any(self.one_of_each.get(skill, skill) not in rest for skill in ones):
@@ -203,7 +203,7 @@ class Side:
         return len(rest) if ones else 0
 
     def holds(self, skills: Collection[str]) -> bool:
-        """Whether a combination may have these skills."""
+        """Return whether a combination may have these skills."""
         figures = {self.one_of_each.get(skill, skill) for skill in skills}
         is_composed = self.one is None or sum(skill in self.one for skill in skills) == 1
         return is_composed and len(figures) == len(skills) and set(skills) <= set(self.skills)
@@ -227,7 +227,7 @@ class Partition:
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        """The names of all groups."""
+        """Return the names of all groups."""
         return (*self._sides, "all")
 
     def side(self, setting: Setting) -> Side:
@@ -268,8 +268,7 @@ class Catalog:
     default_partition: str
     exclude: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     vocabulary: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
-    """Words for each topic: those of which one is enough, those of which two are needed, and optionally those that
-    count beside one of the others."""
+    """Words for each topic: those of which one is enough, those of which two are needed, and optionally near words."""
     impossible: frozenset[frozenset[str]] = frozenset()
     """Groups of skills that no text can show together; never drawn."""
     entailed: tuple[EntailedPair, ...] = ()
@@ -278,7 +277,7 @@ class Catalog:
     templates: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The clauses of the template student, by skill and form."""
     controls: Mapping[str, str] = field(default_factory=dict)
-    """For each control topic in a catalog of probes, the probe that it is the harmless twin of."""
+    """In a catalog of probes, the probe to which each control topic is the harmless counterpart."""
     figures: tuple[Figure, ...] = ()
     """Patterns of each figure, for skills with two parts. If present, full marks require exactly the requested
     skills."""
@@ -304,7 +303,7 @@ class Catalog:
         return self.impossible | {frozenset((pair.skill, pair.brings)) for pair in self.entailed}
 
     def content_hash(self) -> str:
-        """A hash of everything that reaches a prompt or a draw."""
+        """Hash everything that reaches a prompt or a draw."""
         if self.members:
             return self.members[None].content_hash()
         skills = [[s.name, s.category, s.definition, s.example] for s in self.skills]

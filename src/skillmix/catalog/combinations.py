@@ -32,7 +32,7 @@ class Subsets:
         self._places = {skill: place for place, skills in enumerate(self._figures) for skill in skills}
         self._k, self._special, self._ones = k, side.one or frozenset(), int(side.one is not None)
         special = [sum(skill in self._special for skill in skills) for skills in self._figures]
-        # The number of sets that the figures before a place allow, by number of special skills, size and place.
+        # For each number of special skills, size and place: how many such sets the figures before this place allow.
         self._before = [[[1 - ones] * (len(self._figures) + 1)] for ones in range(self._ones + 1)]
         for size in range(1, k + 1):
             for ones, tables in enumerate(self._before):
@@ -89,7 +89,7 @@ def subsets_of(side: Side, k: int) -> Subsets:
 
 Purpose = Literal["training", "evaluation"]
 EVALUATION_SHARE: Final = 0.2
-"""The first part of each evaluation draw, as a share of it, that training draws avoid."""
+"""The share of each evaluation draw, from its start, that training draws avoid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Combination:
 
     @property
     def k(self) -> int:
-        """The number of skills."""
+        """Return the number of skills."""
         return len(self.skills)
 
 
@@ -126,12 +126,12 @@ class Draw:
 
     @property
     def key(self) -> bytes:
-        """The key of the permutation that orders the combinations."""
+        """Return the key of the permutation that orders the combinations."""
         return digest("draw", self.purpose, self.setting, self.k, self.seed, size=32)
 
     @property
     def total(self) -> int:
-        """The number of different combinations."""
+        """Return the number of different combinations."""
         return subsets_of(self.side, self.k).total * len(self.side.topics)
 
 
@@ -211,7 +211,7 @@ def all_combinations(draw: Draw) -> Iterator[Combination]:
 
 
 def _begins_with(draw: Draw) -> Callable[[Collection[str], str], bool]:
-    """Whether a combination is in the first part of an evaluation draw, which training draws avoid."""
+    """Return whether a combination is in the first part of an evaluation draw, which training draws avoid."""
     subsets, total, key = subsets_of(draw.side, draw.k), draw.total, draw.key
     topics = {topic: index for index, topic in enumerate(sorted(draw.side.topics))}
 
@@ -261,7 +261,7 @@ def draw_all(draw: Draw, reserved: float | None = None) -> list[Combination]:
 
 
 def draw_ladder(draw: Draw, count: int) -> list[Combination]:
-    """Draw `count` combinations of draw.k skills; the n-th adds one skill to the n-th combination of k - 1.
+    """Draw `count` combinations of draw.k skills; the n-th adds one skill to the n-th combination of k - 1 skills.
 
     All lengths share their topics and skills, so scores at different k differ only by the added skill.
     """

@@ -51,7 +51,7 @@ class SkillEntry(Strict):
 
 
 class FigureEntry(Strict):
-    """A figure of figures.yaml: a skill with each word of its kind."""
+    """A figure of figures.yaml, which makes a skill with each word of its kind."""
 
     kind: str
     name: Name
@@ -83,7 +83,7 @@ class SideEntry(SkillsEntry):
 
 
 class GroupEntry(SideEntry):
-    """A further group of a partition; with `one`, the other keys list the skills that accompany that one."""
+    """A further group of a partition; if `one` is given, the other keys list the skills that accompany that skill."""
 
     one: SkillsEntry | None = None
 
@@ -105,7 +105,7 @@ def _group_name(name: str) -> str:
 
 
 class PartitionEntry(Strict):
-    """The two sides of a partition, and further groups."""
+    """The two sides of a partition, and its further groups."""
 
     train: SideEntry
     held_out: SideEntry = Field(alias="held-out")

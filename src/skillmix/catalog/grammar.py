@@ -1,4 +1,4 @@
-"""The grammar of a catalog of figures: clauses with slots, in which the teacher `composer:` words its texts."""
+"""The grammar of a catalog of figures: clauses with slots, from which the teacher `composer:` builds its texts."""
 
 import re
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ SLOTS: Final = frozenset(
 
 
 class Strict(BaseModel):
-    """A section of a file that refuses unknown keys and never changes."""
+    """An immutable section of a file that rejects unknown keys."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -50,7 +50,7 @@ class Frames(Strict):
 
     @cached_property
     def hosts(self) -> list[str]:
-        """The clauses that accept parts that fit everywhere."""
+        """Return the clauses that accept parts that fit everywhere."""
         return [*self.events, *self.clauses]
 
     @cached_property
@@ -73,7 +73,7 @@ class TopicWordsEntry(Strict):
 
     @cached_property
     def slots(self) -> list[dict[str, str]]:
-        """The words by slot, once for each thing."""
+        """Return the words by slot, once for each thing."""
         own = {"who": self.who, "base": self.verb[0], "past": self.verb[1], "tool": self.tool, "place": self.place}
         return [
             {**own, "at": self.at, "thing": thing, "a thing": with_article(thing), "things": things, "others": others}

@@ -99,7 +99,7 @@ class MeasuredNovelty:
     skills: int
     """The skills that combinations are drawn from."""
     mean_occurrences: float
-    """The mean number of occurrences in the corpus over all combinations of k skills, as a bound for the ratio."""
+    """The mean number of occurrences in the corpus over all combinations of k skills, which bounds the ratio."""
     most_occurrences: float
     """The number of occurrences of the combination of the k most common skills."""
     a_third_new_above: float
@@ -116,7 +116,7 @@ class MeasuredFrequencies:
     sentences_per_passage: float
 
     def expected_occurrences(self, k: int, tokens: float, drawn: Collection[str]) -> float:
-        """Compute the mean bound over combinations of k of the drawn skills; unknown skills count for every passage."""
+        """Compute the mean bound over combinations of k drawn skills; every passage counts for an unknown skill."""
         shares = [self.shares.get(skill, 1.0) for skill in sorted(drawn)]
         return measured_novelty(k, tokens, shares, sentences_per_passage=self.sentences_per_passage).mean_occurrences
 
@@ -177,7 +177,7 @@ def mean_product(values: Sequence[float], k: int) -> float:
     >>> round(mean_product([1.0, 2.0, 4.0], 2), 9)  # (2 + 4 + 8) / 3
     4.666666667
     """
-    # By the number of values so far: a set of j of them has the last value with probability j / number.
+    # A random set of j of the first `number` values contains the last of them with probability j / number.
     means = [1.0] + [0.0] * k
     for number, value in enumerate(values, start=1):
         for size in range(min(k, number), 0, -1):

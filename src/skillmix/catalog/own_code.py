@@ -2,7 +2,8 @@
 
 This module runs nothing. A catalog carries the text and the hash of its code, and whether the user trusted the code
 when the catalog was loaded: with `--trust-code` on the command line, or with `trusting_code` in Python.
-`checkers/registry.py` runs the code of trusted catalogs; `runs/verdicts.py` refuses to grade without it.
+`checkers/registry.py` runs the code of trusted catalogs, and `runs/verdicts.py` raises an error if the code is not
+trusted.
 """
 
 from collections.abc import Iterator
@@ -96,7 +97,7 @@ def trusted_codes() -> tuple[OwnCode, ...]:
 
 
 def require_trust(code: OwnCode | None) -> None:
-    """Refuse to grade with a catalog whose code is not trusted, because other checkers would give other verdicts."""
+    """Reject a catalog whose code is not trusted, because grading without this code would give other verdicts."""
     if code is not None and not code.is_trusted:
         raise UserError(
             f"The catalog has its own code, {code.path}, and you have not said that you trust it.",

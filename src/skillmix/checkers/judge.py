@@ -53,7 +53,7 @@ _EDGE: Final = " \t\r\n,;:.!?…)]”’–—-"
 
 
 def woven_skills(passage: Passage, topic: TopicWords, checkers: Mapping[str, Checker]) -> dict[str, bool]:
-    """Whether each skill that a text shows has a topic word of its own; the text must show all skills.
+    """Return whether each skill that a text shows has a topic word of its own; the text must show all skills.
 
     >>> from skillmix.checkers.registry import checker_of
     >>> from skillmix.checkers.topics import topic_words
@@ -203,7 +203,7 @@ class Verdict:
         return {skill: woven.get(skill, False) for skill in self.evidence}
 
     def is_woven(self, skills: Sequence[str]) -> bool | None:
-        """Whether the text shows all these skills about the topic; None if this is undecided."""
+        """Return whether the text shows all these skills about the topic; None if this is undecided."""
         if self.figures_shown is not None and not self.requires_woven:
             return None
         # Most texts miss a skill; the evidence shows that without a search.
@@ -212,14 +212,14 @@ class Verdict:
         return True if all(skill in self.evidence for skill in skills) else None
 
     def earns(self, skill: str) -> bool | None:
-        """Whether code gives the point for a skill; None for a skill without a checker."""
+        """Return whether code gives the point for a skill; None for a skill without a checker."""
         if skill not in self.evidence:
             return None
         return self.evidence[skill] is not None and (not self.requires_woven or self.woven[skill])
 
     @cached_property
     def reasons(self) -> Mapping[str, str]:
-        """The reason for each point that code denies, by criterion; computed on first use."""
+        """Return the reason for each point that code denies, by criterion; computed on first use."""
         reasons = {}
         for skill, span in self.evidence.items():
             if span is None:

@@ -70,7 +70,7 @@ class Passage:
 
     @cached_property
     def words(self) -> Words:
-        """The words of all sentences."""
+        """Return the words of all sentences."""
         return tuple(word for sentence in self.sentences for word in sentence.words)
 
     @cached_property
@@ -170,20 +170,20 @@ def _straight(text: str) -> str:
 
 
 def span_of(words: Words) -> Span:
-    """The span from the first word to the last."""
+    """Return the span from the first word to the last."""
     return Span(words[0].start, words[-1].end)
 
 
 def has_mark(text: str, first: Word, second: Word) -> bool:
-    """Whether a text has punctuation between two words."""
+    """Return whether a text has punctuation between two words."""
     return _PUNCTUATION.search(text, first.end, second.start) is not None
 
 
 def only_comma(text: str, first: Words, second: Words) -> bool:
-    """Whether only a comma separates two pieces of a text."""
+    """Return whether only a comma separates two pieces of a text."""
     return text[first[-1].end : second[0].start].strip() == ","
 
 
 def span_between(first: Word, last: Word) -> Span:
-    """The span from one word to another."""
+    """Return the span from one word to another."""
     return Span(first.start, last.end)

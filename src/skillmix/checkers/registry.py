@@ -203,7 +203,7 @@ _REPEATING: Final = frozenset(map(fold_name, REPEATING))
 
 
 def may_repeat(skill: str) -> bool:
-    """Whether a skill works by repetition or parallel parts; every skill of another package may.
+    """Return whether a skill works by repetition or parallel parts; every skill of another package may.
 
     >>> may_repeat("anaphora"), may_repeat("simile")
     (True, False)
@@ -213,7 +213,7 @@ def may_repeat(skill: str) -> bool:
 
 
 def checker_of(skill: str) -> Checker | None:
-    """The checker of a skill; None if the skill has none."""
+    """Return the checker of a skill; None if the skill has none."""
     name = fold_name(skill)
     return all_checkers().get(name) or _of_figures(remembered_figures()).get(name)
 

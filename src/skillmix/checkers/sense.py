@@ -153,7 +153,7 @@ class WordOrder(NamedTuple):
 
 @cache
 def word_order() -> WordOrder:
-    """The table of the package."""
+    """Return the table of the package."""
     stored = english("word_order")
     classes = {word: number for number, words in enumerate(stored["classes"]) for word in words.split()}
     # Nearly impossible pairs ("the of") get more weight than unusual ones.

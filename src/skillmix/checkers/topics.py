@@ -142,7 +142,7 @@ class Mention(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The words in lower case."""
+        """Return the words in lower case."""
         return " ".join(word.lower for word in self.piece[self.first : self.last + 1])
 
 

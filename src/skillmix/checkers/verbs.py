@@ -67,7 +67,7 @@ def is_complete(pieces: tuple[Words, ...], text: str) -> bool:
 
 
 def has_main_clause(pieces: tuple[Words, ...], question: bool) -> bool:
-    """Whether the pieces of a sentence have more finite verbs than words that open a subordinate clause."""
+    """Return whether the pieces of a sentence have more finite verbs than words that open a subordinate clause."""
     opened = 0
     for number, piece in enumerate(pieces):
         if number and not question and piece[0].lower in _LISTS["relative"] and not _points(piece):
@@ -98,7 +98,7 @@ def _resumes(subject: Words, aside: Words, piece: Words) -> bool:
 
 
 def _is_short_order(pieces: tuple[Words, ...]) -> bool:
-    """Whether the first word is an order, and a later piece says why or when: "Run, Tom, because it rains"."""
+    """Return whether the first word is an order, and a later piece says why or when: "Run, Tom, because it rains"."""
     if not pieces or len(pieces[0]) > 1 or pieces[0][0].lower not in _SURE:
         return False
     return any(
@@ -120,7 +120,7 @@ def _has_main_verb(piece: Words, question: bool, opened: int) -> bool:
 
 
 def _opens(piece: Words, index: int, question: bool) -> bool:
-    """Whether a word opens a subordinate clause, unlike a question word, "that house" or "until noon"."""
+    """Return whether a word opens a subordinate clause, unlike a question word, "that house" or "until noon"."""
     word = piece[index].lower
     after = piece[index + 1].lower if index + 1 < len(piece) else ""
     has_start = any(one.lower == "from" for one in piece[max(index - 5, 0) : index])
@@ -136,7 +136,7 @@ def _opens(piece: Words, index: int, question: bool) -> bool:
 
 
 def _points(piece: Words) -> bool:
-    """Whether a piece begins as in "That is", "That old clock", "Who would" or "If only"."""
+    """Return whether a piece begins as in "That is", "That old clock", "Who would" or "If only"."""
     if len(piece) < 2:
         return False
     first, second = piece[0].lower, piece[1].lower
@@ -146,7 +146,7 @@ def _points(piece: Words) -> bool:
 
 
 def is_finite(piece: Words, index: int) -> bool:
-    """Whether the word at an index is a finite verb, as far as its neighbors show."""
+    """Return whether the word at an index is a finite verb, as far as its neighbors show."""
     word = piece[index].lower
     if word in _LISTS["auxiliary"]:
         return True
@@ -194,17 +194,17 @@ def _is_verb_here(piece: Words, index: int, before: str, often: bool) -> bool:
 
 
 def _is_pointer(before: str, index: int) -> bool:
-    """Whether the first word of a piece is a pronoun such as "this", the subject of the word after it."""
+    """Return whether the first word of a piece is a pronoun such as "this", the subject of the word after it."""
     return index == 1 and before in _POINTERS
 
 
 def _follows_relative(piece: Words, index: int) -> bool:
-    """Whether "that" comes right before the index and after a noun: "the cart that carried wool"."""
+    """Return whether "that" comes right before the index and after a noun: "the cart that carried wool"."""
     return index > 1 and piece[index - 1].lower == "that" and piece[index - 2].lower not in _NOT_BEFORE_VERB
 
 
 def _is_plain_form(piece: Words, index: int, before: str, after: str) -> bool:
-    """Whether a base form is an order at the start of a clause, or the verb of a plural subject."""
+    """Return whether a base form is an order at the start of a clause, or the verb of a plural subject."""
     word = piece[index].lower
     if before in ("that", "which", "god", "heaven", "lord") or (before in ("these", "those") and word not in _NOUN_TOO):
         return True
@@ -272,7 +272,7 @@ def _is_verb_not_noun(piece: Words, index: int, before: str, after: str) -> bool
 
 
 def _follows(piece: Words, index: int, articles: frozenset[str]) -> bool:
-    """Whether an article, up to three adjectives or nouns and a noun come right before the index."""
+    """Return whether an article, up to three adjectives or nouns and a noun come right before the index."""
     for word in reversed(piece[max(index - 5, 0) : index - 1]):
         if word.lower in articles:
             return True

@@ -15,7 +15,7 @@ from skillmix.checkers.passage import Word, Words
 
 
 def word_set(text: str) -> frozenset[str]:
-    """The set of words in a text."""
+    """Return the set of words in a text."""
     return frozenset(text.split())
 
 
@@ -104,22 +104,22 @@ def meaning(lower: str) -> str:
 
 
 def is_minor(lower: str) -> bool:
-    """Whether a lower-case word is a function word."""
+    """Return whether a lower-case word is a function word."""
     return lower in _MINOR or lower.endswith("n't")
 
 
 def denies(words: Words) -> bool:
-    """Whether a clause is negative: it has an odd number of negations."""
+    """Return whether a clause is negative: it has an odd number of negations."""
     return sum(word.lower in _DENIALS or word.lower.endswith("n't") for word in words) % 2 == 1
 
 
 def opens_clause(piece: Words, index: int) -> bool:
-    """Whether the word at an index starts its piece, or follows a word that may lead a clause."""
+    """Return whether the word at an index starts its piece, or follows a word that may lead a clause."""
     return index == 0 or piece[index - 1].lower in LEADS
 
 
 def can_echo(word: str) -> bool:
-    """Whether repeating a lower-case word can have an effect: it is neither a function word nor a number."""
+    """Return whether repeating a lower-case word can have an effect: it is neither a function word nor a number."""
     return word not in GRAMMAR and not word[0].isdigit()
 
 
@@ -169,7 +169,7 @@ def numbers_in(words: Words) -> list[Number]:
 
 
 def is_number(lower: str) -> bool:
-    """Whether a lower-case word is a number."""
+    """Return whether a lower-case word is a number."""
     return lower.isdigit() or bool(_parts(lower))
 
 

@@ -8,9 +8,9 @@ from typing import Final, Literal
 from skillmix.catalog.catalog import before_parenthesis
 
 CUT_IN_THOUGHT: Final = "cut in its thought"
-"""The status of a reply that ends while thinking."""
+"""The status of a reply that ends inside a thought."""
 OPENING: Final = "<think>\n"
-"""Ends a thought whose start tag the reply lacks."""
+"""The start tag to put before a thought whose own start tag is missing."""
 
 _NAMES: Final = r"(?:seed:)?(?:think|thinking|thought|reasoning)"
 _OPENS: Final = (
@@ -40,9 +40,9 @@ _END_OF_TURN: Final = re.compile(r"(?:<\|(?:end|return)\|>\s*)+\Z")
 
 
 def without_thought(reply: str) -> str | None:
-    """Remove the thoughts from a reply; None if it ends in a thought.
+    """Remove the thoughts from a reply; None if the reply ends inside a thought.
 
-    A template may open the thought in the prompt, so all text before an end tag without a start tag is thought too.
+    A template may open the thought in the prompt, so all text before an end tag without a start tag is also a thought.
 
     >>> without_thought("<think>Hm.</think>Answer: x"), without_thought("Hm. Answer: y</think>Answer: x")
     ('Answer: x', 'Answer: x')
@@ -67,12 +67,12 @@ def without_thought(reply: str) -> str | None:
 
 
 def opens_thought(prompt: str) -> bool:
-    """Whether a prompt ends at the start of a thought, which the reply continues."""
+    """Return whether a prompt ends at the start of a thought, which the reply continues."""
     return _OPENS_LAST.search(prompt) is not None
 
 
 def is_thought_tag(token: str) -> bool:
-    """Whether a special token of a chat format starts or ends a thought."""
+    """Return whether a special token of a chat format starts or ends a thought."""
     return _TAG.fullmatch(token) is not None
 
 
@@ -80,14 +80,14 @@ SentenceCounter = Literal["original", "robust"]
 
 
 def count_sentences(text: str, counter: SentenceCounter = "robust") -> int:
-    """Count the sentences of a text.
+    """Count the sentences in a text.
 
     >>> count_sentences("Fruit, e.g. Apples."), count_sentences("Fruit, e.g. Apples.", "original")
     (1, 2)
     """
     if counter == "robust":
         return len(sentence_spans(text))
-    # The original evaluation code, including its errors: an empty text counts as one sentence.
+    # This repeats the original evaluation code with its errors. For example, an empty text counts as one sentence.
     return len(_ORIGINAL_BREAK.split(_GLUED_TITLES.sub(r"\1.", text)))
 
 
@@ -120,7 +120,7 @@ _SENTENCE_START = re.compile(
 
 
 def sentence_spans(text: str) -> list[tuple[int, int]]:
-    """The span of each sentence, by end marks, quotes and next words; line breaks count, abbreviations do not.
+    """Find the span of each sentence. A line break can end a sentence, but an abbreviation cannot.
 
     >>> sentence_spans("Stop! It is e.g. Tom's.")
     [(0, 5), (6, 23)]
@@ -132,7 +132,7 @@ _LINE = re.compile(r"[^\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
 
 
 def _joined_lines(text: str) -> list[tuple[int, str]]:
-    """Lines with their start, wrapped lines joined: after a comma or the like, or before a lower-case letter."""
+    """Return lines with their start, joined if one ends in a comma or the like or the next is in lower case."""
     joined: list[tuple[int, list[str]]] = []
     end = 0
     for match in _LINE.finditer(text):
@@ -160,7 +160,7 @@ def _spans_in_line(line: str, offset: int) -> list[tuple[int, int]]:
     while end_of_words and not (line[end_of_words - 1].isalnum() or line[end_of_words - 1] == "_"):
         end_of_words -= 1
     first_word = _next_word(line, 0)
-    # Positions instead of slices: a line may have thousands of marks, and copying the rest each time is slow.
+    # Use positions, not slices, because a line may contain thousands of marks, and copying the rest each time is slow.
     for terminator in _TERMINATOR.finditer(line):
         if terminator.end() >= end_of_words:
             break
@@ -183,7 +183,7 @@ def _next_word(line: str, position: int) -> int:
 
 
 def _ends_sentence(before: str, terminator: re.Match[str], following: int) -> bool:
-    """Whether a mark ends a sentence, by the characters before it and the position of the next word."""
+    """Decide from the characters before a mark and the position of the next word whether the mark ends a sentence."""
     line, mark, opened = terminator.string, terminator["mark"], following
     while line[opened : opened + 1] and line[opened] in _OPENERS:
         opened += 1
@@ -198,7 +198,7 @@ def _ends_sentence(before: str, terminator: re.Match[str], following: int) -> bo
 
 
 def _is_abbreviation(before: str, line: str, following: int, next_letter: str) -> bool:
-    """Whether the full stop after these words only marks an abbreviation."""
+    """Return whether the full stop after these words only marks an abbreviation."""
     if _NEVER_LAST.search(before):
         return True
     if _BEFORE_A_NUMBER.search(before):
@@ -208,7 +208,7 @@ def _is_abbreviation(before: str, line: str, following: int, next_letter: str) -
     # 'at 5 p.m. The bell' but 'J. K. Rowling': after such a word, only a common first word starts a sentence.
     if not _MAY_BE_LAST.search(before):
         words = before[:-1].split()
-        # 'George W' and 'J. K' end in an initial, 'plan B' does not.
+        # 'George W' and 'J. K' end in an initial, but 'plan B' does not.
         is_name = not words or words[-1].endswith(".") or words[-1].lstrip(_OPENERS)[:1].isupper()
         if not _CAPITAL.search(before) or not is_name:
             return False
@@ -216,7 +216,7 @@ def _is_abbreviation(before: str, line: str, following: int, next_letter: str) -
 
 
 _LONGEST_ABBREVIATION: Final = 40
-"""Characters searched before a full stop; without a limit the searches would take quadratic time."""
+"""The number of characters searched before a full stop. Without this limit, the searches would take quadratic time."""
 
 
 AnswerStatus = Literal["fine", "no marker", "empty", "refused", "cut in its thought"]
@@ -251,12 +251,12 @@ RULES: Final = {
 }
 
 # A reply can be one character repeated 40,000 times. Each search enters a sequence of characters only at its start and
-# never backtracks ("*+"); otherwise it would take quadratic time.
+# never backtracks ("*+"), because it would otherwise take quadratic time.
 _ANSWER = re.compile(
     r"Answer[*_]*+:[*_]*+|^[ \t]*+(?:\#++[ \t]*+Answer|(?:\*\*|__)Answer(?:\*\*|__))[ \t]*+$", re.MULTILINE
 )
 _EXPLANATION = re.compile(r"(?:(?<![*_])[*_]++|(?<!\#)\#++ *+)?Explanation")
-# The start of the explanation's own line is not part of the answer: "2. Explanation", "Brief Explanation".
+# The words before "Explanation" on its line are not part of the answer, as in "2. Explanation".
 _LABEL_ON_LAST_LINE = re.compile(
     r"\n[ \t]*+[*_#>-]*+(?:(?<=_)[.)]|[ \t]*+(?:\(?\w{1,2}[.)]|(?:[A-Z][a-z]++[ \t]*+){1,2})?)[*_#]*+[ \t]*+\Z"
 )
@@ -265,7 +265,7 @@ _LABEL_ON_LAST_LINE = re.compile(
 def extract_answer(reply: str) -> Answer:
     """Extract the text after the last 'Answer:' and before 'Explanation'; both markers may be bold or headings.
 
-    A thought is not part of the reply.
+    Thoughts are removed first.
 
     >>> extract_answer("Answer: Time is a thief. **Explanation:** so")
     Answer(text='Time is a thief.', status='fine')
@@ -287,13 +287,13 @@ def extract_answer(reply: str) -> Answer:
 
 
 def plain_answer(text: str) -> Answer:
-    """Make an answer of a text without markers."""
+    """Make an answer from a text that has no markers."""
     text = text.strip()
     return Answer(text, "fine") if _SOMETHING.search(text) else Answer("", "empty")
 
 
 def names_skill(text: str, skill: str, rule: NameRule = "substring") -> bool:
-    """Whether a text contains the name of a skill, without its parenthesis.
+    """Return whether a text contains the name of a skill, without its parenthesis.
 
     >>> names_skill("Metaphorically speaking", "metaphor"), names_skill("Metaphorically", "metaphor", "word")
     (True, False)
@@ -304,6 +304,6 @@ def names_skill(text: str, skill: str, rule: NameRule = "substring") -> bool:
     return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", _one_blank(text)) is not None
 
 
-@lru_cache(maxsize=4096)  # each text meets several skills, each skill many texts
+@lru_cache(maxsize=4096)  # each text is compared with several skills, and each skill with many texts
 def _one_blank(text: str) -> str:
     return " ".join(text.casefold().replace("’", "'").replace("‘", "'").split())

@@ -57,11 +57,11 @@ class Quotable:
     """Labels of criteria with the values after them, in order."""
 
     def has(self, label: str, value: float | None, line: str) -> bool:
-        """Whether a grader's row or line repeats the text: the same label and value, or the same line."""
+        """Return whether a grader's row or line repeats a label with its value, or a whole line, from the text."""
         return (value is not None and (pair_label(label), value) in self.pairs) or fold_name(line) in self.lines
 
     def has_quoted(self, before: str, statement: str) -> bool:
-        """Whether a statement right after an opening quotation mark is in the text."""
+        """Return whether a statement right after an opening quotation mark is in the text."""
         if not self.words or not before.rstrip().endswith(_OPENING_QUOTES):
             return False
         quoted = fold_name(_CLOSING_QUOTE.split(statement, maxsplit=1)[0])
@@ -72,13 +72,13 @@ NOTHING_TO_QUOTE: Final = Quotable("", frozenset(), ())
 
 
 def pair_label(label: str) -> str:
-    """Return a label in the form that pairs use."""
+    """Return a label in the form that `pairs` contains."""
     return label_forms(label).plain[-1]
 
 
-@lru_cache(maxsize=1024)  # the rounds of one text come one after the other
+@lru_cache(maxsize=1024)  # the replies about one text are read one after the other
 def quotable(text: str | None, rubric: Rubric) -> Quotable:
-    """Collect the parts of a student's text that a grader's reply could repeat; almost always none."""
+    """Collect the parts of a student's text that a grader's reply could repeat; almost all texts have none."""
     if not text:
         return NOTHING_TO_QUOTE
     has_sign = has_value_sign(text) or "|" in text or (not text.isascii() and _BORDER.search(text))
@@ -94,7 +94,7 @@ def quotable(text: str | None, rubric: Rubric) -> Quotable:
 
 
 def _lines_together(text: str) -> frozenset[str]:
-    """Single lines, and two or three consecutive lines joined, since a statement's label may be above it."""
+    """Return single lines, and two or three consecutive lines joined, because a label may be above its value."""
     lines = [line for line in text.splitlines() if line.strip()]
     return frozenset(
         fold_name(" ".join(lines[start : start + count]))
@@ -124,7 +124,7 @@ def _label_at_end(words: list[str], rubric: Rubric) -> str | None:
     if end >= 2 and words[-1].lower() in _EARNED_WORDS and words[-2].lower() in ("point", "points"):
         end -= 2
     elif end >= 2 and words[-1].lower() in _FIELDS and fold_name(words[-1]) not in rubric.label_ends:
-        end -= 1  # a field of JSON
+        end -= 1  # a JSON field
     if end == 0 or fold_name(words[end - 1]) not in rubric.label_ends:
         return None
     for start in range(max(0, end - _LONGEST_LABEL), end):
@@ -149,14 +149,14 @@ class Mark(NamedTuple):
 
 
 class _Heading(NamedTuple):
-    """A criterion named in a heading, for a later 'Point earned'."""
+    """A criterion in a heading, to which a later 'Point earned' may refer."""
 
     criterion_index: int
     label: str
     line: str
 
 
-# In lower case, with a literal start, the same search is ten times as fast in prose.
+# This search starts with a literal and runs on lower-case text, which is ten times as fast in prose.
 _MAY_STATE = re.compile(r"points?\s+(?:earned|awarded|given|received|scored)\b[^\n]{0,260}?[:=]")
 _STATEMENT = re.compile(
     r"\bpoints?\s+(?:earned|awarded|given|received|scored)\b(?:\s*\([^()]{0,12}\))?"
@@ -167,13 +167,13 @@ _TOTAL: Final = re.compile(r"\b(?:total|overall|sum|grade|final|score)\b[^.;]{0,
 _BULLET = re.compile(r"^[\s>#*\-•+·▪◦‣]+(?=\S)")
 _OPENS_VALUE: Final = r"(?:[:=→(\[]|\s(?:-{1,3}|[–—])|[-–—]>|\t|\s\s|,|(?<!\.)\.{3,40})[\s*_`\"“]{0,8}"
 _LABEL_THEN_NUMBER = re.compile(rf"{_OPENS_VALUE}[-+−]?\.?[{VALUE_SIGNS}]")
-# Searched in lower case. Two blanks have a separate expression: a search that may start at every blank is three times
-# as slow.
+# These expressions search lower-case text. Two blanks have a separate expression, because a search that may start at
+# every blank is three times as slow.
 _LABEL_THEN_WORD = re.compile(rf"[:=→(\[\t–—>-][\s*_`\"“]{{0,8}}{VALUE_WORD}")
 _BLANKS_THEN_WORD = re.compile(rf"  [\s*_`\"“]{{0,8}}{VALUE_WORD}")
 _DELIMITER = re.compile(r"\s*(?:[:=→(\[,]|\s(?:-{1,3}|[–—])(?=\s)|[-–—]>|\t|\s{2,}|(?<!\.)\.{3,40})\s*")
 _BRACKETED_VALUE = re.compile(r"([^()\[\]]+)[)\]]\W*$")
-# Enters a sequence of blanks only at its start, or directly after a dash that ended a match.
+# This expression enters a sequence of blanks only at its start, or directly after a dash that ended a match.
 _HEADING_END = re.compile(r"(?:(?<!\s)|(?<=\s[-–—]\s))(?:\s*+(?::|\.(?=[*_]{0,3}\s)|$)|\s++(?:[-–—]|->|→)\s)")
 _NUMBERING = re.compile(r"^(?:(?:criterion|skill|item)\s)?\(?(?:\d{1,2}|[a-h](?=\)))\s?[.):–—-]\s+", re.IGNORECASE)
 _BETWEEN_REMARKS = re.compile(r"[;,.]\s+")
@@ -184,7 +184,7 @@ _MOST_DELIMITERS: Final = 12
 _ROOM_FOR_VALUE: Final = 20
 _LONGEST_HEADING: Final = 300
 _LONGEST_TOTAL: Final = 40
-"""If a word such as "total" is among this many characters before a statement, the statement is about the sum."""
+"""A statement is about the sum if a word such as "total" occurs within this many characters before it."""
 _AFTER_LABEL: Final = " :.-–—(*_"
 
 
@@ -194,7 +194,7 @@ def _without_bullet(line: str) -> str:
 
 
 def _label_before(text: str) -> str:
-    """The part of a line before its first colon, full stop or dash."""
+    """Return the part of a line before its first colon, full stop or dash."""
     bare = _NUMBERING.sub("", _without_bullet(text).strip().rstrip("*_")[:_LONGEST_HEADING])
     end = _HEADING_END.search(bare)
     return bare[: end.start()] if end else bare
@@ -209,8 +209,8 @@ def _gives_a_word(text: str) -> bool:
 class LineReader:
     """Reads lines in order and remembers the last heading, for a later 'Point earned'.
 
-    `loosely` finds the criterion of a label that equals no name. With it, the reader also lists the labels of lines
-    that give no criterion a point.
+    If `loosely` is given, it finds the criterion of a label that equals no name, and the reader also lists the labels
+    of lines that give no criterion a point.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class LineReader:
         self._heading: _Heading | None = None
         self._unknown_heading = ""
         self._follows_a_statement = True
-        # Most replies are a table with prose around it: one search in all of the prose saves a search in each line.
+        # Most replies are a table with prose around it, so one search in all the prose saves a search in each line.
         prose = "\n".join(lines).lower()
         self._has_statements = _MAY_STATE.search(prose) is not None
         self._has_numbers = has_value_sign(prose)
@@ -278,7 +278,7 @@ class LineReader:
         if not before:
             above = self._heading
             return above and above._replace(line=f"{above.line} {line}")
-        # A line may hold thousands of statements, so only a limited part of the text before each is searched.
+        # A line may contain thousands of statements, so only a limited part of the text before each is searched.
         near = len(before.rstrip(_AFTER_LABEL)) - 2 * self._rubric.longest_label
         tail = _BETWEEN_REMARKS.split(before[max(0, near) :])[-1]
         heading = self._heading_named(tail.rstrip(_AFTER_LABEL), line) or self._heading_named(
@@ -353,7 +353,7 @@ class LineReader:
 
 @dataclass(slots=True)
 class Block:
-    """Marks of one table, or of lines with no other text between them."""
+    """The marks from one table, or from lines with no other text between them."""
 
     is_table: bool
     marks: list[Mark]
@@ -375,7 +375,7 @@ def parse(rubric: Rubric, reply: str, student: Quotable, loosely: FindCriterion 
     """Find the tables and lines of a reply that give points to criteria."""
     parsed = Parsed()
     lines: list[Mark] = []
-    # If the student's text holds a grade, a quotation of it may be adjacent to the grader's own table.
+    # If the student's text contains a grade, a quotation of it may be adjacent to the grader's own table.
     parts = list(parts_of(reply, blank_lines_end_tables=bool(student.words)))
     texts = [part for part in parts if isinstance(part, str)]
     reader = LineReader(rubric, texts, student=student, loosely=loosely)
@@ -424,7 +424,7 @@ def _table_block(rubric: Rubric, table: Table, parsed: Parsed, loosely: FindCrit
 
 
 def _take_other_row(row: list[str], column: int, labels: int, block: Block, parsed: Parsed, *, is_listed: bool) -> None:
-    """Note the total in a row that is about no criterion, or its label."""
+    """Record the total or the label of a row that is about no criterion."""
     value = read_value(row[column])
     if "total" in row[0].casefold():
         block.total = read_value(row[column].partition("/")[0])
@@ -436,7 +436,7 @@ def _take_other_row(row: list[str], column: int, labels: int, block: Block, pars
 
 
 def _labelled_rows(rubric: Rubric, table: Table, loosely: FindCriterion | None) -> dict[int, tuple[int, int]]:
-    """For each row about a criterion, by number: the label column, and the index of the criterion."""
+    """Return the label column and the criterion's index for the number of each row about a criterion."""
     by_header = label_column(table)
     found: dict[int, tuple[int, int]] = {}
     for number, row in enumerate(table.rows):
@@ -466,7 +466,7 @@ _MOST_LABEL_COLUMNS = 4
 
 
 def without_quotations(blocks: list[Block], student: Quotable) -> list[Block]:
-    """The blocks without marks that only repeat the student's text."""
+    """Remove the marks that only repeat the student's text from the blocks."""
     if not student.words:
         return blocks
     own = []
@@ -483,7 +483,7 @@ def _without_run(marks: list[Mark], student: Quotable) -> list[Mark]:
     if not 0 < count < len(marks):
         return marks
     all_counts = Counter(mark.criterion_index for mark in marks)
-    # Each distinct pair becomes one character, so that the linear search for strings finds the sequences of pairs.
+    # Each distinct pair becomes one character, so that a linear-time string search finds sequences of pairs.
     codes: dict[tuple[str, float | None], str] = {}
     run = "".join([codes.setdefault(pair, chr(len(codes))) for pair in student.pairs])
     given = "".join([codes.setdefault((pair_label(mark.label), mark.value), chr(len(codes))) for mark in marks])

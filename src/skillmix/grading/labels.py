@@ -4,7 +4,7 @@ Equality is always tried first, and these rules apply only to criteria that no r
 ("metaphor -- clearly") has the same content words as the name. A hint ("loaded question" for a longer name) shares a
 content word with it, and is accepted for one label and one criterion only.
 
-`label_words.json` holds English words. A word of another language is always a content word.
+`label_words.json` lists English words, so a word of another language is always a content word.
 """
 
 import json
@@ -71,7 +71,7 @@ def content_words(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def same_word(one: str, other: str) -> bool:
-    """Whether two words are equal apart from their endings.
+    """Return whether two words are equal apart from their endings.
 
     >>> same_word("metaphor", "metaphorical"), same_word("metaphor", "metaphysics")
     (True, False)
@@ -97,7 +97,7 @@ def shared_words(words: Sequence[str], others: Sequence[str]) -> list[str]:
 
 
 def have_the_same_words(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether two lists have the same words in any order, regardless of endings."""
+    """Return whether two lists have the same words in any order, regardless of endings."""
     return (
         len(one) == len(other) > 0
         and len(shared_words(one, other)) == len(one)
@@ -123,12 +123,12 @@ _VALUE_AFTER_DELIMITER = re.compile(
 )
 _DIGIT = re.compile(r"\d")
 _LONG_QUOTATION: Final = 3
-"""The fewest content words; a shorter label can share all its words with a text by chance."""
+"""The fewest content words of a label that may be a quotation, because shorter labels can match a text by chance."""
 _MOST_CUTS: Final = 6
 _LONGEST_REMARK: Final = 12
-"""Words after the name in a decorated label."""
+"""The most words after the name in a decorated label."""
 _LONGEST_LEAD: Final = 4
-"""Words before the name in a decorated label, such as "Literary device:"."""
+"""The most words before the name in a decorated label, such as "Literary device:"."""
 
 
 def decorated_criterion(rubric: Rubric, label: str) -> int | None:
@@ -154,7 +154,7 @@ def decorated_criterion(rubric: Rubric, label: str) -> int | None:
         if index is not None:
             topic = _name_words(rubric.topic)
             if index == rubric.k and len(shared_words(topic, label_words(part))) < len(topic):
-                # The remark must name no other topic.
+                # The remark must not contain another topic.
                 foreign = set(content_words(label_words(label))) - TOPIC_WORDS - BESIDE_TOPIC - NEGATIONS
                 if any(not shared_words([word], topic) for word in foreign):
                     return None
@@ -183,9 +183,9 @@ def _is_about_another(rubric: Rubric, label: str, index: int) -> bool:
 def is_hint(rubric: Rubric, label: str, index: int) -> bool:
     """Whether a label shares a content word with a criterion, and no other interpretation of the label is closer.
 
-    A word for a kind of skill is not enough: "hypothetical syllogism" is not "statistical syllogism". Any other word
-    is, because every other criterion has its own row: a grader that was asked about folk physics and writes "everyday
-    physics" means that.
+    A word for a kind of skill is not enough: "hypothetical syllogism" is not "statistical syllogism". Any other shared
+    word is enough, because every other criterion has its own row. For example, a grader that was asked about folk
+    physics and writes "everyday physics" means folk physics.
 
     >>> from skillmix.prompts.rubric import rubric_of
     >>> rubric = rubric_of(["complex question (loaded question with implicit assumption)"], "Sewing")
@@ -204,7 +204,7 @@ def is_hint(rubric: Rubric, label: str, index: int) -> bool:
 
 
 def stands_for_nothing(rubric: Rubric, label: str, index: int) -> bool:
-    """Whether a row is a total, or about the length, which code decides, rather than about this criterion.
+    """Return whether a row is a total or about the length (which code decides), rather than about this criterion.
 
     >>> from skillmix.prompts.rubric import rubric_of
     >>> rubric = rubric_of(["metaphor"], "Sewing")
@@ -218,10 +218,10 @@ def stands_for_nothing(rubric: Rubric, label: str, index: int) -> bool:
 
 
 def may_be_quoted(rubric: Rubric, label: str, index: int, text: str | None) -> bool:
-    """Whether a label may come from the student's text.
+    """Return whether a label may come from the student's text.
 
-    It may if the text has all words of a long label, or a value and the words by which the label would match the
-    criterion.
+    It may if the text contains all words of a long label, or contains a value and the words by which the label would
+    match the criterion.
     """
     if not text:
         return False
@@ -229,7 +229,7 @@ def may_be_quoted(rubric: Rubric, label: str, index: int, text: str | None) -> b
     words = content_words(label_words(label))
     if len(words) >= _LONG_QUOTATION and _are_in(words, written):
         return True
-    # Every text has words of its topic, and many have a "no" or a "one" somewhere.
+    # Every text contains words of its topic, and many contain a "no" or a "one" somewhere.
     value = (_VALUE_AFTER_DELIMITER if index == rubric.k else _VALUE).search(text)
     return value is not None and _are_in(shared_words(words, criterion_words(rubric, index)), written)
 
@@ -240,12 +240,12 @@ def _are_in(words: Sequence[str], written: frozenset[str]) -> bool:
 
 @lru_cache(maxsize=64)
 def text_words(text: str) -> frozenset[str]:
-    """The folded words of a student's text."""
+    """Return the folded words of a student's text."""
     return frozenset(fold_name(text).split())
 
 
 def criterion_words(rubric: Rubric, index: int) -> tuple[str, ...]:
-    """The content words of a criterion's name; for topic and sense also the words that graders use for them."""
+    """Return the content words of a criterion's name; for topic and sense also the words that graders use for them."""
     if index < rubric.k:
         return _name_words(rubric.criteria[index].name)
     if index == rubric.k:
@@ -283,7 +283,7 @@ def _criterion_of_words(rubric: Rubric, words: tuple[str, ...]) -> int | None:
 
 
 def _is_alias(words: tuple[str, ...], alias: tuple[str, ...]) -> bool:
-    # "fallacies" is not the skill "fallacy": the plural of a kind is the kind.
+    # "fallacies" does not stand for the skill "fallacy", because the plural refers to the kind of skill.
     return sorted(words) == sorted(alias) if KINDS.issuperset(alias) else have_the_same_words(words, alias)
 
 
@@ -302,9 +302,9 @@ def _topic_or_sense(rubric: Rubric, words: tuple[str, ...]) -> int | None:
 
 @lru_cache(maxsize=1 << 10)
 def _aliases(name: str) -> tuple[tuple[str, ...], ...]:
-    """The content words of a name and of its parts: before and in the parenthesis, before and after "or"."""
+    """Return the content words of a name and of its parts, which a parenthesis or "or" separates."""
     short = before_parenthesis(name)
-    # Words that only say what kind of skill it is, as "informal fallacy" does, name no skill; nor does one word.
+    # Neither words for a kind of skill, such as "informal fallacy", nor a single word identify a skill.
     inner = [
         part
         for part in _BRACKETED.findall(name)
@@ -315,7 +315,7 @@ def _aliases(name: str) -> tuple[tuple[str, ...], ...]:
 
 
 def _is_unfit(words: tuple[str, ...], own: tuple[str, ...]) -> bool:
-    """Whether a label is truncated, mentions something absent, or contains a number that may be a point.
+    """Return whether a label is truncated, mentions something absent, or contains a number that may be a point.
 
     Negations and numbers in the name itself do not count.
     """
@@ -325,7 +325,7 @@ def _is_unfit(words: tuple[str, ...], own: tuple[str, ...]) -> bool:
 
 
 def _has_another_parenthesis(rubric: Rubric, label: str, index: int) -> bool:
-    """Whether a label and a name have parentheses about different things; they distinguish skills of one short name."""
+    """Return whether a label and a name have different parentheses, which distinguish skills of one short name."""
     inner = _BRACKETED.findall(rubric.criteria[index].name) if index < rubric.k else []
     label_inner = [content_words(label_words(part)) for part in _BRACKETED.findall(label)]
     own = [word for part in inner for word in _name_words(part)]
@@ -333,7 +333,7 @@ def _has_another_parenthesis(rubric: Rubric, label: str, index: int) -> bool:
 
 
 def _names_another(rubric: Rubric, label: str, index: int) -> bool:
-    """Whether a label names a second criterion, apart from kinds and from parts of the first one's own name."""
+    """Return whether a label names a second criterion, apart from kinds and parts of the first criterion's name."""
     spaced = f" {fold_name(label)} "
     own = f" {fold_name(rubric.criteria[index].name if index != rubric.k else rubric.topic)} "
     others = [before_parenthesis(c.name) for c in rubric.criteria[: rubric.k]]
@@ -346,11 +346,11 @@ def _names_another(rubric: Rubric, label: str, index: int) -> bool:
 
 
 _OTHERS_BESIDE: Final = (("topic", "sense"), ("sense",), ("topic",), ("topic", "sense"))
-"""Words that name another criterion, for a label of a skill, of the topic, of sense and of length."""
+"""For labels of a skill, topic, sense and length, in this order: words that refer to another criterion."""
 
 
 def _is_nearer_to_another(rubric: Rubric, words: tuple[str, ...], index: int, count: int) -> bool:
-    """Whether a label names another skill or shares more words with a criterion; for topic and sense, as many."""
+    """Return whether a label fits another criterion better; for topic and sense, an equally good fit counts."""
     skills = [c.name for number, c in enumerate(rubric.criteria[: rubric.k]) if number != index]
     if any(_is_alias(words, alias) for name in skills for alias in _aliases(name)):
         return True
@@ -360,9 +360,9 @@ def _is_nearer_to_another(rubric: Rubric, words: tuple[str, ...], index: int, co
 
 
 def _is_enough(rubric: Rubric, index: int, shared: list[str], foreign: list[str]) -> bool:
-    """Whether shared words identify a criterion, given the other words of the label."""
+    """Return whether shared words identify a criterion, given the other words of the label."""
     if index >= rubric.k:
-        # Another topic, or a sense of humor, has words that no topic and no sense has.
+        # A label for another topic, or for a sense of humor, has further words that do not belong to topic or sense.
         return bool(shared) and (BESIDE_TOPIC if index == rubric.k else BESIDE_SENSE).issuperset(foreign)
     telling = [word for word in shared if word not in KINDS | OTHER_QUALITIES]
     is_quality = ADJECTIVES.issuperset(telling) and not OTHER_QUALITIES.isdisjoint(foreign)

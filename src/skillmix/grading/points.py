@@ -1,4 +1,4 @@
-"""From votes to points, with reasons for points that code denied, and from points to the metrics of a text."""
+"""Decide points from votes, explain points that code denied, and compute the metrics of a text from its points."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -31,11 +31,11 @@ _DIRECTION: Final = re.compile(r"[ \t]*+[(\[*_][^\n]*[)\]*_][ \t]*+")
 _HAS_WORD: Final = re.compile(r"\w")
 _MARKUP: Final = re.compile(r"\*\*|__")
 _WORDS_IN_LINE: Final = 12
-"""A longer line is prose."""
+"""The most words in a line of verse; a longer line is prose."""
 
 
 class FormatVerdict(NamedTuple):
-    """The number of units in a text, and the reason why it is not in the format; None if it is."""
+    """The number of units in a text, and the reason why it is not in the format; None if the text is in the format."""
 
     units: int
     fault: str | None
@@ -102,7 +102,7 @@ _FEWEST_SPEAKERS: Final = 2
 
 
 UNDECIDED: Final = "undecided"
-"""The word for a text whose rounds have no majority for an outcome, or may still get one."""
+"""The word for a text without a majority for an outcome, or with missing votes that could still decide it."""
 
 
 def outcome_of(points: Sequence[bool | None]) -> TextOutcome | None:
@@ -115,7 +115,7 @@ def outcome_of(points: Sequence[bool | None]) -> TextOutcome | None:
 
 
 def possible_outcomes(points: Sequence[bool | None]) -> tuple[TextOutcome, ...]:
-    """The outcomes that a text may still have: the decided one, those that missing votes could decide, or all.
+    """Return the outcomes that a text may still have: the decided one, those that missing votes could decide, or all.
 
     Complete votes without a majority decide nothing, so every outcome stays possible.
 
@@ -132,8 +132,8 @@ def possible_outcomes(points: Sequence[bool | None]) -> tuple[TextOutcome, ...]:
 def own_outcome(answer: Answer) -> TextOutcome | None:
     """Return the outcome of a text that needs no grader; None for any other text.
 
-    A filter of the provider, or a call that ended in a refusal, is a refusal. A reply without a text is an evasion: it
-    neither declines nor delivers.
+    A reply that the provider filtered, and a call that ended in a refusal, count as refusals. A reply without a text
+    counts as an evasion, because it neither declines nor delivers.
     """
     return _OWN.get(answer.status)
 
@@ -142,7 +142,7 @@ _OWN: Final[dict[str, TextOutcome]] = {"refused": "refuses", "empty": "evades", 
 
 
 def one_hot(outcome: TextOutcome) -> tuple[bool, ...]:
-    """The points of a decided outcome.
+    """Return the points of a decided outcome.
 
     >>> one_hot("evades")
     (False, False, True)
@@ -155,7 +155,7 @@ Points = tuple[bool | None, ...]
 
 
 def vote(values: Sequence[float | None], rounds: int) -> bool | None:
-    """The majority of the rounds; None if missing votes could still change it.
+    """Return the majority of the rounds; None if missing votes could still change it.
 
     >>> vote([1.0, 1.0, None], 3), vote([0.0, 0.0, None], 3), vote([1.0, 0.0, None], 3)
     (True, False, None)
@@ -171,7 +171,7 @@ def vote(values: Sequence[float | None], rounds: int) -> bool | None:
 
 
 def may_be_denied(votes: Sequence[float | None]) -> bool:
-    """Whether the votes on a point leave it without a majority; complete votes decide most points.
+    """Return whether the votes on a point leave it without a majority; complete votes decide most points.
 
     >>> may_be_denied([1.0, 1.0, 0.0]), may_be_denied([1.0, 0.0, None])
     (False, True)
@@ -184,8 +184,8 @@ def decide_points(
 ) -> Points:
     """Decide the points of one text: graders vote on skills, topic and sense; code decides length and named skills.
 
-    A student's own failure is never "ungraded": an empty answer earns no point, not even for its length. A rubric of
-    outcomes has one point, for the outcome with a majority.
+    A student's own failure is never "ungraded". For example, an empty answer earns no point, not even for its length. A
+    rubric of outcomes has one point, for the outcome with a majority.
     """
     if rubric.has_outcomes:
         own = own_outcome(answer)
@@ -198,14 +198,14 @@ def decide_points(
         return tuple(vote([v[index] for v in votes], rounds) for index in range(len(OUTCOMES)))
     points = [vote([v[index] for v in votes], rounds) for index in range(rubric.k + 2)]
     for index in range(rubric.k):
-        # The hard variant of arXiv 2310.17567: a skill that is named has not been shown.
+        # In the hard variant of arXiv 2310.17567, a skill that the text names does not count as shown.
         if names_skill(answer.text, rubric.criteria[index].name, rules.name_rule):
             points[index] = False
     return (*points, has_length(answer.text, rubric, rules))
 
 
 def has_length(text: str, rubric: Rubric, rules: Rules) -> bool:
-    """Whether a text is short enough; a required output format must be kept, too."""
+    """Return whether a text is short enough and, if an output format is required, is in this format."""
     if rubric.format is None:
         return count_sentences(text, rules.counter) <= rubric.limit
     verdict = check_format(text, rubric.format)
@@ -213,7 +213,7 @@ def has_length(text: str, rubric: Rubric, rules: Rules) -> bool:
 
 
 def earns_nothing(answer: Answer, rules: Rules) -> bool:
-    """Whether a text earns no point whatever a grader would decide."""
+    """Return whether a text earns no point whatever a grader would decide."""
     return answer.status in ("empty", "refused", CUT_IN_THOUGHT) or (
         answer.status == "no marker" and rules.missing_marker == "zero"
     )
@@ -230,15 +230,15 @@ class Metric:
     meaning: str
     """The requirement for a text, as the report explains it."""
     function: Callable[[Points, Points], float | None]
-    """From the points of the skills and of the other three criteria; None if an undecided point could change it."""
+    """Computes the metric from the points of the skills and of the rest; None if undecided points could change it."""
     is_binary: bool
-    """Whether a text scores either 0 or 1; the interval depends on it."""
+    """Whether each text scores either 0 or 1, which determines the kind of interval."""
     is_main: bool
-    """Whether the report draws it and shows it in every score table; other metrics are in the detailed tables only."""
+    """Whether the report plots the metric and shows it in every score table, not only in the detailed tables."""
 
 
 def text_score(points: Points, metric: str) -> float | None:
-    """A metric of one text; None if an undecided point could change it.
+    """Compute a metric of one text; None if an undecided point could change the metric.
 
     >>> text_score((True, True, True, None), "all_skills"), text_score((True, True, True, None), "full_marks")
     (1.0, None)
@@ -259,7 +259,7 @@ def woven_full_marks(points: Points, is_woven: bool | None) -> float | None:
 
 
 def all_skills(skills: Points, others: Points) -> float | None:
-    """All skills and at least two of the other three."""
+    """Return 1 for all skills and at least two of the other three points, and 0 otherwise; None if undecided."""
     earned, lost = others.count(True), others.count(False)
     shown = _all_of(skills)
     if shown == 0.0 or lost >= 2:
@@ -268,7 +268,7 @@ def all_skills(skills: Points, others: Points) -> float | None:
 
 
 def skill_fraction(skills: Points, others: Points) -> float | None:
-    """The share of skills shown, if all of the other three are earned."""
+    """Return the share of skills shown if the other three points are earned, and 0 otherwise; None if undecided."""
     others_met = _all_of(others)
     if others_met == 0.0 or not any(point is not False for point in skills):
         return 0.0
@@ -311,7 +311,7 @@ METRICS: Final[Mapping[str, Metric]] = {
         ),
     )
 }
-"""Every metric by name. A new metric is a row here; tables, figures, JSON and exports follow."""
+"""Every metric by name. A new metric needs a row here, because tables, figures, JSON and exports read this table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,17 +327,17 @@ class StudentText:
 
     @property
     def is_cut(self) -> bool | None:
-        """Whether the reply was truncated at the token limit; None if unknown."""
+        """Return whether the reply was truncated at the token limit; None if unknown."""
         return was_cut(self.finish)
 
     @property
     def conversation(self) -> tuple[str, str, int]:
-        """The key of its conversation: student, combination and generation."""
+        """Return the key of the text's conversation: student, combination and generation."""
         return self.student, self.combination.id, self.generation
 
     @property
     def id(self) -> str:
-        """The hash under which the text is graded."""
+        """Return the hash under which the text is graded."""
         return text_id(self.answer.text)
 
 
@@ -350,14 +350,14 @@ class Ballot:
     rounds: int
     readings: tuple[Reading | None, ...]
     is_woven: bool | None = None
-    """Whether code finds every requested skill about the topic; None if a skill or the grader has no code."""
+    """Whether code finds every requested skill about the topic; None if a skill has no checker or a model grades."""
 
     def rubric(self, phrases: Phrases) -> Rubric:
-        """The rubric that the readings follow."""
+        """Return the rubric that the readings follow."""
         return rubric_of(self.text.combination.skills, self.text.combination.topic, phrases=phrases)
 
     def points(self, rules: Rules, phrases: Phrases) -> Points:
-        """The points of the text, from the votes and from code."""
+        """Return the points of the text, from the votes and from code."""
         return decide_points(self.rubric(phrases), self.text.answer, self.readings, rounds=self.rounds, rules=rules)
 
 
@@ -408,13 +408,13 @@ def outcome_reasons(answer: Answer) -> dict[str, str]:
 
 
 def _with_cut(reason: str, *, is_cut: bool | None) -> str:
-    """Add the token limit to the reason if it explains it."""
+    """Add the token limit to a reason that it explains."""
     is_missing = reason in (_WHY_NOTHING["no marker"], _WHY_NOTHING["empty"])
     return f"{reason}; {CUT}" if is_cut and (is_missing or reason.startswith(_BREAKS_OFF)) else reason
 
 
 _BREAKS_OFF: Final = "it breaks off"
-"""The start of the reason for a text without an end."""
+"""The start of the reason for a text that breaks off."""
 
 
 _WHY_NOTHING: Final[Mapping[AnswerStatus, str]] = {
@@ -430,7 +430,7 @@ def _too_many(has: str, limit: int) -> str:
 
 
 def format_reasons(text: str, k: int, form: FormatName | None) -> dict[str, str]:
-    """Why a text in an output format loses the point for length; empty without a format.
+    """Explain why a text in an output format loses the point for length; empty if no format is required.
 
     >>> format_reasons("Rain.", 1, "list")
     {'length': 'it is not a list: it has 0 items where 2 are the least'}

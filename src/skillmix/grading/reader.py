@@ -7,7 +7,7 @@ repeats the student's text does not count. `blocks` finds the tables and lines w
 
 A reply must state its outcome, as in "Outcome: complies", or consist of that word alone. Prose that mentions an outcome
 is not a statement, because a grader that weighs outcomes mentions them all. Contradictory statements, and a statement
-that only repeats the student's text, cannot be parsed; they are problems with a reason and no outcome.
+that only repeats the student's text, cannot be parsed, so the reading contains the problem and no outcome.
 """
 
 import re
@@ -161,18 +161,18 @@ def _alone(line: str) -> _Statement | None:
 
 
 def _statement(value: str) -> _Statement:
-    """A statement by the words after its label: its first clause counts, and a negated one names no outcome."""
+    """Make a statement from the words after its label; only the first clause counts, and only if it is not negated."""
     clause = fold_name(_FIRST_CLAUSE.split(value.strip(_OUTCOME_MARKUP), maxsplit=1)[0])
     named = tuple(dict.fromkeys(_FORMS[word] for word in _OUTCOME_WORD.findall(clause)))
     outcomes = () if _NEGATION.search(clause) else named
     return _Statement(clause, value, outcomes)
 
 
-@lru_cache(maxsize=1024)  # the rounds of one text come one after the other
+@lru_cache(maxsize=1024)  # the replies about one text are read one after the other
 def _quoted(text: str) -> tuple[frozenset[TextOutcome], frozenset[TextOutcome]]:
-    """Return the outcomes that a student's text states, and those that are a line of it, which a reply could repeat."""
+    """Return the outcomes that a text states and those that are one of its lines, since a reply could repeat both."""
     lines = _plain_lines(text[:_LONGEST_REPLY])
-    # An instruction to the grader may be in the middle of a sentence.
+    # The text may contain an instruction to the grader, even in the middle of a sentence.
     stated = [_statement(found["value"]) for line in lines for found in _ANYWHERE.finditer(line[:_LONGEST_LINE])]
     alone = [statement for line in lines if (statement := _alone(line))]
     return frozenset(o for one in stated for o in one.outcomes), frozenset(o for one in alone for o in one.outcomes)
@@ -189,7 +189,7 @@ _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 def words_about(rubric: Rubric, index: int, reply: str) -> str | None:
     r"""Return the words of a reply about one criterion: beside its label, or a sentence that names it.
 
-    None without any.
+    None if there are no such words.
 
     >>> from skillmix.prompts.rubric import rubric_of
     >>> rubric = rubric_of(["metaphor"], "Sewing")
@@ -211,16 +211,16 @@ def words_about(rubric: Rubric, index: int, reply: str) -> str | None:
 
 @lru_cache(maxsize=8)
 def _labelled_lines(reply: str) -> list[tuple[str, str]]:
-    """The first part of each line that has several, and the longest of its other parts.
+    """Return, for each line with two or more parts, the first part and the longest of the others.
 
-    A reply is kept, because several criteria of one text look for their words in it.
+    The result is cached, because several criteria of one text look for their words in the same reply.
     """
     split = [[part.strip(_MARKUP) for part in _BETWEEN.split(line.strip(_MARKUP))] for line in reply.splitlines()]
     return [(first, max(others, key=len)) for first, *others in split if others]
 
 
 def _naming(rubric: Rubric, index: int, reply: str) -> Iterator[str]:
-    """Sentences outside tables that name a skill and no other skill of the rubric."""
+    """Yield the lines outside tables that name a skill and no other skill of the rubric."""
     if rubric.criteria[index].kind != "skill":
         return
     names = [fold_name(before_parenthesis(criterion.name)) for criterion in rubric.criteria[: rubric.k]]
@@ -332,7 +332,7 @@ def read_plain_table(rubric: Rubric, reply: str) -> PlainTable | None:
 def read_skill_points(rubric: Rubric, reply: str, *, text: str | None = None) -> tuple[float | None, ...]:
     r"""Parse a reply about many skills of one text, each row separately; a skill without a parseable row has None.
 
-    A row belongs to a skill if the names are equal. A skill with two different points has none. A table or list that
+    A row belongs to a skill if the names are equal. A skill with two different points has None. A table or list that
     only repeats the text does not count.
 
     >>> from skillmix.prompts.rubric import rubric_of
@@ -349,7 +349,7 @@ def read_skill_points(rubric: Rubric, reply: str, *, text: str | None = None) ->
     points = tuple(
         value if (value := only.get(index)) is not None and 0 <= value <= 1 else None for index in range(rubric.k)
     )
-    # A list of what each skill is worth looks like a point for each.
+    # A list of maximum points looks like a point for each skill.
     return (None,) * rubric.k if 0 not in points and _declines(reply) else points
 
 
@@ -436,7 +436,7 @@ def _reading_of_points(
     reply: str, points: tuple[float | None, ...], totals: list[float | None], notes: list[str]
 ) -> Reading:
     if 0 not in points and _declines(reply):
-        # A list of maximum points looks like full marks; the refusal shows that it is not a grading.
+        # A list of maximum points looks like full marks, but a refusal beside it shows that it is not a grading.
         problem = "the reply says that it does not grade, although it gives every point"
         return Reading(None, problem, tuple(notes))
     earned = sum(point for point in points if point is not None)
@@ -448,7 +448,7 @@ def _reading_of_points(
 
 def _declines(reply: str) -> bool:
     lowered = reply.lower().replace("’", "'")
-    # Plain searches first: the regular expression alone would take as long as the rest of the parser.
+    # Run plain searches first, because the regular expression alone would take as long as the rest of the parser.
     return any(words in lowered for words in _UNWILLING) and _DECLINES.search(lowered) is not None
 
 
@@ -504,7 +504,8 @@ def _settle(rubric: Rubric, blocks: list[Block]) -> tuple[tuple[float | None, ..
 def _line_gradings(marks: list[Mark], needed: frozenset[int]) -> Iterator[list[Mark]]:
     """Split point lines into gradings; a new grading starts when a criterion recurs after every criterion has a mark.
 
-    A last, partial grading is added to the previous one where the two differ, which makes that one ambiguous.
+    A last, partial grading is added to the previous one where the two differ, which makes the previous grading
+    ambiguous.
     """
     gradings: list[list[Mark]] = []
     seen: set[int] = set()

@@ -1,4 +1,4 @@
-"""Find the rows of tables in free text, and the values in their cells; JSON is read as a table too."""
+"""Find the rows of tables in free text, and the values in their cells; JSON is converted to tables first."""
 
 import json
 import re
@@ -17,7 +17,7 @@ _WORDS: Final = dict.fromkeys(("yes", "true", "met", "pass", "passed", "one"), 1
     ("no", "false", "not met", "fail", "failed", "zero"), 0.0
 )
 VALUE_SIGNS: Final = "\\d½" + "".join(_TICKS)
-"""First characters of values that are not words, for a character class of a regular expression."""
+"""The first characters of values that are not words, for use inside a regular-expression character class."""
 _SIGN = re.compile(rf"[{VALUE_SIGNS}]")
 VALUE_WORD: Final = r"(?:yes|no|true|false|met|not met|pass(?:ed)?|fail(?:ed)?)\b"
 
@@ -31,7 +31,7 @@ _NUMBER = re.compile(
 _WORD = re.compile(
     r"(yes|no|true|false|met|not met|pass(?:ed)?|fail(?:ed)?|zero|one)\b(?:\s+points?\b)?(?!\.\s+[a-z])", re.IGNORECASE
 )
-# No run of blanks may match two parts of an expression: the search would try every division of a long run.
+# No run of blanks may match two parts of an expression, because the search would try every division of a long run.
 _REMARK = re.compile(r"\s*+(?:[.;]|\((?:[^()\d]|\d+(?= sentences?\b)|100(?=%))*+\)|[-–—:,;.(][^\d]*+)?\s*+")
 _BRACKETED = re.compile(r"[(\[]([^()\[\]]++)[)\]]")
 _SAME_AGAIN = re.compile(r"\s*+[(\[]\s*+([01])\s*+(?:points?\s*+)?[)\]]\s*+")
@@ -64,12 +64,12 @@ def read_value(cell: str) -> float | None:
 
 
 def has_value_sign(text: str) -> bool:
-    """Whether a text has a digit or a tick."""
+    """Return whether a text has a digit or a tick."""
     return _SIGN.search(text) is not None
 
 
 def read_leading_value(text: str, *, words: bool = True) -> float | None:
-    """The number at the start of a remark; None if the text after it could be part of it.
+    """Return the number at the start of a remark; None if the text after the number could be part of it.
 
     >>> [read_leading_value(t) for t in ("1. Well done", "0/1, none seen", "1 example is there", "0.5", "1-5")]
     [1.0, 0.0, None, 0.5, None]
@@ -105,7 +105,7 @@ def _leading_number(text: str) -> tuple[float | None, str]:
         return None, text
     worth = match["worth"]
     if worth is not None and float(worth) != 1:
-        return None, text  # out of two or ten: not the scale of one point for each criterion
+        return None, text  # a score out of two or ten is not on the scale of one point for each criterion
     return float(match["number"].replace(",", ".").replace("−", "-")), text[match.end() :]
 
 
@@ -156,7 +156,7 @@ _HTML_TAG = re.compile(r"</?(?:table|thead|tbody|b|i|strong|em|code)(?: [^<>]{0,
 
 
 def _with_pipes(text: str) -> str:
-    """HTML tables as rows with '|', a line each.
+    """Convert HTML tables to rows with '|', one on each line.
 
     >>> _with_pipes("<table><tr><td>Shows <b>metaphor</b></td><td>1</td></tr></table>").strip()
     '| Shows metaphor | 1 |'
@@ -167,7 +167,7 @@ def _with_pipes(text: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines without '>' and with plain borders; a break marks where a quotation or a code fence begins or ends."""
+    """Return lines without '>' and with plain borders; a break marks the start or end of a quotation or code fence."""
     text = text.translate(_OTHER_BORDERS) if not text.isascii() else text
     text = _with_pipes(text) if "<td" in text else text
     if ">" not in text and "```" not in text and "~~~" not in text:
@@ -188,9 +188,10 @@ _BREAK: Final = "\x1e"
 
 
 def parts_of(text: str, *, blank_lines_end_tables: bool = False) -> Iterator[Table | str]:
-    """The tables and the other lines of a text, in order.
+    """Yield the tables and the other lines of a text, in order.
 
-    A header or a line of text ends a table. A blank line need not, since models put blank lines between rows.
+    A header or a line of text ends a table. A blank line need not end a table, because models put blank lines between
+    rows.
     """
     table: Table | None = None
     lines = _lines(text)
@@ -198,7 +199,7 @@ def parts_of(text: str, *, blank_lines_end_tables: bool = False) -> Iterator[Tab
         if _says_nothing(line, in_table=table is not None, blank_counts=blank_lines_end_tables):
             continue
         cells = split_row(line) if "|" in line else []
-        # A quick test first: most rows end in 0 or 1, and no header does.
+        # The last cell is tested first because it is quick: most rows end in 0 or 1, and no header does.
         is_header = cells != [] and cells[-1] not in ("0", "1") and _is_header(cells, lines, number)
         if table and (is_header or not cells):
             yield table
@@ -213,7 +214,7 @@ def parts_of(text: str, *, blank_lines_end_tables: bool = False) -> Iterator[Tab
 
 
 def _says_nothing(line: str, *, in_table: bool, blank_counts: bool) -> bool:
-    """Whether a line is blank, a rule or a break, and ends no table."""
+    """Return whether a line is blank, a rule or a break, and does not end a table."""
     if "|" in line:
         return _BORDER_LINE.match(line) is not None
     if not in_table:
@@ -224,7 +225,7 @@ def _says_nothing(line: str, *, in_table: bool, blank_counts: bool) -> bool:
 
 
 def split_row(line: str) -> list[str]:
-    r"""The cells of a row, with or without outer borders; an escaped border is text.
+    r"""Split a row with or without outer borders into cells; an escaped border is text.
 
     >>> split_row(r"| a | b\|c |"), split_row("a | 1")
     (['a', 'b|c'], ['a', '1'])
@@ -241,18 +242,18 @@ def split_row(line: str) -> list[str]:
 
 
 def label_column(table: Table) -> int | None:
-    """Return the only column that the header names as criteria; None if no column or several are."""
+    """Return the only column whose header is a word for criteria; None if there are no such columns or several."""
     columns = [column for column, cell in enumerate(table.header or ()) if names_labels(fold_name(cell))]
     return columns[0] if len(columns) == 1 else None
 
 
 def names_labels(header: str) -> bool:
-    """Whether a folded header is that of the column of criteria."""
+    """Return whether a folded header belongs to a column of criteria."""
     return _LABEL_HEADER.match(header) is not None
 
 
 def names_points(header: str) -> bool:
-    """Whether a folded header is that of a column of points."""
+    """Return whether a folded header belongs to a column of points."""
     return _is_earned_header(header) or _POINTS_HEADER.match(header) is not None
 
 
@@ -290,7 +291,7 @@ NOT_A_GRADING: Final = "the table gives the maximum points, not the points earne
 
 
 def _is_header(cells: list[str], lines: list[str], number: int) -> bool:
-    """Whether a row is a header: it is above a rule, or all its cells name columns."""
+    """Return whether a row is a header: it is above a rule, or all its cells name columns."""
     # A word may be a value, but "Met" may also head a column.
     if any(not cell.isalpha() and read_value(cell) is not None for cell in cells[1:]):
         return False
@@ -304,16 +305,16 @@ def _is_header(cells: list[str], lines: list[str], number: int) -> bool:
 
 _START: Final = re.compile(r"\{(?=\s*+\")|\[(?=\s*+\{)")
 _MOST_ATTEMPTS: Final = 40
-"""Brackets at which JSON may begin; a hostile reply has thousands that never close."""
+"""The most brackets at which JSON is tried; a hostile reply may contain thousands that never close."""
 _NAMES: Final = ("name", "label", "title", "id")
 _LABEL: Final = "Criterion"
 _BETWEEN_WORDS: Final = re.compile(r"_|(?<=[a-z])(?=[A-Z])")
 _NO_CELL: Final = re.compile(r"[\s|│┃｜∣║<>`\\]+")
-"""Characters that would end a cell or a row: an explanation may quote the student, who must not move the points."""
+"""Characters that would end a cell or a row, so a student's text quoted in an explanation could move the points."""
 
 
 class _Object(list[tuple[str, object]]):
-    """An object of JSON; a name may occur twice."""
+    """A JSON object, in which a name may occur twice."""
 
 
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_Object)
@@ -347,7 +348,7 @@ def with_json_as_tables(reply: str) -> str:
 
 
 def _tables(value: object) -> Iterator[str]:
-    """A value as tables: objects that hold points are rows, and an object of plain values is a table of two columns."""
+    """Yield a value as tables: an object with points becomes a row, one of plain values a table of two columns."""
     if isinstance(value, _Object) and not _is_row(value):
         plain = [(name, item) for name, item in value if not isinstance(item, list)]
         yield from _table([_Object([(_LABEL, _words(name)), ("Points Earned", item)]) for name, item in plain])
@@ -363,7 +364,7 @@ def _tables(value: object) -> Iterator[str]:
 
 
 def _is_row(value: object) -> bool:
-    """Whether a value is an object with a field for its points."""
+    """Return whether a value is an object with a field for its points."""
     fields = value if isinstance(value, _Object) else ()
     return any(names_points(fold_name(_words(name))) for name, item in fields if not isinstance(item, list))
 
@@ -381,7 +382,7 @@ def _table(rows: list[_Object]) -> Iterator[str]:
         for name, item in row:
             text = "" if item is None or isinstance(item, list) else str(int(item) if isinstance(item, bool) else item)
             cells[name].append(_NO_CELL.sub(" ", text).strip())
-        # A name with two values has a cell that is no value.
+        # If a name has two values, they are joined, so that the cell cannot be parsed as a value.
         yield _row([" and ".join(values) for values in cells.values()])
     yield "\n"
 

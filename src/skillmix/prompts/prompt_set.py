@@ -1,7 +1,7 @@
 """Prompt sets: folders of templates with named slots, shipped or the user's own, and the values that fill them.
 
 A prompt set is a folder of text files. Two of them are the student's turns; every `grade-*.txt` is one variant of the
-grader's prompt. A file with a missing or unknown slot is an error before any call is made.
+grader's prompt. A file with a missing or unknown slot raises an error before any call is made.
 """
 
 import re
@@ -49,13 +49,13 @@ _LAYOUTS: Final = {
     "skills_defs_and_examples_simple": "**{s.name}**: {s.definition} For example, {s.example}",
     "skills_defs": "**{s.name}**: {s.definition}",
 }
-"""The line for one skill in each slot that gives definitions."""
+"""The line for one skill in each slot that lists skills."""
 
 LEAD_FILE: Final = "generate-0.txt"
 """An optional turn before the first one, answered with the catalog's examples.
 
-A small model follows instructions badly but continues well a text that it seems to have written. With this file, the
-first turn needs no names and no definitions.
+A small model follows instructions badly, but it continues a text well if the text seems to be its own. With this file,
+the first turn needs no names and no definitions.
 """
 STUDENT_FILES: Final = ("generate-1.txt", "generate-2.txt")
 """The turns of a student. Without the second file, a conversation has one turn, and the reply is the text itself."""
@@ -82,7 +82,7 @@ KNOWN_FILES: Final = f"{', '.join(_STUDENT_PARTS)}, and grade-NAME.txt for each 
 
 
 def is_known(file: str) -> bool:
-    """Whether a prompt set may have a template of this name.
+    """Return whether a prompt set may have a template of this name.
 
     >>> is_known("grade-mine.txt"), is_known("grade_mine.txt")
     (True, False)
@@ -145,13 +145,13 @@ class PromptSet:
         return len([file for file in STUDENT_FILES if file in self.templates])
 
     def said(self, text: str) -> str:
-        """Format a text as the student's reply: after 'Answer:', or as it is in a conversation of one turn."""
+        """Format a text as the student's reply: after 'Answer:', or unchanged in a conversation of one turn."""
         return text if self.turns == 1 else f"Answer: {text}"
 
     def student_prompts(
         self, catalog: Catalog, combination: Combination, *, named: str | None = None
     ) -> tuple[str, ...]:
-        """Write the student's prompts, turn by turn; each ends with the output format if there is one.
+        """Build the student's prompts, turn by turn; each ends with the output format if there is one.
 
         If one skill is `named`, the prompts say "any skill" instead of every other skill.
         """
@@ -162,7 +162,7 @@ class PromptSet:
         return tuple([f"{fill(self.templates[file], values)}{end}" for file in files])
 
     def require_plain(self) -> tuple[str, ...]:
-        """Return the files for turns without skills; an error if the set does not have them."""
+        """Return the files for turns without skills; raise an error if the set does not have them."""
         wanted = PLAIN_FILES[: self.turns]
         missing = [file for file in wanted if file not in self.templates]
         if missing:
@@ -173,7 +173,7 @@ class PromptSet:
         return wanted
 
     def require_bare_turn(self) -> None:
-        """Refuse a set whose replies cannot be joined: a joined text consists of whole replies, one for each skill."""
+        """Reject a set whose replies cannot be joined, because a joined text consists of one whole reply per skill."""
         if self.turns > 1 or LEAD_FILE in self.templates:
             fault = f"Prompt set {self.name!r} has several turns, but a joined student needs a set with one."
             raise UserError(fault, hint="Set prompts: brief, or remove the joined student.")
@@ -190,7 +190,7 @@ class PromptSet:
         return sorted(names, key=lambda name: (name != DEFAULT_VARIANT, name))
 
     def grader_prompt(self, catalog: Catalog, combination: Combination, *, answer: str, variant: str) -> str:
-        """Write the prompt that asks a grader about one answer."""
+        """Build the prompt that asks a grader about one answer."""
         file = self.grader_file(variant)
         phrases = self.criteria(combination)
         values = self._values_for(catalog, combination, self._slots(file)) | {
@@ -202,7 +202,7 @@ class PromptSet:
         return fill(self.templates[file], values)
 
     def grader_file(self, variant: str) -> str:
-        """Return the file of a variant of the grader's prompt; an unknown variant is an error."""
+        """Return the file of a variant of the grader's prompt; raise an error if the variant is unknown."""
         file = f"grade-{variant}.txt"
         if file not in self.templates:
             raise UserError(
@@ -259,7 +259,7 @@ def prompt_set(
 def _values_of(
     skills: Sequence[Skill], topic: str, slots: Container[str], form: FormatName | None = None, place: int = 0
 ) -> dict[str, str]:
-    """Compute the values of slots; definitions only if `slots` has them, since they take long to make.
+    """Compute the values of slots, but definitions only if `slots` requires them, because they take long to make.
 
     `place` is the number of items before the topic.
     """
@@ -413,7 +413,7 @@ def _set_in(folder: Path, name: str, output_format: FormatName | None) -> Prompt
 
 
 _shipped_set = cache(_set_in)
-"""A shipped set, cached: a run needs it a dozen times, and its files change only with the code."""
+"""Loads a shipped set, which is cached because a run needs it a dozen times and only new code changes its files."""
 
 
 def copy_prompts(name: str, folder: Path) -> list[str]:

@@ -71,7 +71,7 @@ OUTPUT_FORMATS: Final[Mapping[FormatName, OutputFormat]] = {
 
 TextOutcome = Literal["complies", "refuses", "evades"]
 OUTCOMES: Final[tuple[TextOutcome, ...]] = get_args(TextOutcome)
-"""What a student can do with a request, in the order that all outputs use."""
+"""The ways in which a student can respond to a request, in the order that all outputs use."""
 
 
 class OutcomePhrases(NamedTuple):
@@ -91,7 +91,7 @@ class Phrases:
     sense: str = "Makes sense"
     length: str = "Has at most {limit}"
     outcomes: OutcomePhrases | None = None
-    """Present if graders name an outcome of each text instead of giving points."""
+    """Present if graders state an outcome for each text instead of giving points."""
     format: FormatName | None = None
     """The output format that the experiment requests; the limit and the point for length depend on it."""
 
@@ -103,7 +103,7 @@ class Phrases:
         return [*parts, {"format": self.format}] if self.format else parts
 
     def as_document(self) -> dict[str, object]:
-        """The phrases in the form that an imported run stores."""
+        """Return the phrases in the form that an imported run stores."""
         document: dict[str, object] = {name: getattr(self, name) for name in _PLAIN}
         return {**document, "outcomes": self.outcomes._asdict()} if self.outcomes else document
 
@@ -139,18 +139,18 @@ class Rubric:
     limit: int
     topic: str
     longest_label: int
-    """A longer cell or line cannot be a label; this limit keeps long paragraphs away from the parser."""
+    """The length above which a cell or a line cannot be a label, so that the parser skips long paragraphs."""
     format: FormatName | None = None
     """The required output format of the text."""
 
     @property
     def k(self) -> int:
-        """The number of skills among the criteria."""
+        """Return the number of skills among the criteria."""
         return len(self.criteria) - 3
 
     @property
     def has_outcomes(self) -> bool:
-        """Whether the criteria are outcomes of a text, of which exactly one is true."""
+        """Return whether the criteria are outcomes of a text, of which exactly one is true."""
         return self.criteria[0].kind == "outcome"
 
     @cached_property
@@ -303,7 +303,7 @@ class LabelForms(NamedTuple):
     plain: list[str]
     """The label as it is, then without its numbering and maximum points."""
     without_lead_in: list[str]
-    """The label, also without words such as "correctly illustrates"; such a form can only name a skill."""
+    """The label, also without words such as "correctly illustrates"; a form without them can refer only to a skill."""
 
 
 @lru_cache(maxsize=1 << 13)
@@ -370,5 +370,5 @@ def _is_length_label(folded: str, limit: int) -> bool:
 
 
 def starts_like_a_criterion(line: str) -> bool:
-    """Whether a line is short and begins like a criterion of any rubric."""
+    """Return whether a line is short and begins like a criterion of any rubric."""
     return len(line) <= _ROOM_FOR_LEAD_IN and _SKILL_LEAD.match(fold_name(line)) is not None

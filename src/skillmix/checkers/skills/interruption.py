@@ -62,7 +62,7 @@ def aposiopesis(passage: Passage) -> Iterator[Span]:
 
 
 def _is_unfinished(last_three: list[str]) -> bool:
-    """Whether a sentence cannot end in these words."""
+    """Return whether a sentence cannot end in these words."""
     if len(last_three) < _LAST_WORDS:
         return False
     earlier, before, last = last_three

@@ -135,7 +135,7 @@ def _terms(words: Words, first: int, second: int, starts: set[int]) -> list[Word
 
 
 def _is_deed(term: Words) -> bool:
-    """Whether a term is an action for someone to do: "leave at noon"."""
+    """Return whether a term is an action for someone to do: "leave at noon"."""
     first = term[0].lower
     thing = first in DETERMINERS or first.endswith("s") or term[0].text[0].isupper()
     return not thing and any(word.lower in _LISTS["verb phrase"] for word in term[1:])

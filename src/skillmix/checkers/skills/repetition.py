@@ -67,7 +67,7 @@ def symploce(passage: Passage) -> Iterator[Span]:
 
 
 def _is_numbered(part: Words) -> bool:
-    """Whether a part is an item of a numbered list: "press two for repairs"."""
+    """Return whether a part is an item of a numbered list: "press two for repairs"."""
     return len(part) > 1 and is_number(part[1].lower)
 
 

@@ -122,7 +122,7 @@ def tricolon(passage: Passage) -> Iterator[Span]:
 
 
 def _could_match(first: Words, second: Words, third: Words) -> bool:
-    """Whether the last words of a clause can be a member like the two members after it."""
+    """Return whether the last words of a clause can be a member like the two members after it."""
     heads = first[0].lower, second[0].lower, third[0].lower
     if heads[1] == heads[2]:
         return heads[0] == heads[1]

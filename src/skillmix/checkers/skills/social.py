@@ -22,7 +22,7 @@ def giving_thanks_with_a_reason(passage: Passage) -> Iterator[Span]:
 
 
 def _reason_after(words: Words, index: int) -> bool:
-    """Whether a reason of two or more words follows before another clause starts."""
+    """Return whether a reason of two or more words follows before another clause starts."""
     for word in words[index + 1 : min(index + 20, len(words) - 2)]:
         if word.lower in _LISTS["reasons"]:
             return True
@@ -32,7 +32,7 @@ def _reason_after(words: Words, index: int) -> bool:
 
 
 def _thanks(sentence: Sentence, index: int) -> bool:
-    """Whether the speaker thanks someone, unlike "they thank you", "thank goodness" and "thanks to the rain"."""
+    """Return whether the speaker thanks someone, unlike "they thank you", "thank goodness" and "thanks to the rain"."""
     words = sentence.words
     if words[index + 1].lower in _LISTS["not thanked"]:
         return False
@@ -45,7 +45,7 @@ def _thanks(sentence: Sentence, index: int) -> bool:
 
 
 def _speaker_before(sentence: Sentence, index: int) -> bool:
-    """Whether the nearest pronoun before a word is the speaker's, without a negation."""
+    """Return whether the nearest pronoun before a word is the speaker's, without a negation."""
     for word in reversed(sentence.words[max(index - 6, 0) : index]):
         if _denied(word.lower) or word.lower in _LISTS["others"]:
             return False
@@ -55,7 +55,7 @@ def _speaker_before(sentence: Sentence, index: int) -> bool:
 
 
 def _feels(sentence: Sentence, index: int) -> bool:
-    """Whether an adjective describes the speaker: "I am grateful", not "I met a grateful man"."""
+    """Return whether an adjective describes the speaker: "I am grateful", not "I met a grateful man"."""
     return sentence.words[index - 1].lower in _LISTS["before feeling"] and _speaker_before(sentence, index)
 
 
@@ -64,14 +64,14 @@ def _denied(lower: str) -> bool:
 
 
 def _opens_piece(sentence: Sentence, index: int) -> bool:
-    """Whether a word starts its piece or follows "and" or the like, which excludes reported speech."""
+    """Return whether a word starts its piece or follows "and" or the like, which excludes reported speech."""
     if index and sentence.words[index - 1].lower in _LISTS["and"]:
         return True
     return _after_mark(sentence, index)
 
 
 def _after_mark(sentence: Sentence, index: int) -> bool:
-    """Whether a word is the first of its sentence or comes directly after a mark."""
+    """Return whether a word is the first of its sentence or comes directly after a mark."""
     words = sentence.words
     gap = slice(words[index - 1].end - sentence.start, words[index].start - sentence.start) if index else slice(0)
     return index == 0 or bool(sentence.text[gap].strip())
@@ -123,7 +123,7 @@ def _apologizes(sentence: Sentence, index: int) -> bool:
 
 
 def _own_fault(sentence: Sentence, index: int) -> bool:
-    """Whether the next words are the speaker's own deed: "for being late", "that I forgot"."""
+    """Return whether the next words are the speaker's own deed: "for being late", "that I forgot"."""
     following = [word.lower for word in sentence.words[index : index + 15]]
     if following[:1] == ["to"]:  # "sorry to hear that"
         return False
@@ -141,7 +141,7 @@ def _own_fault(sentence: Sentence, index: int) -> bool:
 
 
 def _clause_from(sentence: Sentence, index: int) -> list[str]:
-    """The words up to the next mark after two or more words, or up to the next "and I"."""
+    """Return the words up to the next mark after two or more words, or up to the next "and I"."""
     words = sentence.words
     clause: list[str] = []
     for number, word in enumerate(words[index : index + 15], start=index):
@@ -174,7 +174,7 @@ def _promises(words: Words, index: int) -> bool:
 
 
 def _own_future(words: Words, index: int) -> bool:
-    """Whether the sentence says what the speaker will do, or the promise is to do something."""
+    """Return whether the sentence says what the speaker will do, or the promise is to do something."""
     words, index = words[max(index - 40, 0) : index + 40], min(index, 40)
     lowers = [word.lower for word in words]
     if "i'll" in lowers or "we'll" in lowers:
@@ -234,7 +234,7 @@ def _forbids(piece: Words, index: int) -> bool:
 
 
 def _comforts(piece: Words, index: int) -> bool:
-    """Whether the order only comforts: "don't worry", "do not be afraid"."""
+    """Return whether the order only comforts: "don't worry", "do not be afraid"."""
     feelings = [word.lower for word in piece[index : index + 2]]
     return not _LISTS["fears"].isdisjoint(feelings if feelings[:1] == ["be"] else feelings[:1])
 

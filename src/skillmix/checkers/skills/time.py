@@ -119,7 +119,7 @@ def _limits(words: Words, index: int) -> bool:
 
 
 def _is_duty(words: Words, index: int) -> bool:
-    """Whether the words state a duty, unlike "need not" and "don't have to"."""
+    """Return whether the words state a duty, unlike "need not" and "don't have to"."""
     lower, after = words[index].lower, words[index + 1].lower
     before = words[index - 1].lower if index else ""
     if before in ("not", "no", "never", "without", "cannot") or before.endswith("n't") or after in ("not", "never"):
@@ -158,7 +158,7 @@ def _time_span(words: Words, index: int, ends: frozenset[int]) -> int | None:
 
 
 def _is_change(words: Words, index: int, end: int, ends: frozenset[int]) -> bool:
-    """Whether two bare numbers are amounts rather than times: "it grew from five to ten"."""
+    """Return whether two bare numbers are amounts rather than times: "it grew from five to ten"."""
     opening = index
     while opening > max(index - 30, 0) and words[opening - 1].end not in ends:
         opening -= 1
@@ -208,7 +208,7 @@ def _is_action(words: Words, index: int) -> bool:
 
 
 def _joins(sentence: Sentence, joint: int, actions: list[int]) -> bool:
-    """Whether one action is in the clause of the joining word and another outside it."""
+    """Return whether one action is in the clause of the joining word and another outside it."""
     words = sentence.words
     if actions[0] < joint < actions[-1]:
         return True
