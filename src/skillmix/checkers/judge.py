@@ -1,11 +1,11 @@
 """Grade a text by code alone: the requested skills, the topic, the sense, and skills that were not requested.
 
-A checker returns the first span that it finds, and some spans run to the end of the sentence. So this module calls the
-checker again on sequences of neighboring clauses. A sequence shows the skill *tightly* if the checker finds the skill
-in it and in no shorter sequence inside it. A figure that spans several clauses thus needs the topic word in one of its
-own clauses, a phrase needs it in the clause around the phrase, and every occurrence of the skill counts, not only the
-first. Each skill needs a topic word of its own, and all words of the topic's name count as one word. Otherwise a
-student could earn the mark with the name of the topic in every clause (`template_student`).
+A checker returns the first span that it finds, and some spans extend to the end of the sentence. So this module calls
+the checker again on sequences of neighboring clauses. A sequence shows the skill *tightly* if the checker finds the
+skill in it and in no shorter sequence inside it. A figure that spans several clauses thus needs the topic word in one
+of its own clauses, a phrase needs it in the clause around the phrase, and every occurrence of the skill counts, not
+only the first. Each skill needs a topic word of its own, and all words of the topic's name count as one word. Otherwise
+a student could earn the mark with the name of the topic in every clause (`template_student`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ from skillmix.render import shortened
 LONGEST_RUN: Final = 10
 """The most clauses in a sequence; no figure of the catalog spans more."""
 MOST_CLAUSES: Final = 60
-"""Further clauses are ignored, so that a long text cannot cost much time."""
+"""The most clauses of a text that are examined, so that a long text cannot take much time."""
 
 _JOINTS: Final = word_set("and but or so because while when whereas although though if unless yet then as")
 _OPENERS: Final = (
@@ -44,16 +44,16 @@ _OPENERS: Final = (
     | DETERMINERS
     | word_set("thank thanks please don't do never turn could would can will may i'm i'll we'll let beware sorry if")
 )
-"""Words that can open a clause after such a word: a subject, or the first word of an order or a request."""
+"""Words that can open a clause after such a conjunction: a subject, or the first word of an order or a request."""
 _NEAR: Final = 30
-"""The number of words on each side of a conjunction that may hold a verb; the time grows with its square."""
+"""The number of words searched for a verb on each side of a conjunction; the time grows with its square."""
 _NAME: Final = ""
 """Replaces every word of the topic's name."""
 _EDGE: Final = " \t\r\n,;:.!?…)]”’–—-"
 
 
 def woven_skills(passage: Passage, topic: TopicWords, checkers: Mapping[str, Checker]) -> dict[str, bool]:
-    """Return whether each skill that a text shows has a topic word of its own; the text must show all skills.
+    """Return, for each skill, whether it has a topic word of its own in a text, which must show all skills.
 
     >>> from skillmix.checkers.registry import checker_of
     >>> from skillmix.checkers.topics import topic_words
@@ -69,7 +69,7 @@ def woven_skills(passage: Passage, topic: TopicWords, checkers: Mapping[str, Che
 
 
 def _assign(skill: str, words: Mapping[str, frozenset[str]], owners: dict[str, str], tried: set[str]) -> bool:
-    """Assign a word to a skill; another skill may move to a different word of its clauses."""
+    """Assign a topic word to a skill; another skill may move to a different word in its own clauses."""
     for word in sorted(words[skill] - tried):
         tried.add(word)
         if word not in owners or _assign(owners[word], words, owners, tried):
@@ -79,11 +79,11 @@ def _assign(skill: str, words: Mapping[str, frozenset[str]], owners: dict[str, s
 
 
 _NUMBERS_ONLY: Final = "steady count"
-"""A skill whose clauses may consist of numbers and thus hold no word of a topic."""
+"""A skill whose clauses may consist of numbers and thus contain no topic word."""
 
 
 def _beside_topic(passage: Passage, topic: TopicWords, skills: Sequence[str]) -> str | None:
-    """Say why a text that names its topic is not about it: in passing, or in no clause that shows a skill."""
+    """Say why a text that names its topic is not about the topic; None if it may be about the topic."""
     if len({mention.words for mention in mentions(passage, topic)}) > 1:
         return None
     clauses = _Clauses(passage, topic)

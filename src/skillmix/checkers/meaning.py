@@ -1,10 +1,10 @@
 """Find combinations of words that make no sense, such as an action on something that cannot undergo it.
 
 `english/meaning.json` sorts common nouns into kinds such as persons, food and units. For verbs, adjectives and
-prepositions it lists the kinds that do not go with them: nobody boils an idea, and no hour is married. Each row has
-kinds that clash, with weight 2, and kinds that rarely go with the words, with weight 1. A text makes no sense if the
-weights of its clashes add up to `ENOUGH`. A noun of several kinds clashes only if all of them do; an unknown word never
-clashes.
+prepositions, it lists the kinds that do not go with them. For example, nobody boils an idea, and no hour is married.
+Each row lists kinds that clash with the words (weight 2) and kinds that rarely go with the words (weight 1). A text
+makes no sense if the weights of its clashes add up to `ENOUGH`. A noun of several kinds clashes only if all its kinds
+do, and an unknown word never clashes.
 """
 
 from collections import defaultdict
@@ -20,11 +20,11 @@ from skillmix.checkers.words import DETERMINERS, LITTLE, PREPOSITIONS, english, 
 _LISTS: Final = lists_of("meaning")
 
 ENOUGH: Final = 2
-"""The sum of weights from which on a text makes no sense."""
+"""The smallest sum of weights with which a text makes no sense."""
 
 Kinds = frozenset[str]
 Rules = Sequence[tuple[Kinds, Kinds]]
-"""Two sets: the kinds that clash with a word, and those that clash or rarely go with it."""
+"""Two sets: the kinds that clash with a word, and the kinds that clash or rarely go with the word."""
 Pairs = Iterator[tuple[Rules, int | None]]
 """The rules of a word, and the index of the noun that they apply to, if there is one."""
 
@@ -47,14 +47,14 @@ _RULES: Final[dict[str, dict[str, list[tuple[Kinds, Kinds]]]]] = {name: defaultd
 for _name, (_words, _clashing, _rare) in ((name, row) for name, rows in _TABLE["rules"].items() for row in rows):
     for _word in _words.split():
         _RULES[_name][stem(_word)].append((word_set(_clashing), word_set(_clashing) | word_set(_rare)))
-"""Rules of verbs, adjectives and prepositions by stem. Verbs in "no objects" take none, such as "sneeze"."""
+"""Rules of verbs, adjectives and prepositions by stem. Verbs in "no objects", such as "sneeze", take no object."""
 _PHRASES: Final[dict[str, Rules]] = {
     name: [(word_set(clashing), word_set(rare))] for name, (clashing, rare) in _TABLE["phrases"].items()
 }
-"""Rules for what is owned, filled, sensed, compared or defined."""
+"""Rules for nouns that are owned, filled, sensed, compared or defined."""
 _ADJECTIVES: Final = ADJECTIVES | word_set(_TABLE["short adjectives"])
 _RELATIVES: Final = frozenset(map(stem, _TABLE["relatives"].split()))
-"""Relatives, servants and organs, which things do not have."""
+"""Words for relatives, servants and organs, which things do not have."""
 _POSSESSIONS: Final = frozenset(map(stem, _TABLE["possessions"].split()))
 _UNITS: Final = [(frozenset(map(stem, units.split())), word_set(measured)) for units, measured in _TABLE["units"]]
 
@@ -89,7 +89,7 @@ def kinds_of(lower: str) -> Kinds:
 
 
 def clash(passage: Passage, topic: TopicWords) -> str | None:
-    """Say which words of a text clash; None if no known ones do.
+    """Say which words of a text clash; None if no known words clash.
 
     >>> from skillmix.checkers.passage import passage_of
     >>> from skillmix.checkers.topics import topic_words
@@ -107,7 +107,7 @@ def clash(passage: Passage, topic: TopicWords) -> str | None:
 
 
 def _unfinished_end(sentence: Sentence) -> str | None:
-    """Return a last word with which no sentence can end, such as "the", if a full stop follows."""
+    """Return a last word with which no sentence can end, such as "the", if a full stop follows the word."""
     end = sentence.text.rstrip("\"'”’)")
     last = [word.lower for word in sentence.words[-2:]]
     if len(last) < 2 or last[1] not in _LISTS["no end"] or not end.endswith(".") or end.endswith(".."):
@@ -209,7 +209,7 @@ class _Piece:
                 yield _PHRASES["identities"], self.noun_from(index + 1)
 
     def owned(self, index: int) -> Pairs:
-        """Check what a thing is said to own: "the corridor's sister", "its lawyer", "the liver of a hinge"."""
+        """Check the nouns that a thing seems to own: "the corridor's sister", "its lawyer", "the liver of a hinge"."""
         word, owner = self.lower[index], self.kinds(index)
         is_thing = bool(owner) and owner <= _THINGS
         if word == "its" or (word.endswith("'s") and owner):

@@ -14,7 +14,7 @@ from skillmix.grading.answers import sentence_spans
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*|\d+(?:[.,:]\d+)*")
 _PUNCTUATION = re.compile(r"[.,;:!?…()\[\]\"“”«»–—]|--| - ")
 _MARK = re.compile(r"[;!?…()\[\]\"“”«»]|[.,:](?!\d)|(?<!\w)['‘](?=\w)|--+|[–—]| - ")
-"""Marks that end a piece. An opening single quote does; a comma or a colon inside a number does not."""
+"""Marks that end a piece, including an opening single quote, but not a comma or a colon inside a number."""
 
 
 class Span(NamedTuple):
@@ -80,7 +80,7 @@ class Passage:
 
     @cached_property
     def divisions(self) -> tuple[tuple[Words, ...], ...]:
-        """Split the text at every mark, at strong marks only, and at sentence ends only; equal results are left out."""
+        """Split the text at every mark, at strong marks only, and at sentence ends only, without equal results."""
         pieces = self.pieces
         sentences = tuple(sentence.words for sentence in self.sentences if sentence.words)
         divisions = [pieces]
@@ -101,11 +101,11 @@ class Passage:
 
 
 _start: Final = attrgetter("start")
-# The same as `Word._make`, without a Python call for each word.
+# This does the same as `Word._make`, but without a Python call for each word.
 _word: Final[Callable[[tuple[str, str, int, int]], Word]] = partial(tuple.__new__, Word)
 
 Checker = Callable[[Passage], Span | None]
-"""Finds the part of a text that shows one skill; None if no part does."""
+"""A function that finds the part of a text that shows one skill; None if no part does."""
 ENTERED: Final[dict[str, Checker]] = {}
 """The checkers of the package by skill, filled by `shows`."""
 REPEATING: Final[set[str]] = set()
@@ -113,7 +113,7 @@ REPEATING: Final[set[str]] = set()
 
 
 def shows(skill: str, *cues: str, repeats: bool = False) -> Callable[[Callable[[Passage], Iterator[Span]]], Checker]:
-    """Make a checker of a function that yields spans; a text without any of the cues does not show the skill."""
+    """Make a checker from a function that yields spans; a text without any of the cues does not show the skill."""
 
     def enter(find: Callable[[Passage], Iterator[Span]]) -> Checker:
         @wraps(find)

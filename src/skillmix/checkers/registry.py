@@ -1,6 +1,6 @@
 """The table of checkers by skill, including those of other installed packages and of trusted catalogs.
 
-Patterns are rows of words and marks without unbounded repetition, so a catalog from any source cannot make them slow.
+Patterns are sequences of words and marks without unbounded repetition, so no catalog can make them slow.
 """
 
 import re
@@ -40,7 +40,7 @@ def own_checkers(code: OwnCode) -> OwnCheckers:
     sys.modules[module.__name__] = module  # dataclasses in the code look up their module
     try:
         exec(compile(code.source, code.path, "exec"), module.__dict__)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the code raises is a fault of that file
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - any exception is a fault in that file
         raise UserError(f"{code.path} cannot be loaded: {_described(error, code)}.", hint="Correct the file.") from None
     found: object = getattr(module, "CHECKERS", None)
     looks_for: object = getattr(module, "LOOKS_FOR", {})
@@ -70,7 +70,7 @@ def _faults(table: str, found: object, is_right: Callable[[object], bool], expec
 
 
 def _guarded(skill: str, function: Callable[[Passage], Any], code: OwnCode) -> Checker:
-    """Wrap a checker so that its errors name it; otherwise an error would look like a text without the skill."""
+    """Wrap a checker so that its errors name the checker and do not look like a text without the skill."""
 
     def check(passage: Passage) -> Span | None:
         try:
@@ -106,7 +106,7 @@ def _described(error: BaseException, code: OwnCode) -> str:
 _MARKS: Final = ',?!:;"'
 _WORD: Final = r"[\w'-]++"
 _GAP: Final = rf"(?:{_WORD}\s++){{0,8}}?"
-"""Up to eight words without a mark between them."""
+"""A pattern for up to eight words without a mark between them."""
 
 Shown = Mapping[str, Span]
 """The skills that a text shows, each with the words that show it."""
@@ -117,7 +117,7 @@ def figure_finder(figures: tuple[Figure, ...]) -> Callable[[Passage], Shown]:
     """Return the function that finds all skills of some figures in a text; patterns are compiled once, here."""
     searches = []
     for figure in figures:
-        # One expression for all patterns and words of a figure; the group that is set holds the word.
+        # One expression covers all patterns and words of a figure; the group that matched contains the word.
         words = "|".join(re.escape(word.lower()) for word, _ in figure.skills)
         alternatives = [_expression(pattern, f"w{number}", words) for number, pattern in enumerate(figure.patterns)]
         skill_of = {word.lower(): name for word, name in figure.skills}
@@ -125,7 +125,7 @@ def figure_finder(figures: tuple[Figure, ...]) -> Callable[[Passage], Shown]:
     last: tuple[Passage | None, Shown] = (
         None,
         {},
-    )  # Cached, because the checkers of all skills examine a text one after another.
+    )  # The last result is cached, because the checkers of all skills examine a text one after another.
 
     def find(passage: Passage) -> Shown:
         nonlocal last
@@ -219,7 +219,7 @@ def checker_of(skill: str) -> Checker | None:
 
 
 def why_not_shown(skill: str) -> str:
-    """Give the reason for denying a skill; only a general one if the checker has no entry in a `LOOKS_FOR`.
+    """Give the reason for denying a skill; the reason is only general if the checker has no entry in a `LOOKS_FOR`.
 
     >>> why_not_shown("simile")
     'code found no passage that shows it; the check looks for a comparison with "as ... as a" or "like a"'

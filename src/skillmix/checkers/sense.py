@@ -1,7 +1,7 @@
 """Decide by form whether a text makes sense as prose: length, markup, verbs, word order, loops, copies.
 
-A frequent word is a class by itself. Other known words share a few classes with words that have the same neighbors.
-Unknown words are classed by their endings. `bench/word_order.py` makes the table.
+For word order, each frequent word is a class by itself, other known words share a few classes with words that have the
+same neighbors, and unknown words are classed by their endings. `bench/word_order.py` makes the table.
 
 A skill such as anaphora works by repetition, so the words inside the span that shows it count once. No skill needs a
 series of equal members ("a picnic, a picnic, and a picnic"), so such a series is always rejected.
@@ -22,10 +22,10 @@ from skillmix.checkers.words import CONJUNCTIONS, LITTLE, bare, english, meaning
 from skillmix.render import plural, shortened
 
 COPIED_RUN: Final = 8
-"""The number of consecutive words that make a copy."""
+"""The smallest number of consecutive words that counts as a copy."""
 _SHORT_RUN: Final = 3
 _BROKEN_BY_A_WORD: Final = 3
-"""One changed word affects at most three of an example's 3-grams."""
+"""The most 3-grams of an example that one changed word can affect."""
 _FEWEST_COMMON: Final = 3
 """The fewest 3-grams that a text must share with an example to count as a copy, however short the example is."""
 
@@ -35,13 +35,13 @@ class Copy(NamedTuple):
 
     words: int
     source: str
-    """The text that the words come from."""
+    """The name of the text that the words come from."""
 
 
 class PromptTexts:
     """The texts that a prompt shows, each with a name such as 'the example of "simile"'.
 
-    `examples` are those that a student could submit with a word changed.
+    `examples` are the names of the texts that a student could submit with one word changed.
     """
 
     def __init__(self, texts: Mapping[str, str], *, examples: Iterable[str] = ()) -> None:
@@ -125,7 +125,7 @@ def _in_order(example: Words, text: Words) -> int:
 
 
 DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-"""The data file writes each log-odds value as one of these characters, in ascending order."""
+"""The data file stores each log-odds value as one of these characters, which are in ascending order."""
 STEP: Final = 0.125
 LOWEST: Final = -len(DIGITS) // 2 * STEP
 
@@ -133,14 +133,14 @@ ENDINGS: Final = ("ing", "ed", "ly", "tion", "ness", "ment", "ful", "ous", "able
 OTHER_CLASSES: Final = (".", "?", ",", ";", '"', "number", "name", "other", *(f"-{ending}" for ending in ENDINGS))
 """Classes that are not words: marks (the end mark also precedes the first word), numbers, endings.
 
-A question has its own mark, since its word order differs: "Were you", "do they?".
+A question has its own mark, because its word order differs: "Were you", "do they?".
 """
 
 _VERB: Final = "makes"
-"""Represents the class of verbs in -s."""
+"""A word that represents the class of verbs in -s."""
 _HARDLY: Final = -2.0
 _DOUBT: Final = 5
-"""The number of neutral pairs added to each sentence, since a few words prove little."""
+"""The number of neutral pairs added to each sentence, because a few words prove little."""
 
 
 class WordOrder(NamedTuple):
@@ -153,7 +153,7 @@ class WordOrder(NamedTuple):
 
 @cache
 def word_order() -> WordOrder:
-    """Return the table of the package."""
+    """Return the word-order table of the package."""
     stored = english("word_order")
     classes = {word: number for number, words in enumerate(stored["classes"]) for word in words.split()}
     # Nearly impossible pairs ("the of") get more weight than unusual ones.
@@ -220,17 +220,17 @@ def _unknown(words: Words, index: int, classes: dict[str, int]) -> str:
 
 
 MOST_IN_SENTENCE: Final = 2
-"""The most times that a content word may occur in a sentence, without those that a requested skill accounts for."""
+"""The most times that a content word may occur in a sentence, apart from uses that a requested skill requires."""
 MOST_RETURNING: Final = 0.3
 """The largest share of a text's content words that may repeat a word of their sentence."""
 FEWEST_RETURNING: Final = 3
-"""Fewer repeated words than this are allowed, since in a short sentence one word is a large share."""
+"""Fewer repeated words than this are allowed, because one word is a large share of a short sentence."""
 LONG_PIECE: Final = 3
-"""The length from which a piece may not occur twice in a sentence; a shorter one may not occur three times."""
+"""A piece of at least this many words may not occur twice in a sentence; a shorter one may not occur three times."""
 
 
 def repetition_problem(passage: Passage, evidence: Sequence[Span]) -> str | None:
-    """Describe a repetition that no requested skill needs; `evidence` has the spans of the skills that need one.
+    """Describe a repetition that no requested skill needs; `evidence` lists the spans of skills that do.
 
     >>> from skillmix.checkers.passage import passage_of
     >>> repetition_problem(passage_of("The picnic was a picnic, a picnic, and a picnic."), [Span(4, 47)])
@@ -364,7 +364,7 @@ MOST_STUTTER: Final = 4
 LEAST_ORDER: Final = -0.12
 """The lowest allowed mean score of a text's neighboring words (`word_order`); shuffled texts score lower."""
 LEAST_ORDER_OF_SHORT: Final = -0.15
-"""The same for a text below `FEW_WORDS`, since a few pairs of words prove less."""
+"""The lowest allowed mean score of a text below `FEW_WORDS`, because a few pairs of words prove less."""
 LEAST_ORDER_OF_SENTENCE: Final = -0.25
 FEW_WORDS: Final = 7
 LEAST_NEW: Final = 0.55
@@ -379,8 +379,8 @@ def sense_problem(
 ) -> str | None:
     """Say why a text makes no sense; None if it does.
 
-    `shown` holds texts that it must not copy. `evidence` holds the spans of requested skills that work by repetition;
-    without it, repetition is allowed unless the text runs in circles.
+    `shown` contains texts that the text must not copy. `evidence` contains the spans of requested skills that work by
+    repetition. Without `evidence`, repetition is allowed unless the text runs in circles.
 
     >>> from skillmix.checkers.passage import passage_of
     >>> sense_problem(passage_of("The baker sleeps by day, for the bread is baked at night."))
@@ -403,7 +403,7 @@ def sense_problem(
 def form_problem(passage: Passage) -> str | None:
     """Describe a fault in the form of a text from a small vocabulary: its length, markup, end, or loops.
 
-    Such texts share their frames, so this omits checks that compare a text with general English or with the prompt.
+    Such texts share their frames, so no check here compares a text with general English or with the prompt.
     """
     return _length(passage) or _markup(passage) or _end(passage) or _loop(passage)
 

@@ -1,8 +1,8 @@
-"""A student that games the grader: it joins one fixed clause for each skill and names the topic.
+"""A student that games the grader by joining one fixed clause for each skill and naming the topic.
 
-The student shows how robust a measure is, because its texts say nothing. Its first form names the topic in one clause,
-its second form in every clause. The student tries several ways to join the clauses and keeps the first text that earns
-full marks by code, so it exploits the checkers as well as a fine-tuned model could.
+Because its texts say nothing, the student's scores show how robust a measure is. Its first form names the topic in one
+clause, its second form in every clause. The student tries several ways to join the clauses and keeps the first text
+that earns full marks by code, so it exploits the checkers as well as a fine-tuned model could.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,14 +33,14 @@ class TemplateText:
 
 
 class TemplateStudent:
-    """Writes texts from the clauses of a catalog."""
+    """A student that builds texts from the clauses of a catalog."""
 
     def __init__(self, templates: Mapping[str, Mapping[str, str]], judge: Judge) -> None:
         self._templates = templates
         self._judge = judge
 
     def write(self, skills: Sequence[str], topic: str, form: Form = "fixed") -> TemplateText | None:
-        """Write the first text with full marks, or else the first text; None if a skill has no clause."""
+        """Return the first text with full marks, or else the first text; None if a skill has no clause."""
         if not all(skill in self._templates for skill in skills):
             return None
         first: TemplateText | None = None
@@ -57,7 +57,7 @@ class TemplateStudent:
         return first
 
     def _texts(self, skills: Sequence[str], topic: str, form: Form) -> Iterator[str]:
-        """Texts of k - 1 sentences, so that two clauses share a sentence."""
+        """Yield texts of k - 1 sentences, so that two clauses share a sentence."""
         name = topic.lower()
         slots = len(skills) if form == "slot" else 1
         # A clause that breaks off can only be the last of its sentence.
@@ -72,7 +72,7 @@ class TemplateStudent:
 
 
 def _joined(clauses: Sequence[str], joint: str) -> str:
-    """Join clauses into one text; a question mark in the middle of a sentence moves to its end."""
+    """Join clauses into one text; a question mark in the middle of a sentence moves to the end."""
     shared = len(clauses) - sentence_limit(len(clauses)) + 1
     inner = clauses[: shared - 1]
     last = clauses[shared - 1]

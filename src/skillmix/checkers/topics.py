@@ -1,4 +1,4 @@
-"""The words of topics: whether a text is on its topic, or names it only in passing."""
+"""Decide by the words of topics whether a text is on its topic or names the topic only in passing."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ _MENTIONS: Final = re.compile(
     r"|(?:said|(?:never|not) (?:think|thought|heard|speak|spoke|care|cared)) (?:of|about)"
     r"|lecture on|another (?:story|matter|topic)|some other time|not part of|listed|headline|agenda|invoice|memo)\b"
 )
-"""Words of a text that names its topic only in passing."""
+"""Words by which a text names its topic only in passing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class TopicWords:
     alone: frozenset[str]
     """Words of which one is enough."""
     forms: dict[str, str]
-    """Each inflected form of a word of the name or of the vocabulary, and that word."""
+    """The base word for each inflected form of a word from the name or the vocabulary."""
     near: dict[str, str] = field(default_factory=dict)
-    """The same for words that put a text on the topic only beside one of the others."""
+    """The base word for each form of a near word, which puts a text on the topic only beside another topic word."""
 
     @property
     def broad(self) -> "TopicWords":
@@ -69,8 +69,8 @@ def topic_words(name: str, alone: Iterable[str], together: Iterable[str], near: 
 def on_topic(passage: Passage, topic: TopicWords) -> Span | None:
     """Find the words that put a text on its topic: one that is enough alone, the whole name, or two different ones.
 
-    A near word is enough beside another one. A text that only mentions something needs two different words, one of them
-    in the name.
+    A near word is enough beside another topic word. A text that only mentions something needs two different words, of
+    which one is in the name.
     """
     seen: dict[str, Word] = {}
     is_mention = _MENTIONS.search(passage.lower) is not None
@@ -95,7 +95,7 @@ _SCENES: Final = word_set("in at under through with among from on beyond above b
 
 
 def in_passing(passage: Passage, topic: TopicWords) -> str | None:
-    """Say why the only mention of a topic is in passing: in a phrase that says where, when or about what.
+    """Say why the only mention of a topic is in passing, that is, in a phrase that says where, when or about what.
 
     >>> from skillmix.checkers.passage import passage_of
     >>> words = topic_words("Kites", ["kite"], [])
@@ -181,7 +181,7 @@ def _before_phrase(piece: Words, index: int) -> int:
 
 
 class OtherTopics:
-    """Finds words that put a text on another topic than the requested one."""
+    """A finder of words that put a text on another topic than the requested one."""
 
     def __init__(self, topics: Mapping[str, TopicWords]) -> None:
         self._topics: dict[str, list[str]] = {}
@@ -191,7 +191,7 @@ class OtherTopics:
                     self._topics.setdefault(form, []).append(topic)
 
     def word_in(self, passage: Passage, topic: str) -> tuple[Word, str] | None:
-        """Return the first word of another topic, and that topic; words of the requested topic are ignored."""
+        """Return the first word of another topic, with this topic; words of the requested topic are ignored."""
         for word in passage.words:
             for form in _parts(word.lower):
                 topics = self._topics.get(form)
@@ -236,7 +236,7 @@ def _parts(word: str) -> list[str]:
 
 
 def _roots(word: str) -> tuple[str, ...]:
-    """Return a word and the base forms of which it may be an inflection; the first known one decides.
+    """Return a word and the base forms that it may be an inflection of; the first known base form decides.
 
     >>> _roots("spelling")
     ('spelling', 'spell', 'spel')

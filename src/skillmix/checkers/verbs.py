@@ -1,6 +1,6 @@
 """Find the finite verb of a main clause, by lists of verbs and by the neighbors of a word.
 
-The lists below contain common verbs; `verb_forms.json`, written by `bench/verb_forms.py`, has further ones.
+The lists below contain common verbs; `verb_forms.json`, written by `bench/verb_forms.py`, contains further verbs.
 """
 
 from typing import Final
@@ -12,7 +12,7 @@ _LISTS: Final = lists_of("verbs")
 
 _FORMS: Final = {name: word_set(words) for name, words in english("verb_forms").items()}
 PAST: Final = _FORMS["past"] | _LISTS["past"]
-# Base forms that are nearly always verbs; their form in -s counts too.
+# Base forms that are nearly always verbs; their forms in -s count too.
 _NOUN_TOO: Final = (_FORMS["verbs or nouns"] - _LISTS["common"]) | _LISTS["noun too"]
 _SURE: Final = _LISTS["common"] | _FORMS["verbs"] | _FORMS["verbs or nouns"]
 _ORDERS: Final = _FORMS["orders"]
@@ -47,10 +47,10 @@ _VERBLESS: Final = frozenset(tuple(pair.split(":")) for pair in _LISTS["verbless
 
 
 def is_complete(pieces: tuple[Words, ...], text: str) -> bool:
-    """Whether a sentence has a main clause, or a form that needs none: "What a day!", "The sooner, the better."."""
+    """Return whether a sentence has a main clause or needs none, as in "What a day!" and "The sooner, the better."."""
     if not pieces:
         return False
-    # "Oh, what a day!"
+    # As in "Oh, what a day!"
     first = pieces[1] if len(pieces) > 1 and len(pieces[0]) < 3 else pieces[0]
     if len(first) > 1 and first[1].lower != "to":
         opening = first[0].lower
@@ -76,14 +76,14 @@ def has_main_clause(pieces: tuple[Words, ...], question: bool) -> bool:
             return True
         if number > 1 and _resumes(pieces[number - 2], pieces[number - 1], piece):
             return True
-        # "a bridge that, in its way, should be ..."
+        # As in "a bridge that, in its way, should be ..."
         if piece[-1].lower in _LISTS["relative"] and piece[-2:][0].lower not in _NOT_BEFORE_VERB:
             opened = 1
     return _is_short_order(pieces)
 
 
 def _resumes(subject: Words, aside: Words, piece: Words) -> bool:
-    """Whether a piece continues a subject after an aside: "Roses, wild roses, bloom", "Waves, passing by it, bend"."""
+    """Return whether a piece continues a subject after an aside, as in "Roses, wild roses, bloom"."""
     opening = aside[0].lower
     if aside[-1].lower != subject[-1].lower and opening not in _ARTICLE:
         is_name = len(aside) < 3 and aside[0].text[0].isupper()
@@ -91,9 +91,9 @@ def _resumes(subject: Words, aside: Words, piece: Words) -> bool:
             return False
     first, after = piece[0].lower, piece[1].lower if len(piece) > 1 else ""
     if first.endswith("ed") and after in ("by", "with", "in", "as"):
-        return False  # "a jar, an old one, filled with buttons"
+        return False  # as in "a jar, an old one, filled with buttons"
     if first.endswith("s") and _stem(first) not in _LISTS["common"] and after in PREPOSITIONS:
-        return False  # "a chair, a lamp, books without covers"
+        return False  # as in "a chair, a lamp, books without covers"
     return is_finite(subject + piece, len(subject))
 
 
@@ -125,14 +125,14 @@ def _opens(piece: Words, index: int, question: bool) -> bool:
     after = piece[index + 1].lower if index + 1 < len(piece) else ""
     has_start = any(one.lower == "from" for one in piece[max(index - 5, 0) : index])
     if word == "until" and (after in _LISTS["time"] or has_start):
-        return False  # "until noon", "from Monday morning until the last bell"
+        return False  # as in "until noon", "from Monday morning until the last bell"
     if word not in _LISTS["relative"] and after.endswith("ing"):
-        return False  # "while waiting"
+        return False  # as in "while waiting"
     if index:
-        if word == "that" and piece[index - 1].lower in _LISTS["preposition"]:  # "in that house"
+        if word == "that" and piece[index - 1].lower in _LISTS["preposition"]:  # as in "in that house"
             return False
-        return piece[index - 1].lower not in ("little", "a", "long", "like")  # "for a while", "a night like that"
-    return not question and not _points(piece) and word != "that"  # "That old clock"
+        return piece[index - 1].lower not in ("little", "a", "long", "like")  # as in "for a while", "a night like that"
+    return not question and not _points(piece) and word != "that"  # as in "That old clock"
 
 
 def _points(piece: Words) -> bool:
@@ -178,7 +178,7 @@ def _is_verb_here(piece: Words, index: int, before: str, often: bool) -> bool:
         is_past = before not in _NOT_BEFORE_VERB or before == "them"
         if index:
             return is_past or _is_pointer(before, index) or _follows_relative(piece, index)
-        # "..., cried Tom", "..., decided that ..."
+        # As in "..., cried Tom", "..., decided that ..."
         if after in _LISTS["determiner"] or after in _LISTS["reflexive"] or after in ("when", "that", "to", "not"):
             return True
         return len(piece) > 1 and piece[1].text[0].isupper()
@@ -220,8 +220,8 @@ def _is_plain_form(piece: Words, index: int, before: str, after: str) -> bool:
     if before in _NOT_BEFORE_VERB:
         return False
     if index > 1 and piece[0].lower in ("those", "these", "both"):
-        return True  # "Those who arrive late miss the soup"
-    # "Bakers work", "nine out of ten children in my class walk to school"
+        return True  # as in "Those who arrive late miss the soup"
+    # As in "Bakers work", "nine out of ten children in my class walk to school"
     several = before if after not in _AFTER_VERB else max((word.lower for word in piece[:index]), key=_is_plural)
     return _is_plural(several)
 
@@ -243,7 +243,7 @@ def _is_third_person(piece: Words, index: int, before: str, after: str) -> bool:
             return False
         return after in _LISTS["determiner"] and _follows(piece, index, _LISTS["single"] | {"the"})
     if index == 0:
-        return stem not in _NOUN_TOO and (after in _LISTS["subject"] or after in _HEADS_A_NOUN)  # "..., says she"
+        return stem not in _NOUN_TOO and (after in _LISTS["subject"] or after in _HEADS_A_NOUN)  # as in "..., says she"
     # After a phrase such as "none of us" the verb is singular.
     if before in ("this", "that", "it") or (
         index > 1 and piece[index - 2].lower == "of" and piece[index - 1].lower in ("us", "them", "you", "it", "these")
@@ -255,7 +255,7 @@ def _is_third_person(piece: Words, index: int, before: str, after: str) -> bool:
 
 
 def _is_verb_not_noun(piece: Words, index: int, before: str, after: str) -> bool:
-    """Whether a word in -s that may also be a plural noun is a verb: "the bus runs from", "three arches crosses"."""
+    """Return whether a word in -s is a verb and not a plural noun, as in "the bus runs from"."""
     if after in _HEADS_A_NOUN:
         return True
     if before in ADJECTIVES or before.endswith(_ADJECTIVE_ENDINGS):
@@ -264,7 +264,7 @@ def _is_verb_not_noun(piece: Words, index: int, before: str, after: str) -> bool
         # Two plural nouns do not form a compound; "makes plans" is a verb and its object.
         return index > 1 and (_stem(before) in _NOUN_TOO or _stem(before) not in _SURE)
     if before in PAST or (index == 1 and _stem(piece[1].lower) not in _LISTS["common"]):
-        return False  # "lent books", "Street markets"
+        return False  # as in "lent books", "Street markets"
     if index == 1:
         return not after or after in _LISTS["determiner"] or (piece[0].text[0].isupper() and after in _AFTER_VERB)
     goes_on = after not in ("of", "or", "and") or (after == "of" and _stem(piece[index].lower) in _LISTS["with of"])
@@ -272,7 +272,7 @@ def _is_verb_not_noun(piece: Words, index: int, before: str, after: str) -> bool
 
 
 def _follows(piece: Words, index: int, articles: frozenset[str]) -> bool:
-    """Return whether an article, up to three adjectives or nouns and a noun come right before the index."""
+    """Return whether an article, up to three adjectives or nouns and a noun come directly before the index."""
     for word in reversed(piece[max(index - 5, 0) : index - 1]):
         if word.lower in articles:
             return True

@@ -1,4 +1,4 @@
-"""English words for checkers: lists, stems, and numbers in words.
+"""English words for checkers: lists of words, stems, and spelled-out numbers.
 
 `LITTLE` and `GRAMMAR` serve the skills of form: sound, repetition, series. `_MINOR` serves the skills of meaning, which
 compare clauses by the stems of their main words.
@@ -39,7 +39,7 @@ PERSONS: Final = _LISTS["persons"]
 PREPOSITIONS: Final = _LISTS["prepositions"]
 SUBJECTS: Final = word_set("i he she we they")
 LITTLE: Final = CONJUNCTIONS | ARTICLES | PERSONS | _LISTS["little"]
-"""Words that carry grammar rather than content."""
+"""Words with a grammatical function rather than content."""
 GRAMMAR: Final = LITTLE - word_set("all none never once more most much many few same other another again still")
 """The words of `LITTLE` that writers do not repeat for effect."""
 OPENS_AN_ASIDE: Final = _LISTS["opens an aside"]
@@ -94,7 +94,7 @@ def main_words(words: Iterable[Word]) -> frozenset[str]:
 
 _NO_MEANING: Final = frozenset({""})
 _LONGEST: Final = 64
-"""The number of letters that count, which keeps the cache of stems small."""
+"""The number of letters that count in a word, which keeps the cache of stems small."""
 
 
 @lru_cache(maxsize=4096)
@@ -139,7 +139,7 @@ _ATOMS: Final = {
 }
 _SCALES: Final = {"dozen": 12, "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
 _ONE_AMOUNT: Final = re.compile(r"(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+)?")
-_MAXIMUM_DIGITS: Final = 15  # longer numbers are not amounts, and a float would not be exact
+_MAXIMUM_DIGITS: Final = 15  # a longer number is not an amount, and a float could not represent it exactly
 
 
 class Number(NamedTuple):
@@ -174,7 +174,7 @@ def is_number(lower: str) -> bool:
 
 
 def _spelled_at(words: Words, first: int) -> list[Number]:
-    """Read the longest number in words from an index; a word that is no number may be several: "three-two-one"."""
+    """Read the longest spelled-out number from an index; a word such as "three-two-one" may contain several numbers."""
     spelled: list[str] = []
     value, index = None, first
     while index < len(words) and (index == first or words[index].start == words[index - 1].end + 1):
@@ -196,7 +196,7 @@ def _digits_at(words: Words, first: int) -> list[Number]:
     if len(text) > _MAXIMUM_DIGITS or not text.isascii():
         return []
     if not _ONE_AMOUNT.fullmatch(text):
-        listed = text.split(",")  # "3,2,1"
+        listed = text.split(",")  # as in "3,2,1"
         return [Number(float(part), first, first + 1) for part in listed] if all(map(str.isdigit, listed)) else []
     value = float(text.replace(",", ""))
     following = words[first + 1] if first + 1 < len(words) else None

@@ -1,4 +1,4 @@
-"""The checkers of the package by family; each module enters its own by `shows`."""
+"""The checkers of the package by family; each module registers its checkers with `shows`."""
 
 from skillmix.checkers.passage import ENTERED, REPEATING
 from skillmix.checkers.skills import (

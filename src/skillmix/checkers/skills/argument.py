@@ -32,14 +32,14 @@ _MOST_RULES: Final = 6
 
 
 class _Premises(NamedTuple):
-    """The words from a cue to the word that marks the conclusion, where they may be divided, and the conclusion."""
+    """The words from a cue to the word that marks the conclusion, their possible divisions, and the conclusion."""
 
     before: Words
     """The words before the cue in its piece."""
     words: Words
     cuts: list[int]
     guesses: list[int]
-    """Indices at which the first piece may be divided, in case it holds both a condition and its result."""
+    """Indices at which the first piece may be divided, in case it contains both a condition and its result."""
     conclusion: Words
 
 
@@ -107,14 +107,14 @@ def _readings(words: Words, index: int, mark: int, starts: set[int]) -> Iterator
     after = _until_mark(words, mark + 1, starts)
     yield _Premises(words[opening:index], inside, cuts, guesses[:_MOST_CUTS], after)
     first = mark + 1
-    for _ in range(_MOST_INSERTED):  # "so, not out of fear but out of habit, we wait"
+    for _ in range(_MOST_INSERTED):  # as in "so, not out of fear but out of habit, we wait"
         first += len(after)
         if first >= len(words) or words[first].lower in _LISTS["connectives"]:
             break
         later = _until_mark(words, first, starts)
         yield _Premises(words[opening:index], inside, cuts, guesses[:_MOST_CUTS], later)
         after = later
-    if words[mark].start not in starts and cuts:  # "the match is therefore off"
+    if words[mark].start not in starts and cuts:  # as in "the match is therefore off"
         head = words[index + 1 + cuts[-1] : mark]
         yield _Premises(words[opening:index], inside[: cuts[-1]], cuts[:-1], [], head + after)
 
@@ -141,7 +141,7 @@ def _divisions(premises: _Premises) -> Iterator[tuple[Words, Words, Words]]:
                 ):  # a second rule comes between the first rule and the fact
                     yield from ((words[:first], words[first:second], words[cut:]) for cut in cuts if cut > second + 2)
     if premises.before and not opens_clause((*premises.before, words[0]), len(premises.before)):
-        for first in cuts:  # "the match is off if it rains"
+        for first in cuts:  # as in "the match is off if it rains"
             yield words[:first], premises.before, words[first:]
 
 
@@ -246,7 +246,7 @@ def hypothetical_chain(passage: Passage) -> Iterator[Span]:
         if not first.part or not first.result or not second.part or len(second.result) < 2:
             continue
         new = {word for word in main_words(first.result) - main_words(first.part) if not is_number(word)}
-        turned = denies(second.part) and not denies(first.result)  # "she cries, and if she does not cry"
+        turned = denies(second.part) and not denies(first.result)  # as in "she cries, and if she does not cry"
         if not turned and not new.isdisjoint(main_words(second.part)):
             yield Span(first.part[0].start, second.result[-1].end)
 

@@ -68,7 +68,7 @@ def _is_unfinished(last_three: list[str]) -> bool:
     earlier, before, last = last_three
     if last in _LISTS["helping"]:
         return earlier not in _HAS_A_LAST_HELPER
-    if last in PREPOSITIONS and earlier == "to":  # "someone to talk with"
+    if last in PREPOSITIONS and earlier == "to":  # as in "someone to talk with"
         return False
     return last in _LISTS["cannot be last"] or before in _LEFT_HANGING.get(last, ())
 

@@ -31,7 +31,7 @@ def _route_end(words: Words, start: int) -> int | None:
                 if words[goal].lower in _LISTS["goals"] and (words[goal].lower != "to" or _is_place(words, goal + 1)):
                     return goal + 1
             continue
-        is_near = words[way - 1].lower in ("next", "close")  # "close to"
+        is_near = words[way - 1].lower in ("next", "close")  # as in "close to"
         if words[way].lower in _LISTS["goals"] and not is_near and _is_place(words, way + 1):
             return None  # the destination comes before the stop
     return None
@@ -47,7 +47,7 @@ def _is_way(words: Words, index: int) -> bool:
 
 
 def _is_place(words: Words, index: int) -> bool:
-    """Whether the name of a place may start at an index: with an article, a capital letter, or a word like "home"."""
+    """Return whether a place may start at an index: with an article, a capital letter, or a word like "home"."""
     if index >= len(words):
         return False
     lower = words[index].lower
@@ -61,8 +61,8 @@ def _is_place(words: Words, index: int) -> bool:
 
 _POSITIONS: Final = {phrase.split("_")[0]: phrase.split("_") for phrase in _LISTS["positions"]}
 _NO_POSITION_BEFORE: Final = {
-    "opposite": DETERMINERS,  # "the opposite house"
-    "left": frozenset({"is", "was", "are", "were", "what's", "be", "little", "nothing"}),  # "what is left of it"
+    "opposite": DETERMINERS,  # as in "the opposite house"
+    "left": frozenset({"is", "was", "are", "were", "what's", "be", "little", "nothing"}),  # as in "what is left of it"
 }
 
 
@@ -124,7 +124,7 @@ def _distance_before(words: Words, index: int) -> int | None:
     ):
         unit -= 1
     number, _, joined = words[max(unit, 0)].lower.rpartition("-")
-    if unit >= 0 and joined in _LISTS["distances"] and number and is_number(number):  # "two-hour"
+    if unit >= 0 and joined in _LISTS["distances"] and number and is_number(number):  # as in "two-hour"
         return unit
     if unit < 1 or words[unit].lower not in _LISTS["distances"]:
         return None
@@ -157,7 +157,7 @@ def _turns(sentence: Sentence) -> list[int]:
     for index, word in enumerate(words):
         following = [later.lower for later in words[index + 1 : index + 3]]
         if following[:1] in (["after"], ["before"]) and following[1:] and following[1] in _LISTS["meals"]:
-            continue  # "go right after lunch"
+            continue  # as in "go right after lunch"
         if word.lower not in ("left", "right") or (following and following[0] in _LISTS["no turn after"]):
             continue
         before = [earlier.lower for earlier in words[max(index - _LONGEST_TURN, 0) : index]]

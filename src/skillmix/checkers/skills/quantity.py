@@ -66,7 +66,7 @@ def _compared(words: Words, index: int, part: bool) -> int | None:
         return None
     end = following.index(closing, 1)
     if closing == "than" and ("ago" in following[end:] or following[end + 1] in ("once", "usual", "before")):
-        return None  # "called three times more than a week ago"
+        return None  # as in "called three times more than a week ago"
     return index + end + 1 if end > 1 or closing == "than" else None
 
 
@@ -96,7 +96,7 @@ _LAST_YEAR: Final = 2200
 
 
 def _amounts(words: Words) -> dict[int, int]:
-    """By the index after it, the first index of each number that is an amount, unlike "no one" and "the one"."""
+    """Return the first index of each amount (unlike "no one" and "the one"), keyed by the index after the amount."""
     ends = {}
     for number in numbers_in(words):
         is_year = words[number.first].text.isdigit() and _FIRST_YEAR < number.value < _LAST_YEAR  # "in 2019 fewer than"
@@ -170,7 +170,7 @@ def sum_that_adds_up(passage: Passage) -> Iterator[Span]:
                 continue
             near = {word.lower for word in words[max(0, total.first - 2) : total.first]}
             if "and" in near or not near.isdisjoint(_LISTS["owning"]):
-                continue  # "two clerks and three guards together had five umbrellas"
+                continue  # as in "two clerks and three guards together had five umbrellas"
             before, after = numbers[max(index - _MOST_PARTS, 0) : index], numbers[index + 1 : index + 1 + _MOST_PARTS]
             used = _adding_up(total, before[::-1]) or _adding_up(total, after)
             first = min((number.first for number in used), default=0)

@@ -44,9 +44,9 @@ def _goes_against(piece: Words) -> bool:
     return False
 
 
-_NO_WHOLE_BEFORE: Final = frozenset({"after", "at", "above", "of"})  # "after all"
-_NO_WHOLE_AFTER: Final = frozenset({"longer", "matter", "doubt", "sooner", "right", "wonder"})  # "no longer"
-_NO_EXCEPTION_BEFORE: Final = _LISTS["no exception before"]  # "stood apart from", "we save for"
+_NO_WHOLE_BEFORE: Final = frozenset({"after", "at", "above", "of"})  # as in "after all"
+_NO_WHOLE_AFTER: Final = frozenset({"longer", "matter", "doubt", "sooner", "right", "wonder"})  # as in "no longer"
+_NO_EXCEPTION_BEFORE: Final = _LISTS["no exception before"]  # as in "stood apart from", "we save for"
 _LEAVING_OUT: Final = {("apart", "from"), ("other", "than"), ("save", "for"), ("aside", "from")}
 
 
@@ -68,7 +68,8 @@ def _left_out(sentence: Sentence) -> list[tuple[int, int]]:
     for piece in sentence.pieces:
         for index, word in enumerate(piece[:-1]):
             pair = (word.lower, piece[index + 1].lower)
-            # After some words these do not name an exception: "they stood apart from us", "we save for a bike".
+            # After some words, "apart from" or "save for" introduces no exception: "they stood apart from us", "we save
+            # for a bike".
             named = (
                 pair in _LEAVING_OUT
                 and index + 2 < len(piece)

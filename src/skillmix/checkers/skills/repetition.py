@@ -1,4 +1,4 @@
-"""Checkers of figures of repetition and sound: which words return, and how words begin and end."""
+"""Checkers of figures of repetition and sound, by the words that return and by how words begin and end."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from skillmix.checkers.words import (
 )
 
 _SHORTEST: Final = 3
-"""The fewest words of a part that can share its first or last word and still say something new."""
+"""The fewest words of a part, so that a part with a shared first or last word still says something new."""
 
 
 @shows("anaphora", repeats=True)
@@ -155,7 +155,7 @@ def antimetabole(passage: Passage) -> Iterator[Span]:
 
 
 _ARM: Final = 5
-"""The largest distance between crossed words: four words between; a reader would not notice a longer one."""
+"""The largest distance between crossed words: four words between, because a reader would not notice more."""
 
 
 _PAUSE = re.compile(r"[,;:!?…—–]|--| - ")
@@ -263,7 +263,7 @@ _SUFFIXES: Final = re.compile(
 def alliteration(passage: Passage) -> Iterator[Span]:
     """Find three different content words with the same first consonant, with at most one word between."""
     for sentence in passage.sentences:
-        # The initials of a name of several words are chance.
+        # The initials of a name of several words are equal only by chance.
         capital = [index for index, word in enumerate(sentence.words) if word.text[0].isupper()]
         of_names = {index for index in capital if index > 1 and not {index - 1, index + 1}.isdisjoint(capital)}
         initials = [

@@ -1,4 +1,4 @@
-"""Checkers of series and pairs: how members are joined, and whether they match in form."""
+"""Checkers of series and pairs, by how members are joined and whether their forms match."""
 
 from collections.abc import Iterator
 from itertools import pairwise

@@ -31,7 +31,7 @@ def _opens_steps(words: Words, index: int) -> bool:
     before = words[index - 1].lower if index else ""
     lower, after = words[index].lower, words[index + 1].lower
     if lower in _LISTS["firsts"]:
-        is_name = words[index + 1].text[0].isupper() and after != "i"  # "First Avenue"
+        is_name = words[index + 1].text[0].isupper() and after != "i"  # as in "First Avenue"
         return before not in _AFTER_DETERMINER and after not in _LISTS["no step after"] and not is_name
     return lower == "to" and after in ("begin", "start") and words[index + 2].lower == "with"
 
@@ -112,7 +112,7 @@ def duty_with_a_deadline(passage: Passage) -> Iterator[Span]:
 def _limits(words: Words, index: int) -> bool:
     after = words[index + 1].lower
     if words[index].lower == "by":
-        return after not in ("day", "night") and (not index or words[index - 1].lower != after)  # "one by one"
+        return after not in ("day", "night") and (not index or words[index - 1].lower != after)  # as in "one by one"
     if words[index].lower != "than":
         return words[index].lower == "before"
     return index >= 2 and words[index - 1].lower == "later" and words[index - 2].lower in ("no", "not")
@@ -128,7 +128,7 @@ def _is_duty(words: Words, index: int) -> bool:
         return after != "to"
     done = words[index + 2].lower if index + 2 < len(words) else ""
     if after == "have" and (done in PAST or done.endswith(("ed", "en")) or done in ("been", "gone", "done")):
-        return False  # "it must have gone down"
+        return False  # as in "it must have gone down"
     return lower in _LISTS["duties"] or (lower in _LISTS["having"] and after == "to")
 
 
@@ -152,7 +152,7 @@ def _time_span(words: Words, index: int, ends: frozenset[int]) -> int | None:
         if words[until].lower in _LISTS["until"]:
             end = _time_at(words, until + 1, ends)
             if end:
-                again = words[end - 1].lower == words[first - 1].lower in _LISTS["units"]  # "from day to day"
+                again = words[end - 1].lower == words[first - 1].lower in _LISTS["units"]  # as in "from day to day"
                 return None if again else end
     return None
 
@@ -200,7 +200,7 @@ def _is_action(words: Words, index: int) -> bool:
     if lower == "going" and index + 1 < len(words) and words[index + 1].lower == "to":
         return False
     for word in reversed(words[max(index - 3, 0) : index]):
-        if word.lower in _NOT_BETWEEN:  # "is a tall building"
+        if word.lower in _NOT_BETWEEN:  # as in "is a tall building"
             return False
         if word.lower in _LISTS["being"] or (word.lower.endswith("'s") and lower not in _NOUNS_TOO):
             return True
