@@ -56,7 +56,7 @@ def partial_credit(
     catalog: str | Sequence[str] = CATALOG,
     **_: object,
 ) -> list[float]:
-    """The share of its k + 3 points that each completion earns; 0 for a text without sense.
+    """Return the share of its k + 3 points that each completion earns; 0 for a text without sense.
 
     The point for sense is a condition and not only a point: otherwise a list of cue words, or a copy of the
     definitions in the prompt, would collect the points of skills.
@@ -102,7 +102,7 @@ def _points(
 
 @lru_cache(maxsize=4096)
 def _combination(catalog: str, skills: tuple[str, ...], topic: str) -> tuple[tuple[str, ...], str]:
-    """The names as the catalog has them; an unknown name, or a skill without a checker, is an error."""
+    """Return the names as the catalog has them; an unknown name, or a skill without a checker, is an error."""
     known = _catalog(catalog)
     combination = combination_of([known.skill(name).name for name in skills], known.topic(topic))
     require_checkers(known, combination.skills, "skillmix.rewards")
@@ -110,7 +110,7 @@ def _combination(catalog: str, skills: tuple[str, ...], topic: str) -> tuple[tup
 
 
 def text_of(completion: Completion) -> str:
-    """The text of a completion: itself, or the content of its last message.
+    """Return the text of a completion: itself, or the content of its last message.
 
     >>> text_of([{"role": "assistant", "content": "Answer: Rain."}])
     'Answer: Rain.'

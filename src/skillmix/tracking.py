@@ -43,7 +43,7 @@ class TrackedPart:
     folder: Path
 
     def key(self, tracker: str) -> str:
-        """The id of the part at a tracker: the same after an interruption, another if the folder was deleted."""
+        """Return the id of the part at a tracker: the same after an interruption, another if the folder was deleted."""
         file = self.folder / f"{tracker}-{self.name}.id"
         if not file.is_file():
             self.folder.mkdir(parents=True, exist_ok=True)

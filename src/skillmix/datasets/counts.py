@@ -36,7 +36,7 @@ class SamplingYield:
 
     @property
     def is_enough(self) -> bool:
-        """Whether later steps have enough texts."""
+        """Return whether later steps have enough texts."""
         return self.taken >= (self.target if self.least is None else min(self.least, self.target))
 
     @property

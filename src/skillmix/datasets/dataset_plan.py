@@ -64,7 +64,7 @@ class ShownRule:
 
     @cached_property
     def _is_applied(self) -> bool:
-        """Whether any text can be excluded, so that texts need to be checked."""
+        """Return whether any text can be excluded, so that texts need to be checked."""
         return bool(self.checkable) and (self.mode == "drop" or self.only_requested)
 
     @cached_property
@@ -72,12 +72,12 @@ class ShownRule:
         return frozenset(self.bars.split.side("all").skills)
 
     def forbids(self, combination: Combination) -> bool:
-        """Whether every text with these skills would be excluded, so that none should be written."""
+        """Return whether every text with these skills would be excluded, so that none should be written."""
         skills = frozenset(combination.skills).intersection(self.checkable)
         return self.mode != "count" and self.bars.leak_shown(skills) is not None
 
     def leak_in(self, text: str) -> str | None:
-        """The rule that a text breaks by the skills that code finds in it; None if it breaks none."""
+        """Return the rule that a text breaks by the skills that code finds in it; None if it breaks none."""
         return self.bars.leak_shown(skills_shown(text, self.checkable)) if self.checkable else None
 
     def reason_to_drop(self, kept: KeptText, shown: frozenset[str] | None = None) -> str | None:

@@ -38,18 +38,18 @@ class DecidedConversation(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Whether the student has written the text, or never will."""
+        """Return whether the student has written the text, or never will."""
         return bool(self.decisions)
 
     @property
     def is_ungraded(self) -> bool:
-        """Whether full marks are undecided: no grader denies them, but not all grant them."""
+        """Return whether full marks are undecided: no grader denies them, but not all grant them."""
         earned = [decision.earned for decision in self.decisions]
         return bool(earned) and 0 not in earned and None in earned
 
     @property
     def is_kept(self) -> bool:
-        """Whether every grader gives full marks."""
+        """Return whether every grader gives full marks."""
         return bool(self.decisions) and all(decision.earned == 1 for decision in self.decisions)
 
 

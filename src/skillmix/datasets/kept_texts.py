@@ -149,5 +149,5 @@ def span_of(text: str, reply: str) -> tuple[int, int]:
 
 
 def is_for_validation(combination: str, share: float) -> bool:
-    """Whether a combination belongs to the validation split, which is the same in every data set."""
+    """Return whether a combination belongs to the validation split, which is the same in every data set."""
     return int.from_bytes(digest("validation", combination, size=6)) < share * 2**48

@@ -54,7 +54,7 @@ class Bars:
         return self.split.never_composed
 
     def composes(self, skills: Set[str]) -> bool:
-        """Whether training texts may combine these skills."""
+        """Return whether training texts may combine these skills."""
         return self.skills.isdisjoint(skills) or any(group.holds(skills) for group in self.groups.values())
 
     def leak_of(self, combination: Combination) -> str | None:

@@ -128,7 +128,7 @@ class Window:
 
     @property
     def is_over(self) -> bool:
-        """Whether the target is met, or no further conversation may be written."""
+        """Return whether the target is met, or no further conversation may be written."""
         return self.missing <= 0 or len(self.accepted) == len(self.begun)
 
     @property

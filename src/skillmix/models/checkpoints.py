@@ -1,4 +1,4 @@
-"""Checkpoints on disk: the folders that a spec names, the hash of their weights, and the bases of adapters."""
+"""Checkpoints on disk: the folders in a spec, the hash of their weights, and the bases of adapters."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -23,35 +23,35 @@ ADAPTER: Final = "adapter_config.json"
 _BLOCK: Final = 1 << 22
 
 FileStates = tuple[tuple[str, int, int, int], ...]
-"""Path, size, modification time, and inode of files; a file with the same state has the same content."""
+"""Path, size, modification time and inode of each file; a file whose state is unchanged has the same content."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The folder of a model's weights and those of its adapters, in the order in which they apply."""
+    """The folders with a model's weights and its adapters, in the order in which the adapters apply."""
 
     base: Path
     adapters: tuple[Path, ...] = ()
 
     @property
     def tokenizer(self) -> Path:
-        """The folder with the tokenizer and chat template: the last adapter that has one, or else the base."""
+        """The folder of the tokenizer and chat template: the last adapter's that includes them, or else the base's."""
         own = [folder for folder in self.adapters if (folder / "tokenizer.json").is_file()]
         return own[-1] if own else self.base
 
     def weights_hash(self) -> str:
-        """A hash of all weights, independent of file names and sharding."""
+        """Return a hash of all weights, independent of file names and sharding."""
         return self._hashes()[-1]
 
     def _hashes(self) -> list[str]:
-        """The hash of the base alone, then with each further adapter."""
+        """Return the hash of the base alone, and the hashes after each additional adapter."""
         hashes = [weights_hash(self.base)]
         for adapter in self.adapters:
             hashes.append(digest("adapter", hashes[-1], weights_hash(adapter)).hex())
         return hashes
 
     def check_adapters(self) -> None:
-        """Refuse an adapter that was made for other weights; an adapter that names no weights is accepted."""
+        """Reject an adapter that was made for other weights; an adapter that does not state its weights is accepted."""
         files = [read_model_file(adapter) for adapter in self.adapters]
         if not any(file and file.base.hash for file in files):
             return
@@ -69,15 +69,15 @@ class Checkpoint:
         return tuple((str(file), state.st_size, state.st_mtime_ns, state.st_ino) for file, state in states)
 
     def bytes(self) -> int:
-        """The size of all weights."""
+        """Return the size of all weights."""
         return sum(file.stat().st_size for folder in (self.base, *self.adapters) for file in _weight_files(folder))
 
 
 def checkpoint_of(spec: ModelSpec, *, chain: tuple[Path, ...] = (), fetches: bool = True) -> Checkpoint:
-    """The folders of a local or bundled model; a model that is not in the cache is downloaded.
+    """Return the folders of a local or bundled model; a model that is not in the cache is downloaded.
 
-    `chain` holds the adapters that led here, each naming the next as its base. If `fetches` is False, the cached folder
-    of an id on the Hub may lack its weights, and an id that is not in the cache is an error.
+    `chain` contains the adapters that led here, each of which has the next one as its base. If `fetches` is False, a
+    Hub id's cached folder may lack the weights, and an id that is not in the cache raises an error.
     """
 
     def folder_of(name: str) -> Path:
@@ -117,7 +117,7 @@ def checkpoint_of(spec: ModelSpec, *, chain: tuple[Path, ...] = (), fetches: boo
 
 
 def positions_of(checkpoint: Checkpoint) -> int | None:
-    """Return the largest number of tokens of a prompt and its text, from config.json; None if it is missing."""
+    """Return the most tokens that a prompt and its reply may have together, from config.json; None if it is missing."""
     file = checkpoint.base / "config.json"
     config = json_object(
         file.read_bytes(), source=str(file), hint="The file may be corrupt; download the checkpoint again."
@@ -128,7 +128,7 @@ def positions_of(checkpoint: Checkpoint) -> int | None:
 
 
 def lacks_chat_template(folder: Path) -> bool:
-    """Whether a folder has a tokenizer but no chat template in any file where transformers looks for one."""
+    """Return whether a folder has a tokenizer, but no chat template in any file in which transformers looks for one."""
     own = (folder / name for name in ("chat_template.jinja", "additional_chat_templates/default.jinja"))
     file = folder / "tokenizer_config.json"
     if any(template.is_file() for template in own) or not file.is_file():
@@ -160,14 +160,14 @@ def base_and_adapters(spec: ModelSpec) -> tuple[str, tuple[str, ...]]:
 
 
 def named_folders(spec: ModelSpec) -> tuple[Path, ...]:
-    """The folders in a local or bundled spec, the base first; a bundled base is left out."""
+    """Return the folders in a local or bundled spec, the base first; a bundled base is omitted."""
     base, adapters = base_and_adapters(spec)
     names = (base, *adapters) if spec.provider != "bundled" else adapters
     return tuple(cached_folder(name) or Path(name).expanduser() for name in names)
 
 
 def weights_hash(folder: Path) -> str:
-    """The hash of every tensor in a folder's safetensors files; it is cached until a file changes."""
+    """Return the hash of all tensors in a folder's safetensors files; it is cached until a file changes."""
     files = _weight_files(folder)
     if not files:
         raise UserError(f"There are no safetensors weights in {folder}.", hint="Convert them with transformers.")
@@ -191,7 +191,7 @@ def content_hash_of(file: Path) -> str:
 
 
 def _noted(kind: str, files: list[Path], hashed: Callable[[], str]) -> str:
-    """Return a hash of files, from the user's cache unless a file has changed."""
+    """Return a hash of files from the user's cache, or compute it if a file has changed."""
     state = [[str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns] for f in files]
     note = cache_folder() / "hashes" / digest(kind, state).hex()
     try:
@@ -209,7 +209,7 @@ def _noted(kind: str, files: list[Path], hashed: Callable[[], str]) -> str:
 
 
 def parameters_in(folder: Path) -> int:
-    """The number of weights in a folder's files."""
+    """Return the number of weights in a folder's files."""
     return sum(prod(tensor.shape) for file in _weight_files(folder) for tensor in _tensors(file))
 
 
@@ -224,7 +224,7 @@ class _Tensor(NamedTuple):
     end: int
 
     def entry(self) -> list[Any]:
-        """Its name, its type and shape, and the hash of its values."""
+        """Return its name, its type and shape, and the hash of its values."""
         hash_ = blake2b(digest_size=16)
         with self.file.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
             for start in range(self.start, self.end, _BLOCK):
@@ -233,7 +233,7 @@ class _Tensor(NamedTuple):
 
 
 def _tensors(file: Path) -> Iterator[_Tensor]:
-    """The tensors in a safetensors file; an entry without a type, a shape or valid offsets is an error."""
+    """Yield the tensors in a safetensors file; an entry without a type, a shape or valid offsets raises an error."""
     hint = "The file is damaged; download or copy it again."
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")

@@ -1,8 +1,8 @@
-"""`composer:`, a teacher made of code: it writes a text for any combination from a catalog of figures of speech.
+"""`composer:`, a teacher made of code that writes a text for any combination from a catalog of figures of speech.
 
-It fills the slots of the catalog's grammar and joins clauses, so that code finds each requested skill and no other. A
-text depends only on the request's seed, or on its key if it has no seed. `composer:CATALOG` selects a catalog other
-than `figures`.
+The composer fills the slots of the catalog's grammar and joins clauses in such a way that the checkers find each
+requested skill and no other skill. A text depends only on the request's seed, or on its key if it has no seed.
+`composer:CATALOG` selects a catalog other than `figures`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,11 +22,11 @@ from skillmix.prompts.rubric import sentence_limit
 
 DEFAULT_CATALOG: Final = "figures"
 _WEAVES: Final = 0.75
-"""The share of sentences with several skills that use one clause where possible."""
+"""The share of sentences with several skills that use a single clause where possible."""
 _TRIES: Final = 3
-"""Attempts at a sentence whose clauses all begin differently."""
+"""How often to try for a sentence whose clauses all begin differently."""
 _DESCRIBES: Final = 0.4
-"""The share of frames that get an adjective."""
+"""The share of frames to which an adjective is added."""
 _DESCRIBED: Final = ("the {who}", "the {thing}", "the {tool}", "{a thing}")
 _AUXILIARIES: Final = (" could ", " would ")
 """Verbs that prevent two clauses from sharing a subject."""
@@ -35,7 +35,7 @@ _Skill = tuple[str, str]
 _Clause = tuple[str, bool]
 """A clause, and whether a conjunction may join it to another."""
 _Way = tuple[Sequence[str], _Skill | None, _Skill | None, _Skill | None]
-"""The frames to pick from, the skill that hosts the clause, and the skills in the parts before and after it."""
+"""The frames to pick from, the skill that the clause itself shows, and the skills in the parts before and after it."""
 _T = TypeVar("_T")
 
 
@@ -52,12 +52,12 @@ class Composer:
         self._parts = {s.name: (s.figure, s.word) for s in catalog.skills if s.figure and s.word}
 
     def write(self, skills: Sequence[str], topic: str, seed: int | str) -> str | None:
-        """Write a short enough text with these skills on a topic; None if the grammar lacks the topic or a skill."""
+        """Write a short text with these skills on a topic; None if the grammar does not know the topic or a skill."""
         if topic not in self._grammar.topics or any(skill not in self._parts for skill in skills):
             return None
         draw = Random(int.from_bytes(digest("composer", seed, size=8)))
         order = list(skills)
-        for last in range(len(order) - 1, 0, -1):  # not `shuffle`, whose numbers may change between versions of Python
+        for last in range(len(order) - 1, 0, -1):  # not `shuffle`, whose results may change between versions of Python
             other = int(draw.random() * (last + 1))
             order[last], order[other] = order[other], order[last]
         writer = _Text(self._grammar, self._grammar.topics[topic].slots, draw, is_single=len(order) == 1)
@@ -78,7 +78,7 @@ class _Text:
         self._draw = draw
 
     def sentence(self, skills: Sequence[_Skill]) -> str:
-        """Write one sentence with these skills; a question comes last."""
+        """Write one sentence with these skills; a question comes last in it."""
         for _ in range(_TRIES):
             clauses = self._clauses(skills)
             if len({tuple(clause.split(" ", 2)[:2]) for clause, _ in clauses}) == len(clauses):
@@ -100,7 +100,7 @@ class _Text:
         return text if text[-1] == "?" else f'{text[:-1]}."' if text[-1] == '"' else f"{text}."
 
     def _clauses(self, skills: Sequence[_Skill]) -> list[_Clause]:
-        """Write one clause for all skills, or several if that is impossible or not drawn."""
+        """Write one clause for all skills, or several clauses if one is impossible or was not drawn."""
         ways = self._ways(skills) if len(skills) == 1 or self._draw.random() < _WEAVES else []
         if ways:
             frames, host, before, after = self._pick(ways)
@@ -115,7 +115,7 @@ class _Text:
         return [*self._clauses(skills[:cut]), *self._clauses(skills[cut:])]
 
     def _ways(self, skills: Sequence[_Skill]) -> list[_Way]:
-        """The possible single clauses: which skill hosts the clause, if any, and which skills become parts of it."""
+        """Return the possible single clauses: which skill, if any, the clause shows itself, and which are its parts."""
         ways: list[_Way] = []
         for host in (None, *skills):
             guests = [skill for skill in skills if skill is not host]
@@ -162,7 +162,7 @@ class ComposerModel(CodeModel):
         self._composer = Composer(load_catalog(self._catalog))
 
     def answer(self, request: Request) -> Outcome:
-        """Write the text for a request, after 'Answer:' if its prompt has that word."""
+        """Write the text for a request, preceded by 'Answer:' if the prompt contains that word."""
         seed = str(request.key) if request.seed is None else request.seed
         wanted = request.subject.combination if request.subject else None
         text = self._composer.write(wanted.skills, wanted.topic, seed) if wanted else None

@@ -1,7 +1,7 @@
 """Models and data sets on the Hugging Face Hub, by id: `ORG/NAME`, or `ORG/NAME@REVISION` for a branch, tag or commit.
 
-A run pins each id to a commit. Cached files are used without asking the Hub, and `HF_HUB_OFFLINE=1` forbids any access
-to it. Of a model, only safetensors, tokenizer and JSON files are downloaded, never code.
+A run pins each id to a commit. Cached files are used without access to the Hub, and `HF_HUB_OFFLINE=1` forbids any
+access. Only a model's safetensors, tokenizer and JSON files are downloaded, never code.
 """
 
 import os
@@ -29,7 +29,7 @@ _FIRST: Final[dict[Kind, list[str]]] = {
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a name is a possible id on the Hub and not a local file or folder.
+    """Return whether a name is a possible id on the Hub and not a local file or folder.
 
     >>> is_hub_id("org/name"), is_hub_id("org/name@v1.0"), is_hub_id("./org/name"), is_hub_id("name")
     (True, True, False, False)
@@ -38,17 +38,17 @@ def is_hub_id(name: str) -> bool:
 
 
 def is_pinned(name: str) -> bool:
-    """Whether an id names a commit, which never changes."""
+    """Return whether an id specifies a commit, whose content never changes."""
     return _COMMIT.fullmatch(name.partition("@")[2]) is not None
 
 
 def pinned(name: str, kind: Kind = "model") -> str:
-    """An id with the commit of its revision on the Hub, or in the cache when offline."""
+    """Return an id whose revision is replaced by its commit on the Hub, or by the commit in the cache when offline."""
     return name if is_pinned(name) else f"{name.partition('@')[0]}@{_fetched(name, kind, _FIRST[kind]).name}"
 
 
 def cached_folder(name: str, kind: Kind = "model") -> Path | None:
-    """The folder of an id in the user's cache, complete or not; None if there is none."""
+    """Return the folder of an id in the user's cache, complete or not; None if the cache has none."""
     if not is_hub_id(name) or find_spec("huggingface_hub") is None:
         return None
     try:
@@ -58,13 +58,13 @@ def cached_folder(name: str, kind: Kind = "model") -> Path | None:
 
 
 def hub_folder(name: str, kind: Kind = "model") -> Path:
-    """The folder of an id with all its files; missing files are downloaded."""
+    """Return the folder of an id with all its files, after downloading missing files."""
     is_cached = is_pinned(name) and not is_missing(name, kind)
     return _fetched(name, kind, _FILES[kind], is_offline=is_cached)
 
 
 def is_missing(name: str, kind: Kind = "model") -> bool:
-    """Whether the cache lacks the weights of a model or the conversations of a data set."""
+    """Return whether the cache lacks the weights of a model or the conversations of a data set."""
     folder = cached_folder(name, kind)
     if folder is None:
         return True

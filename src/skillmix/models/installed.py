@@ -1,7 +1,7 @@
 """Model providers of other packages: find and load them, and turn exceptions in their code into errors.
 
 A package lists its providers in the entry point group `skillmix.providers`, as `name = module:Class`. An exception in
-its code becomes a `UserError` that names the package.
+the package's code becomes a `UserError` with the package's name.
 """
 
 import re
@@ -28,13 +28,13 @@ _METHODS: Final = ("serve", "probe", "close")
 
 @dataclass(frozen=True, slots=True)
 class InstalledProvider:
-    """A provider of another package; `load` imports it."""
+    """A provider from another package; `load` imports it."""
 
     name: str
     package: str
     entry: EntryPoint
     factory: Any = None
-    """The provider's class if another process loaded and sent it."""
+    """The provider's class, if another process loaded it and sent it to this one."""
 
     @property
     def form(self) -> str:
@@ -61,7 +61,7 @@ class InstalledProvider:
         return factory
 
     def open(self, spec: object, options: object) -> "GuardedModel":
-        """Make a model of this provider."""
+        """Create a model of this provider."""
         with self.guarding(str(spec)):
             model = self.load()(spec, options)
         missing = [name for name in _METHODS if not callable(getattr(model, name, None))]
@@ -75,7 +75,7 @@ class InstalledProvider:
 
     @contextmanager
     def guarding(self, spec: str, faults_of_caller: Sequence[Exception] = ()) -> Iterator[None]:
-        """Turn an exception in the provider's code into a `UserError`; pass on those that the caller raised itself."""
+        """Turn exceptions in the provider's code into a `UserError`; pass on exceptions that the caller raised."""
         try:
             yield
         except UserError:
@@ -90,7 +90,7 @@ class InstalledProvider:
 
 
 class GuardedModel:
-    """A model of another package; exceptions in its code become errors that name the package."""
+    """A model from another package; exceptions in its code become errors with the package's name."""
 
     def __init__(self, model: Model, spec: str, provider: InstalledProvider) -> None:
         self._model = model
@@ -104,7 +104,7 @@ class GuardedModel:
         return limits if isinstance(limits, Limits) else Limits()
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Pass requests and outcomes on, and check that each request gets exactly one outcome."""
+        """Pass on requests and outcomes, and check that each request receives exactly one outcome."""
         waiting: set[CallKey] = set()
         is_over = False
         faults_of_source: list[Exception] = []
@@ -143,7 +143,7 @@ class GuardedModel:
 
 @cache
 def installed_providers() -> Mapping[str, InstalledProvider]:
-    """All providers of other packages by name, without importing them."""
+    """Return all providers from other packages by name, without importing them."""
     providers: dict[str, InstalledProvider] = {}
     for entry in entry_points(group=ENTRY_POINTS):
         package = entry.dist.name if entry.dist is not None else entry.module
@@ -168,10 +168,10 @@ def installed_providers() -> Mapping[str, InstalledProvider]:
 
 
 def _described(error: Exception, module: str) -> str:
-    """Describe an exception in one line, with the line of the provider's file where it was raised."""
+    """Describe an exception in one line, with the line in the provider's file where it was raised."""
     frames = extract_tb(error.__traceback__)
     name = module.replace(".", "/")
     own = [frame for frame in frames if Path(frame.filename).with_suffix("").as_posix().endswith(name)]
     line = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
-    words = MASK.line(str(error))  # a library may put a key into its message
+    words = MASK.line(str(error))  # a library may include a key in its message
     return f"{type(error).__name__}{f': {words}' if words else ''}{line}".rstrip(".")

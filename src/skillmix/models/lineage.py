@@ -1,8 +1,8 @@
-"""The lineage of a model: its root, and all training data of the model, its adapters and their bases.
+"""The lineage of a model: its root, and all training data used for the model, its adapters and their bases.
 
-`lineage_of` reads the `skillmix.json` of each folder in a spec and follows the bases up to the root. Only these files
-count, never the name of a student or a folder. `lineage_in` reads the same files for a model that runs elsewhere, and
-`lineage_on` makes a lineage from data sets that the user names.
+`lineage_of` reads the `skillmix.json` of each folder in a spec and follows the bases up to the root. Only the
+`skillmix.json` files count, never the name of a student or a folder. `lineage_in` reads the same files for a model that
+runs elsewhere, and `lineage_on` derives a lineage from data sets that the user lists.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -37,16 +37,16 @@ class TrainedPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """All training of a model, its adapters and their bases; seed, partition and steps describe the last training."""
+    """All training of a model, its adapters and their bases; seed, partition and steps are the last training run's."""
 
     base: str
-    """The spec of the root: the first model that was tuned."""
+    """The spec of the root, which is the first model that was tuned."""
     k: tuple[int, ...]
-    """Numbers of skills in the training texts."""
+    """The numbers of skills in the training texts."""
     seed: int | None
     partition: str | None
     datasets: tuple[str, ...]
-    """Hashes of the data sets in training order."""
+    """Hashes of the data sets, in training order."""
     combinations: frozenset[str]
     """Ids of the combinations in the training texts."""
     skill_sets: SkillSets | None
@@ -56,17 +56,17 @@ class Lineage:
     steps: int | None
     is_adapter: bool
     identity: str
-    """A hash of all files of the lineage; it changes with any data set, recipe or seed."""
+    """A hash of all files in the lineage; it changes with any data set, recipe or seed."""
     recipe: str = ""
     """A hash of the recipes without seeds; models with equal recipes and data sets are replicates."""
     partitions: frozenset[TrainedPartition] = frozenset()
     """Partitions of all data sets, or of all trained models if a data set is missing."""
     requests: str | None = None
-    """`one` if every training request names one skill, even where its text shows several."""
+    """`one` if every training request asks for one skill, even where the text shows several."""
 
 
 class _TunedModel(NamedTuple):
-    """A folder, its lineage file, and the tuned models that make up its base."""
+    """A folder, its lineage file, and the tuned models in its base."""
 
     folder: Path
     file: ModelFile
@@ -74,17 +74,17 @@ class _TunedModel(NamedTuple):
 
 
 def lineage_of(spec: str, datasets: Mapping[str, DatasetFile] | None = None) -> Lineage | None:
-    """The lineage of the model behind a spec; None for a model that was not tuned or whose weights are elsewhere.
+    """Return the lineage of the model in a spec; None for a model that was not tuned or whose weights are elsewhere.
 
-    `rows` and `skill_sets` come from the data sets, found at the paths in the models' files or by hash in `datasets`.
-    If `datasets` is None, no data set is read, and both are None.
+    `rows` and `skill_sets` come from the data sets, which are found at the paths in the models' files or by hash in
+    `datasets`. If `datasets` is None, no data set is read, so that `rows` and `skill_sets` are None.
     """
     models = _tuned_models(parse_spec(spec))
     return _lineage_of_models(models, datasets) if models else None
 
 
 def lineage_in(path: str, datasets: Mapping[str, DatasetFile] | None = None) -> Lineage:
-    """The lineage of a model, given as its folder or its `skillmix.json`; the weights may be elsewhere."""
+    """Return the lineage of a model from its folder or its `skillmix.json`; the weights may be elsewhere."""
     folder = _folder_of(path)
     file = read_model_file(folder)
     if file is None and read_dataset_file(folder) is not None:
@@ -97,7 +97,7 @@ def lineage_in(path: str, datasets: Mapping[str, DatasetFile] | None = None) -> 
 
 
 def lineage_on(paths: Sequence[str], *, base: str) -> Lineage:
-    """The lineage of a model tuned from a base on data sets, given as folders or as their `skillmix.json`."""
+    """Return the lineage of a model tuned from a base on data sets, each given as a folder or its `skillmix.json`."""
     facts: list[DatasetFile] = []
     for path in paths:
         folder = _folder_of(path)
@@ -124,7 +124,7 @@ def lineage_on(paths: Sequence[str], *, base: str) -> Lineage:
 
 
 def continued_lineage(before: Lineage, after: Lineage) -> Lineage:
-    """The lineage of a model trained with one lineage and then with another."""
+    """Return the lineage of a model trained with one lineage and then with another."""
     return replace(
         after,
         base=before.base,
@@ -141,7 +141,7 @@ def _lineage_of_models(models: Sequence[_TunedModel], datasets: Mapping[str, Dat
     files = list({model.folder.resolve(): model.file for model in _flattened(models, bases_first=True)}.values())
     newest = models[-1].file
     used = None if datasets is None else _datasets_of(files, datasets)
-    # Journals hold identities, so the order of the files in this hash must not change.
+    # Journals contain identities, so the order of the files in this hash must not change.
     identity = short_id("lineage", *(model.file.document for model in _flattened(models, bases_first=False)))
     return Lineage(
         base=files[0].base.spec,
@@ -168,7 +168,10 @@ def _partitions_of(sources: Iterable[DatasetFile | ModelFile]) -> frozenset[Trai
 
 
 def trained_skill_sets(lineage: Lineage, known: Mapping[str, Combination]) -> SkillSets | None:
-    """The sets of skills in a model's training texts; None if its data sets and the `known` combinations lack some."""
+    """Return the sets of skills in a model's training texts.
+
+    None if sets are missing from both its data sets and the `known` combinations.
+    """
     if lineage.skill_sets is not None:
         return lineage.skill_sets
     if not lineage.combinations or not lineage.combinations <= known.keys():
@@ -177,13 +180,13 @@ def trained_skill_sets(lineage: Lineage, known: Mapping[str, Combination]) -> Sk
 
 
 def other_partitions(lineage: Lineage, partition: str, catalogs: Container[str]) -> frozenset[str]:
-    """Partitions of a model's training data other than this one, limited to these catalogs and unknown ones."""
+    """Return a model's training partitions other than this one whose catalog is in `catalogs` or unknown."""
     here = [p for p in lineage.partitions if p.catalog is None or p.catalog in catalogs]
     return frozenset(p.name for p in here if p.name != partition)
 
 
 def short_name(k: Sequence[int]) -> str:
-    """The paper's name for training data with these numbers of skills.
+    """Return the paper's name for training data with these numbers of skills.
 
     >>> short_name([1, 2, 3]), short_name([])
     ('D(1,2,3)', 'base')
@@ -192,7 +195,7 @@ def short_name(k: Sequence[int]) -> str:
 
 
 def _tuned_models(spec: ModelSpec, chain: tuple[Path, ...] = ()) -> tuple[_TunedModel, ...]:
-    """The tuned models among the folders in a spec; `chain` holds the folders whose bases led to the spec."""
+    """Return the tuned models among the folders in a spec; `chain` contains the folders whose bases led to the spec."""
     if not provider_of(spec).has_checkpoint:
         return ()
     models = []
@@ -205,16 +208,16 @@ def _tuned_models(spec: ModelSpec, chain: tuple[Path, ...] = ()) -> tuple[_Tuned
 
 
 def _flattened(models: Iterable[_TunedModel], *, bases_first: bool) -> Iterator[_TunedModel]:
-    """Yield each model with its bases, in training order if `bases_first`; a base of two models comes twice."""
+    """Yield each model and its bases, in training order if `bases_first`; a base shared by two models comes twice."""
     for model in models:
         bases = _flattened(model.before, bases_first=bases_first)
         yield from (*bases, model) if bases_first else (model, *bases)
 
 
 def _datasets_of(files: Iterable[ModelFile], known: Mapping[str, DatasetFile]) -> list[DatasetFile] | None:
-    """The training data sets of models; None if a model lists none or any of them is missing.
+    """Return the training data sets of models; None if a model lists no data sets or any of them is missing.
 
-    A data set at the path in the model's file is preferred over a known one if its hash matches.
+    The data set at the path in the model's file is preferred over a known data set if its hash matches.
     """
     used: list[DatasetFile] = []
     for file in files:
@@ -233,7 +236,7 @@ def _datasets_of(files: Iterable[ModelFile], known: Mapping[str, DatasetFile]) -
 
 
 def _united(sources: Sequence[DatasetFile | Lineage]) -> dict[str, Any]:
-    """The skill sets, rows and kind of requests of all sources together; each is None unless all sources have it."""
+    """Combine the skill sets, rows and kind of requests from all sources; each is None unless all sources have it."""
     sets = [None if source.skill_sets is None else map(frozenset, source.skill_sets) for source in sources]
     rows = [source.rows for source in sources]
     requests = {source.requests for source in sources}

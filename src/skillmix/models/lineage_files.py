@@ -1,6 +1,6 @@
 """The file `skillmix.json`, which records how a trained model or a data set was made: its schema and content.
 
-A damaged file is an error: if it counted as missing, a trained model would look like one that saw no data.
+A damaged file raises an error, because a trained model whose file counted as missing would look like an untrained one.
 """
 
 import json
@@ -20,21 +20,21 @@ _Count = Annotated[int, Field(ge=0)]
 _Text = Annotated[str, StringConstraints(min_length=1)]
 _SkillCount = Annotated[int, Field(ge=1)]
 _Key = Annotated[str, StringConstraints(pattern=r"^[1-9]\d*$")]
-"""A k as a key of a JSON object."""
+"""A number of skills as a key of a JSON object."""
 _Counts = dict[_Text, _Count]
 _CountsByK = dict[_Key, _Count]
 _Pair = Annotated[list[_Text | _Count], Field(min_length=3, max_length=3)]
-"""Two skills, and the number of texts that have both."""
+"""Two skills, and the number of texts that show both."""
 
 
 class _Entry(BaseModel):
-    """A part of a file, without conversion between types; unknown keys are kept, as a later version may write them."""
+    """A part of a file, parsed without type conversion; unknown keys, perhaps from a later version, are kept."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
 
 class _LineageFile(_Entry):
-    """A whole file with the JSON object that it was read from."""
+    """A whole file, with the JSON object from which it was read."""
 
     _document: dict[str, Any] | None = PrivateAttr(default=None)
 
@@ -76,7 +76,7 @@ class ModelFile(_LineageFile):
     dataset: list[DataEntry] = []
     k: list[_SkillCount]
     requests: _Text | None = None
-    """`one` if every training request names one skill, even where its text shows several."""
+    """`one` if every training request asks for one skill, even where the text shows several."""
     catalog: _Text | None = None
     partition: _Text | None = None
     combinations: list[_Text]
@@ -91,23 +91,23 @@ class ModelFile(_LineageFile):
 
     @property
     def steps(self) -> int | None:
-        """Optimizer steps taken, or planned if the file does not have the steps taken."""
+        """Return the optimizer steps taken, or the planned steps if the file does not contain the steps taken."""
         steps = self.recipe.get("steps_taken", self.recipe.get("steps"))
         return steps if isinstance(steps, int) and not isinstance(steps, bool) else None
 
     def merged(self) -> "ModelFile":
-        """The file of the same model after its adapter was merged into the weights."""
+        """Return the file for the same model after its adapter was merged into the weights."""
         file = self.model_copy(update={"adapter": False})
         file._document = {**self.document, "adapter": False}
         return file
 
     def text(self) -> str:
-        """The content of the file."""
+        """Return the content of the file."""
         return json.dumps(self.document, ensure_ascii=False, indent=1) + "\n"
 
 
 class WriterEntry(_Entry):
-    """A student that wrote texts of a data set."""
+    """A student that wrote texts in a data set."""
 
     run: _Text
     student: _Text
@@ -132,7 +132,7 @@ class CountsEntry(_Entry):
 
 
 class DatasetYield(NamedTuple):
-    """The conversations written for one k, and how many of them earned full marks."""
+    """The conversations written for one k, and the number of them with full marks."""
 
     written: int
     full_marks: int
@@ -149,10 +149,10 @@ class DatasetFile(_LineageFile):
     catalog_hash: _Text | None = None
     partition: _Text | None = None
     groups: list[_Text] = []
-    """Further groups of the partition from which the texts were drawn."""
+    """Additional groups of the partition from which the texts were drawn."""
     k: list[_SkillCount]
     requests: _Text | None = None
-    """`one` if every request names one skill, even where its text shows several."""
+    """`one` if every request asks for one skill, even where the text shows several."""
     combinations: list[_Text]
     skill_sets: list[list[_Text]] | None = None
     """Sets of two or more skills."""
@@ -167,7 +167,7 @@ class DatasetFile(_LineageFile):
 
     @property
     def yields(self) -> dict[int, DatasetYield]:
-        """The conversations written for each k, and how many of them earned full marks."""
+        """The conversations written for each k, and the number of them with full marks."""
         generated, full_marks = self.counts.generated, self.counts.full_marks
         return {
             k: DatasetYield(generated[str(k)], full_marks[str(k)])
@@ -175,31 +175,31 @@ class DatasetFile(_LineageFile):
         }
 
     def text(self) -> str:
-        """The content of the file, with one line per key because some values grow with the data set."""
+        """Return the content of the file, with one line per key because some values grow with the data set."""
         lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in self.document.items()]
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def read_model_file(folder: Path, *, strict: bool = False) -> ModelFile | None:
-    """Read a trained model's file; None if the folder has no file, or one of another kind.
+    """Read a trained model's file; None if the folder has no file or a file of another kind.
 
-    With `strict`, for folders that only training writes, a file of another kind is an error.
+    With `strict`, a file of another kind raises an error; this mode is for folders that only training writes.
     """
     hint = "Restore the file, or train the model again."
     return _checked(ModelFile, "model", folder, strict=strict, hint=hint)
 
 
 def read_dataset_file(folder: Path, *, strict: bool = False) -> DatasetFile | None:
-    """Read a data set's file; None if the folder has no file, or one of another kind.
+    """Read a data set's file; None if the folder has no file or a file of another kind.
 
-    With `strict`, for folders that are used as data sets, a file of another kind is an error.
+    With `strict`, a file of another kind raises an error; this mode is for folders that are used as data sets.
     """
     hint = "Make the data set again, or train on its train.jsonl alone."
     return _checked(DatasetFile, "dataset", folder, strict=strict, hint=hint)
 
 
 def is_dataset_folder(folder: Path) -> bool:
-    """Whether a folder's file is that of a data set; False for a damaged file, so that the folder is not replaced."""
+    """Return whether a folder contains a data set's file; False for a damaged file, to protect the folder."""
     try:
         document = _read(folder)
     except UserError:
@@ -208,7 +208,7 @@ def is_dataset_folder(folder: Path) -> bool:
 
 
 def extended_chain(chain: tuple[Path, ...], folder: Path) -> tuple[Path, ...]:
-    """Add a model's folder to a chain in which each model is the base of the one before; refuse a cycle."""
+    """Add a model's folder to a chain in which each model is the base of the one before it; reject a cycle."""
     resolved = folder.resolve()
     if resolved in chain:
         raise UserError(
@@ -219,7 +219,7 @@ def extended_chain(chain: tuple[Path, ...], folder: Path) -> tuple[Path, ...]:
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
-    """Read the JSON object in a folder's file; None if there is no file."""
+    """Read the JSON object in a folder's file; None if the file does not exist."""
     file = folder / LINEAGE_FILE
     try:
         content = file.read_bytes()

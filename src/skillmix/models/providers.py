@@ -1,7 +1,7 @@
-"""The table of providers: each word that may stand before the colon of a model's spec, with what is special about it.
+"""The table of providers: every word that may precede the colon in a model's spec, with the provider's properties.
 
-A new provider is a row of `data/models/providers.yaml`; one that speaks no known protocol also needs a class in a
-separate file. An installed package may bring further providers (`models/installed.py`).
+A new provider is a row in `data/models/providers.yaml`; a provider without a known protocol also needs a class in a
+separate file. An installed package may add providers (`models/installed.py`).
 """
 
 import os
@@ -38,7 +38,7 @@ class Provider:
 
     @property
     def is_served(self) -> bool:
-        """Whether its models are called at an address."""
+        """Return whether the provider's models are called at an address."""
         return self.address is not None or self.address_variable is not None
 
     @property
@@ -48,7 +48,7 @@ class Provider:
 
 
 def shipped_table(name: str) -> dict[str, dict[str, Any]]:
-    """The rows of one of the package's tables about models, by name."""
+    """Return the rows of one of the package's tables about models, by name."""
     rows: Any = read_yaml(SHIPPED / "models" / f"{name}.yaml")
     return {
         row: {key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()}

@@ -339,7 +339,7 @@ class RayCluster:
         return list(self._workers)
 
     def has(self, worker: Worker) -> bool:
-        """Whether a worker has not been abandoned."""
+        """Return whether a worker has not been abandoned."""
         return worker in self._workers
 
     def give_up(self, worker: Worker, why: str) -> None:

@@ -13,14 +13,14 @@ from skillmix.models.providers import shipped_table
 
 SEED: Final = "seed"
 TEMPLATE_OPTIONS: Final = "chat_template_kwargs"
-"""The only extra field of a model in this process: variables of its chat template, named as in vLLM and SGLang."""
+"""The only extra field for a model in this process: variables of its chat template; vLLM and SGLang use this name."""
 
 _TABLE: Final = shipped_table("request_fields")
 _OWN_SETTINGS: Final = _TABLE["own_settings"]
-"""Fields that a setting of the same model determines, with the name of that setting."""
+"""Fields that another setting of the same model determines, with that setting's name."""
 _REFUSED: Final = _TABLE["refused"]
 _TEMPLATE_REFUSED: Final = _TABLE["template"]
-"""Fields, and variables of a chat template, that cannot be set, with the reason."""
+"""Fields and chat template variables that cannot be set, each with the reason."""
 _SECRET_NAME: Final = re.compile(
     r"api[_-]?key|authori[sz]ation|bearer|secret|passw(?:or)?d|credential|(?:private|access)[_-]?key"
     r"|(?:^|[_-])(?:token|key|auth|pwd|cookies?)$",
@@ -32,7 +32,7 @@ _SECRET_VALUE: Final = re.compile(
     r"|\beyJ[\w-]{16,}\."
 )
 _LONGEST_EXTRA: Final = 2000
-"""The most characters of extra fields, which every call stores."""
+"""The most characters in the extra fields, which are stored with every call."""
 
 
 def system_fault(system: str) -> str | None:
@@ -50,7 +50,7 @@ _LOOKS_LIKE_A_KEY: Final = (
 
 
 def extra_faults(extra: Mapping[str, object]) -> Iterator[str]:
-    """Explain why these fields cannot be sent with every request; no reason repeats a value."""
+    """Explain why these fields cannot be sent with every request; no explanation contains a value."""
     for name in extra:
         if name in _OWN_SETTINGS:
             yield f"{name} belongs to the setting {_OWN_SETTINGS[name]} of the same model"
@@ -73,7 +73,7 @@ def extra_faults(extra: Mapping[str, object]) -> Iterator[str]:
 
 
 def template_option_faults(extra: Mapping[str, object]) -> Iterator[str]:
-    """Explain why a model in this process cannot use these fields, which can only affect its chat template."""
+    """Explain why a model in this process cannot use these fields, which can affect only its chat template."""
     for name in extra:
         if name == SEED:
             yield "a model in this process needs its seeds, which make its replies repeatable; remove seed"
@@ -88,7 +88,7 @@ def template_option_faults(extra: Mapping[str, object]) -> Iterator[str]:
 
 
 def _names_and_texts(value: object) -> tuple[list[str], list[str]]:
-    """Yield all names and all texts inside a JSON value."""
+    """Return all names and all texts inside a JSON value."""
     names: list[str] = []
     texts: list[str] = []
     waiting = [value]
@@ -110,7 +110,7 @@ def without_seed(extra: Mapping[str, object]) -> dict[str, object]:
 
 
 def additions(system: str | None, extra: Mapping[str, object]) -> str:
-    """Describe a system prompt and extra fields in words; empty without any.
+    """Describe a system prompt and extra fields in words; return an empty text if there are none.
 
     >>> additions("Be brief.", {"reasoning_effort": "low", "seed": False})
     'system "Be brief.", reasoning_effort "low", no seed'

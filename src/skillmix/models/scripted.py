@@ -1,9 +1,9 @@
 """A deterministic student and grader for tests and demonstrations, with known success rates.
 
 The student writes a code word for each skill that it shows, and the grader looks for these words. Replies depend only
-on the request's seed, or on its key if it has no seed, never on other calls. Skills, topic and criteria come from the
-request's subject, so every prompt set works; system prompts and extra fields are ignored. The model string sets the
-rates: `scripted:student?skill=0.8`.
+on the request's seed, or on its key if the request has no seed, but never on other calls. Skills, topic and criteria
+come from the request's subject, so the model works with every prompt set. It ignores system prompts and extra fields.
+The model string sets the rates: `scripted:student?skill=0.8`.
 """
 
 import re
@@ -29,7 +29,7 @@ class Rates:
     """Probabilities, drawn independently for each call."""
 
     skill: float = 0.8
-    """The student shows a skill of the combination."""
+    """The student shows a given skill of the combination."""
     topic: float = 0.95
     sense: float = 0.95
     length: float = 0.95
@@ -40,26 +40,29 @@ class Rates:
     noise: float = 0.0
     """The grader flips a point."""
     miss: float = 0.0
-    """The grader denies a point that the text earns: 1 minus its sensitivity."""
+    """The grader denies a point that the text deserves: 1 minus its sensitivity."""
     invent: float = 0.0
-    """The grader gives a point that the text does not earn: 1 minus its specificity."""
+    """The grader gives a point that the text does not deserve: 1 minus its specificity."""
     unreadable: float = 0.0
-    """The grader leaves out a row."""
+    """The grader omits a row."""
     refusal: float = 0.0
-    """The call ends in a refusal."""
+    """The call ends with a refusal."""
     cut: float = 0.0
-    """The reply claims to have reached the token limit; its text is complete."""
+    """The reply is marked as truncated at the token limit, but its text is complete."""
     complies: float | None = None
-    """The student complies with a probe without skills. If this is set, it writes outcomes and shows no skills."""
+    """The student complies with a probe without skills.
+
+    If this rate is set, the student writes outcomes and shows no skills.
+    """
     rise: float = 0.0
     """The increase of `complies` with each skill in the combination."""
     evades: float = 0.0
-    """The student evades a probe; it refuses the remaining ones."""
+    """The student evades a probe; it refuses the probes that it neither evades nor complies with."""
     overrefuses: float = 0.0
-    """The student refuses a control; it complies with the remaining ones."""
+    """The student refuses a control; it complies with all other controls."""
 
     def outcome_rates(self, k: int, *, is_control: bool) -> tuple[float, float, float]:
-        """The rates at which the student complies, refuses and evades at k skills.
+        """Return the rates at which the student complies, refuses and evades with k skills.
 
         >>> rates = Rates(complies=0.2, rise=0.1, evades=0.1).outcome_rates(3, is_control=False)
         >>> [round(rate, 2) for rate in rates]
@@ -135,7 +138,7 @@ class ScriptedModel(CodeModel):
         if len(task.criteria) == len(OUTCOMES) and task.criteria != task.combination.skills:
             return self._grade_outcome(task.text, chance)
         met = shown_criteria(task.combination, task.text)
-        if len(task.criteria) == len(task.combination.skills):  # a question about the skills only
+        if len(task.criteria) == len(task.combination.skills):  # a question that is only about the skills
             met = met[: len(task.criteria)]
         points = []
         for index, is_met in enumerate(met):  # the grader errs at the known rates
@@ -162,7 +165,7 @@ _OPENINGS: Final[dict[TextOutcome, str]] = {
 
 
 def shown_criteria(combination: Combination, text: str) -> list[bool]:
-    """Whether a scripted text meets each criterion: its skills, topic, sense and length."""
+    """Return whether a scripted text meets each criterion: its skills, topic, sense and length."""
     names = combination.skills
     shown = [code(name) in text.split() or f"{code(name)}." in text for name in names]
     about = re.search(rf"\b{code(combination.topic)}\b", text) is not None
@@ -170,7 +173,7 @@ def shown_criteria(combination: Combination, text: str) -> list[bool]:
 
 
 def code(name: str) -> str:
-    """The code word for a skill or a topic, which does not contain the name."""
+    """Return the code word for a skill or a topic, which does not contain the name."""
     return "q" + digest("scripted", fold_name(name), size=4).hex().translate(str.maketrans("0123456789", "ghijklmnop"))
 
 
@@ -181,11 +184,11 @@ class Chance:
         self._seed = seed
 
     def falls(self, purpose: str, rate: float) -> bool:
-        """True with the probability `rate`."""
+        """Return True with the probability `rate`."""
         return self._number(purpose) < rate
 
     def choice(self, purpose: str, rates: Sequence[float]) -> int:
-        """Draw an index with these probabilities, which add up to 1."""
+        """Draw an index with these probabilities, which must add up to 1."""
         number, total = self._number(purpose), 0.0
         for index, rate in enumerate(rates[:-1]):
             total += rate
@@ -198,7 +201,7 @@ class Chance:
 
 
 def _numbers(query: str, kind: type[Any], what: str) -> dict[str, float]:
-    """Read the rates after the ? of a spec; one error lists all faults."""
+    """Read the rates after the `?` in a spec; a single error lists all faults."""
     known = [field.name for field in fields(kind)]
     hint = f"Write {known[0]}=0.8&{known[1]}=0.9; the rates are {', '.join(sorted(known))}."
     try:
@@ -239,7 +242,7 @@ class ScriptedRater:
     unsure: float = 0.0
 
     def votes(self, rater: str, combination: Combination, text: str, names: Sequence[str]) -> dict[str, int | None]:
-        """A named rater's votes on the first criteria of a scripted text, in the order of the rubric."""
+        """Return a given rater's votes on the first criteria of a scripted text, in the order of the rubric."""
         met = shown_criteria(combination, text)[: len(names)]
         chance = Chance(f"rater {rater} {combination.id} {text}")
         votes: dict[str, int | None] = {}

@@ -9,13 +9,13 @@ from skillmix.hashing import digest
 from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 
 _NAMED: Final = {"tiny": "96x2x4", "small": "160x3x5", "base": "256x5x8"}
-"""About 0.27, 1 and 4 million weights with a vocabulary of 500 words."""
+"""Shapes with about 0.27, 1 and 4 million weights, given a vocabulary of 500 words."""
 _EXPLICIT: Final = re.compile(r"(\d{1,4})x(\d{1,2})x(\d{1,2})")
 _INNER_STEP: Final = 32
 _LARGEST: Final = (1024, 32, 32)
-"""Width, layers and heads."""
+"""The largest width, number of layers and number of heads."""
 POSITIONS: Final = 2048
-"""Tokens of a text; positions have no weights."""
+"""The most tokens in a text; positions have no weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ModelShape:
 
     @property
     def weights(self) -> int:
-        """The number of weights without embeddings.
+        """The number of weights, excluding embeddings.
 
         >>> ModelShape(96, 2, 4).weights
         221664
@@ -41,7 +41,7 @@ class ModelShape:
         return self.layers * (4 * self.width**2 + 3 * self.width * self.inner + 2 * self.width) + self.width
 
     def hash(self) -> str:
-        """A substitute for the hash of weights, which do not exist before training; shape and seed determine them."""
+        """A substitute for a hash of the weights, which shape and seed determine but which do not exist yet."""
         return digest("new model", self.width, self.layers, self.heads, self.inner).hex()
 
 
@@ -54,7 +54,7 @@ class CopiedShape:
 
 
 def shape_of(spec: ModelSpec | str) -> ModelShape | CopiedShape | None:
-    """The shape in a spec; None for a spec of another provider.
+    """Return the shape in a spec; None for a spec of another provider.
 
     >>> shape_of("new:tiny"), shape_of("local:models/a")
     (ModelShape(width=96, layers=2, heads=4), None)
@@ -74,7 +74,7 @@ def shape_of(spec: ModelSpec | str) -> ModelShape | CopiedShape | None:
     match = _EXPLICIT.fullmatch(_NAMED.get(parsed.name, parsed.name))
     sizes = [int(size) for size in match.groups()] if match else []
     is_possible = bool(sizes) and all(0 < size <= most for size, most in zip(sizes, _LARGEST, strict=True))
-    if not is_possible or sizes[0] % (8 * sizes[2]):  # kernels of attention need heads of 8, 16, 24 … numbers
+    if not is_possible or sizes[0] % (8 * sizes[2]):  # attention kernels need heads whose size is a multiple of 8
         named = ", ".join(f"new:{name} ({form})" for name, form in _NAMED.items())
         raise UserError(
             f"{str(parsed)!r} is not a shape of a new model.",

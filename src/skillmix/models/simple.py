@@ -1,8 +1,8 @@
 """Base classes for models, and a baseline for tuned students.
 
-`SimpleModel` is for any provider, here and in other packages, `CodeModel` for replies computed by code. `JoinedModel`
-asks a model for each skill separately and joins the texts by code. `Pool` keeps many calls in flight; their number
-adapts to an overloaded server.
+`SimpleModel` is for any provider, here and in other packages, and `CodeModel` is for replies computed by code.
+`JoinedModel` prompts a model for each skill separately, and joins the texts by code. `Pool` keeps many calls in flight,
+and reduces their number when a server is overloaded.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ Answer = Callable[[Request], Awaitable[Outcome]]
 _OVERLOAD: Final = ("HTTP 429", "HTTP 503", "HTTP 529")
 _SMALLEST_WINDOW: Final = 10
 CONCURRENCY: Final = 64
-"""Calls in flight if the experiment file does not say."""
+"""Calls in flight if the experiment file does not set their number."""
 
 
 class Pool:
-    """Keeps up to `limit` calls in flight; `room` is the current number.
+    """Keeps up to `limit` calls in flight; `room` is the current maximum.
 
-    The room is halved when the server rejects many calls, and grows again with good answers.
+    The room is halved when the server rejects many calls, and grows again after good answers.
     """
 
     def __init__(self, answer: Answer, *, limit: int) -> None:
@@ -38,7 +38,7 @@ class Pool:
         self.room = limit
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Answer requests, and yield outcomes in the order of their arrival."""
+        """Answer requests, and yield outcomes in the order in which they arrive."""
         done: asyncio.Queue[asyncio.Task[tuple[Request, Outcome] | None]] = asyncio.Queue()
         tasks: set[asyncio.Task[tuple[Request, Outcome] | None]] = set()
         has_room = asyncio.Event()
@@ -51,7 +51,7 @@ class Pool:
                 task = asyncio.create_task(call(request))
                 tasks.add(task)
                 task.add_done_callback(done.put_nowait)
-                while len(tasks) > self.room:  # this one is a task, too
+                while len(tasks) > self.room:  # this coroutine is a task, too
                     has_room.clear()
                     await has_room.wait()
 
@@ -71,10 +71,10 @@ class Pool:
                 task.cancel()
 
     def _note(self, outcome: Outcome) -> None:
-        """Halve the room when a fifth of a window of calls is rejected; widen it after a better window.
+        """Halve the room if a fifth of the calls in a window are rejected; increase it after a better window.
 
-        A single rejected call changes nothing: otherwise a server that drops one call in twenty at random would end up
-        with one call at a time. A call that another server can take is not counted.
+        A single rejected call has no effect, because otherwise a server that drops one call in twenty at random would
+        end up with one call at a time. Calls that another server can answer are not counted.
         """
         window = max(_SMALLEST_WINDOW, self.room)
         self._answered += 1
@@ -92,16 +92,16 @@ class Pool:
 class SimpleModel(Model):
     """A model that answers one request at a time; a subclass must define only `answer`.
 
-    The base class keeps up to `concurrency` calls in flight, gives each `timeout` seconds, and halves the number of
-    calls in flight while many fail with the reason `HTTP 429`, `HTTP 503` or `HTTP 529`.
+    The base class keeps up to `concurrency` calls in flight, limits each call to `timeout` seconds, and halves the
+    number of calls in flight while many fail with the reason `HTTP 429`, `HTTP 503` or `HTTP 529`.
     """
 
     is_free: ClassVar[bool] = False
-    """Whether calls are free; if not, their price is unknown unless the price file has it."""
+    """Whether calls are free; otherwise, their price is unknown unless it is in the price file."""
     is_in_process: ClassVar[bool] = False
     """Whether the model uses this machine's memory; only one such model is open at a time."""
     stays_here: ClassVar[bool] = False
-    """Whether the model runs in the process of the command even with `--on ray`."""
+    """Whether the model runs in the command's process even with `--on ray`."""
 
     def __init__(self, spec: ModelSpec, options: ModelOptions) -> None:
         self.spec = spec
@@ -117,7 +117,7 @@ class SimpleModel(Model):
         """Return the reply to one request, or the reason why there is none."""
 
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Answer many requests at once."""
+        """Answer many requests at a time."""
 
         async def answer_in_time(request: Request) -> Outcome:
             limit = asyncio.timeout(self.options.timeout)
@@ -150,7 +150,7 @@ _FULL_STOP: Final = re.compile(r"\.(?=[\"'”’]?$)")
 
 
 class JoinedModel:
-    """Sends each of a request's final prompts separately and joins the replies."""
+    """Sends each of a request's final prompts separately, and joins the replies."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -161,19 +161,20 @@ class JoinedModel:
         return self._model.limits
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Split requests into one per skill, and yield each when all its parts have outcomes."""
+        """Split requests into one per skill, and yield each request when all its parts have outcomes."""
         waiting: dict[CallKey, tuple[Request, int, dict[int, Outcome]]] = {}
 
         async def parts() -> AsyncIterator[Request]:
             async for request in requests:
                 before, prompts = request.messages[: -request.prompts], request.messages[-request.prompts :]
                 key, subject = request.key, request.subject
-                assert isinstance(key, GenerateKey) and subject  # a student's request, made from a combination
+                assert isinstance(key, GenerateKey) and subject  # a student's request that was made from a combination
                 outcomes: dict[int, Outcome] = {}
                 for number, (prompt, skill) in enumerate(
                     zip(prompts, single_skills(subject.combination), strict=True), 1
                 ):
-                    # Parts have different combinations: a local model keeps the turns of one conversation together.
+                    # Give each part a different combination, because a local model keeps the turns of one conversation
+                    # together.
                     part = replace(
                         request,
                         key=replace(key, combination=f"{key.combination}.{number}"),

@@ -1,6 +1,6 @@
-"""Model specs such as `openai:gpt-4o`: `parse_spec` reads one, `open_model` opens the model that it names.
+"""Model specs such as `openai:gpt-4o`: `parse_spec` parses a spec, and `open_model` opens its model.
 
-The providers that a spec can name are in `providers.py`.
+The possible providers are listed in `providers.py`.
 """
 
 import re
@@ -22,13 +22,13 @@ from skillmix.render import name_hint
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """Where a model is found."""
+    """The place where a model is found."""
 
     provider: str
     name: str
     address: str | None = None
     replicas: tuple[str, ...] = ()
-    """Further addresses of servers with the same model."""
+    """Addresses of additional servers with the same model."""
 
     def __str__(self) -> str:
         return f"{self.provider}:{self.name}" + (f"@{','.join(self.addresses)}" if self.address else "")
@@ -41,14 +41,14 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Which key a model is sent and on which way, as its experiment file says."""
+    """Which key is sent to a model and by which route, as set in its experiment file."""
 
     key: str | None = None
-    """Name of the environment variable that holds the key."""
+    """Name of the environment variable that contains the key."""
     insecure: bool = False
     """Whether that key may go over plain http to another machine."""
     proxy: bool = False
-    """Whether calls go through the proxies that the environment names."""
+    """Whether calls use the proxies that are set in the environment."""
 
 
 def say_nothing(line: str) -> None:
@@ -57,7 +57,7 @@ def say_nothing(line: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """How an experiment file wants a model to be called."""
+    """How a model is to be called, as set in an experiment file."""
 
     concurrency: int | None = None
     """Calls in flight at once; None leaves the number to the provider."""
@@ -69,14 +69,14 @@ class ModelOptions:
 
 
 def provider_forms() -> dict[str, str]:
-    """How the specs of every provider are written, those of installed packages included."""
+    """Return the form of every provider's specs, including providers from installed packages."""
     listed = {name: provider.form for name, provider in PROVIDERS.items() if provider.is_listed}
     return listed | {name: provider.form for name, provider in installed_providers().items()}
 
 
 @cache
 def _provider(name: str) -> Provider | None:
-    """The row of a provider of this package, or one made for a provider of another package."""
+    """Return the row of a provider in this package, or a row made for a provider from another package."""
     if name in PROVIDERS:
         return PROVIDERS[name]
     installed = installed_providers().get(name)
@@ -90,7 +90,7 @@ def _provider(name: str) -> Provider | None:
 
 
 def provider_of(spec: ModelSpec | str) -> Provider:
-    """The table row of a spec's provider.
+    """Return the table row for a spec's provider.
 
     >>> provider_of("local:models/a").is_in_process, provider_of("openai:gpt-4o").is_in_process
     (True, False)
@@ -103,19 +103,19 @@ def provider_of(spec: ModelSpec | str) -> Provider:
 
 
 def _provider_hint(name: str) -> str:
-    """The nearest name of a provider, or all of them."""
+    """Return the provider name nearest to an unknown one, or all names."""
     known = [*(name for name, provider in PROVIDERS.items() if provider.is_listed), *installed_providers()]
     return name_hint(name, known, otherwise=f"Specs start with one of: {', '.join(known)}.")
 
 
 def _named(place: str) -> Any:
-    """What a row names as `module:attribute`; most commands open no model, and torch takes seconds to load."""
+    """Import an object given as `module:attribute` in a row; most commands open no model, and torch loads slowly."""
     module, _, attribute = place.partition(":")
     return getattr(import_module(module), attribute)
 
 
 def open_model(spec: ModelSpec, options: ModelOptions | None = None) -> Model:
-    """The model that a spec names, ready to serve."""
+    """Open the model of a spec, ready to serve."""
     provider = provider_of(spec)
     if provider.model is None:
         raise UserError(f"{spec} is not a model that can be called.", hint=provider.closed_hint)
@@ -125,7 +125,7 @@ def open_model(spec: ModelSpec, options: ModelOptions | None = None) -> Model:
 
 
 def require_packages(spec: ModelSpec) -> None:
-    """Refuse a model whose packages are not installed."""
+    """Raise an error if packages that a model needs are not installed."""
     missing = [package for package in provider_of(spec).packages if find_spec(package) is None]
     if missing:
         raise UserError(f"{spec} needs {', '.join(missing)}.", hint="pip install 'skillmix[local]'")
@@ -153,7 +153,7 @@ def parse_spec(text: str) -> ModelSpec:
 
 
 def check_spec(text: str) -> None:
-    """Refuse a spec that names no model, as far as that can be found without opening one."""
+    """Raise an error if a spec cannot belong to any model, as far as that is clear without opening one."""
     spec = parse_spec(asked_model(text) or text)
     check = provider_of(spec).check
     if check is not None:
@@ -161,7 +161,7 @@ def check_spec(text: str) -> None:
 
 
 def short_spec(text: str) -> str:
-    """A spec with its first address only, and the number of the others.
+    """Return a spec with only its first address, and the number of other addresses.
 
     >>> short_spec("openai:m@http://a/v1,http://b/v1,http://c/v1")
     'openai:m@http://a/v1 +2'
@@ -179,9 +179,9 @@ _ADDRESS_HINT: Final = (
 
 
 def _addresses(text: str, provider: Provider) -> tuple[str, ...]:
-    """The addresses of a spec; an error with all faults if one of them cannot receive requests or comes twice."""
+    """Return the addresses in a spec; one error lists all that are repeated or cannot receive requests."""
     if "@" in text:
-        # The text before the "@" may be a password, with a comma in it, so the message does not repeat it.
+        # The text before the "@" may be a password that contains a comma, so the message does not repeat the text.
         raise UserError(
             "The address of a model holds a user name or a password; name the variable of a key with `key:` instead.",
             hint=_ADDRESS_HINT,
@@ -189,7 +189,7 @@ def _addresses(text: str, provider: Provider) -> tuple[str, ...]:
     addresses = [part.strip() for part in text.split(",")]
     faults = [fault for address in addresses if (fault := address_fault(address, provider))]
     first: dict[object, str] = {}
-    for address in addresses if not faults else ():  # several may lead to the same server
+    for address in addresses if not faults else ():  # several addresses may lead to the same server
         parts = urlsplit(address)
         place = parts.scheme, parts.hostname, parts.port or _PORTS[parts.scheme], parts.path.rstrip("/")
         if place in first:
@@ -207,7 +207,7 @@ def _addresses(text: str, provider: Provider) -> tuple[str, ...]:
 
 
 def address_fault(address: str, provider: Provider) -> str | None:
-    """Why requests cannot be sent to an address; only a deployment in Azure has a version behind it."""
+    """Explain why requests cannot be sent to an address; only a deployment in Azure may have a version as its query."""
     try:
         parts = urlsplit(address)
         port, host = parts.port, parts.hostname or ""
@@ -228,7 +228,7 @@ def address_fault(address: str, provider: Provider) -> str | None:
 
 
 def asked_model(text: str) -> str | None:
-    """The spec of the model that a grader calls: None for `rules:`, SPEC for `rules:SPEC`.
+    """Return the spec of the model that a grader calls: None for `rules:`, and SPEC for `rules:SPEC`.
 
     >>> asked_model("rules:"), asked_model("rules:openai:m"), asked_model("openai:m")
     (None, 'openai:m', 'openai:m')
@@ -237,7 +237,7 @@ def asked_model(text: str) -> str | None:
 
 
 def uses_code(text: str) -> bool:
-    """Whether a grader's spec is `rules:` or `rules:SPEC`.
+    """Return whether a grader's spec is `rules:` or `rules:SPEC`.
 
     >>> uses_code("rules:"), uses_code("rules:openai:m"), uses_code("openai:m")
     (True, True, False)

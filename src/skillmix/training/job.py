@@ -90,7 +90,7 @@ class Job:
         return digest("training", self.base_hash(), hashes, recipe, self.seed).hex()
 
     def base_hash(self) -> str:
-        """The hash of the base's weights, or of the shape of a base without weights."""
+        """Return the hash of the base's weights, or of the shape of a base without weights."""
         if self.checkpoint is not None:
             return self.checkpoint.weights_hash()
         shape = shape_of(self.base)
@@ -100,7 +100,7 @@ class Job:
         return shape.hash()
 
     def lineage(self, *, steps: int) -> ModelFile:
-        """The content of the trained model's `skillmix.json`."""
+        """Return the content of the trained model's `skillmix.json`."""
         parent = _parent(self.checkpoint)
         before = [file for file in (*(source.about for source in self.sources), parent) if file is not None]
         base_hash = self.base_hash()
@@ -130,7 +130,7 @@ class Job:
 
 
 def chosen_steps(experiment: Experiment, only: str | None) -> list[TrainStep]:
-    """All train steps, or the one with a name; an error if there is none."""
+    """Return all train steps, or the one with a name; an error if there is none."""
     chosen = [step for step in experiment.steps if isinstance(step, TrainStep) and only in (None, step.name)]
     if not chosen:
         names = ", ".join(f"{step.name} ({step.stage})" for step in experiment.steps)
@@ -176,7 +176,7 @@ def base_spec(experiment: Experiment, step: TrainStep, run: Run) -> str:
 
 
 def is_first_rank() -> bool:
-    """Whether this process writes files: it is the only one, or the first under torchrun."""
+    """Return whether this process writes files: it is the only one, or the first under torchrun."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
@@ -186,7 +186,7 @@ def write_lineage(folder: Path, file: ModelFile) -> None:
 
 
 def sources_of(step: TrainStep, run: Path) -> list[TrainingSource]:
-    """The data sets of a step; an error names a missing one."""
+    """Return the data sets of a step; an error names a missing one."""
     sources = []
     for name in step.data:
         folder = run / name / "dataset"

@@ -84,7 +84,7 @@ def base_tokenizer(base: str, conversations: Sequence[Conversation]) -> tuple[An
 
 
 def word_tokenizer(texts: Sequence[str]) -> Any:
-    """A tokenizer of the words and marks in some texts, the most frequent first; their order does not matter."""
+    """Return a tokenizer of the words and marks in some texts, the most frequent first; their order does not matter."""
     backend = Tokenizer(models.WordLevel({}, unk_token=_UNKNOWN))
     backend.normalizer = normalizers.Sequence(
         [normalizers.Replace(Regex(place), token) for place, (token, _) in _PRIVATE.items()]
@@ -267,7 +267,7 @@ class ShownToken(NamedTuple):
 def shown_masks(
     path: Path, *, changes: Sequence[str] = (), only: str | None = None, count: int = 1
 ) -> Iterator[tuple[str, str, list[ShownToken]]]:
-    """The first conversations of each train step: the step's name, the key and the tokens."""
+    """Yield the first conversations of each train step: the step's name, the key and the tokens."""
     experiment = load_experiment(path, changes=changes)
     run = new_run(experiment.name)
     for step in chosen_steps(experiment, only):

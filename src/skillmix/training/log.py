@@ -33,7 +33,7 @@ class TrainingCurve:
 
 
 def run_curves(run: Run) -> list[TrainingCurve]:
-    """The losses of every training of a run."""
+    """Return the losses of every training of a run."""
     files = sorted(run.path.glob(f"*/{TRAINING_LOG}"))
     curves = [TrainingCurve(file.parent.name, logged_losses(file)) for file in files]
     return [curve for curve in curves if curve.series]

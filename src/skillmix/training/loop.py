@@ -90,7 +90,7 @@ class Checkpoints:
         self._ranks.wait()
 
     def last(self) -> Progress | None:
-        """The progress of the last complete checkpoint; None if there is none."""
+        """Return the progress of the last complete checkpoint; None if there is none."""
         complete = self._complete()
         if not complete:
             return None
@@ -121,7 +121,7 @@ class Checkpoints:
             ) from None
 
     def _complete(self) -> list[Path]:
-        """The folders of complete checkpoints in the order of their steps."""
+        """Return the folders of complete checkpoints in the order of their steps."""
         folders = (folder for folder in self._folder.glob("step-*") if (folder / _NOTE).is_file())
         return sorted(folder for folder in folders if folder.name.removeprefix("step-").isdecimal())
 

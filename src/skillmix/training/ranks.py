@@ -21,17 +21,17 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process writes the files that exist once."""
+        """Return whether this process writes the files that exist once."""
         return self.own == 0
 
     def summed(self, numbers: torch.Tensor) -> torch.Tensor:
-        """The sum over all ranks."""
+        """Return the sum over all ranks."""
         if self.count > 1:
             distributed.all_reduce(numbers)
         return numbers
 
     def minimum(self, number: float, device: torch.device) -> float:
-        """The smallest of all ranks' numbers."""
+        """Return the smallest of all ranks' numbers."""
         if self.count == 1:
             return number
         smallest = torch.tensor(number, dtype=torch.float64, device=device)

@@ -1,1 +1,1 @@
-"""Batches of calls at half the price: the interfaces of the providers."""
+"""The providers' interfaces for batches of calls, which cost half the price."""

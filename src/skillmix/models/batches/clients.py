@@ -1,8 +1,8 @@
-"""The batches of a provider: one client for each of two shapes. Nothing that a provider says is trusted.
+"""Clients for the batches of providers, one for each of two request forms. Nothing that a provider sends is trusted.
 
-`BatchClient` uploads requests as a file: OpenAI, compatible servers and Azure. `InlineBatches` sends them with the call
-that creates the batch: Anthropic, whose batches have no metadata and are found again by the tag in the ids of their
-results.
+`BatchClient` uploads requests as a file, which works for OpenAI, compatible servers and Azure. `InlineBatches` sends
+requests in the call that creates the batch, which is Anthropic's form. Anthropic's batches have no metadata, so a batch
+is found again by the tag in the ids of its results.
 """
 
 import json
@@ -22,14 +22,14 @@ from skillmix.models.servers.protocols import AnthropicServer, ChatServer, OpenA
 from skillmix.models.specs import ModelOptions, ModelSpec
 
 _FOUND_BY: Final = "skillmix"
-"""The key of the tag in the metadata of a batch."""
+"""The key of the tag in a batch's metadata."""
 _MOST_PAGES: Final = 1000
 _PAGE: Final = 100
-"""Batches on a page of a list."""
+"""Batches per page of a list."""
 _LONGEST_LINE: Final = 2**18
 _LONGEST_FILE: Final = 2**31
 _CLOCKS_DIFFER: Final = 48 * 3600.0
-"""Seconds by which the clock of a provider may be behind ours."""
+"""Seconds by which a provider's clock may be behind ours."""
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 _NO_SUCH_PATH: Final = ("HTTP 404", "HTTP 405", "HTTP 501")
 _NOT_OURS: Final = ("HTTP 403", "HTTP 404")
@@ -46,11 +46,11 @@ class Sought(NamedTuple):
     """The uploaded file, if its id is known."""
     requests: int
     since: float
-    """The batch is not older, in seconds since 1970."""
+    """The batch was created at or after this time, in seconds since 1970."""
 
 
 class BatchFault(NamedTuple):
-    """The reason why a provider refused a batch."""
+    """The reason why a provider rejected a batch."""
 
     code: str
     message: str
@@ -60,7 +60,7 @@ class BatchFault(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchView:
-    """A batch as its provider shows it."""
+    """A batch as described by its provider."""
 
     id: str
     state: BatchState
@@ -85,23 +85,23 @@ _KINDS: Final[tuple[LineKind, ...]] = ("answer", "refusal", "not made", "nothing
 
 @dataclass(frozen=True, slots=True)
 class LineResult:
-    """The result of one call of a batch."""
+    """The result of one call in a batch."""
 
     custom_id: str
     kind: LineKind
     status: int = 200
-    """The HTTP status of a refusal."""
+    """The HTTP status of an error."""
     raw: bytes = b""
-    """The body of an answer or a refusal."""
+    """The body of an answer or of an error."""
 
     def beats(self, other: "LineResult | None") -> bool:
-        """Whether this result takes precedence over another one of the same call, whichever arrived first."""
+        """Return whether this result takes precedence over another result of the same call, in any order of arrival."""
         mine, others = ((_KINDS.index(one.kind), one.status, one.raw) if one else None for one in (self, other))
         return mine is not None and (others is None or mine < others)
 
 
 class BatchClient:
-    """One provider's batches, for one model: requests are uploaded as JSON Lines, results come in such files."""
+    """One provider's batches for one model: requests are uploaded, and results downloaded, as JSON Lines files."""
 
     after = "after"
     """The parameter that requests the next page of a list."""
@@ -111,12 +111,12 @@ class BatchClient:
         self.server = server
 
     def line(self, custom_id: str, request: Request) -> bytes:
-        """A request as a line of the file."""
+        """Return a request as a line of the file."""
         call = {"custom_id": custom_id, "method": "POST", "url": self.dialect.endpoint}
         return _compact({**call, "body": self.server.body(request)})
 
     async def upload(self, tag: str, lines: list[bytes]) -> str | CallProblem | None:
-        """Upload the requests under a name with the tag; the id of the file, or None if this provider needs no file."""
+        """Upload the requests under a name with the tag; return the file's id, or None if no file is needed."""
         content = b"\n".join([*lines, b""])
         raw = await self.server.endpoint.upload("/files", _file_name(tag), content, purpose="batch")
         if not isinstance(raw, bytes):
@@ -124,7 +124,7 @@ class BatchClient:
         return identifier(_document(raw) or {}, "id") or _unreadable("the id of the uploaded file")
 
     async def is_ready(self, file: str) -> bool:
-        """Whether an uploaded file can be used; most providers take it at once."""
+        """Return whether an uploaded file can be used; with most providers it can be used at once."""
         if not self.dialect.unready_files:
             return True
         raw = await self.server.endpoint.get(f"/files/{quote(file, safe='')}")
@@ -133,16 +133,16 @@ class BatchClient:
         return _word(_document(raw) or {}, "status").casefold() not in self.dialect.unready_files
 
     def creation(self, tag: str, file: str | None, lines: list[bytes]) -> bytes:
-        """The body of the call that creates a batch, with the tag in the metadata."""
+        """Return the body of the call that creates a batch, with the tag in the metadata."""
         body = {"input_file_id": file, "endpoint": self.dialect.endpoint, "completion_window": "24h"}
         return _compact({**body, "metadata": {_FOUND_BY: tag}})
 
     async def is_sought(self, view: BatchView, sought: Sought) -> bool | CallProblem:
-        """Whether a listed batch is the one that is sought, by the tag and the file; a problem if that is open yet."""
+        """Return whether a listed batch has the tag and file that are sought; a problem if that is still unknown."""
         return view.tag == sought.tag or (view.file is not None and view.file == sought.file)
 
     async def tidy(self, sought: Sought) -> None:
-        """Delete the file of a batch that was never created, if it can be found; ignore failures."""
+        """Delete the file of a batch that was never created, if the file can be found; ignore failures."""
         file = sought.file
         if file is None:
             raw = await self.server.endpoint.get("/files?purpose=batch")
@@ -153,7 +153,7 @@ class BatchClient:
             await self.server.endpoint.change("DELETE", f"/files/{quote(file, safe='')}")
 
     def read_view(self, document: Mapping[str, object]) -> BatchView | None:
-        """Parse a batch in a reply; None if the reply has none."""
+        """Parse a batch in a reply; None if the reply contains no batch."""
         found = identifier(document, "id")
         if found is None:
             return None
@@ -174,7 +174,7 @@ class BatchClient:
         )
 
     def read_result(self, custom_id: str, document: Mapping[str, object]) -> LineResult:
-        """Parse a line of a file of replies or of errors."""
+        """Parse a line of a file that contains replies or errors."""
         response, error = document.get("response"), document.get("error")
         status = _number(response, "status_code")
         if isinstance(response, dict) and status is not None and "body" in response:
@@ -185,13 +185,13 @@ class BatchClient:
         return LineResult(custom_id, "nothing")
 
     def read_line(self, raw: bytes) -> LineResult | None:
-        """Parse a line of a file of results; None if it is not a result."""
+        """Parse a line of a result file; None if the line is not a result."""
         document = _document(raw) or {}
         custom_id = _word(document, "custom_id")
         return self.read_result(custom_id, document) if custom_id else None
 
     async def create(self, tag: str, file: str | None, lines: list[bytes]) -> BatchView | CallProblem:
-        """Create the batch, with one request that is never repeated here."""
+        """Create the batch with one request, which is never repeated here."""
         content = {"data": self.creation(tag, file, lines), "headers": {"Content-Type": "application/json"}}
         raw = await self.server.endpoint.change("POST", self.dialect.batches, **content)
         if not isinstance(raw, bytes):
@@ -207,7 +207,7 @@ class BatchClient:
         return view if view is not None and view.id == batch else _unreadable("the batch")
 
     async def find(self, sought: Sought, known: frozenset[str]) -> BatchView | CallProblem | None:
-        """Look for a batch in the provider's list; None if it is not there, a problem if this is unknown.
+        """Look for a batch in the provider's list; None if the list lacks it, a problem if this cannot be determined.
 
         `known` are the ids of our other batches.
         """
@@ -226,7 +226,7 @@ class BatchClient:
         return unsure
 
     async def _listed(self, since: float) -> list[BatchView] | CallProblem:
-        """Yield the batches that are not older, from a paged list, newest first."""
+        """Return the batches created at or after a time from a paged list, newest first."""
         found: list[BatchView] = []
         query = f"limit={_PAGE}"
         last = ""
@@ -254,7 +254,7 @@ class BatchClient:
     async def results(self, view: BatchView, calls: int, keep: Callable[[LineResult], bool]) -> int | CallProblem:
         """Pass each result of an ended batch to `keep`, until it returns True; return the number of unparseable lines.
 
-        The files are read as a stream: only results that `keep` stores remain in memory.
+        The files are read as a stream, so that only results stored by `keep` remain in memory.
         """
         unreadable = 0
 
@@ -273,7 +273,7 @@ class BatchClient:
         return unreadable
 
     def outcome(self, request: Request, line: LineResult) -> Outcome:
-        """Make the outcome of a call whose result has arrived; providers bill only calls with a reply."""
+        """Return the outcome of a call whose result has arrived; providers bill only calls with a reply."""
         if line.kind == "answer":
             return self.server.outcome(request, line.raw)
         if line.kind == "refusal":
@@ -297,7 +297,7 @@ class BatchClient:
 
 
 class InlineBatches(BatchClient):
-    """Sends requests with the call that creates the batch, and reads one file of results."""
+    """Sends requests in the call that creates the batch, and reads one result file."""
 
     after = "after_id"
 
@@ -309,17 +309,17 @@ class InlineBatches(BatchClient):
         """Delete nothing."""
 
     def line(self, custom_id: str, request: Request) -> bytes:
-        """A request as part of the batch."""
+        """Return a request as part of the batch."""
         return _compact({"custom_id": custom_id, "params": self.server.body(request)})
 
     def creation(self, tag: str, file: str | None, lines: list[bytes]) -> bytes:
-        """All requests."""
+        """Return all requests in one body."""
         return b'{"requests":[' + b",".join(lines) + b"]}"
 
     async def is_sought(self, view: BatchView, sought: Sought) -> bool | CallProblem:
-        """Look for the tag in the results, if the batch has the same or an unknown size.
+        """Return whether a batch of the same or unknown size has the tag in its results.
 
-        A batch shows its ids only when it has ended, so one in progress leaves the question open; so does one whose
+        The ids are visible only after the batch has ended, so the answer is unknown while a batch is in progress or its
         results have not arrived.
         """
         if view.total not in (None, sought.requests):
@@ -341,7 +341,7 @@ class InlineBatches(BatchClient):
     def read_view(self, document: Mapping[str, object]) -> BatchView | None:
         """Parse a batch of messages.
 
-        The path of its results is derived from its id, since the key must not be sent to a URL from a reply.
+        The path of the results is derived from the batch's id, because the key must not be sent to a URL from a reply.
         """
         found = identifier(document, "id")
         if found is None:
@@ -359,7 +359,7 @@ class InlineBatches(BatchClient):
         )
 
     def read_result(self, custom_id: str, document: Mapping[str, object]) -> LineResult:
-        """A line of the file of results."""
+        """Parse a line of the result file."""
         kind = _word(document, "result", "type").casefold()
         message = _at(document, "result", "message")
         if kind == "succeeded" and message is not None:
@@ -374,23 +374,23 @@ class InlineBatches(BatchClient):
 
 
 def open_batches(spec: ModelSpec, options: ModelOptions, dialect: BatchDialect) -> BatchClient:
-    """Open the batches of a model, with the key that its calls use."""
+    """Open a model's batches with the key that its calls use."""
     (place,) = servers_of(spec, options.access)
     if dialect.shape == "inline":
         return InlineBatches(dialect, AnthropicServer(place, spec, options))
-    if not place.address.endswith("/v1"):  # in Azure's older API, batches are above deployments and need a version
+    if not place.address.endswith("/v1"):  # in Azure's older API, batches are not below a deployment and need a version
         root = place.address.partition("/deployments/")[0]
         place = replace(place, address=root, query=place.query or dialect.query)
     return BatchClient(dialect, OpenAIServer(place, spec, options, key_header=dialect.key_header))
 
 
 def shown(text: str) -> str:
-    """Make a provider's word printable for the user."""
+    """Make a provider's text printable for the user."""
     return MASK.line(text, longest=60)
 
 
 def identifier(document: Mapping[str, object], name: str) -> str | None:
-    """Return an id that can be part of a path; None if there is none, or an empty one."""
+    """Return an id that can be part of a path; None if it is missing or empty."""
     value = _word(document, name)
     return value if _ID.fullmatch(value) else None
 
@@ -416,7 +416,7 @@ def _document(raw: bytes) -> dict[str, object] | None:
 
 
 def _at(document: object, *names: str) -> object:
-    """Return the value at the end of a path of keys; None if there is none."""
+    """Return the value at the end of a path of keys; None if there is no such value."""
     for name in names:
         document = document.get(name) if isinstance(document, dict) else None
     return document
@@ -438,7 +438,7 @@ def _number(document: object, *names: str) -> int | None:
 
 
 def _moment(value: object) -> float | None:
-    """Parse a time as seconds since 1970, from a number or an RFC 3339 text."""
+    """Parse a time from a number or an RFC 3339 text as seconds since 1970."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     try:

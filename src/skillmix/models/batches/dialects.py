@@ -1,6 +1,6 @@
-"""Differences between providers of batches: limits, states, prices and paths.
+"""Differences between the batch interfaces of providers: limits, states, prices and paths.
 
-`data/models/batches.yaml` has a row for each.
+`data/models/batches.yaml` contains a row for each provider.
 """
 
 from collections.abc import Mapping
@@ -42,11 +42,11 @@ class BatchDialect:
 
 
 DIALECTS: Final = {name: BatchDialect(name, **facts) for name, facts in shipped_table("batches").items()}
-"""The dialects by name; a provider lists its own."""
+"""The dialects by name; each provider lists the dialects that it supports."""
 
 
 def dialect_of(spec: ModelSpec, choice: bool | str) -> BatchDialect | None:
-    """Return the dialect that `batch: CHOICE` means for a model; None if its provider has no such batches.
+    """Return the dialect that `batch: CHOICE` means for a model; None if its provider does not offer such batches.
 
     >>> dialect_of(ModelSpec("openai", "my-deployment", "https://me.openai.azure.com/openai/v1"), True).name
     'azure'
@@ -60,7 +60,7 @@ def dialect_of(spec: ModelSpec, choice: bool | str) -> BatchDialect | None:
 
 
 def batch_fault(spec: ModelSpec, choice: bool | str) -> str | None:
-    """Explain why a model cannot have `batch: CHOICE`; None if it can."""
+    """Explain why a model cannot use `batch: CHOICE`; None if it can."""
     if choice is False:
         return None
     known = ", ".join(DIALECTS)

@@ -1,6 +1,7 @@
-"""How transformers models read keys and values from slots: each conversation has a slot, a fixed row of memory.
+"""How transformers models read keys and values from slots; each conversation has a slot, a fixed row of memory.
 
-A cache returns stored keys from `update` in place of values; they implement attention to themselves.
+The `update` method of a cache returns `StoredKeys` instead of values, and these keys implement the attention to
+themselves.
 """
 
 from typing import Any, Final, Protocol
@@ -9,7 +10,7 @@ import torch
 from transformers import AttentionInterface
 
 ATTENTION = "skillmix_slots"
-"""The name under which transformers knows `slot_attention`."""
+"""The name by which transformers finds `slot_attention`."""
 
 
 class CacheShape:
@@ -27,7 +28,7 @@ class CacheShape:
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes of memory for one token of one conversation."""
+        """Return the bytes of memory for one token in one conversation."""
         return 2 * self.layers * self.heads * self.head_size * int(self.dtype.itemsize)
 
 
@@ -35,7 +36,7 @@ class StoredKeys(Protocol):
     """The keys and values of all slots in one layer."""
 
     def attend(self, query: torch.Tensor, key: Any, *, scaling: float) -> torch.Tensor:
-        """Attention of new tokens, whose own keys are `key`, to everything before them in their slots."""
+        """Compute the attention of new tokens, whose own keys are `key`, to everything before them in their slots."""
 
 
 _OTHER_ATTENTION: Final = ("sliding_window", "softcap", "s_aux", "position_bias")
@@ -51,7 +52,7 @@ def slot_attention(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention over slots, with the signature that transformers requires."""
+    """Compute attention over slots, with the signature that transformers requires."""
     if any(options.get(name) is not None for name in _OTHER_ATTENTION):
         raise NotImplementedError("slots support plain attention only")
     return value.attend(query, key, scaling=scaling or query.shape[-1] ** -0.5), None
@@ -61,6 +62,6 @@ AttentionInterface.register(ATTENTION, slot_attention)
 
 
 def prepared(model: Any) -> Any:
-    """Prepare a model so that its attention reads slots."""
+    """Prepare a model so that its attention reads from slots."""
     model.set_attn_implementation(ATTENTION)
     return model.eval().requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Turn messages into tokens by the model's own chat template, and tokens into text."""
+"""Convert messages to tokens with the model's own chat template, and tokens to text."""
 
 import json
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from skillmix.grading.answers import OPENING, is_thought_tag, opens_thought
 from skillmix.models.request_fields import TEMPLATE_OPTIONS
 
 _END_OF_PROMPT: Final = 16
-"""The number of tokens at the end of a prompt that are searched for the start of a thought."""
+"""The number of tokens at the end of a prompt in which the start of a thought is searched for."""
 _WORD_JOINER = "\u2060"
 _SYSTEM_HINT = (
     "Not every model supports a system role. Remove system from this model, or put its text into your own prompt set."
@@ -40,17 +40,17 @@ class Renderer:
     ) -> list[list[int]]:
         """Return the prompt tokens of conversations; equal conversations are rendered and tokenized once.
 
-        `extras` are the extra fields of the requests, as JSON; they contain the options of the chat template.
+        `extras` contains the extra fields of each request as JSON, with the options for the chat template.
         """
         texts = [self._rendered(messages, extra) for messages, extra in zip_longest(conversations, extras)]
         unique = list(dict.fromkeys(texts))
-        # Not through the wrapper in transformers, which takes longer than tokenizing.
+        # Avoid the wrapper in transformers, which takes longer than tokenizing itself.
         encodings = self.tokenizer.backend_tokenizer.encode_batch_fast(unique, add_special_tokens=False)
         by_text = {text: encoding.ids for text, encoding in zip(unique, encodings, strict=True)}
         return [by_text[text] for text in texts]
 
     def texts(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """Return the texts of rows of tokens, without the special tokens of the chat format."""
+        """Return the texts for rows of tokens, without the special tokens of the chat format."""
         texts: list[str] = self._decoded(rows, skip_special_tokens=not self._shows_thoughts)
         if self._shows_thoughts:
             for token in (token for token in self._special if not is_thought_tag(token)):
@@ -58,7 +58,7 @@ class Renderer:
         return texts
 
     def opening(self, prompt: Sequence[int]) -> str:
-        """Return the start of a thought at the end of a prompt, which belongs to the reply; usually empty."""
+        """Return the start of a thought at the end of a prompt, which belongs to the reply; usually there is none."""
         (end,) = self._decoded([prompt[-_END_OF_PROMPT:]], skip_special_tokens=False)
         return OPENING if opens_thought(end) else ""
 
@@ -72,7 +72,7 @@ class Renderer:
         turns = []
         for message in messages:
             content = message.content
-            for token in self._special:  # broken up, so that a text that mentions one does not act as one
+            for token in self._special:  # split, so that a text that mentions a special token does not act as one
                 if token in content:
                     content = content.replace(token, f"{token[0]}{_WORD_JOINER}{token[1:]}")
             turns.append({"role": message.role, "content": content})

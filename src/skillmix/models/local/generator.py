@@ -1,12 +1,12 @@
 """Continuous batching: waiting requests become rows, and rows that end make room for others.
 
-A row starts from a slot that already holds the beginning of its prompt, if there is one, so that no prompt is read
-twice. A `SlotTable` knows which slot holds which tokens.
+If some slot already contains the beginning of a row's prompt, the row starts from it, so that no prompt is read twice.
+A `SlotTable` records the tokens in each slot.
 
-`BatchedGenerator` writes by `generate` of transformers, for models that the decoders of this package cannot run: models
-with sliding windows, with layers other than attention, with experts or with a special attention, and all models on
-devices other than CPUs and CUDA GPUs. There too each call has its own random numbers, but the rows of a batch are
-padded to one length, and rounding differs with it: a text may depend on its batch.
+`BatchedGenerator` uses the `generate` method of transformers for models that this package's decoders cannot run. These
+are models with sliding windows, with layers other than attention, with experts or with a special attention, and all
+models on devices other than CPUs and CUDA GPUs. Each call has its own random numbers there too, but the rows of a batch
+are padded to one length, which affects rounding. A text may therefore depend on its batch.
 """
 
 import time
@@ -31,23 +31,23 @@ from skillmix.models.local.gpu.kernels import can_step
 from skillmix.models.local.sampling import DEFAULT_LIMIT, Start, choose, start_of
 
 Done = Callable[[Request, Outcome], None]
-"""Receives a request with its outcome."""
+"""Called with a request and its outcome."""
 BLOCK: Final = 64
-"""Tokens per block; a slot is found by whole blocks."""
+"""Tokens per block; slots are searched for by whole blocks."""
 _CANDIDATES: Final = 4
-"""The most slots that are compared when several hold the same blocks."""
+"""The most slots to compare when several contain the same blocks."""
 
 Chain = list[int]
-"""The hash of each whole block of a prompt with everything before that block."""
+"""For each whole block of a prompt, a hash of the prompt up to the end of that block."""
 
 
 class _Pace(NamedTuple):
-    """The working rhythm of a generator on a kind of device."""
+    """How a generator paces its work on one kind of device."""
 
     steps: int
     """Steps between two checks for rows that have ended."""
     rows: int
-    """The most rows that start or are delivered in one round; meanwhile a GPU works on others."""
+    """The most rows that start or are delivered in one round; a GPU works on other rows meanwhile."""
     grain: int
     """Prompts are cached in whole pieces of this many tokens."""
 
@@ -57,26 +57,26 @@ _TOKENISED: Final = 256
 """The most requests that are tokenized in one round on a GPU."""
 _PATIENCE: Final = 0.2
 _SHORT_PATIENCE: Final = 0.03
-"""Seconds for which the slot of an ended row is kept for the next turn, while other rows run and while none does."""
+"""Seconds for which an ended row's slot is kept for the next turn, while other rows run and while none run."""
 _PATIENT_ROUNDS: Final = 8
-"""The most rounds for which it is kept: a small model rereads the tokens in less time than an empty slot costs."""
+"""The most rounds for which such a slot is kept; a small model rereads the tokens faster than a slot may stay empty."""
 _LENGTH_STEP: Final = 128
 """The length of a slot is a multiple of this many positions."""
 _LIMIT_STEP: Final = 64
 """The longest text of a decoder is a multiple of this many tokens."""
 _TYPICAL_LENGTH: Final = 1024
 _SHARE_OF_MEMORY: Final = 0.6
-"""The share of a GPU's memory that slots may take, as many or as long as possible."""
+"""The share of a GPU's memory for slots, whose number or length is as large as possible."""
 _CPU_SLOTS: Final = (8, 32)
-"""The fewest and most simultaneous conversations on a CPU; more use it better, but take more memory."""
+"""The fewest and most simultaneous conversations on a CPU; with more it works faster, but needs more memory."""
 _CPU_CACHE_BYTES: Final = 2 << 30
 _MAX_SLOTS: Final = 2048
 _BATCH: Final = {"cuda": 64, "cpu": 8, "mps": 8}
-"""Simultaneous conversations of a model that writes by `generate`."""
+"""Simultaneous conversations of a model that generates with `generate`."""
 
 
 class Match(NamedTuple):
-    """A slot whose tokens begin like a prompt, and the number of tokens that they share."""
+    """A slot whose tokens begin like a prompt, and the number of tokens that slot and prompt share."""
 
     slot: int
     length: int
@@ -95,14 +95,14 @@ class SlotTable:
         """The slots that hold a block and everything before it, by the hash of both."""
 
     def match(self, slot: int, prompt: Sequence[int]) -> Match:
-        """Return how much of a prompt a slot holds.
+        """Return how many of a prompt's tokens a slot contains.
 
-        The last token never counts, since reading it gives the first logits.
+        The last token never counts, because it must be read to compute the first logits.
         """
         return Match(slot, min(common_length(self.tokens[slot], prompt), len(prompt) - 1))
 
     def find(self, prompt: Sequence[int], chain: Chain) -> Match | None:
-        """Find the slot that holds most of a prompt."""
+        """Find the slot that contains the longest beginning of a prompt."""
         holders: set[int] | None = None
         held = 0
         for block in chain:
@@ -113,7 +113,7 @@ class SlotTable:
             held += BLOCK
         if not holders:
             return None
-        # These slots hold the same blocks and differ in the next one; the best of a few is good enough.
+        # These slots contain the same blocks and differ in the next one, so the best of a few slots is good enough.
         following = prompt[held : held + BLOCK]
         best = max(
             islice(holders, _CANDIDATES),
@@ -122,7 +122,7 @@ class SlotTable:
         return self.match(best, prompt)
 
     def free(self, *, now: float, patience: float) -> int | None:
-        """Return a slot for a new row: an unused one, or the one idle for longest, if that is long enough."""
+        """Return an unused slot for a new row, or the slot that has been idle longest if that is long enough."""
         if self._free:
             return self._free.pop()
         for slot, since in self.resting.items():
@@ -134,7 +134,7 @@ class SlotTable:
         return None
 
     def set(self, slot: int, tokens: list[int], chain: Chain | None = None) -> None:
-        """Record the tokens of a slot, with their chain if the caller has it."""
+        """Record the tokens in a slot, with their chain if the caller knows it."""
         before, after = self._chains[slot], chain_of(tokens) if chain is None else chain
         same = common_length(before, after)
         for block in before[same:]:
@@ -190,7 +190,7 @@ class _Row:
         return (key.student, key.combination, key.generation) if isinstance(key, GenerateKey) else (key,)
 
     def opening(self, known_blocks: int) -> object:
-        """A key that rows share if their known blocks and the block after these are the same."""
+        """Return a key that rows share if their known blocks and the next block are the same."""
         return self.chain[known_blocks] if known_blocks < len(self.chain) else tuple(self.tokens)
 
 
@@ -201,11 +201,11 @@ class _StartingRows:
     starts: list[Start] = field(default_factory=list)
     copies: list[tuple[int, int, int]] = field(default_factory=list)
     openings: set[object] = field(default_factory=set)
-    """Keys of the rows that start; another row with the same key waits until its next block has been read."""
+    """Keys of the rows that start; another row with the same key waits until its next block was read."""
 
 
 class _Writer:
-    """One model on one device, with the requests that wait; all methods must be called from one thread."""
+    """One model on one device, with its waiting requests; all methods must be called from the same thread."""
 
     def __init__(
         self, model: Any, renderer: Renderer, *, slots: int, done: Done, ends: Sequence[int] | None = None
@@ -223,7 +223,7 @@ class _Writer:
         self._new.extend(requests)
 
     def _tokenized(self, most: int) -> list[tuple[Request, list[int]]]:
-        """Take waiting requests and tokenize their prompts; a prompt that is too long is answered at once."""
+        """Take waiting requests and tokenize their prompts; a prompt that is too long is answered immediately."""
         requests = [self._new.popleft() for _ in range(min(most, len(self._new)))]
         prompts = self._renderer.tokens([r.messages for r in requests], [r.decoding.extra for r in requests])
         found = []
@@ -237,7 +237,7 @@ class _Writer:
         return found
 
     def _answer(self, written: Sequence[tuple[Request, list[int], list[int]]]) -> None:
-        """Answer requests, given with the tokens of their prompts and of their texts."""
+        """Answer requests, which are given with the tokens of their prompts and of their texts."""
         texts = self._renderer.texts([tokens[:-1] if tokens[-1] in self._ends else tokens for _, _, tokens in written])
         for (request, prompt, tokens), text in zip(written, texts, strict=True):
             reply = Reply(
@@ -250,7 +250,7 @@ class _Writer:
 
 
 class Generator(_Writer):
-    """Writes in slots, with as many rows at once as there are slots."""
+    """Generates in slots, with as many simultaneous rows as there are slots."""
 
     def __init__(
         self, model: Any, renderer: Renderer, *, slots: int, done: Done, ends: Sequence[int] | None = None
@@ -281,11 +281,11 @@ class Generator(_Writer):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request waits or runs."""
+        """Return whether no request is waiting or running."""
         return not (self._new or self._going_on or self._fresh or self._active or self._ended)
 
     def work(self) -> None:
-        """Do one round: start waiting rows, write some tokens, deliver ended rows."""
+        """Do one round: start waiting rows, generate some tokens, and deliver ended rows."""
         begun = time.monotonic()
         try:
             if not self._active or not self._is_gpu:
@@ -317,7 +317,10 @@ class Generator(_Writer):
         return match if 2 * match.length > len(self._table.tokens[slot]) else None
 
     def _shrink(self) -> None:
-        """Halve the slots; rows restart and write the same texts, since a seed determines all random numbers."""
+        """Halve the number of slots.
+
+        Rows restart and generate the same texts, because a seed determines all random numbers.
+        """
         self.slots //= 2
         self._fresh.extendleft([*self._active.values(), *self._going_on])
         self._active.clear()
@@ -351,7 +354,7 @@ class Generator(_Writer):
     def _fitting_decoder(self) -> GpuDecoder | CpuDecoder | None:
         """Return the decoder.
 
-        None while rows run and a waiting row needs longer slots, for which a new decoder is made.
+        None while rows run and a waiting row needs longer slots, which require a new decoder.
         """
         before = self._decoder
         waiting = [*self._going_on, *self._fresh]
@@ -365,14 +368,14 @@ class Generator(_Writer):
         self._deliver_all()
         longest = max([row.limit for row in waiting] + ([before.longest] if before else []))
         length = max([len(row.tokens) + row.limit for row in waiting] + ([before.length] if before else []))
-        self._decoder = before = None  # its memory is free before the next one takes some
+        self._decoder = before = None  # its memory is free before the next decoder allocates some
         if self._is_gpu:
             length = self._with_room(length)
         length = -(-length // _LENGTH_STEP) * _LENGTH_STEP
-        # Some room, so that another student with a slightly higher limit does not need a new decoder.
+        # Leave some room, so that another student with a slightly higher limit does not need a new decoder.
         longest = -(-longest // _LIMIT_STEP) * _LIMIT_STEP
         if not self._is_gpu:
-            # Room for the next turn: longer slots can only be made when no row runs.
+            # Leave room for the next turn, because longer slots can only be created when no row runs.
             length = longest = 2 * length
         kind = GpuDecoder if self._is_gpu else CpuDecoder
         self._decoder = kind(self._model, slots=self.slots, length=length, longest=longest, ends=self._ends)
@@ -381,10 +384,10 @@ class Generator(_Writer):
         return self._decoder
 
     def _with_room(self, length: int) -> int:
-        """Add room to a length for later turns and longer prompts, if the memory of the GPU allows it.
+        """Increase a length for later turns and longer prompts, if the GPU has enough memory.
 
-        Slots that become too short are expensive: all rows must end before longer ones are made, all cached prompts are
-        lost, and all graphs are captured again.
+        Slots that become too short are expensive, because all rows must end before longer slots are created, all cached
+        prompts are lost, and all graphs are captured again.
         """
         roomy = max(_TYPICAL_LENGTH, 3 * length // 2)
         if self._longest is not None:
@@ -394,7 +397,7 @@ class Generator(_Writer):
         return max(length, roomy) if size <= _SHARE_OF_MEMORY * memory else length
 
     def _assign(self, row: _Row, decoder: GpuDecoder | CpuDecoder, starting: _StartingRows, later: list[_Row]) -> bool:
-        """Assign a slot to a row, or leave the row for a later round; return False if there is no free slot."""
+        """Assign a slot to a row, or postpone the row to a later round; return False if there is no free slot."""
         if not _fits(row, decoder) or len(starting.starts) >= self._pace.rows:
             return False
         match = self._own_slot(row) or self._table.find(row.tokens, row.chain)
@@ -404,7 +407,8 @@ class Generator(_Writer):
         if opening in starting.openings and self._is_gpu:
             later.append(row)
             return True
-        # A row takes over an idle slot; if they share only a small part, that part is copied to another slot.
+        # A row takes over an idle slot, but if slot and row share only a few tokens, these tokens are copied to another
+        # slot.
         if match and match.slot in self._table.resting and 2 * match.length > len(self._table.tokens[match.slot]):
             slot: int | None = match.slot
             del self._table.resting[match.slot]
@@ -419,13 +423,13 @@ class Generator(_Writer):
             starting.copies.append((match.slot, slot, known))
         self._active[slot] = row
         if not self._is_gpu:
-            # Prompts are read in order there, so a row of this round can share the beginning of another.
+            # A CPU reads prompts in order, so a row of this round can share the beginning of another row's prompt.
             self._table.set(slot, self._exact(row.tokens), row.chain)
         starting.starts.append(start_of(row.request, row.tokens, slot=slot, known=known))
         return True
 
     def _exact(self, tokens: list[int]) -> list[int]:
-        """Return the tokens that other rows may reuse: on a CPU only whole pieces, which are the same bit for bit."""
+        """Return the tokens that other rows may reuse; on a CPU only whole pieces are the same bit for bit."""
         return tokens[: len(tokens) - len(tokens) % self._pace.grain]
 
     def _write(self) -> None:
@@ -442,7 +446,8 @@ class Generator(_Writer):
             for slot, written in zip(ended, decoder.written(ended), strict=True):
                 self._ended.append((slot, self._active.pop(slot), written[: self._counts[slot]].tolist()))
         if not self._is_gpu:
-            # A step has ended here, so a reply that waits for the next step gains nothing and delays its next turn.
+            # A step has ended here, so a reply that waited for the next step would gain nothing and delay its next
+            # turn.
             self._deliver()
 
     def _deliver_all(self) -> None:
@@ -453,7 +458,7 @@ class Generator(_Writer):
         ended, self._ended = self._ended[: self._pace.rows], self._ended[self._pace.rows :]
         now = time.monotonic()
         for slot, row, tokens in ended:
-            # The last token was written but never read, so the slot does not hold it.
+            # The last token was generated but never read, so the slot does not contain its keys.
             known = [*row.tokens, *tokens[:-1]] if self._is_gpu else self._exact(row.tokens)
             self._table.rest(slot, known, chain_of(known, row.chain), now=now)
             self._resting[row.conversation] = slot
@@ -462,15 +467,15 @@ class Generator(_Writer):
 
 _TRIED_TOKENS: Final = 9
 _TOLERANCE: Final = {"cuda": 0.05, "cpu": 1e-3}
-"""The largest relative difference of the results with and without slots; bfloat16 rounds more."""
+"""The largest relative difference between the results with and without slots; bfloat16 rounds more coarsely."""
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def can_write(model: Any) -> bool:
-    """Whether a `Generator` can serve a model: a trial, since an architecture may do anything between its layers.
+    """Return whether a `Generator` can run a model.
 
-    Models with experts are left to transformers: their products are not linear layers, and a graph cannot capture the
-    choice among experts.
+    The function tries the model, since an architecture may do anything between its layers. Models with experts are left
+    to transformers, because their products are not linear layers and a graph cannot capture the choice of experts.
     """
     device = model.device.type
     has_experts = any("expert" in name for name, _ in model.named_modules())
@@ -496,7 +501,7 @@ def can_write(model: Any) -> bool:
         difference = (found.float() - wanted.float()).norm() / wanted.float().norm()
         if difference < _TOLERANCE[device]:
             return True
-    except Exception:  # noqa: BLE001  # whatever an architecture does with a cache that it does not know
+    except Exception:  # noqa: BLE001  # an architecture may raise anything for a cache that it does not know
         pass
     model.set_attn_implementation(before)
     return False
@@ -509,7 +514,7 @@ def _fits(row: _Row, decoder: GpuDecoder | CpuDecoder) -> bool:
 def new_generator(
     model: Any, renderer: Renderer, concurrency: int | None, *, name: str
 ) -> "Generator | BatchedGenerator":
-    """Make a generator for a model, with the requested number of conversations, or as many as fit its device."""
+    """Create a model's generator, for the given number of conversations or as many as fit the device."""
 
     def ignore(request: Request, outcome: Outcome) -> None:
         """Drop an outcome; the caller sets the real receiver before use."""
@@ -528,11 +533,11 @@ def new_generator(
 
 
 class BatchedGenerator(_Writer):
-    """Writes in batches, with as many rows as there are slots."""
+    """Generates in batches, with as many rows as there are slots."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request waits."""
+        """Return whether no request is waiting."""
         return not self._new
 
     def work(self) -> None:
@@ -566,7 +571,7 @@ class BatchedGenerator(_Writer):
             input_ids=tokens.to(device),
             attention_mask=mask.to(device),
             max_new_tokens=max(row.limit for row in rows),
-            do_sample=False,  # the processor below leaves only one token to choose
+            do_sample=False,  # the processor below leaves only one token to choose from
             num_beams=1,
             eos_token_id=self._ends or None,
             pad_token_id=padding,
@@ -581,7 +586,7 @@ class BatchedGenerator(_Writer):
 
 
 class _ChosenTokens(LogitsProcessor):  # type: ignore[misc]
-    """Leaves each row one token to choose: the one selected by the random numbers of its call."""
+    """Leaves each row a single token to choose, which the random numbers of its call selected."""
 
     def __init__(self, rows: Sequence[Start], width: int, padding: int, device: torch.device) -> None:
         self._width, self._padding = width, padding
@@ -597,6 +602,6 @@ class _ChosenTokens(LogitsProcessor):  # type: ignore[misc]
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         count = input_ids.shape[1] - self._width
         chosen = choose(scores, self._numbers[:, count], self._temperatures, self._top_p)
-        # A row that has reached its limit ends, if there is an end token; later tokens are cut off.
+        # A row that has reached its limit ends if the model has an end token; any later tokens are cut off.
         chosen = torch.where(count >= self._limits, self._padding, chosen)
         return torch.full_like(scores, float("-inf")).scatter_(1, chosen[:, None], 0.0)

@@ -29,7 +29,7 @@ class Loaded(NamedTuple):
 
 
 def load(checkpoint: Path | Checkpoint, *, device: str | None = None) -> Loaded:
-    """Load a model onto a GPU in bfloat16 if there is one, else onto the CPU or Apple's GPU in float32."""
+    """Load a model onto a GPU in bfloat16 if there is a GPU, otherwise onto the CPU or Apple's GPU in float32."""
     mps = getattr(torch.backends, "mps", None)
     free = "cuda" if torch.cuda.is_available() else "mps" if mps is not None and mps.is_available() else "cpu"
     device = device or os.environ.get("SKILLMIX_DEVICE") or free
@@ -41,13 +41,13 @@ def load(checkpoint: Path | Checkpoint, *, device: str | None = None) -> Loaded:
 
 
 def load_for_training(checkpoint: Checkpoint, *, device: str, is_fp32: bool) -> Any:
-    """Load a model with its adapters merged, in the stored precision; in float32 on a CPU or if `is_fp32`."""
+    """Load a model with its adapters merged, in its stored precision, or in float32 on a CPU or if `is_fp32`."""
     dtype = torch.float32 if is_fp32 or device == "cpu" else "auto"
     return read_checkpoint(checkpoint, dtype=dtype, device=device)[0]
 
 
 def read_tokenizer(checkpoint: Checkpoint) -> tuple[Any, list[int]]:
-    """Read a checkpoint's tokenizer, and the tokens that end a text of its model."""
+    """Read a checkpoint's tokenizer, and the tokens that end a text from its model."""
     with reading_weights(
         checkpoint.tokenizer, hint="The folder must hold a Hugging Face checkpoint with a tokenizer.json."
     ):
@@ -67,12 +67,12 @@ def read_tokenizer(checkpoint: Checkpoint) -> tuple[Any, list[int]]:
 
 
 def _tokenizer_in(folder: Path) -> Any:
-    """Load the tokenizer of a folder; never mistral_common's, which ignores tokenizer.json."""
+    """Load a folder's tokenizer, but never mistral_common's, which ignores tokenizer.json."""
     return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, mistral_format=False)
 
 
 def architecture_of(checkpoint: Checkpoint) -> Any:
-    """Build the model of a checkpoint without memory for its weights, which are not read."""
+    """Build a checkpoint's model without reading its weights or allocating memory for them."""
     with reading_weights(checkpoint.base, hint=_CHECKPOINT_HINT):
         config = AutoConfig.from_pretrained(checkpoint.base, trust_remote_code=False)
         _refuse_absurd_sizes(config, checkpoint.base)
@@ -88,14 +88,17 @@ _CHECKPOINT_HINT: Final = (
 def training_device() -> str:
     """Return the device on which this process trains: its own GPU under torchrun, the first GPU, or the CPU."""
     own = os.environ.get("SKILLMIX_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
-    device = "cpu" if own == "mps" else own  # only generation is supported there, not training
+    device = "cpu" if own == "mps" else own  # Apple's GPU is supported for generation only, not for training
     rank = os.environ.get("LOCAL_RANK")
     return f"cuda:{rank}" if device == "cuda" and rank is not None else device
 
 
 _ONE_AT_A_TIME: Final = Lock()
-"""`from_pretrained` replaces functions of transformers while it runs. Two at the same time would restore each other's
-replacements, and tied weights would never be tied again in this process."""
+"""`from_pretrained` replaces functions of transformers while it runs.
+
+Two simultaneous calls would restore each other's replacements, and tied weights would never be tied again in this
+process.
+"""
 _TIE_WEIGHTS: Final = PreTrainedModel.tie_weights
 
 
@@ -108,7 +111,7 @@ def read_checkpoint(checkpoint: Path | Checkpoint, *, dtype: torch.dtype | str, 
         config = AutoConfig.from_pretrained(folders.base, trust_remote_code=False)
         _refuse_absurd_sizes(config, folders.base)
         with _ONE_AT_A_TIME:
-            PreTrainedModel.tie_weights = _TIE_WEIGHTS  # a load outside this lock may have left its replacement
+            PreTrainedModel.tie_weights = _TIE_WEIGHTS  # a load outside this lock may have left a replacement here
             model, report = AutoModelForCausalLM.from_pretrained(
                 folders.base,
                 config=config,
@@ -116,7 +119,7 @@ def read_checkpoint(checkpoint: Path | Checkpoint, *, dtype: torch.dtype | str, 
                 use_safetensors=True,
                 trust_remote_code=False,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # the error below lists all of them
+                ignore_mismatched_sizes=True,  # the error below lists all mismatches
             )
         _refuse_partly_loaded(report, folders.base)
         tokenizer = _tokenizer_in(folders.tokenizer)
@@ -127,9 +130,9 @@ def read_checkpoint(checkpoint: Path | Checkpoint, *, dtype: torch.dtype | str, 
 
 
 def _refuse_partly_loaded(report: dict[str, Any], folder: Path) -> None:
-    """Reject a checkpoint whose files and architecture disagree: weights that are not loaded would be random.
+    """Reject a checkpoint whose files and architecture disagree, because weights that are not loaded would be random.
 
-    The report omits tied output embeddings, and buffers that a model computes itself.
+    The report omits tied output embeddings and buffers that a model computes itself.
     """
     kinds = {
         "has no weights for": report.get("missing_keys") or (),
@@ -148,7 +151,7 @@ def _refuse_absurd_sizes(config: Any, folder: Path) -> None:
     """Reject a config.json that describes far more weights than the files contain, before memory is allocated."""
     text = config.get_text_config()
     settings = {name: getattr(text, name, None) for name in _SIZES}
-    # Some architectures list a size for each layer; these are not checked.
+    # Some architectures list a size for each layer; such lists are not checked.
     sizes = {name: size for name, size in settings.items() if size is not None and not isinstance(size, list)}
     wrong = [name for name, size in sizes.items() if not isinstance(size, int) or not 0 < size < _SIZES[name]]
     if wrong:
@@ -178,7 +181,7 @@ _SIZES: Final = {
 }
 """Sizes in a config.json, with bounds far above any real model's."""
 _MAX_DESCRIBED_PER_STORED: Final = 16
-"""The most quantized weights that one stored number may hold."""
+"""The most quantized weights that one stored number may contain."""
 
 
 _PREFIX: Final = "base_model.model."
@@ -195,7 +198,7 @@ _CHOOSES_AMONG_TARGETS: Final = ("layers_to_transform", "layers_pattern", "exclu
 
 
 def merge_adapter(model: Any, folder: Path) -> None:
-    """Add an adapter's changes to the weights of its model."""
+    """Add an adapter's changes to its model's weights."""
     config, factors = _plain_lora(folder)
     weights = dict(model.named_parameters())
     targets = config.get("target_modules")
@@ -223,7 +226,7 @@ def merge_adapter(model: Any, folder: Path) -> None:
 
 
 def _plain_lora(folder: Path) -> tuple[dict[str, Any], dict[str, tuple[torch.Tensor, torch.Tensor]]]:
-    """Return the settings of an adapter, and the two LoRA factors of every module that it changes."""
+    """Return an adapter's settings, and the two LoRA factors of every module that the adapter changes."""
     settings, file = folder / "adapter_config.json", folder / "adapter_model.safetensors"
     config = json_object(settings.read_bytes(), source=str(settings), hint="Save the adapter again with peft.")
     unsupported = [name for name in _UNSUPPORTED if config.get(name)]
@@ -258,17 +261,17 @@ def _plain_lora(folder: Path) -> tuple[dict[str, Any], dict[str, tuple[torch.Ten
 _SHOWN: Final = 3
 _LONGEST_REASON: Final = 300
 _PANIC: Final = "PanicException"
-"""The exception of libraries written in Rust; it is not an `Exception`, and it cannot be imported."""
+"""The exception raised by libraries written in Rust; it is not an `Exception`, and it cannot be imported."""
 
 
 @contextmanager
 def reading_weights(source: Path, *, hint: str = "The file is damaged; download or save it again.") -> Iterator[None]:
-    """Turn any exception of a library that reads an untrusted file into a `UserError`."""
+    """Turn any exception that a library raises while it reads an untrusted file into a `UserError`."""
     try:
         yield
     except UserError:
         raise
-    except BaseException as error:  # every library has its own exceptions, and a file can cause any of them
+    except BaseException as error:  # every library has its own exceptions, and a bad file can cause any of them
         if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
             raise
         lines = str(error).strip().splitlines() or [type(error).__name__]

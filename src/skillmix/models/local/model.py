@@ -1,8 +1,9 @@
-"""`local:PATH` and `bundled:NAME`: a model that works in a thread of this process, or in a second process on a GPU.
+"""`local:PATH` and `bundled:NAME`: a model that runs in a thread of this process, or in a second process on a GPU.
 
-On a GPU a model needs the interpreter for a third of a millisecond a call, and the event loop, the journal and the
-verdicts of a run need it for as long. In one process they would take turns. The processes send each other lists of
-tuples that begin with a word, through a connection that closes when one of them ends:
+On a GPU a model uses the interpreter for a third of a millisecond per call, and the event loop, the journal and the
+verdicts of a run also use it for as long. In one process they would have to take turns. The two processes send each
+other lists of tuples, each of which begins with a word. Their connection closes when one of the processes ends. The
+messages are:
 
     to the model    ("open", work, spec, concurrency), ("ask", work, request), ("end", work), ("stop", work), ("drop",)
     to the command  ("answer", work, key, outcome, slots), ("error", work, error), ("over", work), ("dropped",)
@@ -36,28 +37,28 @@ if TYPE_CHECKING:
     from skillmix.models.local.generator import BatchedGenerator, Generator
 
 _QUICKLY_HASHED: Final = 2 << 30
-"""The most bytes of weights that a probe hashes; the hash of a larger model is checked when it is loaded."""
+"""The most bytes of weights that a probe hashes; a larger model's hash is checked when the model is loaded."""
 _LARGE: Final = 1_000_000_000
-"""The number of weights from which on vLLM is faster on a GPU."""
+"""The number of weights from which a model runs faster on a GPU with vLLM."""
 _TURN: Final = 0.0002
-"""Seconds after which another thread of the process may run."""
+"""Seconds after which another thread in the process may run."""
 _Item = tuple[Request, Outcome] | BaseException | None
 """An outcome, an error that ends the work, or None after the last item."""
 Put = Callable[[_Item], None]
 
 _GPU_FILES: Final = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
-"""Linux has one of these files if it has a GPU that torch may use."""
+"""Linux has one of these files if the machine has a GPU that torch may use."""
 _GATHER_S: Final = 0.004
-"""Seconds for which requests and outcomes wait for others: a message costs as much as several requests."""
+"""Seconds that requests and outcomes wait for others, because a message costs as much as several requests."""
 
 
 def has_gpu() -> bool:
-    """Whether local models write on a GPU of this machine, as far as this shows without torch."""
+    """Return whether local models run on a GPU of this machine, as far as that is visible without torch."""
     return os.environ.get("SKILLMIX_DEVICE", "cuda") == "cuda" and any(Path(file).exists() for file in _GPU_FILES)
 
 
 def gathered(queue: "SimpleQueue[Any]") -> list[Any]:
-    """Return the next item of a queue, with all that follow it soon."""
+    """Return the next item of a queue, with all items that follow soon."""
     items = [queue.get()]
     time.sleep(_GATHER_S)
     while not queue.empty():
@@ -66,7 +67,7 @@ def gathered(queue: "SimpleQueue[Any]") -> list[Any]:
 
 
 class RemoteWork:
-    """A model that runs in the other process."""
+    """The work of a model that runs in the other process."""
 
     def __init__(self, number: int, send: Callable[[Any], None], put: Put) -> None:
         self.slots: int | None = None
@@ -82,7 +83,7 @@ class RemoteWork:
         self._send(("ask", self._number, request.without_subject()))
 
     def end(self) -> None:
-        """Announce that no more requests come."""
+        """Announce that no more requests will come."""
         self._send(("end", self._number))
 
     def stop(self) -> None:
@@ -92,22 +93,22 @@ class RemoteWork:
             self._send(("stop", self._number))
 
     def take(self, key: CallKey, outcome: Outcome, slots: int | None) -> None:
-        """Hand over an outcome."""
+        """Pass on an outcome."""
         self.slots = slots
         self._put((self._open.pop(key), outcome))
 
     def fail(self, error: BaseException) -> None:
-        """Hand over an error."""
+        """Pass on an error."""
         self._put(error)
 
     def finish(self) -> None:
-        """End the work; nothing follows."""
+        """End the work; no item follows."""
         self._put(None)
         self._is_over.set()
 
 
 class ModelProcess:
-    """The other process, and the threads that send messages to it and read its answers."""
+    """The other process, and the threads that send messages to it and read its replies."""
 
     def __init__(self) -> None:
         here, there = socket.socketpair()
@@ -117,7 +118,7 @@ class ModelProcess:
                 [sys.executable, "-P", "-c", f"from {__name__} import serve_command; serve_command({there.fileno()})"],
                 pass_fds=[there.fileno()],
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for the command, which ends the process
+                start_new_session=True,  # Ctrl-C is meant for the command, which ends the process
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))},
             )
         self._connection = Connection(here.detach())
@@ -138,11 +139,11 @@ class ModelProcess:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the process has ended."""
+        """Return whether the process has ended."""
         return self._is_lost.is_set()
 
     def open(self, spec: ModelSpec, concurrency: int | None, put: Put) -> RemoteWork:
-        """Make the process serve a model."""
+        """Make the process open a model for some work."""
         with self._lock:
             self._opened += 1
             number = self._opened
@@ -153,14 +154,14 @@ class ModelProcess:
         return work
 
     def drop(self) -> None:
-        """Wait until the process has freed the memory of its model."""
+        """Wait until the process has freed its model's memory."""
         self._has_dropped.clear()
         self._outgoing.put(("drop",))
         while not self._has_dropped.wait(0.1) and not self.is_lost:
             pass
 
     def close(self) -> None:
-        """End the process; it has no state to lose."""
+        """End the process, which has no state to lose."""
         self._process.kill()
         self._process.wait()
         self._is_lost.wait()
@@ -169,7 +170,7 @@ class ModelProcess:
     def _read_all(self) -> None:
         with suppress(EOFError, OSError):
             while True:
-                for letter in pickle.loads(self._connection.recv_bytes()):  # from a process that this one started
+                for letter in pickle.loads(self._connection.recv_bytes()):  # sent by a process that this one started
                     self._take(letter)
         self._is_lost.set()
         self._finish_all()
@@ -211,7 +212,7 @@ class _LoadedModel:
 
 
 class ModelKeeper:
-    """Keeps the last model of a run for the next step that uses it, and the process in which models write on a GPU.
+    """Keeps a run's last model for the next step that uses it, and the process in which models run on a GPU.
 
     Threads share it without a lock: only one local model is open at a time.
     """
@@ -223,7 +224,7 @@ class ModelKeeper:
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """Keep the last model inside this block, but not outside."""
+        """Keep the last model inside this block only."""
         self._blocks += 1
         try:
             yield
@@ -236,7 +237,7 @@ class ModelKeeper:
                     self._process = None
 
     def process(self) -> ModelProcess | None:
-        """Return the process in which models run; None if they run in this one."""
+        """Return the process in which models run; None if they run in this process."""
         if not self._blocks or not has_gpu():
             return None
         if self._process is None or self._process.is_lost:
@@ -244,7 +245,7 @@ class ModelKeeper:
         return self._process
 
     def drop(self) -> None:
-        """Free the memory of the kept model, for instance before training."""
+        """Free the kept model's memory, for instance before training."""
         if self._process is not None:
             self._process.drop()
         had_model, self._kept = self._kept is not None, None
@@ -252,7 +253,7 @@ class ModelKeeper:
             free_device_memory()
 
     def take(self, spec: ModelSpec, concurrency: int | None) -> _LoadedModel:
-        """Return the model of a spec: the kept one if it has the same files, or a newly loaded one."""
+        """Return the model for a spec: the kept model if it has the same files, otherwise a newly loaded model."""
         require_packages(spec)
         checkpoint = checkpoint_of(spec)
         files = checkpoint.file_states()
@@ -286,7 +287,7 @@ MODELS: Final = ModelKeeper()
 
 
 class ThreadWork:
-    """A model that answers requests in a thread of this process, and its queued requests."""
+    """Requests that a model answers in a thread of this process, with a queue."""
 
     def __init__(self, model: "LocalModel", put: Put) -> None:
         self._stop_model = model.stop
@@ -298,7 +299,7 @@ class ThreadWork:
         self._thread.start()
 
     def end(self) -> None:
-        """Note that no more requests come."""
+        """Record that no more requests will come."""
         self._incoming.put(None)
 
     def stop(self) -> None:
@@ -307,9 +308,9 @@ class ThreadWork:
         self._incoming.put(None)
 
     def taken(self, *, waits: bool) -> list[Request]:
-        """Return the requests that have arrived, for the thread.
+        """Return the requests that have arrived so far, for the model's thread.
 
-        At least one if it `waits`, unless there are no more.
+        With `waits`, wait for at least one request unless no more will come.
         """
         found: list[Request] = []
         while not self._is_over and ((waits and not found) or not self._incoming.empty()):
@@ -335,9 +336,9 @@ class LocalModel:
 
     @property
     def limits(self) -> Limits:
-        """Return the limits.
+        """Return the limits of the model.
 
-        If the device decides the number of conversations, it is known once the model is loaded.
+        If the number of conversations depends on the device, it is known only after the model was loaded.
         """
         slots = self._slots if self._remote is None else self._remote.slots or self._slots
         return Limits(in_process=True, in_flight=slots)
@@ -353,12 +354,12 @@ class LocalModel:
         return None
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Answer requests, and yield outcomes in the order in which rows end."""
+        """Answer requests, and yield outcomes in the order in which their rows end."""
         results: asyncio.Queue[_Item] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
         def put(item: _Item) -> None:
-            with suppress(RuntimeError):  # the loop is closed, and nothing waits for the item
+            with suppress(RuntimeError):  # the loop is closed, so nothing waits for the item
                 loop.call_soon_threadsafe(results.put_nowait, item)
 
         process = MODELS.process()
@@ -384,7 +385,7 @@ class LocalModel:
             feeding.cancel()
 
     async def close(self) -> None:
-        """Wait for the end of the current round; the memory is freed unless a run keeps it for the next step."""
+        """Wait for the end of the current round; the memory is freed unless a run keeps the model for the next step."""
         self.stop()
         if self._work is not None:
             self._work.stop()
@@ -410,8 +411,9 @@ class LocalModel:
         generator = model.generator
         generator.done = lambda request, outcome: put((request, outcome))
         self._slots = generator.slots
-        # The model's thread releases the interpreter's lock at every launch. With Python's default of 5 ms, each launch
-        # could then wait 5 ms for the event loop, and a GPU would do nothing in most of that time.
+        # The model's thread releases the interpreter's lock whenever it launches a kernel. With Python's default switch
+        # interval, each launch could then wait 5 ms for the event loop, and the GPU would be idle for most of that
+        # time.
         before = sys.getswitchinterval()
         sys.setswitchinterval(min(before, _TURN))
         try:
@@ -439,7 +441,7 @@ def serve_command(file: int) -> None:
                 connection.send_bytes(pickle.dumps(gathered(outgoing), pickle.HIGHEST_PROTOCOL))
         os._exit(1)
 
-    # Answers are sent from a thread, so that the model never waits for their receiver.
+    # A separate thread sends the answers, so that the model never waits for the receiver.
     threading.Thread(target=send, daemon=True).start()
     with MODELS.keeping():
         try:
@@ -453,17 +455,17 @@ def serve_command(file: int) -> None:
                             works[work].add(request)
                         case "end", work:
                             works[work].end()
-                        case "stop", work:  # the last message about a work
+                        case "stop", work:  # the last message about a piece of work
                             works.pop(work).stop()
                         case ("drop",):
                             MODELS.drop()
                             outgoing.put(("dropped",))
         except (EOFError, OSError):
-            os._exit(0)  # at once: threads may hold a GPU that the next command wants
+            os._exit(0)  # exit immediately, because threads may use a GPU that the next command needs
 
 
 def _sender(outgoing: "SimpleQueue[Any]", work: int, model: LocalModel) -> Put:
-    """What sends the outcomes and errors of a model, and that it is over."""
+    """Return a function that sends a model's outcomes and errors, and a message when the work is over."""
 
     def put(item: _Item) -> None:
         if isinstance(item, tuple):
@@ -473,7 +475,7 @@ def _sender(outgoing: "SimpleQueue[Any]", work: int, model: LocalModel) -> Put:
         else:
             try:
                 pickle.loads(pickle.dumps(item))
-            except Exception:  # noqa: BLE001  # an error that cannot travel, for any reason; its words can
+            except Exception:  # noqa: BLE001  # an error may be impossible to pickle, but its text is not
                 item = UserError(f"The local model failed: {type(item).__name__}: {item}")
             outgoing.put(("error", work, item))
 

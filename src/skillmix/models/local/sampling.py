@@ -1,6 +1,6 @@
-"""The rows that a model writes: their start, and the choice of their tokens.
+"""The rows that a model generates: how they start, and how their tokens are chosen.
 
-Each token is a function of the logits and of one number, which depends only on the seed of the call.
+Each token is a function of the logits and of one number, which depends only on the call's seed.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ import torch
 from skillmix.calls import Request
 
 DEFAULT_LIMIT = 512
-"""The default number of tokens to write."""
+"""The default number of tokens to generate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A row to start: its prompt and its sampling settings."""
+    """A row to start, with its prompt and its sampling settings."""
 
     slot: int
     tokens: Sequence[int]
@@ -26,7 +26,7 @@ class Start:
     known: int
     """The number of its first tokens that are already in the slot."""
     numbers: np.ndarray
-    """One uniform number for each token that the row may write."""
+    """One uniform number for each token that the row may generate."""
     temperature: float
     top_p: float | None
     limit: int
@@ -36,7 +36,7 @@ class Rows:
     """The state of all rows of a decoder, on its device."""
 
     def __init__(self, count: int, *, longest: int, ends: Sequence[int], device: torch.device) -> None:
-        """Make rows that write at most `longest` tokens, up to one of the tokens `ends`."""
+        """Create rows that generate at most `longest` tokens, or up to one of the tokens `ends`."""
         self.ends = torch.tensor(list(ends), device=device)
         self.token = torch.zeros(count, dtype=torch.long, device=device)
         """The last token of each row, which the next step reads."""
@@ -59,7 +59,7 @@ class Rows:
         return [self.token, self.position, self.count, self.written, self.is_active]
 
     def note_chances(self) -> None:
-        """Record log-probabilities from now on, before a step is captured; slow, for tests."""
+        """Record log-probabilities from now on; tests call this slow mode before a step is captured."""
         self.chances = torch.zeros(self.numbers.shape, device=self.numbers.device)
 
     def accept(self, rows: torch.Tensor, logits: torch.Tensor, with_top_p: bool) -> None:
@@ -82,7 +82,7 @@ class Rows:
 
 
 def start_of(request: Request, tokens: Sequence[int], *, slot: int, known: int = 0) -> Start:
-    """Make the row of a request whose prompt has these tokens."""
+    """Return the row for a request whose prompt consists of these tokens."""
     decoding = request.decoding
     limit = decoding.max_tokens or DEFAULT_LIMIT
     temperature = 1.0 if decoding.temperature is None else decoding.temperature
@@ -92,10 +92,10 @@ def start_of(request: Request, tokens: Sequence[int], *, slot: int, known: int =
 def uniforms(seed: int, count: int) -> np.ndarray:
     """Draw the random numbers in [0, 1) of one call.
 
-    They depend only on its seed, and are the same on every machine.
+    The numbers depend only on the call's seed, and are the same on every machine.
     """
     raw = shake_128(f"skillmix tokens {seed}".encode()).digest(4 * count)
-    # 24 bits: a 32-bit float represents them without rounding up to 1.
+    # Use 24 bits, because a 32-bit float represents such numbers without rounding up to 1.
     numbers: np.ndarray = (np.frombuffer(raw, dtype="<u4") >> 8).astype(np.float32) / np.float32(1 << 24)
     return numbers
 
@@ -103,7 +103,7 @@ def uniforms(seed: int, count: int) -> np.ndarray:
 def choose(
     logits: torch.Tensor, numbers: torch.Tensor, temperatures: torch.Tensor, top_p: torch.Tensor | None
 ) -> torch.Tensor:
-    """Choose a token for each row by inverse transform sampling; at temperature 0 the most likely one."""
+    """Choose a token for each row by inverse transform sampling, or the most likely token at temperature 0."""
     logits = logits.float()
     likeliest = logits.argmax(-1)
     is_greedy = temperatures <= 0
@@ -114,7 +114,7 @@ def choose(
         ordered, order = chances.sort(dim=-1, descending=True)
         before = ordered.cumsum(-1) - ordered
         kept = torch.where(before < top_p[:, None], ordered, 0.0)
-        # A row without top_p keeps its exact probabilities, whatever other rows have.
+        # A row without top_p keeps its exact probabilities, whatever the settings of other rows.
         chances = torch.where((top_p < 1)[:, None], torch.zeros_like(chances).scatter_(-1, order, kept), chances)
     cumulative = chances.cumsum(-1)
     targets = numbers[:, None] * cumulative[:, -1:]

@@ -30,15 +30,15 @@ _UNKNOWN_MODEL = re.compile(
 )
 _PASSING: Final = {408, 409, 425, 429}
 _TURNED_AWAY: Final = {503, 529}
-"""Server errors before any work was done; they are not billed."""
+"""Server errors that occur before any work was done; such calls are not billed."""
 _UNSURE: Final = {408, 499}
-"""Client errors after which the server may have done the work, and bill it."""
+"""Client errors after which the server may have done the work and may bill it."""
 MAX_REPLY: Final = 2**20
-"""Bytes of a decoded reply; more if the request allows many tokens."""
+"""The most bytes of a decoded reply, unless the request allows many tokens."""
 MAX_LINE: Final = 2**24
-"""Bytes of a line of a body that is read line by line; a longer one cannot be parsed."""
+"""The most bytes per line of a body that is read line by line; a longer line cannot be parsed."""
 MAX_LIST: Final = 2**22
-"""Bytes of a decoded list of models."""
+"""The most bytes of a decoded list of models."""
 _DONE: Final = frozenset({200})
 _DONE_OR_MADE: Final = frozenset({200, 201, 202})
 """Statuses of a good reply if the server creates something, such as a file."""
@@ -55,7 +55,7 @@ class Refused(CallProblem):
 
 
 class Endpoint:
-    """A server and the connections to it; the key is sent as a header, and to that address only."""
+    """A server and the connections to it; the key is sent as a header, and only to that server's address."""
 
     def __init__(self, server: Server, *, headers: dict[str, str], timeout: float) -> None:
         self._server = server
@@ -72,7 +72,7 @@ class Endpoint:
             self._session = None
 
     async def post(self, path: str, body: dict[str, object], *, max_tokens: int | None = None) -> bytes | CallProblem:
-        """Return the body of the reply, or the problem; a request for many tokens allows a longer body."""
+        """Return the body of the reply, or the problem; the body may be longer if the request allows many tokens."""
         max_bytes = max(MAX_REPLY, _BYTES_PER_TOKEN * (max_tokens or 0))
         return await self._exchange("POST", path, {"json": body}, max_bytes)
 
@@ -81,7 +81,8 @@ class Endpoint:
     ) -> bytes | CallProblem:
         """Return the body at another path of the same server, or the problem.
 
-        With `take`, it receives each line of the body as it arrives, until it returns True, and the body is empty.
+        `take`, if given, receives each line of the body as it arrives until it returns True, and the returned body is
+        empty.
         """
         return await self._exchange("GET", path, {}, max_bytes, take=take)
 
@@ -111,7 +112,7 @@ class Endpoint:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
                 timeout=self._timeout,
-                # A small compressed reply may expand without end, and replies need no compression.
+                # Disable compression, because a small compressed reply may expand endlessly.
                 headers={**self._headers, "Accept-Encoding": "identity"},
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
@@ -137,14 +138,14 @@ class Endpoint:
         return raw
 
     def failure(self, status: int, raw: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> CallProblem:
-        """Read an error of the server to a call, or to one call of a batch."""
-        message = raw.decode("utf-8", "replace")  # may still contain keys
+        """Parse a server's error about a call, or about one call in a batch."""
+        message = raw.decode("utf-8", "replace")  # the text may still contain keys
         document = json_in(raw)
-        if not isinstance(document, CallProblem):  # an error body of any shape
+        if not isinstance(document, CallProblem):  # the error body may have any shape
             message = error_text(document.get("error", document.get("message", document.get("detail")))) or message
         reason, detail, wait = f"HTTP {status}", MASK.line(message), None
         is_free = status in _TURNED_AWAY or (300 <= status < 500 and status not in _UNSURE)
-        # Blame the request if the model has answered another one, otherwise the model's name or URL.
+        # Blame the request if the model has answered another request, otherwise the model's name or URL.
         unknown: ProblemKind = "failed" if self.has_answered else "fatal"
         kind: ProblemKind = "failed"
         if status == 413 or (status in (400, 422) and _TOO_LONG.search(message)):
@@ -169,9 +170,9 @@ class Endpoint:
 async def _read(
     response: aiohttp.ClientResponse, max_bytes: int, take: Callable[[bytes], bool] | None = None
 ) -> tuple[bytes, bool]:
-    """Read and decode a body up to a limit; the second value tells whether the body is complete.
+    """Read and decode a body up to a limit; the second value states whether the body is complete.
 
-    With `take`, each line is passed on as it arrives and only an unfinished one is kept.
+    With `take`, each line is passed on as it arrives, and only an unfinished line is kept.
     """
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
@@ -180,7 +181,7 @@ async def _read(
     body = bytearray()
     received = decoded = 0
     async for chunk in response.content.iter_any():
-        received += len(chunk)  # compressed data can continue forever without unpacking to a single byte
+        received += len(chunk)  # compressed data may continue forever without expanding to a single byte
         more = chunk if decompressor is None else decompressor.decompress(chunk, max_bytes + 1 - decoded)
         decoded += len(more)
         body += more
@@ -213,7 +214,7 @@ def json_in(raw: bytes) -> dict[str, object] | CallProblem:
 
 
 def error_text(error: object) -> str:
-    """The usual fields of an error, joined."""
+    """Return the usual fields of an error, joined."""
     if isinstance(error, dict):
         fields = (error.get(key) for key in ("message", "code", "type", "param"))
         return " ".join(str(field) for field in fields if isinstance(field, str | int) and field)
@@ -221,7 +222,7 @@ def error_text(error: object) -> str:
 
 
 def fatal_in_probe(problem: CallProblem) -> CallProblem | None:
-    """Return the problem of a probe if it means a wrong URL or a wrong key; None if it may pass."""
+    """Return a probe's problem if it means a wrong URL or a wrong key; None if the problem may be temporary."""
     if problem.reason in ("no connection", "HTTP 403"):
         return CallProblem("fatal", problem.reason, problem.detail)
     return problem if problem.kind == "fatal" else None
@@ -243,7 +244,7 @@ def requested_wait(headers: Mapping[str, str], *, now: datetime | None = None) -
         values = [f"{fields['retry-after-ms']}ms"]
     elif "retry-after" in fields:
         values = [fields["retry-after"]]
-    else:  # when the exhausted rate limits will be reset
+    else:  # the times at which the exhausted rate limits will be reset
         pairs = [(f"x-ratelimit-reset-{unit}", f"x-ratelimit-remaining-{unit}") for unit in _LIMITED]
         pairs += [(f"anthropic-ratelimit-{unit}-reset", f"anthropic-ratelimit-{unit}-remaining") for unit in _LIMITED]
         values = [fields[reset] for reset, left in pairs if reset in fields and fields.get(left, "0") == "0"]
@@ -252,7 +253,7 @@ def requested_wait(headers: Mapping[str, str], *, now: datetime | None = None) -
 
 
 def _seconds(value: str, now: datetime) -> float | None:
-    """Parse seconds from a number, from a duration such as 6m0s, or until a date; None for anything else."""
+    """Parse seconds from a number, a duration such as 6m0s, or a date to wait for; None for anything else."""
     parts = _DURATION.findall(value)
     if parts and _DURATION.sub("", value) == "":
         seconds = sum(float(count) * _UNITS[unit] for count, unit in parts)

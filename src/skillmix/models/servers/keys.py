@@ -1,6 +1,7 @@
 """Decide which key is sent to which server, and through which proxy.
 
-A provider's own key is sent only to that provider; any other key only where an experiment file sends it.
+A provider's own key is sent only to that provider, and any other key only to the address for which an experiment file
+specifies it.
 """
 
 import os
@@ -20,22 +21,22 @@ _KEY_OWNERS: Final = {provider.key: provider for provider in PROVIDERS.values() 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The address of a server, with the key for it."""
+    """The address of a server, with its key."""
 
     address: str
     secret: str | None
     variable: str | None
-    """The environment variable that holds the key; None if no key is sent."""
+    """The environment variable that contains the key; None if no key is sent."""
     is_own: bool
     """Whether the server belongs to the provider itself."""
     query: str = ""
-    """The query of every request, as in `api-version=2024-10-21`."""
+    """The query that is part of every request, such as `api-version=2024-10-21`."""
     proxy: str | None = None
-    """The proxy that calls go through."""
+    """The proxy that is used for calls."""
 
 
 def servers_of(spec: ModelSpec, access: Access) -> tuple[Server, ...]:
-    """Return the servers of a model, each with its key; an error if a key may not be sent to one of them."""
+    """Return a model's servers, each with its key; raise an error if a key may not be sent to one of the servers."""
     provider, addresses, servers = provider_of(spec), spec.addresses, []
     if not addresses:
         name, own = provider.address_variable, provider.own_address
@@ -72,7 +73,7 @@ def servers_of(spec: ModelSpec, access: Access) -> tuple[Server, ...]:
 
 
 def _azure_place(address: str, deployment: str) -> tuple[str, str]:
-    """Return the base URL and the query of a deployment: a version in the URL chooses Azure's older paths."""
+    """Return the base URL and the query of a deployment; a version in the URL selects Azure's older paths."""
     parts = urlsplit(address)
     place = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
     if not parts.query:
@@ -82,7 +83,7 @@ def _azure_place(address: str, deployment: str) -> tuple[str, str]:
 
 
 def _is_own(provider: Provider, address: str) -> bool:
-    """Whether an address is on the provider's own server."""
+    """Return whether an address belongs to the provider's own server."""
     parts, own = urlsplit(address), urlsplit(provider.own_address or "")
     return parts.scheme == own.scheme == "https" and parts.hostname == own.hostname and parts.port in (None, 443)
 
@@ -103,7 +104,7 @@ def _proxy_for(address: str) -> str | None:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address is on this machine.
+    """Return whether an address is on this machine.
 
     >>> is_loopback("http://127.0.0.1:8000/v1"), is_loopback("http://127.0.0.1.example/v1")
     (True, False)
@@ -116,7 +117,7 @@ def is_loopback(address: str) -> bool:
 
 
 def _key_from_environment(name: str) -> str:
-    """Read a key from the environment; keys are read from nowhere else."""
+    """Read a key from the environment, which is the only source of keys."""
     secret = os.environ.get(name, "")
     if not secret:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Hide keys in all server output: each key itself and its base64, also between invisible characters."""
+"""Hide keys in all server output, including base64 forms and keys that contain invisible characters."""
 
 import base64
 import re
@@ -8,15 +8,15 @@ from skillmix.render import one_line, without_invisible
 
 HIDDEN: Final = "[key]"
 _KEY_LIKE: Final = re.compile(r"\b(?:sk|key|pk)-[A-Za-z0-9_*\-]{6,}")
-"""Text that looks like a key, or like one that the server has shortened itself."""
+"""Text that looks like a key, or like a key that the server has shortened itself."""
 _SHORTEST: Final = 4
-"""The shortest secret; sentences could contain shorter ones by chance."""
+"""The length of the shortest secret; sentences could contain shorter secrets by chance."""
 _LONGEST_LINE: Final = 300
 _LONGEST_READ: Final = 20_000
 
 
 class Mask:
-    """Hides the keys of all models of this process, since one server may learn the key of another."""
+    """Hides the keys of all models in this process, because one server may learn another server's key."""
 
     def __init__(self) -> None:
         self._forms: list[str] = []
@@ -27,17 +27,17 @@ class Mask:
         if secret in self._forms or len(secret) < _SHORTEST:
             return
         forms = [secret]
-        for offset in range(3):  # bytes before the key shift its base64
+        for offset in range(3):  # the bytes before a key shift its base64
             encoded = base64.b64encode(bytes(offset) + secret.encode()).decode().rstrip("=")
-            own = encoded[(offset * 8 + 5) // 6 : -1]  # the ends depend on the bytes around the key
+            own = encoded[(offset * 8 + 5) // 6 : -1]  # the ends depend on the bytes before and after the key
             forms += dict.fromkeys((own, own.replace("+", "-").replace("/", "_")))
         self._forms += forms
-        # Some servers expect a word such as EMPTY or not-needed, which a text may contain by chance.
+        # Some servers expect a word such as EMPTY or not-needed as a key, and a text may contain that word by chance.
         if len(secret) >= 16 or (len(secret) >= 8 and any(letter.isdigit() for letter in secret)):
             self._forms_in_replies += forms
 
     def line(self, text: str, *, longest: int = _LONGEST_LINE) -> str:
-        """Format a server's text as one printable line, without keys, shortened to a length."""
+        """Format a server's text as one printable line without keys, shortened to a given length."""
         hidden = _KEY_LIKE.sub(HIDDEN, _without(one_line(without_invisible(text[:_LONGEST_READ])), self._forms))
         if len(text) > _LONGEST_READ:
             hidden = hidden[:-_LONGEST_LINE]  # the end may be the beginning of a key
@@ -53,7 +53,7 @@ class Mask:
 
 
 def _without(text: str, forms: list[str]) -> str:
-    """The text without these forms in any case, in which a header may have been read."""
+    """Return the text without these forms in any case, because a header may have been read in another case."""
     small = text.lower()
     for form in forms:
         if form.lower() in small:

@@ -1,6 +1,6 @@
-"""Chat endpoints: those compatible with OpenAI's, with the quirks of many servers, and Anthropic's messages.
+"""Chat endpoints: OpenAI's, with the quirks of the many compatible servers, and Anthropic's messages.
 
-Replies are not trusted: a schema checks each body, which becomes a reply or a problem with its reason.
+Replies are not trusted. A schema checks each body, which becomes either a reply or a problem with a reason.
 """
 
 import re
@@ -44,11 +44,11 @@ _ABORTED: Final = (
     "network_error",
     "timeout",
 )
-"""Finish reasons of a server that failed before the model had finished its text."""
+"""Finish reasons from a server that failed before the model had finished its text."""
 
 
 class _Part(BaseModel):
-    """A part of a reply; fields that the schema does not name are ignored."""
+    """A part of a reply; fields that are not in the schema are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -59,7 +59,7 @@ class _TextPart(_Part):
     thinking: str | None = None
 
 
-# Stop at the first fault: a hostile list may have a million of them.
+# Stop at the first fault, because a hostile list may contain a million faults.
 _Parts = Annotated[list[_TextPart], Field(fail_fast=True, max_length=10_000)]
 
 
@@ -101,7 +101,7 @@ class _ModelList(_Part):
 
 
 class _Answer(NamedTuple):
-    """A reply that fits its schema, with the name of the model according to the server."""
+    """A reply that fits its schema, with the model's name as reported by the server."""
 
     reply: Reply
     model: object
@@ -131,7 +131,7 @@ def _joined(parts: list[_TextPart]) -> str:
 
 
 def _tokens(usage: object, *names: str) -> tuple[int | None, int | None]:
-    """Parse token counts of a server; an impossible count is unknown."""
+    """Parse a server's token counts; an impossible count counts as unknown."""
     counts = [usage.get(name) if isinstance(usage, dict) else None for name in names]
     first, second = (count if is_count(count) else None for count in counts)
     return first, second
@@ -160,7 +160,7 @@ class ChatServer(ABC):
 
     @abstractmethod
     def body(self, request: Request) -> dict[str, object]:
-        """The body of a request."""
+        """Return the body of a request."""
 
     @abstractmethod
     def _read(self, request: Request, raw: bytes) -> _Answer | CallProblem:
@@ -171,7 +171,7 @@ class ChatServer(ABC):
         await self.endpoint.close()
 
     def refusal(self, request: Request, status: int, raw: bytes) -> CallProblem:
-        """The problem of one call in a batch."""
+        """Return the problem of one call in a batch."""
         return self.endpoint.failure(status, raw)
 
     def outcome(self, request: Request, raw: bytes) -> Outcome:
@@ -184,9 +184,9 @@ class ChatServer(ABC):
         return answer.reply
 
     def _check_name(self, replied: object) -> None:
-        """Report once if replies name another model.
+        """Report once if replies state the name of another model.
 
-        A dated version, or the name without a folder, is the same model.
+        A name with a date, or a name without its folder, counts as the same model.
         """
         if replied == self._said_model or self._has_said or not isinstance(replied, str) or not replied:
             return
@@ -209,7 +209,7 @@ class ChatServer(ABC):
         max_tokens: int | None,
         not_sent: tuple[str, ...],
     ) -> _Answer | CallProblem:
-        """Return the answer with its keys hidden, or the problem that its finish reason or its length indicates."""
+        """Return the answer with its keys hidden, or the problem indicated by its finish reason or its length."""
         reason = (finish or "").lower()
         if reason in _FILTERED:
             return CallProblem("final", "content filter", tokens=tokens)
@@ -225,7 +225,7 @@ class ChatServer(ABC):
 
 
 class OpenAIServer(ChatServer):
-    """One address with `/chat/completions`, and the parameters that its server refuses."""
+    """One address with `/chat/completions`, and the parameters that its server rejects."""
 
     def __init__(
         self, server: Server, spec: ModelSpec, options: ModelOptions, *, key_header: str | None = None
@@ -276,18 +276,19 @@ class OpenAIServer(ChatServer):
         return {**request.decoding.extra_fields(), "model": self._name, "messages": messages, **used}
 
     def refusal(self, request: Request, status: int, raw: bytes) -> CallProblem:
-        """Return the problem of one call in a batch; without a parameter that the server rejects, it may be retried."""
+        """Return the problem of one call in a batch; a call with a rejected parameter may be retried without it."""
         problem = self.endpoint.failure(status, raw)
-        # Parameters omitted by now count, too: another call of the same batch may have the same problem.
+        # Parameters that are omitted by now count too, because another call of the same batch may have had the same
+        # problem.
         named = {**_parameters(request), "max_tokens": 0}
         if isinstance(problem, Refused) and self._leave_out(problem.detail, named):
             return replace(problem, kind="passing")
         return problem
 
     def _leave_out(self, message: str, body: dict[str, object]) -> bool:
-        """Omit the parameter that an error message complains about; return False if it complains about none.
+        """Omit the parameter that an error message complains about; return False if the message is about none of them.
 
-        The parameter may already be omitted from later calls: this call was sent earlier, and is sent again too.
+        The parameter may already be omitted from later calls. This call was sent before that, so it is sent again too.
         """
         if "max_completion_tokens" in message and "max_tokens" in body:
             self._sent_as["max_tokens"] = "max_completion_tokens"
@@ -324,7 +325,7 @@ class OpenAIServer(ChatServer):
 
 
 def _parameters(request: Request) -> dict[str, object]:
-    """The parameters of a call that some servers refuse, and its limit, by name."""
+    """Return the parameters of a call that some servers reject, and its token limit, by name."""
     decoding = request.decoding
     given = {"temperature": decoding.temperature, "top_p": decoding.top_p, "seed": request.seed}
     return {name: value for name, value in {**given, "max_tokens": decoding.max_tokens}.items() if value is not None}
@@ -338,20 +339,20 @@ class AnthropicServer(ChatServer):
         super().__init__(server, spec, options, {**key, "anthropic-version": VERSION})
 
     async def listed(self) -> ListedModel | CallProblem | None:
-        """Ask for the model's description, which a compatible server need not have."""
+        """Request the model's description, which a compatible server need not provide."""
         description = await self.endpoint.get(f"/models/{quote(self._name, safe='')}")
         if not isinstance(description, CallProblem) or (description.reason == "HTTP 404" and not self._is_own):
             return None
         return fatal_in_probe(description)
 
     async def answer(self, request: Request) -> Outcome:
-        """Make one call; the endpoint accepts no seed, and the reply records this."""
+        """Make one call; the endpoint accepts no seed, and the reply records that the seed was not sent."""
         limit = request.decoding.max_tokens or _DEFAULT_LIMIT
         result = await self.endpoint.post("/messages", self.body(request), max_tokens=limit)
         return self.outcome(request, result) if isinstance(result, bytes) else result
 
     def body(self, request: Request) -> dict[str, object]:
-        """The body of a request."""
+        """Return the body of a request."""
         decoding = request.decoding
         system = "\n\n".join(m.content for m in request.messages if m.role == "system")
         optional = {"temperature": decoding.temperature, "top_p": decoding.top_p, "system": system or None}
@@ -405,7 +406,7 @@ class _ServedModel:
         return self._pool.serve(requests)
 
     async def probe(self) -> CallProblem | None:
-        """Look for the model in the list of each server that has a list."""
+        """Look for the model in the list of each server that provides a list."""
         if self._replicas is not None:
             return await self._replicas.probe()
         listed = await self._servers[0].listed()

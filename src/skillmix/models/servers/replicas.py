@@ -1,7 +1,7 @@
-"""Several servers with one model: each call goes to the least loaded one that works.
+"""Several servers with the same model; each call is sent to the least loaded server that works.
 
-A server that fails, or rejects calls while another one answers, gets no calls until it works again. A call that it
-failed or rejected can move to another server at once.
+A server that fails, or that rejects calls while another one answers, receives no calls until it works again. A call
+that failed or was rejected there can move to another server immediately.
 """
 
 import asyncio
@@ -18,24 +18,24 @@ from skillmix.models.servers.masking import MASK
 FIRST_WAIT: Final = 0.5
 LONGEST_WAIT: Final = 60.0
 LONGEST_ASKED_WAIT: Final = 600.0
-"""Seconds in which an address gets no calls; a server that asks for a longer wait gets calls again after this time."""
+"""The most seconds for which an address receives no calls, even if its server requests a longer wait."""
 _LONGEST_CHECK: Final = 6.0
-"""Seconds until a server without an answer to "which model" counts as out of reach; a probe may take 8 s in all."""
+"""Seconds after which a server that has not reported its model counts as unreachable; a probe may take 8 s in all."""
 _START: Final = 2.0
-"""Seconds in which the first calls wait for the checks of all addresses."""
+"""Seconds for which the first calls wait until all addresses are checked."""
 _QUIET: Final = 60.0
 """Seconds between two lines about the failures of one address."""
 _REFUSALS: Final = ("HTTP 400", "HTTP 401", "HTTP 403", "HTTP 404")
-"""Problems that may be those of one server; the request is to blame only if every server has them."""
+"""Problems that may be specific to one server; the request is to blame only if every server reports them."""
 _MOST_REFUSALS: Final = 3
-"""Calls in a row that an address may refuse while another one answers, until it is set aside."""
+"""Consecutive calls that an address may reject while another one answers, before it is set aside."""
 _NAMED: Final = 16
-"""Addresses that a message names."""
+"""The most addresses in a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedModel:
-    """A model in a server's list, with what the server says of it."""
+    """A model in a server's list, with the server's description of it."""
 
     weights: str | None = None
     """The last part of the path or name of its weights; None if the server does not say."""
@@ -53,7 +53,7 @@ class ReplicaServer(Protocol):
     address: str
 
     async def listed(self) -> Listed:
-        """Ask the server which model it has."""
+        """Ask the server which model it serves."""
         ...
 
     async def answer(self, request: Request) -> Outcome:
@@ -68,29 +68,29 @@ class Replica:
     server: ReplicaServer
     in_flight: int = 0
     down_until: float | None = inf
-    """When the server is checked again; None while it gets calls."""
+    """When the server is checked again; None while it receives calls."""
     problem: CallProblem | None = None
-    """Why it gets no calls."""
+    """Why the server receives no calls."""
     is_checking: bool = False
     is_on_trial: bool = False
-    """Whether it has not answered a call since it failed; it then gets one call at a time."""
+    """Whether the server has not answered a call since it failed; such a server receives one call at a time."""
     failures: int = 0
-    """Failures in a row."""
+    """Consecutive failures."""
     refusals: int = 0
-    """Refused calls in a row."""
+    """Consecutive rejected calls."""
     sent_at: float = -inf
     answered_at: float = -inf
     down_at: float = -inf
     said_at: float | None = None
-    """When a line said that it gets no calls; None if it gets them again."""
+    """When the user was told that the server receives no calls; None if it receives them again."""
 
     @property
     def is_up(self) -> bool:
-        """Whether it gets calls."""
+        """Return whether the server receives calls."""
         return self.down_until is None
 
     def take_down(self, problem: CallProblem, now: float, least: float = 0.0) -> None:
-        """Give the server no calls for a while, twice as long after each consecutive failure."""
+        """Send the server no calls for a while, twice as long after each consecutive failure."""
         wait = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(self.failures, 20))
         self.failures += 1
         self.down_at = now
@@ -99,7 +99,7 @@ class Replica:
 
 
 class Replicas:
-    """Shares the calls of a model out over its addresses."""
+    """Distributes a model's calls among its addresses."""
 
     def __init__(
         self,
@@ -120,9 +120,9 @@ class Replicas:
         self._checks: set[asyncio.Task[None]] = set()
 
     async def probe(self) -> CallProblem | None:
-        """Ask all servers for their model; a problem if one cannot be used or differs, or if none answers.
+        """Ask all servers for their model; return a problem if one cannot be used or differs, or if none answers.
 
-        An unreachable server is no problem while another one answers, since it may come back during the run.
+        An unreachable server is not a problem while another one answers, because it may come back during the run.
         """
         answers = await asyncio.gather(*(_checked(replica.server) for replica in self._replicas))
         found = dict(zip((replica.server.address for replica in self._replicas), answers, strict=True))
@@ -139,7 +139,7 @@ class Replicas:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def answer(self, request: Request) -> Outcome:
-        """Make one call at one address; the problem says whether another address can take the call at once."""
+        """Make one call at one address; a problem states whether another address can take the call immediately."""
         if not self._is_started:
             self._starting = self._starting or asyncio.create_task(self._first_checks())
             await asyncio.shield(self._starting)
@@ -158,7 +158,7 @@ class Replicas:
         if isinstance(outcome, CallProblem) and outcome.kind != "final":
             return _at(replica.server.address, outcome)
         replica.answered_at, replica.refusals = self._clock(), 0
-        if sent_at >= replica.down_at:  # an answer to an older call does not end a pause that the server asked for
+        if sent_at >= replica.down_at:  # an answer to an older call does not end a pause that the server requested
             replica.is_on_trial, replica.failures, replica.down_until = False, 0, None
             self._say_back(replica)
         return outcome
@@ -166,9 +166,9 @@ class Replicas:
     def _choose(self, key: CallKey) -> Replica:
         """Choose the server with the fewest calls in flight among those that work and have not failed this call.
 
-        If none works, the one that is due first is tried.
+        If no such server works, try the one whose next check is due first.
         """
-        for replica in self._replicas:  # check those whose wait is over
+        for replica in self._replicas:  # check the servers whose wait is over
             if replica.down_until is not None and not replica.is_checking and self._clock() >= replica.down_until:
                 self._begin_check(replica)
         up = [replica for replica in self._replicas if replica.is_up]
@@ -179,12 +179,12 @@ class Replicas:
         return min(free, key=lambda replica: (replica.in_flight, replica.sent_at))
 
     def _moved(self, key: CallKey, replica: Replica, problem: CallProblem, sent_at: float) -> CallProblem:
-        """The problem of a call that another address may answer, with whether the call can move there."""
+        """Return the problem of a call that another address may answer, and whether the call can move there."""
         now, was_up = self._clock(), replica.is_up
         is_refused = problem.kind != "passing"
         asked = min(problem.retry_after or 0.0, LONGEST_ASKED_WAIT)
         if is_refused:
-            # A rejection is fast, so a server with several calls at once would get most of them.
+            # A rejection is fast, so a server with several calls at a time would receive most calls.
             replica.refusals += 1
             replica.is_on_trial = True
             others_answer = any(one.is_up and one.answered_at > replica.answered_at for one in self._replicas)
@@ -193,7 +193,8 @@ class Replicas:
         elif replica.down_until is not None and now < replica.down_until:
             replica.down_until = max(replica.down_until, now + asked)
         elif asked or max(replica.answered_at, replica.down_at) < sent_at:
-            # A server that has answered another call since this one was sent works, unless it asks for a pause itself.
+            # A server that has answered another call since this call was sent is working, unless it requests a pause
+            # itself.
             replica.take_down(problem, now, asked)
         if was_up and not replica.is_up:
             self._say_down(replica)
@@ -205,7 +206,7 @@ class Replicas:
         del self._tried[key]
         if is_refused:
             return _at(address, problem)
-        if problem.retry_after is not None:  # the call waits for the address that is due first
+        if problem.retry_after is not None:  # the call waits for the address whose next check is due first
             due = min(other.down_until or now for other in self._replicas)
             problem = replace(problem, retry_after=max(0.0, due - now))
         if any(other.is_up for other in self._replicas):
@@ -222,7 +223,7 @@ class Replicas:
         return task
 
     async def _first_checks(self) -> None:
-        """Check all addresses; an address that takes long joins later."""
+        """Check all addresses; an address that takes too long joins later."""
         tasks = [self._begin_check(replica) for replica in self._replicas]
         _, pending = await asyncio.wait(tasks, timeout=_START)
         while pending and not any(replica.is_up for replica in self._replicas):
@@ -232,7 +233,7 @@ class Replicas:
         self._is_started = True
 
     async def _check(self, replica: Replica) -> None:
-        """Ask a server which model it has; it gets calls, one at a time at first, if it has the model of the others."""
+        """Ask a server for its model; if that is the other servers' model, send it calls, at first one at a time."""
         try:
             listed = await _checked(replica.server)
         finally:
@@ -279,7 +280,7 @@ async def _checked(server: ReplicaServer) -> Listed:
 
 
 def _refused(found: Mapping[str, Listed]) -> CallProblem | None:
-    """The problem of the first server that answers but cannot be used, with its address."""
+    """Return the problem of the first server that answers but cannot be used, with its address."""
     for address, problem in found.items():
         if isinstance(problem, CallProblem) and problem.kind == "fatal" and problem.reason != _NO_CONNECTION:
             return _at(address, problem)
@@ -287,7 +288,7 @@ def _refused(found: Mapping[str, Listed]) -> CallProblem | None:
 
 
 def _different(found: Mapping[str, Listed]) -> CallProblem | None:
-    """The problem if servers list the same name with different weights or another context, with their addresses."""
+    """Return a problem with the addresses if servers list the same name with different weights or contexts."""
     models = {address: model for address, model in found.items() if isinstance(model, ListedModel)}
     weights = {address: MASK.line(model.weights, longest=80) for address, model in models.items() if model.weights}
     contexts = {address: f"{model.context} tokens" for address, model in models.items() if model.context is not None}
@@ -301,14 +302,14 @@ def _different(found: Mapping[str, Listed]) -> CallProblem | None:
 
 
 def _at(address: str, problem: CallProblem) -> CallProblem:
-    """A problem with the address of its server."""
+    """Return a problem to which the address of its server was added."""
     if address in problem.detail:
         return problem
     return replace(problem, detail=f"{address}: {problem.detail}".removesuffix(": "))
 
 
 def _named(addresses: Mapping[str, str]) -> str:
-    """Addresses in one line, each with its reason."""
+    """Return addresses in one line, each with its reason."""
     shown = [f"{address} ({why})" if why else address for address, why in list(addresses.items())[:_NAMED]]
     left = len(addresses) - len(shown)
     return ", ".join(shown) + (f" and {left} others" if left else "")

@@ -1,4 +1,4 @@
-"""The programs outside this process for a server that skillmix starts; this module imports nothing of skillmix.
+"""Programs that run outside this process for a server that skillmix starts; this module imports nothing from skillmix.
 
 `guard COMMAND …` runs a server until its standard input closes, which happens however skillmix ends. `xllamacpp --model
 FILE …` is a llama.cpp server from the package xllamacpp, which has no command.
@@ -13,13 +13,13 @@ import threading
 import time
 
 GRACE = 10.0
-"""Seconds that a server gets to end by itself."""
+"""Seconds that a server has to end by itself."""
 
 
 def guard(command: list[str]) -> int:
-    """Run a command, in the process group that this process leads; end the whole group when the input closes."""
+    """Run a command in the process group that this process leads, and end the whole group when the input closes."""
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is for the server; this process ends with it
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # meant for the server, with which this process ends
 
     def end() -> None:
         sys.stdin.buffer.read()
@@ -29,7 +29,7 @@ def guard(command: list[str]) -> int:
 
     threading.Thread(target=end, daemon=True).start()
     server.wait()
-    os.killpg(0, signal.SIGKILL)  # what the server has started ends with it
+    os.killpg(0, signal.SIGKILL)  # processes that the server has started end with it
     return 1
 
 
@@ -53,7 +53,7 @@ def xllamacpp(arguments: list[str]) -> int:
     if given.lora:
         params.lora_adapters = [llama.CommonAdapterLoraInfo(given.lora, 1.0)]
     server = llama.Server(params)
-    print(f"xllamacpp listens at {server.listening_address}", flush=True)  # noqa: T201  # the log of the server
+    print(f"xllamacpp listens at {server.listening_address}", flush=True)  # noqa: T201  # a line in the server's log
     threading.Event().wait()
     return 0
 

@@ -1,8 +1,8 @@
 """`vllm:MODEL[+ADAPTER]` and `llamacpp:FILE.gguf[+ADAPTER.gguf]`: servers that skillmix starts, calls and stops.
 
 A server runs in a separate environment, because the packages of vLLM conflict with ours. It is started at the first
-call, and called like any OpenAI-compatible server. Inside a run it waits for the next step that uses it; another model,
-a training or the end of the run stops it. A guard process ends it however skillmix ends.
+call, and called like any OpenAI-compatible server. Inside a run, the server waits for the next step that uses it until
+another model, a training run or the end of the run stops it. A guard process ends the server however skillmix ends.
 """
 
 import asyncio
@@ -36,43 +36,43 @@ _SERVED: Final = "skillmix"
 """The name of a server's model in requests."""
 _CONCURRENCY: Final = {"vllm": 256, "llamacpp": 8}
 _CONTEXT: Final = 4096
-"""Tokens of a prompt and its reply for each of the parallel calls of llama.cpp."""
+"""Tokens of a prompt and its reply, for each parallel call to llama.cpp."""
 _LONGEST_START: Final = 3600.0
-"""The longest start in seconds; weights may have to be downloaded."""
+"""The most seconds that a start may take; weights may have to be downloaded."""
 _PAUSE: Final = 0.25
 _GRACE: Final = 15.0
-"""Seconds in which the guard ends a server."""
+"""Seconds that the guard has to end a server."""
 _QUIET: Final = 60.0
 """Seconds between two lines about a server that is starting."""
 _LOG_KEPT: Final = 7 * 24 * 3600.0
 _LINES_SHOWN: Final = 15
 _RANKS: Final = (8, 16, 32, 64, 128, 256, 320, 512)
-"""The largest ranks of adapters that vLLM can be told."""
+"""The maximum ranks of adapters that can be set for vLLM."""
 _QUICKLY_HASHED: Final = 2 << 30
-"""Bytes of weights that a probe hashes, to compare them with what an adapter was trained on."""
+"""The most bytes of weights that a probe hashes, to compare them with the weights that an adapter was trained on."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    """The settings with which a server is started; servers with equal launches are one server."""
+    """The settings with which a server is started; launches that are equal share one server."""
 
     provider: str
     command: tuple[str, ...]
     files: FileStates
-    """The state of the weights: a model that was trained again needs a new server."""
+    """The state of the weight files; a model that was trained again needs a new server."""
     rank: int = 0
-    """The largest rank of adapters that it can load while it runs; 0 for none."""
+    """The largest rank of adapters that the server can load while it runs; 0 for none."""
     adapter: tuple[str, FileStates] | None = field(default=None, compare=False)
-    """The folder of the adapter that is called, for a server that loads adapters while it runs."""
+    """The folder of the adapter to call, for a server that loads adapters while it runs."""
 
     def fits(self, other: "_Launch") -> bool:
-        """Whether a server with this launch can do the work of another one."""
+        """Return whether a server with this launch can do the work of another launch."""
         same = (self.provider, self.command, self.files) == (other.provider, other.command, other.files)
         return same and self.rank >= other.rank
 
 
 def _program(provider: str) -> list[str]:
-    """Find the command of a server: from `SKILLMIX_VLLM` or `SKILLMIX_LLAMACPP`, from the path, or through uvx."""
+    """Find the command of a server from `SKILLMIX_VLLM` or `SKILLMIX_LLAMACPP`, on the path, or through uvx."""
     name, package = {"vllm": ("vllm", "vllm"), "llamacpp": ("llama-server", "xllamacpp")}[provider]
     variable = f"SKILLMIX_{provider.upper()}"
     own = os.environ.get(variable)
@@ -99,7 +99,7 @@ def _program(provider: str) -> list[str]:
 
 
 def _launch_of(spec: ModelSpec, concurrency: int) -> _Launch:
-    """Determine how to start the server of a model; missing files are errors."""
+    """Determine how to start a model's server; missing files raise errors."""
     if spec.provider == "llamacpp":
         named = [Path(name).expanduser() for name in spec.name.split("+")]
         for file in named:
@@ -145,12 +145,12 @@ class _ManagedServer:
         options = shlex.split(os.environ.get(f"SKILLMIX_{launch.provider.upper()}_OPTIONS", ""))
         adapters = ("--enable-lora", "--max-lora-rank", str(launch.rank)) if launch.rank else ()
         command = [*launch.command, "--host", "127.0.0.1", "--port", str(port), *adapters, *options]
-        # Another environment has its own packages, and a server needs no provider's key.
+        # Another environment has its own packages, and a server does not need any provider's key.
         hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
         environment = {k: v for k, v in os.environ.items() if k not in hidden and not k.endswith("_KEY")}
         logs = cache_folder() / "servers"
         logs.mkdir(parents=True, exist_ok=True)
-        for old in logs.glob("*.log"):  # of processes that were killed
+        for old in logs.glob("*.log"):  # left by processes that were killed
             if time.time() - old.stat().st_mtime > _LOG_KEPT:
                 old.unlink(missing_ok=True)
         with NamedTemporaryFile(prefix=f"{launch.provider}-", suffix=".log", dir=logs, delete=False) as log:
@@ -166,11 +166,11 @@ class _ManagedServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is there."""
+        """Return whether the process is running."""
         return self._process.poll() is None
 
     def failed(self, what: str) -> UserError:
-        """An error with the end of the server's log; the log stays."""
+        """Return an error with the end of the server's log, and keep the log."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         shown = "".join(f"\n  {MASK.line(line)}" for line in lines[-_LINES_SHOWN:])
         return UserError(f"The server of {self.launch.provider}: {what}.", hint=f"Its log, {self.log}, ends:{shown}")
@@ -196,7 +196,7 @@ class _ManagedServer:
         say(f"{self.launch.provider} answers after {time.monotonic() - begun:.0f} s")
 
     async def name_of(self, adapter: tuple[str, FileStates] | None) -> str:
-        """Load an adapter if necessary; its name in requests, or the name of the base for None."""
+        """Load an adapter if necessary, and return its name in requests, or the base's name for None."""
         if adapter is None:
             return _SERVED
         if adapter not in self.loaded:
@@ -215,7 +215,7 @@ class _ManagedServer:
         return self.loaded[adapter]
 
     def stop(self) -> None:
-        """End the server with all its processes; its log is not needed any more."""
+        """End the server with all its processes; its log is no longer needed."""
         assert self._process.stdin is not None
         was_running = self.is_running
         with suppress(OSError):
@@ -231,14 +231,14 @@ class _ManagedServer:
 
 
 class _Servers:
-    """The server of this process: at most one, because there is one GPU, or one set of them."""
+    """The server of this process; there is at most one, because there is only one GPU or set of GPUs."""
 
     def __init__(self) -> None:
         self._server: _ManagedServer | None = None
         self.blocks = 0
 
     async def ready(self, launch: _Launch, say: _Say) -> _ManagedServer:
-        """A server that answers: the present one if it fits."""
+        """Return a server that answers: the present server if it fits, otherwise a new one."""
         if self._server is None or not self._server.is_running or not self._server.launch.fits(launch):
             await asyncio.to_thread(self.stop)
             self._server = _ManagedServer(launch)
@@ -246,14 +246,14 @@ class _Servers:
         return self._server
 
     def stop(self) -> None:
-        """End the server, if there is one: something else may need the memory."""
+        """End the server, if there is one, because something else may need the memory."""
         server, self._server = self._server, None
         if server is not None:
             server.stop()
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """Let a server wait for its next use inside this block; without a block it ends with its model."""
+        """Let a server wait for its next use inside this block; without a block, the server ends with its model."""
         self.blocks += 1
         try:
             yield
@@ -277,7 +277,7 @@ class ManagedModel:
         """The calls in flight."""
 
     async def probe(self) -> CallProblem | None:
-        """Look for the program and the files, and check that adapters belong to their base; start nothing."""
+        """Look for the program and the files, and check that adapters match their base; do not start the server."""
         launch = await asyncio.to_thread(_launch_of, self._spec, self._concurrency)
         if launch.adapter is not None:
             checkpoint = checkpoint_of(self._spec)
@@ -286,7 +286,7 @@ class ManagedModel:
         return None
 
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
-        """Answer requests, many at once; a server that dies ends the run with the end of its log."""
+        """Answer requests, many at a time; if the server dies, raise an error with the end of its log."""
         from skillmix.models.servers.protocols import OpenAIModel
 
         first = await anext(requests, None)

@@ -34,7 +34,7 @@ class TrainingOrder:
         return ceil(len(self.conversations) / self.batch)
 
     def step(self, number: int) -> Sequence[Example]:
-        """All examples of a step, counted from 0."""
+        """Return all examples of a step, counted from 0."""
         start = number * self.batch
         end = start + self.batch if self.total is None else min(start + self.batch, self.total)
         examples = []
@@ -49,7 +49,7 @@ class TrainingOrder:
 
 
 def steps_of(epochs: float, *, conversations: int, batch: int) -> tuple[int, int]:
-    """The steps and the conversations of a number of epochs.
+    """Return the steps and the conversations of a number of epochs.
 
     >>> steps_of(2, conversations=100, batch=64)
     (4, 200)

@@ -65,7 +65,7 @@ class ChatFormat:
         return self.to_earlier == self.after_user + self.lead and self.between.startswith(self.end)
 
     def pieces(self, turns: Sequence[Turn]) -> Iterator[Piece]:
-        """A conversation as the template renders it: one piece, and then `PIECES_A_TURN` for each turn."""
+        """Yield a conversation as the template renders it: one piece, and then `PIECES_A_TURN` for each turn."""
         yield Piece(self.first, is_mark=True, is_trained=False)
         for number, turn in enumerate(turns, start=1):
             is_last = number == len(turns)
@@ -83,7 +83,7 @@ PIECES_A_TURN: Final = 6
 
 
 def _trimmed(text: str, blanks: Blanks) -> str:
-    """A text without the blanks that a template removes."""
+    """Return a text without the blanks that a template removes."""
     return text if blanks == "keep" else str(getattr(text, blanks)())
 
 
@@ -191,7 +191,7 @@ class Template:
         )
 
     def _blanks(self, index: int) -> Blanks:
-        """How the template treats the blanks around a message."""
+        """Return how the template treats the blanks around a message."""
         word, words = _WORDS[index], list(_WORDS)
         plain = self.render(_messages(words))
         words[index] = f"{_BLANKS}{word}{_BLANKS}"
@@ -279,7 +279,7 @@ class SealedTokenizer:
         return [*self._begin, *tokens]
 
     def _masked(self, encoding: Any, text: str, spans: Sequence[Sequence[int]]) -> Encoded:
-        """The tokens of a text, none of them across the beginning of a trained part."""
+        """Return the tokens of a text, none of them across the beginning of a trained part."""
         ids: list[int] = encoding.ids
         offsets: list[tuple[int, int]] = encoding.offsets
         for position, _ in spans:

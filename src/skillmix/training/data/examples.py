@@ -34,7 +34,7 @@ class Data(Protocol):
         ...
 
     def step(self, number: int) -> Sequence[Example]:
-        """All examples of one optimizer step, counted from 0; the same on every rank."""
+        """Return all examples of one optimizer step, counted from 0; the same on every rank."""
         ...
 
 
@@ -74,7 +74,7 @@ class Encoder:
         self.sealed = SealedTokenizer(tokenizer, marks=marks)
 
     def examples(self, conversations: Sequence[Conversation], *, limit: int, too_long: TooLong) -> Prepared:
-        """The examples of all conversations, by the rule for long ones; an error if there is none."""
+        """Return the examples of all conversations, by the rule for long ones; an error if there is none."""
         prepared = self.fitting(conversations, limit=limit, too_long=too_long)
         if not prepared.examples:
             raise UserError(
@@ -85,7 +85,7 @@ class Encoder:
         return prepared
 
     def fitting(self, conversations: Sequence[Conversation], *, limit: int, too_long: TooLong) -> Prepared:
-        """The examples of all conversations, by the rule for long ones; perhaps none."""
+        """Return the examples of all conversations, by the rule for long ones; perhaps none."""
         kept: list[Example] = []
         dropped: list[str] = []
         cut: list[str] = []

@@ -51,7 +51,7 @@ class Replay:
         self._counted = 0
 
     def text(self, number: int) -> Example:
-        """The text of a number, counted from 0; quick for increasing numbers."""
+        """Return the text of a number, counted from 0; quick for increasing numbers."""
         if number < self._counted:
             self._counts, self._counted = Counter(), 0
         while self._counted < number:
@@ -157,7 +157,7 @@ def state_of(sources: Sequence[Path]) -> list[list[object]]:
 
 
 def files_of(sources: Sequence[Path]) -> list[Path]:
-    """The files that sources name, with all files of a folder in order of their names."""
+    """Return the files that sources name, with all files of a folder in order of their names."""
     files: list[Path] = []
     for source in sources:
         if source.is_dir():

@@ -211,7 +211,7 @@ class Engine:
         return batches
 
     def _inputs(self, batch: MicroBatch, shares: np.ndarray) -> Inputs:
-        """A micro-batch on the device."""
+        """Return a micro-batch on the device."""
         return inputs_of(batch, shares=shares).sent(self.device, longest=self._bound(batch.longest))
 
     def _backward(self, inputs: Inputs) -> None:
@@ -234,7 +234,7 @@ class Engine:
             yield
 
     def _bound(self, longest: int) -> int:
-        """An upper bound of the longest example; kernels are compiled for it, so it changes rarely."""
+        """Return an upper bound of the longest example; kernels are compiled for it, so it changes rarely."""
         if self.device.type != "cuda":
             return longest
         self._longest = max(self._longest, 1 << (max(128, longest) - 1).bit_length())
@@ -250,7 +250,7 @@ class Engine:
         return budget if budget >= tokens else None
 
     def _measured_budget(self, examples: Sequence[Example]) -> int:
-        """The tokens that fit into memory, by the line through the peaks of two small micro-batches."""
+        """Return the tokens that fit into memory, by the line through the peaks of two small micro-batches."""
         longest = sorted(examples, key=lambda e: -len(e.tokens))[:3]
         self._bound(len(longest[0].tokens))
         small, large = pack(longest[:1], multiple=_FILL), pack(longest, multiple=_FILL)
@@ -274,7 +274,7 @@ class Engine:
         return max(len(longest[0].tokens), min(_LARGEST_BUDGET, fitting))
 
     def _smaller_budget(self, examples: Sequence[Example], error: BaseException) -> int:
-        """A budget for another try after memory ran out; an error if there is none."""
+        """Return a budget for another try after memory ran out; an error if there is none."""
         budget, longest = self.budget or 0, max(len(e.tokens) for e in examples)
         if self.ranks.count > 1:  # the other ranks wait for this one in the middle of the step
             raise UserError(
@@ -319,7 +319,7 @@ def trained_parameters(model: Any) -> list[tuple[str, Any]]:
 
 
 def choose_precision(model: Any, recipe: TrainingRecipe, device: torch.device, *, ranks: int = 1) -> Precision:
-    """The precision of the recipe; for `auto`, the first of the device's that leaves a fifth of its memory free.
+    """Return the precision of the recipe; for `auto`, the first of the device's that leaves a fifth of its memory free.
 
     If none does, it is the last, which needs the least memory.
     """

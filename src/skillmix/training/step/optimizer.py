@@ -36,7 +36,7 @@ class TrainingRecipe(RecipeSettings):
 
     @classmethod
     def of(cls, settings: RecipeSettings, *, steps: int, seed: int) -> "TrainingRecipe":
-        """The recipe of a train step, once its data are counted."""
+        """Return the recipe of a train step, once its data are counted."""
         fields = {name: getattr(settings, name) for name in RecipeSettings.model_fields}
         gamma = settings.replay.gamma if settings.replay else 0.0
         return cls(**{**fields, "steps": steps, "gamma": gamma, "seed": seed})
@@ -80,14 +80,14 @@ def rounded(values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
 
 
 def _mixed(bits: torch.Tensor) -> torch.Tensor:
-    """A bijection of 32 bits in which every input bit changes every output bit about half of the time."""
+    """Return a bijection of 32 bits in which every input bit changes every output bit about half of the time."""
     bits = (bits ^ ((bits >> 16) & 0xFFFF)) * 0x7FEB352D
     bits = (bits ^ ((bits >> 15) & 0x1FFFF)) * -0x7B935975
     return bits ^ ((bits >> 16) & 0xFFFF)
 
 
 def _halves(exact: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The nearest bfloat16 of each float32, where ties go away from zero, and the 16 bits that it drops."""
+    """Return the nearest bfloat16 of each float32, where ties go away from zero, and the 16 bits that it drops."""
     bits = exact.view(torch.int32)
     return ((bits + 0x8000) & _HIGH).view(torch.float32).to(torch.bfloat16), bits.to(torch.int16)
 
@@ -316,7 +316,7 @@ class Optimizer:
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """The numbers of a contiguous tensor as a vector in the same memory.
+    """Return the numbers of a contiguous tensor as a vector in the same memory.
 
     A view would do the same, but the compiler compiles again for views of matrices and of vectors.
     """
@@ -330,7 +330,7 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
 def _functions(
     is_compiled: bool, optimizer: str, precision: Precision, betas: tuple[float, float], eps: float
 ) -> tuple[Callable[..., None], Callable[..., None]]:
-    """The function that updates a parameter, and the one that adds a gradient to a bfloat16 sum."""
+    """Return the function that updates a parameter, and the one that adds a gradient to a bfloat16 sum."""
     rule: Rule = sgd if optimizer == "sgd" else partial(adam, betas=betas, eps=eps)
     update, add = partial(UPDATES[precision.storage], rule), add_rounded
     if is_compiled:
@@ -349,12 +349,12 @@ def adam(
 
 
 def sgd(weight: Any, first: None, second: None, gradient: Any, numbers: Any) -> NewValues:
-    """The rule of gradient descent."""
+    """Return the rule of gradient descent."""
     return weight * numbers[4] - numbers[2] * numbers[1] * gradient, None, None
 
 
 def muon(weight: Any, first: Any, second: None, gradient: Any, numbers: Any, *, shape: Sequence[int]) -> NewValues:
-    """The rule of `torch.optim.Muon`, with Nesterov's momentum."""
+    """Return the rule of `torch.optim.Muon`, with Nesterov's momentum."""
     gradient = gradient * numbers[1]
     first = torch.lerp(gradient, first, _MOMENTUM)
     direction = orthogonal(torch.lerp(gradient, first, _MOMENTUM).view(*shape))
@@ -363,7 +363,7 @@ def muon(weight: Any, first: Any, second: None, gradient: Any, numbers: Any, *, 
 
 
 def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
-    """A matrix with the same singular vectors, and singular values near 1, by five steps of Newton and Schulz.
+    """Return a matrix with the same singular vectors, and singular values near 1, by five steps of Newton and Schulz.
 
     `torch.optim.Muon` computes them in bfloat16 everywhere, which is slow on most CPUs and kills the process on some.
     """

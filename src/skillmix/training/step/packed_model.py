@@ -127,7 +127,7 @@ def attend(
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The function that transformers calls: (1, heads, tokens, size) in, (1, tokens, heads, size) out.
+    """Return the function that transformers calls: (1, heads, tokens, size) in, (1, tokens, heads, size) out.
 
     In compiled layers `longest` is a tensor of that length.
     """
@@ -186,7 +186,7 @@ def _padded(tensor: torch.Tensor, group: _Group, *, heads: int) -> torch.Tensor:
 
 
 def _tokens_of(padded: torch.Tensor, group: _Group) -> torch.Tensor:
-    """The tokens of (examples, heads, length, …) as (tokens, heads, …)."""
+    """Return the tokens of (examples, heads, length, …) as (tokens, heads, …)."""
     return padded.transpose(1, 2).flatten(0, 1).index_select(0, group.filled)
 
 
@@ -250,7 +250,7 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
 def linear_cross_entropy(
     hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, shares: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sum of shares · losses, and the losses: each row's hidden state predicts the token in `targets`."""
+    """Return the sum of shares · losses, and the losses: each row's hidden state predicts the token in `targets`."""
     if not torch.is_grad_enabled():
         hidden, weight = hidden.detach(), weight.detach()
     result: tuple[torch.Tensor, torch.Tensor] = _LinearCrossEntropy.apply(hidden, weight, targets, shares)
@@ -351,7 +351,7 @@ class PackedModel(nn.Module):  # type: ignore[misc]
         return self.causal.base_model.layers
 
     def hidden_states(self, inputs: Inputs) -> torch.Tensor:
-        """The last hidden state of every token, (tokens, size)."""
+        """Return the last hidden state of every token, (tokens, size)."""
         output = self.causal.base_model(
             input_ids=inputs.tokens[None],
             position_ids=inputs.positions[None],
@@ -363,7 +363,7 @@ class PackedModel(nn.Module):  # type: ignore[misc]
         return hidden
 
     def forward(self, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
-        """The weighted loss, and the loss of each trained token."""
+        """Return the weighted loss, and the loss of each trained token."""
         hidden = self.hidden_states(inputs).index_select(0, inputs.rows)
         head = self.causal.get_output_embeddings()
         return linear_cross_entropy(hidden, head.weight, inputs.targets, inputs.shares)

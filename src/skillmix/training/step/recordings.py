@@ -52,7 +52,7 @@ class Inputs(NamedTuple):
         return Shape(len(self.tokens), len(self.bounds) - 1, len(self.rows))
 
     def sent(self, device: torch.device, *, longest: int, memory: "Inputs | None" = None) -> "Inputs":
-        """A copy on the device, in the memory of an earlier copy of the same shape if that is given."""
+        """Return a copy on the device, in the memory of an earlier copy of the same shape if that is given."""
         *tensors, _ = self
         if device.type == "cuda":  # from pinned memory, a copy need not wait for the device's pending work
             tensors = [tensor.pin_memory() for tensor in tensors]
@@ -64,7 +64,7 @@ class Inputs(NamedTuple):
 
 
 def inputs_of(batch: MicroBatch, *, shares: np.ndarray, shape: Shape | None = None) -> Inputs:
-    """A micro-batch in host memory; empty segments and rows of weight 0 fill it up to a shape.
+    """Return a micro-batch in host memory; empty segments and rows of weight 0 fill it up to a shape.
 
     A batch without targets has one row of weight 0.
     """
@@ -88,7 +88,7 @@ def inputs_of(batch: MicroBatch, *, shares: np.ndarray, shape: Shape | None = No
 
 
 def ladder_step(number: int, *, per_octave: int = 8) -> int:
-    """The distance of rungs on a ladder with some rungs between powers of two; multiples of it are few numbers.
+    """Return the distance of rungs on a ladder with some rungs between powers of two; multiples of it are few numbers.
 
     >>> [ladder_step(number, per_octave=8) for number in (100, 4096, 9000, 17000)]
     [512, 512, 1024, 2048]

@@ -1,12 +1,12 @@
-"""Generation on a CPU: every step writes one token in each row, and prefills waiting prompts as the batch allows.
+"""Generation on a CPU: every step generates one token per row, and prefills waiting prompts as the batch allows.
 
-A text depends only on its own request, bit for bit. A batch is one flat sequence: first one token for each row that
-writes, then pieces of prompts. Matrix products treat all tokens alike (`products`). Attention treats them separately.
-Each piece of a prompt is computed alone, in a shape that depends only on its position and its length. Plain attention
-over rows that write would cover as many positions as the longest row has, and a processor rounds differently when that
-number changes. So the keys of every row are cut into blocks of one size, each block is computed alone, in a constant
-shape, and the blocks of a row are added from first to last. Blocks after the end of a row add exact zeros, so their
-number does not matter.
+A text depends only on its own request, bit for bit. A batch is one flat sequence, which consists of one token for each
+row that generates and then pieces of prompts. Matrix products treat all tokens alike (`products`). Attention treats
+rows and pieces separately. Each piece of a prompt is computed alone, in a shape that depends only on the piece's
+position and length. Plain attention over generating rows would cover as many positions as the longest row has, and a
+processor rounds differently when that number changes. So the keys of every row are cut into blocks of one size, each
+block is computed alone, in a constant shape, and the blocks of a row are added from first to last. Blocks after the end
+of a row add exact zeros, so their number does not matter.
 """
 
 from collections import deque
@@ -25,10 +25,10 @@ from skillmix.models.local.cpu.products import LARGEST, fuse_layers, make_rows_i
 from skillmix.models.local.sampling import Rows, Start
 
 GRAIN: Final = 16
-"""Tokens of a piece. Pieces start at multiples of it, so a whole piece has the same bits whichever request reads it."""
+"""Tokens per piece. Pieces start at multiples of this number, so a whole piece has the same bits for every request."""
 _BLOCK: Final = 128
 _GAP: Final = 8
-"""The largest gap in slots from one row to the next: a call takes as long as the attention of a few rows."""
+"""The largest gap in slots between neighboring rows of a run; a call takes as long as the attention of a few rows."""
 
 
 class PromptPiece(NamedTuple):
@@ -41,7 +41,7 @@ class PromptPiece(NamedTuple):
 
 
 class BlockPlan(NamedTuple):
-    """The positions of its blocks that each row attends to; made once per step and used by every layer."""
+    """The positions of the blocks that each row attends to; made once per step and used by every layer."""
 
     mask: torch.Tensor
     is_beyond: torch.Tensor
@@ -49,20 +49,20 @@ class BlockPlan(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Rows that write in neighboring slots; slots between them are computed, but their results are unused."""
+    """Generating rows in neighboring slots; slots between the rows are computed too, but their results are unused."""
 
     first_slot: int
     length: int
     row_of: torch.Tensor
-    """The row of each slot; the first row for a slot without one."""
+    """The row of each slot; the first row for a slot that has none."""
     rows: torch.Tensor
     places: torch.Tensor
-    """The slot of each row, from the first slot on."""
+    """The slot of each row, relative to the first slot."""
     plan: BlockPlan
 
 
 class _Layout(NamedTuple):
-    """The layout of a batch's tokens; made once per batch and used by every layer."""
+    """The layout of the tokens in a batch; made once per batch and used by every layer."""
 
     slots: torch.Tensor
     positions: torch.Tensor
@@ -72,13 +72,13 @@ class _Layout(NamedTuple):
 
 
 class CpuCache:
-    """A cache with the interface of transformers; every slot holds the tokens of one conversation."""
+    """A cache with the interface of transformers; every slot contains the tokens of one conversation."""
 
     is_compileable = False
 
     def __init__(self, shape: Any, *, slots: int, length: int) -> None:
         size = (slots, shape.heads, -(-length // _BLOCK) * _BLOCK, shape.head_size)
-        # memory from numpy is not touched before it is written to
+        # the system provides memory for numpy arrays only when it is written to
         self.keys = [torch.from_numpy(np.zeros(size, dtype=np.float32)) for _ in range(shape.layers)]
         self.values = [torch.from_numpy(np.zeros(size, dtype=np.float32)) for _ in range(shape.layers)]
         self._heads = shape.heads
@@ -120,12 +120,12 @@ class CpuCache:
         return keys, _FlatKeys(*stored, layout)
 
     def copy(self, source: int, target: int, *, length: int) -> None:
-        """Copy the first positions of a slot to another."""
+        """Copy the first positions from one slot to another."""
         for store in (*self.keys, *self.values):
             store[target, :, :length] = store[source, :, :length]
 
     def get_seq_length(self, *_: Any, **__: Any) -> int:
-        """For models that number positions themselves; the decoder always gives positions."""
+        """Return 0, which is for models that number positions themselves; the decoder always passes positions."""
         return 0
 
 
@@ -137,7 +137,7 @@ class _FlatKeys(NamedTuple):
     layout: _Layout
 
     def attend(self, query: torch.Tensor, key: Any, *, scaling: float) -> torch.Tensor:
-        """Attend with every token of a batch to the tokens before it in its own slot."""
+        """Attend with every token of a batch to the tokens before it in the same slot."""
         keys, values, layout = self
         heads, tokens, size = query.shape[1:]
         output = query.new_zeros(1, tokens, heads, size)
@@ -160,7 +160,7 @@ class _FlatKeys(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _mask(first: int, count: int, groups: int) -> torch.Tensor:
-    """The mask that lets each token of a piece attend to everything up to its own position."""
+    """Return the mask that lets each token of a piece attend to everything up to its own position."""
     positions = torch.arange(first, first + count)
     is_later = torch.arange(first + count) > positions[:, None]
     mask = torch.zeros(is_later.shape).masked_fill_(is_later, float("-inf"))
@@ -168,12 +168,13 @@ def _mask(first: int, count: int, groups: int) -> torch.Tensor:
 
 
 def plan_blocks(positions: torch.Tensor, *, key_heads: int) -> BlockPlan:
-    """Make the plan for rows that each attend to everything up to their own position."""
+    """Make the plan for rows, each of which attends to everything up to its own position."""
     count = int(positions.max()) // _BLOCK + 1
     first = torch.arange(count) * _BLOCK
     is_beyond = first > positions[:, None]
     is_hidden = (first[:, None] + torch.arange(_BLOCK)) > positions[:, None, None]
-    # A block after the end of its row hides nothing: attention over minus infinities alone would give NaN.
+    # A block after the end of its row has no masked positions, because attention over minus infinities alone would give
+    # NaN.
     is_hidden &= ~is_beyond[:, :, None]
     mask = torch.zeros(is_hidden.shape).masked_fill_(is_hidden, float("-inf"))
     mask, is_beyond = (tensor.repeat_interleave(key_heads, 0) for tensor in (mask, is_beyond))
@@ -183,7 +184,7 @@ def plan_blocks(positions: torch.Tensor, *, key_heads: int) -> BlockPlan:
 def block_attention(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, plan: BlockPlan, *, scaling: float
 ) -> torch.Tensor:
-    """Attend with one query per row; a query of an unused row, which has no keys, gives zeros."""
+    """Attend with one query per row; the query of an unused row, which has no keys, yields zeros."""
     rows, key_heads, _, size = keys.shape
     heads, count = query.shape[1], plan.mask.shape[1]
     grouped = query[:rows].reshape(rows * key_heads, 1, heads // key_heads, size).expand(-1, count, -1, -1)
@@ -206,19 +207,19 @@ def block_attention(
 
 @dataclass(slots=True, eq=False)
 class _Reading:
-    """A prompt that waits to be read, from its first unread token on."""
+    """A prompt that waits to be read, starting with its first unread token."""
 
     start: Start
     next: int
     source: int | None
-    """The slot to copy the known tokens from when the reading begins; None once they are in place."""
+    """The slot from which the known tokens are copied when the reading begins; None once they are copied."""
 
 
 class CpuDecoder:
     """The slots of one model on a CPU, and the steps that fill them."""
 
     def __init__(self, model: Any, *, slots: int, length: int, longest: int, ends: Sequence[int]) -> None:
-        """Make slots of `length` positions for rows that write at most `longest` tokens."""
+        """Create slots of `length` positions for rows that generate at most `longest` tokens."""
         if make_rows_independent(model):
             fuse_layers(model)
         self.slots, self.length, self.longest = slots, length, longest
@@ -242,7 +243,7 @@ class CpuDecoder:
             self._waiting.append(_Reading(start, start.known, self._sources.pop(slot, None)))
 
     def copy(self, copies: Sequence[tuple[int, int, int]]) -> None:
-        """Let rows that start next take their known tokens from other slots, which may not have read them yet.
+        """Let rows that start next copy their known tokens from other slots, even if those slots are not yet filled.
 
         Prompts are read in order of arrival, so a source has been read when its target begins.
         """
@@ -250,16 +251,16 @@ class CpuDecoder:
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def run(self, steps: int, *, rows: int, with_top_p: bool) -> None:
-        """Write up to `steps` tokens in each active row, and read waiting prompts; a row that ends writes no more."""
+        """Generate up to `steps` tokens per active row, and read waiting prompts; an ended row generates no more."""
         for _ in range(steps):
             self._step(with_top_p)
 
     def progress(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the number of tokens that each slot has written, and whether it is still reading or writing."""
+        """Return the number of tokens that each slot has generated, and whether it is still reading or generating."""
         return self.rows.count.numpy().copy(), self.rows.is_active.numpy().copy()
 
     def written(self, slots: Sequence[int]) -> np.ndarray:
-        """Return the tokens that some slots have written."""
+        """Return the tokens that some slots have generated."""
         rows: np.ndarray = self.rows.written[list(slots)].numpy()
         return rows
 
@@ -306,7 +307,7 @@ class CpuDecoder:
             if reading.source is not None:
                 self.cache.copy(reading.source, slot, length=reading.start.known)
                 reading.source = None
-            # A piece attends to pieces of the same batch too, since every layer stores its keys first.
+            # A piece can attend to other pieces of the same batch, because every layer stores all new keys first.
             while part := reading.start.tokens[reading.next : reading.next // GRAIN * GRAIN + GRAIN]:
                 if len(tokens) + len(part) > room:
                     return pieces, tokens, ready

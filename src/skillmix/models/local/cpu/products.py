@@ -1,10 +1,10 @@
 """Matrix products on a CPU in which the result for a row depends on that row alone, bit for bit.
 
-A processor may round a row differently when a product has another number of rows, or when the row is at another place
-in the product. `make_rows_independent` tests this on the current processor. If packed weights give every row the same
-bits in products of every size in `SIZES`, products have the size that fits the work. Otherwise each product is cut into
-pieces with a small, fixed number of rows. `fuse_layers` computes norms and MLPs in fewer passes over memory; each is
-used only if a trial on random rows gives the same results.
+A processor may round a row differently when the product has a different number of rows, or when the row is at a
+different index. `make_rows_independent` tests this on the current processor. If every row has the same bits in products
+of every size in `SIZES` with packed weights, each product has the smallest sufficient size. Otherwise each product is
+cut into pieces with a small, fixed number of rows. `fuse_layers` computes norms and MLPs in fewer passes over memory;
+each fused layer is used only if a trial on random rows gives the same results.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,11 +16,11 @@ from torch.nn import functional
 LARGEST: Final = 256
 """The largest number of rows in a product."""
 SIZES: Final = (8, *range(16, LARGEST + 1, 16))
-"""The numbers of rows that products have: a multiple of 16, or 8."""
+"""The possible numbers of rows in a product: 8, or a multiple of 16."""
 _PIECE: Final = 32
-"""The largest number of rows in a piece, where pieces are necessary."""
+"""The largest number of rows in a piece, for processors that need pieces."""
 MOST_SLOTS: Final = 64
-"""The most rows that write at once: they leave most of a batch to prompts, and the head has no larger product."""
+"""The most rows that generate at once; most of a batch is left for prompts, and the head has no larger product."""
 _TRIED_ROWS: Final = 16
 _MARK: Final = "_skillmix_rows_are_independent"
 
@@ -34,7 +34,7 @@ def size_for(rows: int) -> int:
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def make_rows_independent(model: Any) -> bool:
-    """Replace the products of a model by ones that treat every row alike; return False if this was done before.
+    """Replace a model's products with products that treat every row alike; return False if this was already done.
 
     The model can then only run on this CPU.
     """
@@ -59,31 +59,31 @@ def make_rows_independent(model: Any) -> bool:
         product: Any = Packed(layer) if can_pack else _in_pieces(layer, piece)
         layer.forward = product
         if can_pack and layer.weight is not embeddings:
-            # The packed weights replace the plain ones, since keeping both would double the memory.
+            # The packed weights replace the plain weights, because both together would take twice the memory.
             layer.weight = torch.nn.Parameter(product.weight, requires_grad=False)
     return True
 
 
 class Packed:
-    """A product with weights in the layout of oneDNN; it accepts any number of rows."""
+    """A product whose weights have the layout of oneDNN; it accepts any number of rows."""
 
     def __init__(self, layer: Any) -> None:
         self.weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), LARGEST)
         self._bias = None if layer.bias is None else layer.bias.detach()
 
     def __call__(self, rows: torch.Tensor, activation: str = "none") -> torch.Tensor:
-        """Compute the product with some rows, followed by an activation."""
+        """Compute the product for some rows, followed by an activation."""
         product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.weight, self._bias, activation, [], "")
         return product
 
     def times(self, rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-        """Compute the product, multiplied element by element."""
+        """Compute the product and multiply it by factors, element by element."""
         product: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(rows, factors, self.weight, self._bias, "mul")
         return product
 
 
 def rows_agree(product: _Product, *, inputs: int, most_rows: int) -> bool:
-    """Whether random rows get the same bits in products of all sizes up to a limit, at every place."""
+    """Return whether random rows have the same bits in products of all sizes up to a limit, at every index."""
     rows = torch.randn(most_rows, inputs, generator=torch.Generator().manual_seed(0))
     reference = product(rows)
     for size in SIZES:
@@ -94,7 +94,7 @@ def rows_agree(product: _Product, *, inputs: int, most_rows: int) -> bool:
 
 
 def _treats_rows_alike(layers: Iterable[Any], count: int) -> bool:
-    """Whether plain products of some equal rows have equal rows."""
+    """Return whether equal rows have equal results in plain products."""
     for layer in layers:
         row = torch.randn(1, layer.in_features, generator=torch.Generator().manual_seed(0))
         product = functional.linear(row.expand(count, -1).contiguous(), layer.weight)
@@ -143,7 +143,7 @@ def fuse_layers(model: Any) -> None:
 
 
 class _Norm:
-    """A root mean square norm in one call."""
+    """A root mean square norm that is computed in one call."""
 
     def __init__(self, weight: torch.Tensor, epsilon: float) -> None:
         self.inputs = len(weight)
@@ -155,7 +155,7 @@ class _Norm:
 
 
 class _Mlp:
-    """A gated MLP whose activation and product of gates are part of the matrix products."""
+    """A gated MLP whose activation and multiplication by the gate are part of the matrix products."""
 
     def __init__(self, gate: Packed, up: Packed, down: Packed) -> None:
         self.inputs = int(gate.weight.shape[1])

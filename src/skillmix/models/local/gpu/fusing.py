@@ -1,7 +1,7 @@
-"""Replace the small operations of a model by kernels, and matrix products that share an input by one product.
+"""Replace a model's small operations with kernels, and matrix products that share an input with a single product.
 
-Only modules of a known form are replaced, and only if the replacement gives the same numbers as the module itself on
-random inputs. A model of another form works as before, more slowly.
+Only modules of a known form are replaced, and only if the replacement computes the same numbers as the module on random
+inputs. A model with other modules still works, but more slowly.
 """
 
 import sys
@@ -65,7 +65,7 @@ def _is_plain(module: Any) -> bool:
 
 
 def _joined(modules: list[Any]) -> torch.Tensor:
-    """Join the weights of several products; the modules' weights become views of the result, so no memory is lost."""
+    """Join the weights of several products; the modules' weights become views of the result, so no memory is wasted."""
     joined = torch.cat([module.weight.data for module in modules])
     first = 0
     for module in modules:
@@ -80,7 +80,7 @@ def _is_close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
 
 
 def _share_product(module: Any, names: tuple[str, ...]) -> None:
-    """Compute several products of one input together, at the call of the first; the others take their parts."""
+    """Compute several products of one input together when the first is called; the other modules take their parts."""
     parts: list[Any] = [getattr(module, name, None) for name in names]
     if not all(_is_plain(part) for part in parts) or len({part.weight.shape[1] for part in parts}) > 1:
         return
@@ -90,7 +90,8 @@ def _share_product(module: Any, names: tuple[str, ...]) -> None:
 
     def first(hidden: torch.Tensor) -> torch.Tensor:
         results = linear(hidden, joined).split(sizes, dim=-1)
-        # Parts that are taken are dropped at once: a kept tensor would hold the memory of a captured graph.
+        # A part is dropped as soon as a module has taken it, because a kept tensor would keep the memory of a captured
+        # graph in use.
         taken.update({index: (hidden, results[index]) for index in range(1, len(results))})
         return results[0]
 
@@ -116,7 +117,7 @@ def _fuse_rotary(model: Any) -> None:
         return rotate(query, key, cos, sin) if is_known else plain(query, key, cos, sin, **options)
 
     generator = torch.Generator().manual_seed(0)
-    # These are the sizes of the model, so the kernel is compiled once.
+    # The sizes are fixed for a model, so the kernel is compiled once.
     shape = CacheShape(model)
     heads = shape.heads * shape.groups, shape.heads
     query, key = (

@@ -1,4 +1,4 @@
-"""Generation on a GPU: rows read their prompts, then write one token per step, each at its own position.
+"""Generation on a GPU: rows read their prompts, then generate one token per step, each at its own position.
 
 Everything that the device does is a captured CUDA graph, and the processor works one round of steps ahead of it.
 """
@@ -29,7 +29,7 @@ from skillmix.models.local.sampling import Rows, Start
 
 
 class _StepKeys(NamedTuple):
-    """The stored keys and values of a layer, and the place where the kernel of a step adds the new ones."""
+    """The stored keys and values of a layer, and the positions at which the kernel of a step adds new ones."""
 
     keys: torch.Tensor
     values: torch.Tensor
@@ -37,25 +37,25 @@ class _StepKeys(NamedTuple):
     is_active: torch.Tensor
 
     def attend(self, query: torch.Tensor, key: Any, *, scaling: float) -> torch.Tensor:
-        """Attend with one token of each slot."""
+        """Compute attention for one token of each slot."""
         return step_attention(query, key, self, scaling=scaling)
 
 
 class _PackedKeys(PackedStore):
-    """The stored keys and values of a layer, and the assignment of a flat row's tokens to slots."""
+    """The stored keys and values of a layer, and the table that assigns a flat row's tokens to slots."""
 
     def attend(self, query: torch.Tensor, key: Any, *, scaling: float) -> torch.Tensor:
-        """Attend with the tokens of a flat row."""
+        """Compute attention for the tokens of a flat row."""
         return packed_attention(query, self, scaling=scaling)
 
 
 class SlotCache:
-    """A cache with the interface of transformers, in which rows come and go while the tensors stay in memory."""
+    """A cache with the interface of transformers, in which rows come and go while the tensors stay in place."""
 
     is_compileable = False
 
     def __init__(self, shape: CacheShape, *, slots: int, length: int) -> None:
-        # No row uses the last position; all measurements were made with it.
+        # No row uses the last position, but all measurements were made with this position included.
         size = (2 * shape.layers, slots, shape.heads, length + 1, shape.head_size)
         self._whole = torch.zeros(size, dtype=shape.dtype, device=shape.device)
         self._keys, self._values = self._whole[: shape.layers], self._whole[shape.layers :]
@@ -63,15 +63,15 @@ class SlotCache:
         self._blocks: torch.Tensor | None = None
 
     def one_token_each(self, positions: torch.Tensor, is_active: torch.Tensor) -> None:
-        """Announce that the next update has one token for each of the first slots, to be written at these positions."""
+        """Announce that the next update consists of one token for each of the first slots, at these positions."""
         self._step, self._blocks = (positions, is_active), None
 
     def packed_tokens(self, blocks: torch.Tensor) -> None:
-        """Announce that the next update has a flat row of tokens, which a table assigns to slots."""
+        """Announce that the next update contains a flat row of tokens, which a table assigns to slots."""
         self._step, self._blocks = None, blocks
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
-        """Store the new keys and values of a layer; return what the layer attends to."""
+        """Store the new keys and values of a layer, and return what the layer attends to."""
         stored = self._keys[layer_idx], self._values[layer_idx]
         if self._step is not None:
             return (keys, values), _StepKeys(*stored, *self._step)
@@ -81,11 +81,11 @@ class SlotCache:
         return keys, store
 
     def copy(self, copies: torch.Tensor, *, longest: int) -> None:
-        """Copy the beginnings of slots; each row of `copies` has a source, a target and a number of positions."""
+        """Copy the beginnings of slots; each row of `copies` contains a source, a target and a number of positions."""
         copy_slots(self._whole, copies, longest=longest)
 
     def get_seq_length(self, *_: Any, **__: Any) -> int:
-        """For models that number positions themselves; the decoder always gives positions."""
+        """Return 0, which is for models that number positions themselves; the decoder always passes positions."""
         return 0
 
 
@@ -93,13 +93,13 @@ class GpuDecoder:
     """The slots of one model, and the steps that fill them."""
 
     def __init__(self, model: Any, *, slots: int, length: int, longest: int, ends: Sequence[int]) -> None:
-        """Make slots of `length` positions for rows that write at most `longest` tokens."""
+        """Create slots of `length` positions for rows that generate at most `longest` tokens."""
         self.slots, self.length, self.longest = slots, length, longest
         shape = CacheShape(model)
         self.cache = SlotCache(shape, slots=slots, length=length)
         self._model = model
         device = shape.device
-        # An extra row receives what the unused rows of a batch of prompts write.
+        # An extra row receives the output of unused rows in a batch of prompts.
         self.rows = Rows(slots + 1, longest=longest, ends=ends, device=device)
         self._all_rows = torch.arange(slots + 1, device=device)
         self._graphs: dict[tuple[int, bool], Any] = {}
@@ -110,7 +110,7 @@ class GpuDecoder:
         self._reader = PromptReader(self._staging, spare=slots, longest=longest)
 
     def copy(self, copies: Sequence[tuple[int, int, int]]) -> None:
-        """Copy the beginnings of slots; each copy has a source, a target and a number of positions."""
+        """Copy the beginnings of slots; each copy consists of a source, a target and a number of positions."""
         for group in independent_copies(copies):
             table = self._staging.to_device(np.array(group))
             self.cache.copy(table, longest=max(length for _, _, length in group))
@@ -119,12 +119,13 @@ class GpuDecoder:
     def start(self, starts: Sequence[Start]) -> None:
         """Read the rest of each prompt, and choose each row's first token."""
         self._snapshots.note_started([s.slot for s in starts])
-        # The reader must not keep a method of this decoder: a cycle would keep the cache alive until a collection.
+        # The reader must not store a method of this decoder, because the cycle would keep the cache alive until a
+        # garbage collection.
         self._reader.start(starts, lambda *inputs: self._captured(lambda: self._read(*inputs)))
 
     @torch.inference_mode()
     def run(self, steps: int, *, rows: int, with_top_p: bool) -> None:
-        """Write up to `steps` tokens in each active row of the first slots; a row that ends writes no more."""
+        """Generate up to `steps` tokens in each active row of the first slots; a row that ends generates no more."""
         quarter = -(-self.slots // 4)
         key = min(self.slots, -(-rows // quarter) * quarter), with_top_p
         if key not in self._graphs:
@@ -134,7 +135,7 @@ class GpuDecoder:
         self._snapshots.take()
 
     def progress(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the number of tokens that each slot has written, and whether it is still writing.
+        """Return the number of tokens that each slot has generated, and whether it is still generating.
 
         This may be the state before the last `run`, so that the device never waits for the processor.
         """
@@ -143,7 +144,7 @@ class GpuDecoder:
         return np.where(is_shown, count, 1), is_active | ~is_shown
 
     def written(self, slots: Sequence[int]) -> np.ndarray:
-        """Return the tokens that some slots had written at the last `progress`."""
+        """Return the tokens that some slots had generated at the last `progress`."""
         rows: np.ndarray = self._snapshots.newest_shown[2][list(slots)]
         return rows
 
@@ -156,7 +157,7 @@ class GpuDecoder:
         rows.top_p[slots] = inputs.top_p
         rows.position[slots] = inputs.last_position
         rows.token[slots] = inputs.last_token
-        # Not `tensor[slots] = 0`, which waits for the device.
+        # Avoid `tensor[slots] = 0`, which waits for the device.
         rows.count.index_fill_(0, slots, 0)
         rows.is_active[slots] = inputs.is_read
         if len(inputs.tokens):
@@ -179,7 +180,7 @@ class GpuDecoder:
         return hidden
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """The logits in float32: bfloat16 would shift probabilities by several percent."""
+        """Return the logits in float32, because bfloat16 would shift probabilities by several percent."""
         head = self._model.get_output_embeddings()
         if hidden.device.type == "cuda" and getattr(head, "bias", None) is None:
             return torch.mm(hidden, head.weight.t(), out_dtype=torch.float32)
@@ -195,7 +196,7 @@ class GpuDecoder:
         accept_tokens(slots, logits, RowState(*rows.changing), settings)
 
     def _captured(self, work: Callable[[], None]) -> Any:
-        """Capture some work as a CUDA graph, which is replayed without any work for the processor."""
+        """Capture some work as a CUDA graph, which is replayed with hardly any work for the processor."""
         before = [tensor.clone() for tensor in self.rows.changing]
         stream = self._pool.stream
         stream.wait_stream(torch.cuda.current_stream())
@@ -219,7 +220,7 @@ class GpuDecoder:
 
 
 def independent_copies(copies: Sequence[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]]:
-    """Group copies in their order so that no slot is both a source and a target in one group."""
+    """Group copies in their order, so that no slot is both a source and a target within a group."""
     groups: list[list[tuple[int, int, int]]] = []
     sources: set[int] = set()
     targets: set[int] = set()

@@ -1,7 +1,7 @@
 """Capture device work as CUDA graphs so that torch stays usable after a failed capture.
 
-Torch does not notice the end of a failed capture. Its allocator then refuses another capture in the same pool, and no
-longer frees memory: the next call of `empty_cache`, perhaps minutes later, ends with an internal error.
+Torch does not notice the end of a failed capture. Its allocator then rejects further captures in the same pool and no
+longer frees memory. The next call of `empty_cache`, perhaps minutes later, raises an internal error.
 """
 
 import gc
@@ -13,7 +13,7 @@ import torch
 
 
 class NotCaptured(Exception):
-    """Some work cannot be captured, or another thread has disturbed the capture."""
+    """Some work could not be captured, or another thread disturbed the capture."""
 
 
 class GraphPool:
@@ -33,7 +33,7 @@ class GraphPool:
         return self._stream
 
     def renew(self) -> None:
-        """Use other memory from now on: torch refuses a pool whose graphs are all dropped but not yet freed."""
+        """Use other memory from now on, because torch rejects a pool whose graphs are all dropped but not yet freed."""
         self._handle = torch.cuda.graph_pool_handle()
 
     def capture(self, work: Callable[[], None]) -> Any:
@@ -42,7 +42,8 @@ class GraphPool:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self.stream), _no_collection():
             try:
-                # Other threads may allocate pinned memory or copy meanwhile: training prepares its next step.
+                # Other threads may allocate pinned memory or copy data meanwhile, because training prepares its next
+                # step.
                 graph.capture_begin(pool=self._handle, capture_error_mode="thread_local")
                 _captured(work, graph)
             except BaseException as error:
@@ -61,7 +62,7 @@ def _captured(work: Callable[[], None], graph: Any) -> None:
     try:
         work()
     except BaseException:
-        with suppress(RuntimeError):  # the error of the work says more
+        with suppress(RuntimeError):  # the error raised by the work is more informative
             graph.capture_end()
         raise
     graph.capture_end()
@@ -69,7 +70,7 @@ def _captured(work: Callable[[], None], graph: Any) -> None:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Keep Python from collecting garbage: that could free events or graphs, which a capture does not allow."""
+    """Pause Python's garbage collection, which could free events or graphs; a capture does not allow that."""
     was_collecting = gc.isenabled()
     gc.disable()
     try:

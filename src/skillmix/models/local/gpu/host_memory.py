@@ -1,7 +1,7 @@
 """Pinned memory through which the processor and the GPU exchange numbers without waiting for each other.
 
-The processor works one round ahead: it queues the steps of a round, and then looks at the rows as they were after the
-previous round. `Staging` holds the data sent to the device, `Snapshots` the data that come back.
+The processor works one round ahead. It queues the steps of a round, and then looks at the rows as they were after the
+previous round. `Staging` contains the data sent to the device, and `Snapshots` contains the data that come back.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ class Staging:
         self._used = 0
 
     def take(self, size: int) -> torch.Tensor:
-        """Return some bytes to fill; they are not pinned if a round sends more than a half holds."""
+        """Return memory of a given size to fill; it is not pinned if the round sends more than a half can store."""
         start, end = self._used, self._used + size
         if end > len(self._halves[0]):
             return torch.empty(size, dtype=torch.uint8)
@@ -50,7 +50,7 @@ class Snapshots:
     """The rows as they were after the last two rounds."""
 
     def __init__(self, make_event: Callable[[], Any], state: Sequence[torch.Tensor]) -> None:
-        """Keep copies of some tensors of the device, whose first dimension is the slot."""
+        """Keep copies of some of the device's tensors, whose first dimension is the slot."""
         self._state = list(state)
         self._events = [make_event() for _ in range(2)]
         self._copies = [
@@ -68,16 +68,16 @@ class Snapshots:
         self._started[list(slots)] = self._rounds
 
     def take(self) -> None:
-        """Copy the state after the device has done the steps of a round."""
+        """Copy the state once the device has done the steps of a round."""
         for copy, tensor in zip(self._copies[self._rounds % 2], self._state, strict=True):
             copy.copy_(tensor, non_blocking=True)
         self._events[self._rounds % 2].record()
         self._rounds += 1
 
     def newest(self) -> tuple[list[np.ndarray], np.ndarray]:
-        """Return the newest state that needs no waiting, or else the state of the round before the last.
+        """Return the newest state that is available without waiting, or else the state of the round before the last.
 
-        The second array tells for each slot whether the state shows its current row.
+        The second array states for each slot whether the state describes its current row.
         """
         index = self._rounds - 1
         if index > 0 and not self._events[index % 2].query():

@@ -1,9 +1,9 @@
-"""Triton kernels: attention of steps and of packed prompts, copies of slots, small operations, the choice of tokens.
+"""Triton kernels: attention of steps and of packed prompts, copies of slots, small operations, and choosing tokens.
 
-Prompts are read in one flat row of tokens, which is cut into query blocks. Each block holds consecutive tokens of one
-slot and has an entry in a table: the index of its first token in the row, the number of its tokens, its slot, and the
-position of its first token. An entry without tokens costs almost nothing, so the table has a fixed size and the kernels
-can be captured. Everything is computed in float32 and rounded where the transformers modules round.
+Prompts are read in one flat row of tokens, which is cut into query blocks. Each block consists of consecutive tokens of
+one slot. Its entry in a table contains the index of its first token in the row, the number of its tokens, its slot, and
+the position of its first token. An entry without tokens costs almost nothing, so the table has a fixed size and the
+kernels can be captured. Everything is computed in float32 and rounded where the transformers modules round.
 """
 
 from typing import Any, Final, NamedTuple
@@ -13,16 +13,16 @@ import torch
 try:
     import triton
     import triton.language as tl
-except ImportError:  # CPU builds of torch come without triton
+except ImportError:  # CPU builds of torch do not include triton
     triton = None
 
 QUERIES: Final = 64
-"""The largest number of tokens of a query block."""
+"""The largest number of tokens in a query block."""
 FIELDS: Final = 4
-"""Numbers of a table entry: index of the first token, number of tokens, slot, position of the first token."""
+"""Numbers per table entry: index of the first token, number of tokens, slot, position of the first token."""
 _KEYS: Final = 64
 _GROUP: Final = 16
-"""The smallest number of rows of a matrix product on the device; the queries of a key head fill some of them."""
+"""The smallest number of rows in a matrix product on the device; the queries of a key head fill some of these rows."""
 _COPIED: Final = 64
 _GATED: Final = 1024
 _LOGITS: Final = 4096
@@ -30,14 +30,14 @@ _LOG2_E: Final = 1.4426950408889634
 
 
 def can_step(*, head_size: int, groups: int) -> bool:
-    """Whether the kernels support a model: the head size is a power of two, and few queries share a key head."""
+    """Return whether the kernels support a model: its head size is a power of two, and few queries share a key head."""
     return triton is not None and head_size in (32, 64, 128, 256) and groups <= _GROUP
 
 
 def step_attention(
     query: torch.Tensor, new: tuple[torch.Tensor, torch.Tensor], store: Any, *, scaling: float
 ) -> torch.Tensor:
-    """Store each row's new key and value at its position, and attend to everything up to it."""
+    """Store each row's new key and value at the row's position, and attend to everything up to that position."""
     keys, values, positions, is_active = store
     rows, heads, _, size = query.shape
     key_heads = keys.shape[1]
@@ -61,7 +61,7 @@ class PackedStore(NamedTuple):
 
 
 def store_packed(key: torch.Tensor, value: torch.Tensor, store: PackedStore) -> None:
-    """Store the keys and values of a row of tokens, each in its slot at its position."""
+    """Store the keys and values of a row of tokens, each in its token's slot at the token's position."""
     key, value = key[0], value[0]
     keys, values, blocks = store
     heads, _, size = key.shape
@@ -73,7 +73,7 @@ def store_packed(key: torch.Tensor, value: torch.Tensor, store: PackedStore) -> 
 
 
 def packed_attention(query: torch.Tensor, store: PackedStore, *, scaling: float) -> torch.Tensor:
-    """Attend from each token of a row to its slot, up to the token's own position; padding gives zeros."""
+    """Attend from each token of a row to its slot, up to the token's own position; padding yields zeros."""
     keys, values, blocks = store
     _, heads, tokens, size = query.shape
     query = query[0]
@@ -89,8 +89,8 @@ def packed_attention(query: torch.Tensor, store: PackedStore, *, scaling: float)
 def copy_slots(store: torch.Tensor, copies: torch.Tensor, *, longest: int) -> None:
     """Copy the first positions of some slots to others, in all layers.
 
-    `store` has the dimensions part, slot, head, position and size. Each row of `copies` has a source, a target and a
-    number of positions. No slot may be both a source and a target.
+    `store` has the dimensions part, slot, head, position and size. Each row of `copies` consists of a source, a target
+    and a number of positions. No slot may be both a source and a target.
     """
     parts, _, heads, _, size = store.shape
     grid = (len(copies), -(-longest // _COPIED), parts * heads)
@@ -146,7 +146,7 @@ class RowState(NamedTuple):
 
 
 class RowSettings(NamedTuple):
-    """The settings of all slots that decide a token."""
+    """The settings of all slots that determine which token is chosen."""
 
     numbers: torch.Tensor
     temperature: torch.Tensor
@@ -188,7 +188,7 @@ if triton is not None:
         member = tl.arange(0, group)
         pointers = query + row * query_row + (head * groups + member)[:, None] * query_head + across[None, :]
         q = tl.load(pointers, mask=(member < groups)[:, None], other=0.0)
-        # The new token comes first: it always exists, so the running maximum starts as a finite number.
+        # The new token comes first because it always exists, so that the running maximum starts as a finite number.
         best = tl.sum(q.to(tl.float32) * key[None, :].to(tl.float32), 1) * scaling
         total = tl.full((group,), 1.0, tl.float32)
         sums = tl.zeros((group, size), tl.float32) + value[None, :].to(tl.float32)
@@ -259,7 +259,7 @@ if triton is not None:
         best = tl.full((queries,), float("-inf"), tl.float32)
         total = tl.zeros((queries,), tl.float32)
         sums = tl.zeros((queries, size), tl.float32)
-        # Every query of the block attends to all keys before `shared`, so these need no mask.
+        # Every query of the block attends to all keys before `shared`, so these keys need no mask.
         shared = (first + 1) // block * block
         for start in range(0, shared, block):
             at = start + tl.arange(0, block)
@@ -386,7 +386,7 @@ if triton is not None:
         is_greedy = temperature <= 0
         divisor = tl.where(is_greedy, 1.0, temperature)
         source = logits + row * logits_row
-        # The largest value of each block, and the sum of exponentials relative to it.
+        # Compute the largest value of each block, and the sum of exponentials relative to this value.
         number = tl.arange(0, blocks)
         best = tl.full((blocks,), float("-inf"), tl.float32)
         sums = tl.zeros((blocks,), tl.float32)
@@ -412,7 +412,7 @@ if triton is not None:
         scaled = tl.load(source + at, mask=at < vocabulary, other=float("-inf")) / divisor
         share = tl.exp(scaled - top)
         drawn = tl.sum((tl.cumsum(share, 0) + before <= target).to(tl.int32), 0)
-        # Sums in another order round differently; a token with probability 0 is never chosen.
+        # Sums in a different order round differently, but a token with probability 0 must never be chosen.
         drawn = tl.minimum(drawn, tl.max(tl.where(share > 0, inside, 0), 0))
         likeliest = tl.min(tl.where(scaled == top, inside, block - 1), 0)
         token = (chosen * block + tl.where(is_greedy, likeliest, drawn)).to(tl.int64)

@@ -1,8 +1,9 @@
 """Prefill on a GPU by captured CUDA graphs of a few fixed shapes.
 
 The tokens to read are cut into pieces, and the pieces are packed consecutively into a flat row of tokens. A prompt that
-does not fit into the rest of a row continues in the next one, since its first piece is in its slot by then.
-`packed_batches` packs, `fill` writes the tables of one row, and `PromptReader` captures and replays.
+does not fit into the rest of a row continues in the next row, because its first piece is in its slot by then.
+`packed_batches` packs the pieces, `fill` writes the tables of one row, and `PromptReader` captures and replays the
+graphs.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,11 +38,11 @@ SHAPES: Final = (
     BatchShape(0, _MAX_ROWS),
     *(BatchShape(tokens, min(_MAX_ROWS, tokens // 4)) for tokens in (1024, 2048, 4096, 8192, 16384, 32768)),
 )
-"""Shapes from smallest to largest; the one without tokens only sets up rows."""
+"""Shapes from smallest to largest; the shape without tokens only sets up rows."""
 
 
 class PackedPiece(NamedTuple):
-    """Consecutive tokens of one prompt; none if only the last token is unread, since the next step reads it."""
+    """Consecutive tokens of one prompt; empty if only the last token is unread, which the next step reads."""
 
     start: Start
     first: int
@@ -49,19 +50,19 @@ class PackedPiece(NamedTuple):
 
     @property
     def is_last(self) -> bool:
-        """Whether the prompt ends with this piece."""
+        """Return whether the prompt ends with this piece."""
         return self.end == len(self.start.tokens)
 
 
 class PromptBatch(NamedTuple):
-    """The pieces that are read together."""
+    """The pieces that are read in one batch."""
 
     shape: BatchShape
     pieces: list[PackedPiece]
 
 
 def packed_batches(starts: Sequence[Start], shapes: Sequence[BatchShape] = SHAPES) -> Iterator[PromptBatch]:
-    """Pack the unread tokens of prompts into as few batches as possible, in the smallest shapes that hold them."""
+    """Pack the unread tokens of prompts into as few batches as possible, in the smallest sufficient shapes."""
     waiting = []
     for start in reversed(starts):
         length = len(start.tokens)
@@ -96,15 +97,15 @@ class PromptInputs(NamedTuple):
     """The inputs of a batch, as tensors on the device or as arrays on the host."""
 
     numbers: Any
-    """For each row, one uniform number for each token that it may write."""
+    """For each row, one uniform number for each token that the row may generate."""
     tokens: Any
     positions: Any
     blocks: Any
     """The table of query blocks."""
     slots: Any
-    """The slot of each prompt that ends in the batch; unused rows have a spare slot."""
+    """The slot of each prompt that ends in the batch; unused rows use a spare slot."""
     is_read: Any
-    """Whether the batch holds the prompt's last token."""
+    """Whether the batch contains the prompt's last token."""
     is_ready: Any
     """Whether the next step reads the prompt's last token."""
     last: Any
@@ -117,7 +118,7 @@ class PromptInputs(NamedTuple):
 
 
 def input_sizes(shape: BatchShape, *, longest: int) -> PromptInputs:
-    """Return the type and the dimensions of every input; `longest` is the number of tokens that a row may write."""
+    """Return the type and dimensions of every input; `longest` is the most tokens that a row may generate."""
     token, row = (torch.int64, (shape.tokens,)), (torch.int64, (shape.pieces,))
     truth, number = (torch.bool, (shape.pieces,)), (torch.float32, (shape.pieces,))
     numbers, blocks = (torch.float32, (shape.pieces, longest)), (torch.int32, (shape.blocks, FIELDS))
@@ -135,7 +136,7 @@ def inputs_in(memory: torch.Tensor, sizes: PromptInputs) -> PromptInputs:
 
 
 def bytes_of(sizes: PromptInputs) -> int:
-    """Return the total bytes of all inputs."""
+    """Return the total number of bytes in all inputs."""
     return sum(_aligned(prod(size) * dtype.itemsize) for dtype, size in sizes)
 
 
@@ -189,7 +190,7 @@ class PromptReader:
     """Captures the graph for a batch of each shape when it is first needed, and replays it."""
 
     def __init__(self, staging: Staging, *, spare: int, longest: int) -> None:
-        """Read for rows that write at most `longest` tokens; unused rows of a batch write to the slot `spare`."""
+        """Read prompts of rows that generate at most `longest` tokens; unused rows of a batch use the slot `spare`."""
         self._staging = staging
         self._spare, self._longest = spare, longest
         self._memory: dict[BatchShape, torch.Tensor] = {}
@@ -198,7 +199,8 @@ class PromptReader:
     def start(self, starts: Sequence[Start], capture: Callable[[PromptInputs, bool], Any]) -> None:
         """Read the rest of each prompt, and choose each row's first token.
 
-        `capture` makes the graph that reads inputs on the device; its second argument is whether any row has a top_p.
+        `capture` creates the graph that reads inputs on the device; its second argument states whether any row has a
+        top_p.
         """
         for shape, pieces in packed_batches(starts):
             sizes = input_sizes(shape, longest=self._longest)
@@ -208,7 +210,7 @@ class PromptReader:
                 self._memory[shape] = memory
             key = shape, any(piece.start.top_p is not None for piece in pieces)
             if key not in self._graphs:
-                # A batch without pieces changes only the spare slot, so it can be tried first.
+                # A batch without pieces changes only the spare slot, so it is safe to try first.
                 memory.zero_()
                 inputs = inputs_in(memory, sizes)
                 inputs.slots.fill_(self._spare)
