@@ -176,7 +176,7 @@ def _zstd_content(raw: bytes, most: int) -> bytes:
             import pyarrow
         except ImportError:
             raise UserError(
-                "An .eval log is compressed with Zstandard, and no package here reads it.", hint=_NEEDS_ZSTD
+                "An .eval log is compressed with Zstandard, and no installed package can read it.", hint=_NEEDS_ZSTD
             ) from None
         with pyarrow.CompressedInputStream(pyarrow.BufferReader(raw), "zstd") as reader:
             content = reader.read(most)

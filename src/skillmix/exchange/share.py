@@ -58,14 +58,17 @@ def share(
     source: str | None = None,
     rules: str | None = None,
 ) -> SharedFiles:
-    """Write the files of every student with a score; the folder replaces an earlier one as a whole.
+    """Write the files of every student that has a score. The new folder replaces any earlier one completely.
 
-    `ids` are public names as STUDENT=OWNER/NAME. `benchmark` is the data set on the hub that holds the benchmark;
-    without it there are no files in `.eval_results/`, which link the page `source`.
+    `ids` are public names in the form STUDENT=OWNER/NAME. `benchmark` is the data set on the hub that contains the
+    benchmark. The files in `.eval_results/` link to the page `source`; without `benchmark`, no such files are written.
     """
     run = open_run(run_name)
     if run.has_outcomes:
-        raise UserError(f"The graders of {run.name} name outcomes, and the formats hold scores.", hint="Use export.")
+        raise UserError(
+            f"The graders of {run.name} give outcomes instead of points, but these formats can hold only scores.",
+            hint="Use export.",
+        )
     if benchmark is not None and not is_model_id(benchmark):
         raise UserError(f"{benchmark!r} is not a data set on the hub.", hint="Write --benchmark OWNER/NAME.")
     if source is not None and not source.startswith("https://"):
@@ -121,7 +124,7 @@ def share(
 
 
 def eval_results(scores: Sequence[CellScore], *, benchmark: str, source: str | None = None) -> list[dict[str, Any]]:
-    """Entries of a file in `.eval_results/`: the full marks of every cell of one grader that has a value."""
+    """Return the entries of a file in `.eval_results/`: the full marks of every cell of one grader that has a value."""
     entries = []
     for score in scores:
         if score.metric != FULL_MARKS or score.value is None:
@@ -145,7 +148,7 @@ def model_card(
     base: str | None = None,
     benchmark: str | None = None,
 ) -> str:
-    """The README.md of a model's repository: tags and scores in the head, and the same scores as a table."""
+    """Return the README.md of a model's repository, with tags and scores in its header, and the scores in a table."""
     head: dict[str, Any] = {"pipeline_tag": "text-generation", "tags": list(_TAGS)}
     if is_checkpoint:
         head["library_name"] = "transformers"
@@ -158,7 +161,7 @@ def model_card(
         catalog = public_catalog(score.catalog)
         name = f"skillmix {catalog}, {score.setting}, k = {score.k}"
         label = f"{METRICS[score.metric].label}, graded by {score.grader}"
-        # The hub shows name, value and data set.
+        # The hub shows the name, the value and the data set.
         results.append(
             {
                 "task": {"type": "text-generation", "name": "skill composition"},
@@ -211,7 +214,7 @@ def _public_names(specs: Mapping[str, str | None], options: Sequence[str]) -> di
 
 
 def public_name(text: str) -> str | None:
-    """Return the id in a model string itself: only a provider's own service identifies the owner of a model.
+    """Return the public id that a model string contains; only a provider's own service identifies the owner of a model.
 
     >>> public_name("openai:gpt-4o"), public_name("openai:m@http://localhost:8000/v1")
     ('openai/gpt-4o', None)

@@ -46,7 +46,7 @@ class GraderOfRun:
     """A grader of one run, with the fields that its card needs."""
 
     identity: Hashable
-    """Equal in two runs only if model string, prompts, sampling, rounds and catalog are equal."""
+    """Two runs share this value only if model string, prompts, sampling settings, rounds and catalog are all equal."""
     facts: GraderFacts
     has_code: bool
     is_code_alone: bool
@@ -62,20 +62,20 @@ class GradedRun:
 
 
 def run_cards(runs: Iterable[Run | str], *, truth: str | None = None, rules: str | None = None) -> list[GraderCard]:
-    """Make the cards of every grader of some runs, against people, code or another grader; repeated runs count once."""
-    opened_runs = [opened(run) for run in runs]  # a missing run is an error before any other is read
+    """Compare every grader of some runs with people, code or another grader; repeated runs count once."""
+    opened_runs = [opened(run) for run in runs]  # report a missing run before reading any other
     stored = list({run.path.resolve(): run for run in reversed(opened_runs)}.values())[::-1]
     for run in stored:
         if run.has_outcomes:
             raise UserError(
                 f"The graders of {run.name} give outcomes instead of points, so they have no cards.",
-                hint="skillmix scores shows the shares of the outcomes.",
+                hint="Run `skillmix scores` to see the share of each outcome.",
             )
     return cards_of([graded_run(run, rules=rules) for run in stored], truth=truth)
 
 
 def graded_run(run: Run, *, rules: str | None = None) -> GradedRun:
-    """Read the texts of a run with their grades, by the run's own rules unless other rules are given."""
+    """Read the texts of a run with their grades; the run's own rules apply unless `rules` is given."""
     chosen = run.rules(rules)
     with run.read() as journal:
         found = (text.ballots for text in texts_with_ballots(run, journal))
@@ -84,7 +84,7 @@ def graded_run(run: Run, *, rules: str | None = None) -> GradedRun:
 
 
 def graded_run_of(run: Run, decided: Iterable[tuple[Ballot, Points]], rules: Rules) -> GradedRun:
-    """Make the same from ballots whose points are decided."""
+    """Make a graded run from ballots whose points are already decided."""
     by_text: dict[tuple[str, str, int], list[tuple[Ballot, Points]]] = defaultdict(list)
     for ballot, points in decided:
         by_text[ballot.text.conversation].append((ballot, points))
@@ -92,9 +92,9 @@ def graded_run_of(run: Run, decided: Iterable[tuple[Ballot, Points]], rules: Rul
 
 
 def _items(run: Run, texts: Iterable[Sequence[tuple[Ballot, Points]]], rules: Rules) -> list[TextUnderGraders]:
-    """Combine the points of each text; a ballot counts if it has a vote, or if its grader did not need to be called."""
+    """Combine the points of each text; a ballot counts if it has a vote or its grader did not need to be called."""
     reader = TextFactsReader(run, rules)
-    # The model of each student; for a train step, the model that it fine-tunes.
+    # The model of each student or, for a train step, the model that the step fine-tunes.
     models = {name: settings.model for name, settings in run.known_experiment.students.items()}
     for step in run.known_experiment.steps:
         base = str(getattr(step, "base", "")).removeprefix("step:") if step.trains_model else ""
@@ -108,7 +108,7 @@ def _items(run: Run, texts: Iterable[Sequence[tuple[Ballot, Points]]], rules: Ru
             continue
         text, skills = counted[0][0].text, counted[0][0].text.combination.skills
         facts = reader.facts(text)
-        # Decided by code regardless of graders: the length, named skills, and all criteria if the text earns nothing.
+        # For every grader, code decides the length, named skills and, if the text earns nothing, all criteria.
         named = (i for i, skill in enumerate(skills) if names_skill(text.answer.text, skill, rules.name_rule))
         items.append(
             TextUnderGraders(
@@ -134,10 +134,10 @@ def _items(run: Run, texts: Iterable[Sequence[tuple[Ballot, Points]]], rules: Ru
 
 def _graded_run(run: Run, items: Sequence[TextUnderGraders]) -> GradedRun:
     names = sorted({grader for item in items for grader in item.points}, key=lambda name: (is_human(name), name))
-    # The model strings of simulated raters who answered, by the name of the grader.
+    # By grader name, the model strings of the simulated raters that answered.
     models = {human_grader(rater): rater_model(run.people, rater) for rater in raters_of(run.people)}
     simulated = {grader: model for grader, model in models.items() if model not in (None, PERSON)}
-    # The cost of the calls to each grader; None if the cost of some call is unknown.
+    # The total cost of the calls to each grader; None if the cost of any call is unknown.
     costs: dict[str, float | None] = {}
     with run.read() as journal:
         for total in (total for total in call_totals(journal) if total.role == "grader"):
@@ -166,7 +166,7 @@ _WITHOUT_EFFECT: Final = ("concurrency", "timeout", "attempts", "key", "price")
 
 
 def cards_of(runs: Sequence[GradedRun], *, truth: str | None = None) -> list[GraderCard]:
-    """Make the cards of the graders of some runs; a grader that differs between the runs gets several cards."""
+    """Make the cards of the graders of some runs; a grader whose settings differ between runs has several cards."""
     known = list(dict.fromkeys(name for run in runs for name in run.graders))
     are_known = truth in (None, *known) or (truth == CODE and _code_names(runs))
     if not are_known and not (truth == PEOPLE and any(map(is_human, known))):
@@ -180,7 +180,7 @@ def cards_of(runs: Sequence[GradedRun], *, truth: str | None = None) -> list[Gra
             sharing[name, grader.identity].append(run)
     cards = []
     for (name, _), own in sharing.items():
-        # The reference for this grader: people, else code, else the first other grader; None if there is none.
+        # The reference for this grader: people if possible, otherwise code, otherwise the first other grader.
         code = [other for other in _code_names(own) if other != name]
         others = [other for run in own for other in run.graders if other != name]
         chosen = next(iter([*code, *others]), None)
@@ -188,7 +188,7 @@ def cards_of(runs: Sequence[GradedRun], *, truth: str | None = None) -> list[Gra
             chosen = (code[0] if code else name) if truth == CODE and truth not in own[0].graders else truth
         elif people_in(item for run in own for item in run.items):
             chosen = PEOPLE
-        # People have a card only if the user chose a grader as the reference; the reference itself has none.
+        # People have a card only if the user chose a grader as the reference. The reference itself never has a card.
         if chosen != name and not (truth in (None, PEOPLE) and is_human(name)):
             cards.append(_card(name, own, chosen, truth))
     return cards
@@ -199,9 +199,9 @@ def _code_names(runs: Iterable[GradedRun]) -> list[str]:
 
 
 def _card(name: str, runs: Sequence[GradedRun], truth: str | None, wanted: str | None) -> GraderCard:
-    """Make the card of a grader over runs.
+    """Make the card of one grader over several runs.
 
-    Only a reference chosen by the user corrects scores towards another model.
+    Another model serves to correct scores only if the user chose that model as the reference.
     """
     items = [item for run in runs for item in run.items]
     code = _code_names(runs)
@@ -209,14 +209,14 @@ def _card(name: str, runs: Sequence[GradedRun], truth: str | None, wanted: str |
         items = with_people(items)
     own = [run.graders[name] for run in runs]
     if own[0].has_code and truth in code:
-        # Skills that code decides under both graders are omitted.
+        # Omit skills that code decides for both graders.
         checked = {skill for item in items for skill in item.skills if checker_of(skill) is not None}
         items = [replace(i, by_code=i.by_code | {n for n, s in enumerate(i.skills) if s in checked}) for i in items]
     known = [grader.facts.cost_usd for grader in own if grader.facts.cost_usd is not None]
     texts = sum(grader.facts.texts or 0 for grader in own)
     cost = sum(known) if len(known) == len(own) else None
     card = grader_card(items, name, truth, GraderFacts(own[0].facts.model, cost, texts))
-    # Simulated raters among the reference labels, and the grader itself if it is one.
+    # The simulated raters behind the reference labels, and the grader itself if it is a simulated rater.
     raters = {other: grader for run in runs for other, grader in run.graders.items() if is_human(other)}
     behind = {name, *(raters if truth == PEOPLE else [truth])}
     simulated = sorted(r for r, grader in raters.items() if r in behind and grader.facts.model is not None)
@@ -286,7 +286,7 @@ def card_text(card: GraderCard, *, wide: bool = False) -> str:
 
 
 def card_title(card: GraderCard) -> str:
-    """Name the grader, the reference, the number of texts with a label, and the simulated raters."""
+    """Return a title with the grader, the reference, the number of labeled texts, and the simulated raters."""
     runs = f" ({', '.join(card.runs)})" if len(card.runs) > 1 else ""
     if card.truth is None:
         return f"{card.grader}{runs}: no other grader graded its {plural(card.texts, 'text')}, so there is no truth"
@@ -308,7 +308,7 @@ def _agreement_table(name: str, rows: Sequence[TruthAgreement], *, wide: bool) -
 
 
 def _interval(measure: Measure) -> str:
-    # An unknown interval has other reasons here than too few combinations.
+    # Here, an interval can be unknown for reasons other than too few combinations.
     return share(measure.value) if None in measure else share_with_interval(*measure)
 
 
@@ -317,7 +317,7 @@ def _signed(measure: Measure) -> str:
 
 
 def short_table(cards: Iterable[GraderCard]) -> str:
-    """One row for each grader and criterion: agreement, sensitivity and specificity."""
+    """Format agreement, sensitivity and specificity in one row for each grader and criterion."""
     header = ["grader", "criterion", "n", "agreement", "sensitivity", "specificity"]
     rows = [
         [
@@ -333,7 +333,7 @@ def short_table(cards: Iterable[GraderCard]) -> str:
 
 
 def cards_as_json(cards: Iterable[GraderCard]) -> list[object]:
-    """Cards as `--json` prints them: every measure is an object with value, low and high."""
+    """Return the cards as `--json` prints them, with every measure as an object with value, low and high."""
     return [_plain(card) for card in cards]
 
 

@@ -31,36 +31,36 @@ class Score:
     value: float | None
     """Mean over complete combinations of the best of G texts; None if no combination is complete."""
     low: float | None
-    """None if there is no value; for a metric that is not binary, also if too few combinations are complete."""
+    """None if there is no value, or if the metric is not binary and too few combinations are complete."""
     high: float | None
     bound_low: float | None
-    """The mean over all combinations if every ungraded text scored 0; for `bound_high`, if each scored 1."""
+    """The mean over all combinations if every ungraded text scored 0; for `bound_high`, if every one scored 1."""
     bound_high: float | None
     combinations: int
     complete: int
-    """Combinations whose texts are all graded."""
+    """The number of combinations whose texts are all graded."""
     ungraded: int
-    """Texts without a score for this metric."""
+    """The number of texts without a score for this metric."""
     format_failures: int
-    """Replies without the marker, without a text, or truncated while thinking."""
+    """The number of replies that lack the marker or a text, or were truncated while the model was still thinking."""
     one_try: float | None
-    """Mean over single texts of complete combinations."""
+    """The mean over all single texts of complete combinations."""
     one_try_low: float | None
     """None if fewer than `FEWEST_COMBINATIONS` combinations are complete."""
     one_try_high: float | None
     valid_texts: int = field(default=0, kw_only=True)
-    """Texts with a valid format and a score for this metric."""
+    """The number of texts with a valid format and a score for this metric."""
     among_valid: float | None = field(default=None, kw_only=True)
-    """Mean over those texts; None if there is none."""
+    """The mean over the texts with a valid format; None if there is no such text."""
     among_valid_low: float | None = field(default=None, kw_only=True)
-    """None if fewer than `FEWEST_COMBINATIONS` combinations have such a text."""
+    """None if fewer than `FEWEST_COMBINATIONS` combinations have a text with a valid format."""
     among_valid_high: float | None = field(default=None, kw_only=True)
     cut: int | None = field(default=None, kw_only=True)
-    """Texts whose reply was truncated at the token limit; None if no provider gave a reason for the end."""
+    """The number of replies truncated at the token limit; None if no provider reported why replies ended."""
     woven: float | None = field(default=None, kw_only=True)
-    """For full marks: the share of combinations with a text that has full marks and shows every skill about the topic.
+    """For full marks, the share of combinations with a text that has full marks and applies every skill to the topic.
 
-    None for other metrics, and if no text of the cell is checked by code.
+    None for other metrics, or if code checks no text of the cell.
     """
     woven_low: float | None = field(default=None, kw_only=True)
     woven_high: float | None = field(default=None, kw_only=True)
@@ -81,13 +81,13 @@ class CellScore(Score):
     k: int
     metric: str
     sets: str = "all"
-    """The skill sets that count: all, the reserved ones, or those that data sets may contain ("seen")."""
+    """The skill sets that count: all of them, the reserved ones, or the ones that data sets may contain ("seen")."""
     trained_on: int | None = None
-    """Combinations that the student was trained on; None if its lineage is unknown."""
+    """The number of combinations that the student was trained on; None if its lineage is unknown."""
     written: int = 0
-    """Texts that have a format: all except missing texts and refusals."""
+    """The number of texts that have a format: all texts except missing ones and refusals."""
     seen_pairs: int | None = None
-    """Combinations with two skills that a student of another partition saw together; None for other students."""
+    """Combinations with two skills that the student saw together under another partition; otherwise None."""
 
     @property
     def format_valid(self) -> float | None:
@@ -100,7 +100,7 @@ class CellScore(Score):
         return None if self.cut is None or not self.written else self.cut / self.written
 
     def json_row(self) -> dict[str, object]:
-        """Return the fields in the order of `scores --json`: the cell, the numbers, the rest."""
+        """Return the fields in the order of `scores --json`: cell, numbers, other fields."""
         own = [field.name for field in fields(self) if field.name not in _NUMBERS]
         last = own.index("metric") + 1
         row = {name: getattr(self, name) for name in (*own[:last], *_NUMBERS, *own[last:])}
@@ -120,7 +120,7 @@ def valid_share(failures: int, written: int) -> float | None:
 
 
 Values = Sequence[Sequence[float | None]]
-"""For each combination, the values of its G texts under one metric; None for an ungraded text."""
+"""For each combination, the values of one metric for its G texts; None for an ungraded text."""
 
 
 def summarise(texts_by_combination: Values, metric: str, *, format_failures: int = 0) -> Score:
@@ -172,20 +172,20 @@ class CellKey(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """The combinations of one key, each with its samples; None where a text or its grading is missing."""
+    """The combinations of one key, each with its samples. A sample is None if its text or grading is missing."""
 
     key: CellKey
     combinations: tuple[Combination, ...]
     points: tuple[tuple[Points | None, ...], ...]
     statuses: tuple[tuple[AnswerStatus | None, ...], ...]
     cuts: tuple[tuple[bool | None, ...], ...] = ()
-    """Whether each reply was truncated at the token limit; None, or no row at all, if unknown."""
+    """Whether each reply was truncated at the token limit. If unknown, the value is None or the row is missing."""
     woven: tuple[tuple[bool | None, ...], ...] = ()
-    """Whether each text shows every skill about the topic; None, or no row at all, if unknown."""
+    """Whether each text applies every skill to the topic. If unknown, the value is None or the whole row is missing."""
 
     def values(self, metric: str) -> list[list[float | None]]:
         """Compute the metric of every text, grouped by combination."""
-        different = {p for texts in self.points for p in texts}  # few, even among many texts
+        different = {p for texts in self.points for p in texts}  # even many texts have few different points
         known = {p: None if p is None else text_score(p, metric) for p in different}
         return [[known[p] for p in texts] for texts in self.points]
 
@@ -219,14 +219,14 @@ class Cell:
         )
 
     def _woven(self) -> tuple[float | None, float | None, float | None]:
-        """Compute woven full marks with their interval; unknown if code cannot decide for some text with full marks."""
+        """Compute woven full marks with their interval; unknown if code cannot judge some text with full marks."""
         if not any(woven is not None for texts in self.woven for woven in texts):
             return None, None, None
         values = [
             [None if p is None else woven_full_marks(p, woven) for p, woven in zip(points, texts, strict=True)]
             for points, texts in zip(self.points, self.woven, strict=True)
         ]
-        # Texts without full marks have a known score, so omitting only the unknown ones would leave the failures.
+        # Texts without full marks always have a known score, so omitting only unknown texts would keep all failures.
         pairs = zip(self.points, values, strict=True)
         if any(p is not None and v is None for points, texts in pairs for p, v in zip(points, texts, strict=True)):
             return None, None, None
@@ -234,7 +234,7 @@ class Cell:
         return score.value, score.low, score.high
 
     def valid_clusters(self, metric: str) -> dict[str, Cluster]:
-        """Return, for each combination id, the texts that have a valid format and a score for the metric."""
+        """Return, by combination id, the texts that have a valid format and a score for the metric."""
         clusters = {}
         for combination, values, statuses in zip(self.combinations, self.values(metric), self.statuses, strict=True):
             valid = [v for v, s in zip(values, statuses, strict=True) if s == "fine" and v is not None]
@@ -242,7 +242,7 @@ class Cell:
         return clusters
 
     def format_clusters(self) -> dict[str, Cluster]:
-        """Return, for each combination id, the number of texts with a format, and how many of them are valid."""
+        """Return, by combination id, the number of texts that have a format and how many of these formats are valid."""
         return {
             combination.id: Cluster(statuses.count("fine"), sum(status in WRITTEN for status in statuses))
             for combination, statuses in zip(self.combinations, self.statuses, strict=True)
@@ -250,22 +250,22 @@ class Cell:
 
     @property
     def cut(self) -> int | None:
-        """Count texts whose reply was truncated at the token limit; None if no provider gave a reason for the end."""
+        """Count replies truncated at the token limit; None if no provider reported why replies ended."""
         known = [cut for cuts in self.cuts for cut in cuts if cut is not None]
         return sum(known) if known else None
 
     def count(self, *statuses: AnswerStatus) -> int:
-        """Count the texts with an answer of one of these statuses."""
+        """Count the texts whose answer has one of these statuses."""
         return sum(status in statuses for texts in self.statuses for status in texts)
 
     @property
     def format_failures(self) -> int:
-        """Count replies without the marker, without a text, or truncated while thinking."""
+        """Count replies that lack the marker or a text, or were truncated while the model was still thinking."""
         return self.count("no marker", "empty", CUT_IN_THOUGHT)
 
     @property
     def written(self) -> int:
-        """Count texts that have a format: all except missing texts and refusals."""
+        """Count texts that have a format, which means all texts except missing ones and refusals."""
         return self.count(*WRITTEN)
 
     @property
@@ -274,7 +274,7 @@ class Cell:
         return valid_share(self.format_failures, self.written)
 
     def only(self, wanted: Callable[[Combination], bool]) -> "Cell":
-        """Return the cell restricted to these combinations."""
+        """Return the cell with only the wanted combinations."""
         kept = [i for i, combination in enumerate(self.combinations) if wanted(combination)]
         return replace(
             self,
@@ -290,7 +290,7 @@ Cells = Mapping[CellKey, Cell]
 
 
 def largest_cells(cells: Iterable[Cell]) -> dict[CellKey, Cell]:
-    """Return one cell for each key: if two steps draw for the same key, the larger draw contains the smaller."""
+    """Return one cell for each key. If two steps draw for the same key, the larger draw contains the smaller one."""
     largest: dict[CellKey, Cell] = {}
     for cell in cells:
         if cell.key not in largest or len(largest[cell.key].combinations) < len(cell.combinations):

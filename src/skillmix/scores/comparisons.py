@@ -1,8 +1,8 @@
-"""Compare two students: the verdict on a difference, whether format explains it, and the texts on which they differ.
+"""Compare two students: the verdict on a difference, whether format explains the difference, and the texts that differ.
 
-One function decides the verdict for every output. All settings and k in which two students under one grader share
-complete combinations are one family of tests. `compare_students` implements `skillmix compare`, which works for any two
-students of a run, with or without a lineage.
+One function decides the verdict for every output. For two students under one grader, all settings and k in which both
+have completed the same combinations form one family of tests. `compare_students` implements `skillmix compare`, which
+works for any two students of a run, with or without a lineage.
 """
 
 from collections import defaultdict
@@ -45,7 +45,7 @@ LEVEL: Final = 0.05
 SMALLEST_GAIN: Final = 0.05
 """The smallest gain worth claiming."""
 _FEWEST_DIFFERING: Final = 6
-"""If fewer combinations differ, no permutation of signs reaches p = .05."""
+"""With fewer differing combinations, no permutation of signs can reach p = .05."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,11 @@ class Judged:
     tests: int
     """The number of comparisons in the correction."""
     explained_by: str | None = None
-    """A student trained on single skills with a similar gain, so that the second student is not found to surpass it."""
+    """A student trained on single skills that the second student, with a similar gain, is not found to surpass."""
 
     @property
     def verdict(self) -> str:
-        """Decide whether a difference is found: its corrected p is below .05 and its interval excludes 0."""
+        """Return the verdict; a difference is found if its corrected p is below .05 and its interval excludes 0."""
         if self.gain.low is None:
             return f"too few {self.gain.unit}"
         if self.p_corrected < LEVEL and self.gain.is_above_zero:
@@ -78,7 +78,7 @@ class Judged:
 
     @property
     def found(self) -> float:
-        """Return the difference if one is found, else 0."""
+        """Return the difference if the verdict is a gain or a loss, otherwise 0."""
         return self.gain.mean if self.verdict in ("a gain", "a loss") else 0.0
 
     @property
@@ -98,7 +98,7 @@ class Judged:
 
 
 def verdict_words(verdict: str, p: float, tests: int) -> str:
-    """Word a verdict with its p-value, as in every output.
+    """Return the wording of a verdict with its p-value, which is the same in every output.
 
     >>> verdict_words("a gain", 0.0312, 3), verdict_words("within noise", 0.4, 1)
     ('a gain, p = .031 after correction for 3 comparisons', 'within noise, p = .400')
@@ -114,9 +114,10 @@ def explained(
     of_practice: Mapping[Place, Judged],
     beyond: Mapping[Place, Judged],
 ) -> dict[Place, Judged]:
-    """Mark, in the family of a student against its base, gains that a student of single skills also has.
+    """Mark gains of a student over its base that a student trained on single skills also shows.
 
-    `of_practice` compares the student of single skills with the base, and `beyond` compares the first student with it.
+    `of_practice` compares the student trained on single skills with the base. `beyond` compares the first student with
+    the one trained on single skills.
     """
     as_well = {place for place, one in of_practice.items() if one.verdict == "a gain"}
     no_better = {place for place, one in beyond.items() if one.verdict in ("within noise", "a loss")}
@@ -136,7 +137,7 @@ class PairRow:
     setting: str
     k: int
     first_value: float
-    """The first student's mean over the shared combinations, best of the samples."""
+    """The first student's mean over the shared combinations, using the best sample of each."""
     second_value: float
     difference: float
     low: float | None
@@ -146,18 +147,18 @@ class PairRow:
     p_corrected: float
     """The p-value after Holm's correction over the settings and k of the two students under one grader."""
     combinations: int
-    """Combinations that both students have completed."""
+    """The number of combinations that both students have completed."""
     wins: int
-    """Combinations on which the second student scores higher."""
+    """The number of combinations on which the second student scores higher."""
     ties: int
     losses: int
     still_needed: int | None
-    """Further combinations for 80% power at this difference; None if there is no estimate."""
+    """The number of further combinations needed for 80% power at this difference; None if there is no estimate."""
     verdict: str
     tests: int
     """The number of comparisons in the correction."""
     explained_by: str | None = None
-    """A student trained on single skills with a similar gain, so that the second student is not found to surpass it."""
+    """A student trained on single skills that the second student, with a similar gain, is not found to surpass."""
 
     @property
     def words(self) -> str:
@@ -166,19 +167,19 @@ class PairRow:
 
     @property
     def found(self) -> float:
-        """Return the difference if one is found, else 0."""
+        """Return the difference if the verdict is a gain or a loss, otherwise 0."""
         return self.difference if self.verdict in ("a gain", "a loss") else 0.0
 
 
 def explanations(second: str, rows: Iterable[Judged | PairRow]) -> list[str]:
-    """Write a sentence for each student of single skills whose similar gain explains that of the second student."""
+    """For each student trained on single skills with a similar gain, return a sentence about this explanation."""
     places: dict[str, list[str]] = defaultdict(list)
     for row in rows:
         if row.explained_by:
             places[row.explained_by].append(f"{row.setting}, k = {row.k}")
     return [
         f"{practice}, with as many texts and steps of single skills, gains as well, and {second} is not found to do "
-        f"better: practice on single skills explains this gain ({'; '.join(where)})."
+        f"better: practice on single skills may explain this gain ({'; '.join(where)})."
         for practice, where in places.items()
     ]
 
@@ -194,7 +195,7 @@ def compare_cells(
 ) -> list[PairRow]:
     """Return one row for each grader, setting and k in which two students of a run share complete combinations.
 
-    `practice` names the student of single skills that is matched with the second, if the first is their base.
+    If the first student is the base, `practice` is the student trained on single skills that matches the second.
     """
     rows: dict[CellKey, PairRow] = {}
     for grader in dict.fromkeys(key.grader for key in cells if (key.run, key.student) == (run, second)):
@@ -236,7 +237,7 @@ def compare_cells(
 def paired_values(
     run: str, students: tuple[str, str], grader: str, cells: Mapping[CellKey, Cell], metric: str = FULL_MARKS
 ) -> Values:
-    """Return the scores of two students of a run by setting, k and combination, best of the samples."""
+    """Return the scores of two students of a run by setting, k and combination, using the best sample of each."""
     first, second = students
     values = {}
     for key in cells:
@@ -252,9 +253,10 @@ def paired_values(
 def family_of(repeats: Iterable[tuple[str, int, Values]]) -> dict[Place, Judged]:
     """Judge all differences between two students under one grader, which partitions and seeds may repeat.
 
-    A repeat is a partition, a seed and the values of the two students; a training that several runs evaluate counts
-    once. Holm's correction counts the differences that can reach p = .05. Whether one can depends on the number of
-    combinations that differ, not on which student they favor, so omitting the others keeps the level.
+    A repeat consists of a partition, a seed and the values of the two students. A training run that several runs
+    evaluate counts once. Holm's correction counts only differences that can reach p = .05. Whether a difference can
+    reach it depends on how many combinations differ, not on which student they favor. Omitting the other differences
+    therefore keeps the significance level.
     """
     differences: dict[Place, dict[str, dict[int, dict[str, list[float]]]]] = {}
     for partition, seed, values in repeats:
@@ -284,19 +286,19 @@ def family_of(repeats: Iterable[tuple[str, int, Values]]) -> dict[Place, Judged]
 
 
 Role = Literal["explains", "hides skill"]
-"""Whether format explains the difference, or too few texts have a valid format to compare the skill of both
-students."""
+"""Whether format explains the difference, or so few texts have a valid format that the students' skill cannot be
+compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValidTexts:
-    """The texts of one student with a valid format and a decision on full marks."""
+    """One student's texts that have a valid format and a decision on full marks."""
 
     valid: int
     combinations: int
-    """Combinations with such a text."""
+    """The number of combinations with at least one text that has a valid format and a decision on full marks."""
     written: int
-    """Texts that have a format, valid or not."""
+    """The number of texts that have a format, valid or not."""
 
     @property
     def are_too_few(self) -> bool:
@@ -311,11 +313,11 @@ class FormatEffect:
     first: ValidTexts
     second: ValidTexts
     among_valid: ShareDifference | None
-    """Difference in full marks among texts with a valid format, pass@1, second minus first; None if one has too few
-    such texts.
+    """The difference in full marks (pass@1, second minus first) among texts with a valid format; None if one student
+    has too few such texts.
     """
     role: Role | None
-    """None if no difference in full marks is found, if the formats do not differ, or if skill differs too."""
+    """None if no difference in full marks is found, if the formats do not differ, or if skill also differs."""
 
     def words(self, first: str, second: str) -> str | None:
         """Describe the role of format as a clause with the names of both students; None if format has no role."""
@@ -338,9 +340,9 @@ def format_effect(
 ) -> FormatEffect:
     """Compute the effect of format on a difference in full marks between two students of some runs.
 
-    `where` is a grader, a setting and a k, and `found` is 0 unless a difference is found. Format explains it if the
-    share of texts with a valid format differs in the same direction, outside noise, and full marks among these texts
-    differ within noise.
+    `where` is a grader, a setting and a k, and `found` is 0 unless a difference is found. Format explains the
+    difference if the share of texts with a valid format differs in the same direction and outside noise, while full
+    marks among texts with a valid format differ only within noise.
     """
     valid, formats = list[Paired](), list[Paired]()
     for run in runs:
@@ -371,7 +373,7 @@ def format_effect(
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The difference of a tuned student from its base for one grader, setting and k."""
+    """The difference between a tuned student and its base under one grader, in one setting, at one k."""
 
     run: str
     student: str
@@ -388,7 +390,7 @@ class Change:
 
 
 def before_and_after(students: Sequence[ComparableStudent], cells: Mapping[CellKey, Cell]) -> list[Change]:
-    """Compare every tuned student with its base, in the order of the cells, where both have a cell."""
+    """Compare every tuned student with its base wherever both have a cell, in the order of the cells."""
     changes: dict[CellKey, Change] = {}
     for family in families(students).values():
         base = base_of(family)
@@ -417,7 +419,7 @@ class BestText:
     evidence: dict[str, str] = field(default_factory=dict)
     """The words that show a skill, if code found them."""
     reasons: dict[str, str] = field(default_factory=dict)
-    """The reason for each point that code denied, by criterion."""
+    """By criterion, the reason why code denied the point."""
     cut: bool | None = None
     """Whether the reply was truncated at the token limit; None if unknown."""
 
@@ -446,13 +448,13 @@ class StudentComparison:
     metric: str
     rows: tuple[PairRow, ...]
     texts: tuple[DifferingTexts, ...]
-    """The combinations on which the students differ, largest differences first."""
+    """The combinations on which the students differ, with the largest differences first."""
     notes: tuple[str, ...]
     """Other differences between the students, such as their prompts and training data."""
 
     @property
     def differing(self) -> int:
-        """Count the combinations on which the students differ, each once per row that contains it."""
+        """Count the combinations on which the students differ; each counts once in every row that contains it."""
         return sum(row.wins + row.losses for row in self.rows)
 
     def __str__(self) -> str:
@@ -496,20 +498,20 @@ def comparison_table(comparison: StudentComparison, *, wide: bool = False) -> st
 
 
 def _constant_names(comparison: StudentComparison) -> dict[str, str]:
-    """Return the grader and the setting if all rows share them."""
+    """Return the grader if all rows have the same one, and likewise the setting."""
     values = {name: {getattr(row, name) for row in comparison.rows} for name in ("grader", "setting")}
     return {name: next(iter(known)) for name, known in values.items() if len(known) == 1}
 
 
 def comparison_note(comparison: StudentComparison) -> str:
-    """Write the explanation of the table, then the other differences between the students."""
+    """Return an explanation of the table, followed by other differences between the students."""
     label = METRICS[comparison.metric].label
     note = _NOTE.format(first=comparison.first, second=comparison.second, metric=label)
     return "\n".join([note, *comparison.notes])
 
 
 def comparison_title(comparison: StudentComparison) -> str:
-    """Name the two students and the metric, and the grader and setting if all rows share them."""
+    """Return a title with the two students, the metric, and the grader and setting that all rows share."""
     label = METRICS[comparison.metric].label
     shared = [f"{name} {value}" for name, value in _constant_names(comparison).items()]
     title = f"{label[0].upper()}{label[1:]}: {comparison.second} against {comparison.first}"
@@ -525,9 +527,9 @@ def compare_students(
     rules: str | None = None,
     texts: int | None = None,
 ) -> StudentComparison:
-    """Compare two students of a run; an error if either is unknown or they share no complete combination.
+    """Compare two students of a run, or raise an error if either is unknown or they share no complete combination.
 
-    `texts` is the number of combinations whose texts are included; other texts are not read.
+    `texts` is the number of combinations whose texts are included. The texts of other combinations are not read.
     """
     run = opened(run)
     if metric not in METRICS:
@@ -561,7 +563,7 @@ def compare_students(
         (cells[CellKey(run.name, first, *where)], cells[CellKey(run.name, second, *where)])
         for where in ((row.grader, row.setting, row.k) for row in rows)
     ]
-    # Other possible explanations: practice, other settings, and combinations that a student was trained on.
+    # Add other possible explanations: practice, other settings, and combinations that a student was trained on.
     notes = explanations(second, rows)
     if not run.is_imported and has_settings(run, first) and has_settings(run, second):
         both = [settings_for(run.known_experiment, name) for name in (first, second)]
@@ -585,7 +587,7 @@ _SETTINGS: Final = ("prompts", "temperature", "max_tokens", "top_p", "system", "
 def _differing_texts(
     run: Run, shared: Iterable[tuple[Cell, Cell]], metric: str, rules: str | None, most: int | None
 ) -> Iterator[DifferingTexts]:
-    """Return the combinations on which two cells differ, largest differences first, with the best texts of both."""
+    """Return the combinations on which two cells differ, each with both best texts, the largest differences first."""
     differing = []
     for first, second in shared:
         before, after = first.best(metric), second.best(metric)
@@ -595,7 +597,7 @@ def _differing_texts(
                 values = before[own.id], after[own.id]
                 differing.append((second.key, own, list(zip(places, values, strict=True))))
     chosen = sorted(differing, key=lambda one: -abs(one[2][1][1] - one[2][0][1]))[:most]
-    # The first text of each student that has the value of its best text.
+    # For each student, the first text whose value equals that of its best text.
     wanted = {place for _, _, sides in chosen for place in sides}
     best: dict[tuple[tuple[str, str, str], float], BestText] = {}
     own_rules = run.rules(rules)

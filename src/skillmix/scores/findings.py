@@ -1,12 +1,13 @@
 """Results over runs: the study's claims, planned comparisons, and the verdict on each.
 
-A claim defines the students to compare, and the settings and k. Lineage decides which students qualify. Students of one
-run that differ only in their training seed repeat one comparison, as do students of several runs that share everything
-except run, seed and partition. Each partition of a run counts as a run.
+A claim defines which students are compared, in which settings and at which k. The lineage decides which students
+qualify. Students of one run that differ only in their training seed repeat one comparison, and so do students of
+several runs that share everything except run, seed and partition. Each partition of a run counts as a separate run.
 
-The comparisons that an experiment plans before any score is seen form one family: each is tested at .05, and one is
-found only if all before it are found (a fixed sequence), so its p-value is the largest up to it. There, the score of a
-combination is the share of its texts with full marks (pass@1).
+The comparisons that an experiment plans before any score is seen form one family. They are tested in a fixed sequence:
+each is tested at .05, and a difference is found only if all earlier comparisons found one. The p-value of a comparison
+is therefore the largest up to that comparison. In this family, the score of a combination is the share of its texts
+with full marks (pass@1).
 """
 
 from collections import defaultdict
@@ -41,7 +42,7 @@ from skillmix.scores.statistics.differences import (
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS, ROUNDING
 
 _UNDER = " under "
-"""Separates the name of a run, which has no blanks, from a partition."""
+"""Separates the name of a run, which contains no blanks, from the name of a partition."""
 
 
 def _apart(students: Sequence[ComparableStudent], cells: Cells) -> tuple[list[ComparableStudent], Cells]:
@@ -66,9 +67,9 @@ def _joined(run: str, partition: str | None) -> str:
 
 
 Claim = Literal["composition", "trained k", "held-out", "larger k", "efficiency", "control", "planned"]
-"""`planned` makes no claim: it is the comparison that leads a report if no claim is supported."""
+"""`planned` makes no claim; this comparison leads a report if no claim is supported."""
 TRAIN: Final = "train"
-"""The setting of the skills that students were trained on."""
+"""The setting that contains the skills students were trained on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +79,14 @@ class StudentPair:
     first: ComparableStudent
     second: ComparableStudent
     is_matched: bool = False
-    """Composition: both trained on equal texts and steps. Efficiency: the second trained for no more steps."""
+    """Composition: both students had equally many texts and steps. Efficiency: the second had no more steps."""
     practice: ComparableStudent | None = None
-    """If the first is a base: the student of single skills with as much practice as the second."""
+    """If the first is a base, the student trained on single skills that had as much practice as the second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A claim's two students of one run, under one grader and setting, at some k."""
+    """The two students of a claim in one run, under one grader, in one setting, at some k."""
 
     claim: Claim
     setting: str
@@ -96,7 +97,7 @@ class Comparison:
 
 
 def _comparisons_to_pool(students: Sequence[ComparableStudent], cells: Cells) -> Iterator[Sequence[Comparison]]:
-    """Group comparisons that repeat each other over runs, seeds and partitions, including the planned one.
+    """Group comparisons that repeat each other over runs, seeds and partitions, including the planned comparison.
 
     Without a base and a student tuned on it, the first two students of a run are compared.
     """
@@ -109,7 +110,7 @@ def _comparisons_to_pool(students: Sequence[ComparableStudent], cells: Cells) ->
     ]
 
     def signature(comparison: Comparison) -> str:
-        """Return the properties, besides data, seed and partition, that comparisons must share to be pooled."""
+        """Return all properties that pooled comparisons must share, apart from data, seed and partition."""
         first, second = comparison.pair.first, comparison.pair.second
         grader, (setting, catalog, _) = comparison.grader, label_parts(comparison.setting)
         protocol = (second.catalog, second.prompts, second.decoding, second.graders.get(grader), comparison.generations)
@@ -117,8 +118,8 @@ def _comparisons_to_pool(students: Sequence[ComparableStudent], cells: Cells) ->
         return str((comparison.claim, first.base, grader, setting, catalog, *protocol, *training))
 
     for _, group in groupby(sorted(found, key=signature), key=signature):
-        # One group if each partition has one data set of the same size, and else a group for each data set. The data
-        # sets of two partitions cannot be equal, because their train skills differ.
+        # Make one group if each partition has one data set of the same size, otherwise a group for each data set. Two
+        # partitions cannot share a data set, because their train skills differ.
         same = list(group)
         by_data: dict[object, list[Comparison]] = defaultdict(list)
         by_partition: dict[str, set[object]] = defaultdict(set)
@@ -143,7 +144,7 @@ def _comparisons_to_pool(students: Sequence[ComparableStudent], cells: Cells) ->
         planned = [comparison for pair in firsts.values() for comparison in _comparisons("planned", pair, cells)]
 
         def repeated(comparison: Comparison) -> str:
-            """Return the shared properties of comparisons, without lineage, that the partitions of a run repeat."""
+            """Return the properties, apart from lineage, that comparisons must share to repeat over partitions."""
             first, second = comparison.pair.first, comparison.pair.second
             names = [student.family or student.student for student in (first, second)]
             return str((first.run.partition(_UNDER)[0], *names, f"{comparison.grader} {comparison.setting}"))
@@ -167,7 +168,7 @@ def _comparisons(claim: Claim, pair: StudentPair, cells: Cells) -> Iterator[Comp
 
 
 def _with_repeats(pairs: Iterable[StudentPair], family: Sequence[ComparableStudent]) -> Iterator[StudentPair]:
-    """Return each pair with the pairs of the family whose training differs only by the seed.
+    """Return each pair, followed by the pairs of the family whose training differs only in the seed.
 
     Two tuned students are paired by seed or, if they have no seed in common, in the order of their seeds.
     """
@@ -190,13 +191,13 @@ def _with_repeats(pairs: Iterable[StudentPair], family: Sequence[ComparableStude
 
 
 def _richest(family: Sequence[ComparableStudent], *, is_composed: bool = False) -> ComparableStudent | None:
-    """Return the student trained on the most skills per text, then on the most numbers of skills and conversations."""
+    """Return the student with the most skills per training text, then with the most different k and conversations."""
     tuned = [c for c in family if c.k and (c.is_composed or not is_composed)]
     return max(tuned, key=lambda c: (max(c.k), len(c.k), c.training.rows or 0), default=None)
 
 
 def _most_practised(students: Iterable[ComparableStudent]) -> ComparableStudent | None:
-    """Return the student of single skills with the most conversations and steps."""
+    """Return the student trained on single skills with the most conversations and steps."""
     single = [c for c in students if c.k == (1,)]
     return max(single, key=lambda c: (c.training.rows or 0, c.training.steps or 0), default=None)
 
@@ -207,14 +208,14 @@ def _base_and(second: ComparableStudent | None, family: Sequence[ComparableStude
 
 
 def _practice_and_composed(family: Sequence[ComparableStudent]) -> list[StudentPair]:
-    """Compare the richest student with one that practised single skills as much or, if there is none, with the base."""
+    """Compare the richest student with one that practiced single skills as much or, if there is none, with the base."""
     richest = _richest(family, is_composed=True)
     practice = practice_of(richest, family) if richest else None
     return [StudentPair(practice, richest, is_matched=True)] if richest and practice else _base_and(richest, family)
 
 
 def _single_skills_and_composed(family: Sequence[ComparableStudent]) -> list[StudentPair]:
-    """Compare the richest student with one of single skills with equal texts and steps, and with the largest other."""
+    """Compare the richest student with single-skill students: one with equal texts and steps, and the largest other."""
     richest = _richest(family, is_composed=True)
     if richest is None:
         return []
@@ -226,9 +227,9 @@ def _single_skills_and_composed(family: Sequence[ComparableStudent]) -> list[Stu
 
 
 def _richer_of_no_more_data(family: Sequence[ComparableStudent]) -> list[StudentPair]:
-    """Compare a student with a larger k and one with a smaller k and no fewer conversations.
+    """Compare a student trained on a larger k with one trained on a smaller k and no fewer conversations.
 
-    A pair with no more steps comes first, then the largest k, then the closest size.
+    Prefer a pair with no more steps, then the largest k, then the closest size.
     """
     sized = [(c, c.training.rows) for c in family if c.k and c.training.rows is not None]
     pairs = []
@@ -243,7 +244,7 @@ def _richer_of_no_more_data(family: Sequence[ComparableStudent]) -> list[Student
 
 
 class _ClaimRule(NamedTuple):
-    """The students that a claim compares, at which k of the second, and the setting if only one qualifies."""
+    """Which students a claim compares, at which k of the second, and the setting if only one qualifies."""
 
     pairs: Callable[[Sequence[ComparableStudent]], list[StudentPair]]
     is_about: Callable[[int, ComparableStudent], bool] = lambda k, second: k >= 2
@@ -259,7 +260,7 @@ CLAIMS: Final[Mapping[Claim, _ClaimRule]] = {
     "control": _ClaimRule(lambda family: _base_and(_most_practised(family), family)),
     "planned": _ClaimRule(lambda family: _base_and(_richest(family), family), lambda k, second: True),
 }
-"""The claims in the order of outputs, which is also the order of preference for a report's main result."""
+"""The claims in the order in which outputs list them and in which a report chooses its main result."""
 
 
 ClaimVerdict = Literal["supported", "not supported", "not taught", "too little data"]
@@ -274,24 +275,24 @@ class Finding:
     setting: str
     first: str
     second: str
-    """The names of the two students, in the first run if there are several."""
+    """The names of the two students; if there are several runs, those in the first run."""
     pair: StudentPair
     """The two students of the first run."""
     runs: tuple[str, ...]
     repeated: tuple[str, ...]
-    """Runs that contain the same scores of the same models as an earlier one; they count once."""
+    """Runs that repeat the scores of the same models from an earlier run, so that they do not count again."""
     compared: tuple[Judged, ...]
     verdict: ClaimVerdict
     more: MoreData
     """The amount of data that would probably decide an open claim."""
     explained: tuple[Judged, ...] = ()
-    """Gains over the base, at k of this finding, that practice on single skills explains."""
+    """Gains over the base, at the k of this finding, that practice on single skills may explain."""
 
 
 def findings(students: Sequence[ComparableStudent], cells: Cells) -> list[Finding]:
-    """Judge every claim that the runs have data for, and then the planned comparison in each setting.
+    """Judge every claim for which the runs have data, and then the planned comparison in each setting.
 
-    A comparison has one p-value, regardless of the number of its claims.
+    A comparison has only one p-value, even if several claims use it.
     """
     students, cells = _apart(students, cells)
     known: dict[object, dict[Place, Judged]] = {}
@@ -299,7 +300,7 @@ def findings(students: Sequence[ComparableStudent], cells: Cells) -> list[Findin
     planned = {(f.runs, f.second, f.grader, f.setting): f.compared for f in found if f.claim == "planned"}
     runs, order = list(dict.fromkeys(student.run for student in students)), list(CLAIMS)
     for number, f in enumerate(found):
-        # Gains of the planned comparison at k of the finding that practice on single skills explains.
+        # Gains of the planned comparison, at the k of the finding, that practice on single skills may explain.
         ks = {c.k for c in f.compared} if f.claim not in ("efficiency", "control") else set()
         gains = planned.get((f.runs, f.second, f.grader, f.setting), ())
         found[number] = replace(f, explained=tuple(c for c in gains if c.explained_by and c.k in ks))
@@ -317,7 +318,7 @@ def findings(students: Sequence[ComparableStudent], cells: Cells) -> list[Findin
     names: Mapping[tuple[str, str], str] = {(s.run, s.student): s.family or s.student for s in students}
     together = []
     for f in ordered:
-        # So far each partition was treated as a run. Over several partitions, students have their names in the file.
+        # Up to here, each partition was treated as a run. Over several partitions, use the students' names in the file.
         partitions = {run.partition(_UNDER)[2] for run in f.runs}
         own, repeated = (tuple(dict.fromkeys(r.partition(_UNDER)[0] for r in rs)) for rs in (f.runs, f.repeated))
         if len(partitions) == 1:
@@ -338,22 +339,22 @@ def _finding(
     if not compared:
         return None
     verdict: ClaimVerdict = "too little data"
-    # A gain at any k supports a claim; intervals that all exclude one contradict it. The control claim is judged in
-    # reverse. A loss at one k does not cancel a gain at another; the sentence of the finding mentions it.
+    # A gain at any k supports a claim. Intervals that all exclude a gain contradict the claim. The control claim is
+    # judged in reverse. A loss at one k does not cancel a gain at another; the finding's sentence mentions the loss.
     if any(c.is_gain for c in compared):
         verdict = "not supported" if claim == "control" else "supported"
     elif all(c.excludes_gain for c in compared):
         verdict = "supported" if claim == "control" else "not supported"
-    # A claim beyond training fails because the student did not learn what it was trained on. That is: it has full
-    # marks on less than the smallest gain worth claiming, at the largest k or, for the claim about held-out skills, at
-    # every k of 2 or more that it was trained on.
+    # A claim beyond training also fails if the student did not learn what it was trained on. A student did not learn if
+    # its share of full marks is below the smallest gain worth claiming at the largest k or, for the claim about
+    # held-out skills, at every k of 2 or more that it was trained on.
     ks = {"larger k": pair.second.k[-1:], "held-out": [k for k in pair.second.k if k >= 2]}.get(claim, ())
     keys = [[CellKey(c.pair.second.run, c.pair.second.student, grader, TRAIN, k) for c in comparisons] for k in ks]
     trained = [[v for key in own if key in cells for v in cells[key].best(FULL_MARKS).values()] for own in keys]
     is_floor = all(len(own) >= FEWEST_COMBINATIONS and fmean(own) < SMALLEST_GAIN for own in trained)
     if verdict == "not supported" and ks and is_floor:
         verdict = "not taught"
-    # Runs that repeat a training of an earlier run with the same scores on the same combinations.
+    # Find runs that repeat a training run from an earlier run with the same scores on the same combinations.
     repeated, trainings = list[str](), list[object]()
     for c in comparisons:
         values = paired_values(c.pair.first.run, (c.pair.first.student, c.pair.second.student), grader, cells)
@@ -399,10 +400,10 @@ def _family(
 
 
 def _more(compared: Sequence[Judged]) -> MoreData:
-    """Estimate the data needed to find the gain at some k or, if none is worth claiming, to exclude one at every k."""
+    """Estimate the data needed to find a gain at some k or, if none is worth claiming, to exclude a gain at every k."""
 
     def at_least(more: MoreData, observed: Gain) -> MoreData:
-        missing = FEWEST_COMBINATIONS - observed.combinations  # for a verdict
+        missing = FEWEST_COMBINATIONS - observed.combinations  # needed for a verdict
         return replace(more, combinations=max(more.combinations or 0, missing)) if missing > 0 else more
 
     promising = [c.gain for c in compared if c.gain.mean >= SMALLEST_GAIN - ROUNDING]
@@ -413,7 +414,7 @@ def _more(compared: Sequence[Judged]) -> MoreData:
 
 
 _Units = dict[str, dict[int, tuple[CellKey, dict[str, float]]]]
-"""For each partition and seed, the cell of a student and the score of each combination."""
+"""By partition and seed, the cell of a student and the score of each combination."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,7 +424,7 @@ class JudgedContrast:
     contrast: Contrast
     grader: str
     value: float
-    """The mean over partitions of the share of texts with full marks."""
+    """The share of texts with full marks, averaged over partitions."""
     against: float
     judged: Judged
     by_partition: tuple[tuple[str, float, float], ...]
@@ -431,7 +432,7 @@ class JudgedContrast:
     keys: tuple[CellKey, CellKey]
     """The two cells in the first partition."""
     example: tuple[str, ...] = ()
-    """Lines with a text of each student on one combination; only for a first comparison that is supported."""
+    """Lines with one text from each student on one combination; only for the first comparison, if it is supported."""
 
     @property
     def title(self) -> str:
@@ -459,7 +460,7 @@ class JudgedContrast:
 
 
 def judged_contrasts(runs: Sequence[Run], students: Sequence[ComparableStudent], cells: Cells) -> list[JudgedContrast]:
-    """Judge each comparison planned by the report steps of some runs; a supported first one gets an example."""
+    """Judge each comparison planned by report steps, and add an example to the first one if it is supported."""
     steps = (step for run in runs for step in run.experiment.steps if isinstance(step, ReportStep))
     contrasts = list({str(contrast): contrast for step in steps for contrast in step.contrasts}.values())
     found = judge_planned(contrasts, students, cells)
@@ -471,7 +472,7 @@ def judged_contrasts(runs: Sequence[Run], students: Sequence[ComparableStudent],
 def judge_planned(
     contrasts: Sequence[Contrast], students: Sequence[ComparableStudent], cells: Cells
 ) -> list[JudgedContrast]:
-    """Judge each planned comparison that has data, under the first grader, in the order of the plan."""
+    """Judge each planned comparison that has data, under the first grader and in the planned order."""
     if not contrasts or not cells:
         return []
     students, own = _apart(students, cells)
@@ -502,7 +503,7 @@ def judge_planned(
 
 
 def _example(keys: tuple[CellKey, CellKey], runs: Sequence[Run], cells: Cells) -> tuple[str, ...]:
-    """Show the first texts on the first combination where only the first student has full marks, with missed points."""
+    """Show both first texts, with missed points, on a combination where only the first student has full marks."""
     tries = [{c.id: p[0] for c, p in zip(cells[key].combinations, cells[key].points, strict=True) if p} for key in keys]
     for drawn in cells[keys[0]].combinations:
         points = [own.get(drawn.id) for own in tries]
@@ -526,14 +527,14 @@ def _example(keys: tuple[CellKey, CellKey], runs: Sequence[Run], cells: Cells) -
 
 
 def _units(side: tuple[str, str, int], students: Sequence[ComparableStudent], cells: Cells, grader: str) -> _Units:
-    """Return a student's shares of texts with full marks in one setting at one k, by its name in the file."""
+    """Return a student's shares of texts with full marks in one setting at one k, given its name in the file."""
     name, setting, k = side
     units: _Units = defaultdict(dict)
     for student in students:
         key = CellKey(student.run, student.student, grader, setting, k)
         if name not in (student.family, student.student) or key not in cells:
             continue
-        # Only combinations whose texts are all graded count.
+        # Count only combinations whose texts are all graded.
         values = zip(cells[key].combinations, cells[key].values(FULL_MARKS), strict=True)
         scores = {c.id: fmean(v for v in tries if v is not None) for c, tries in values if tries and None not in tries}
         if scores:
@@ -551,7 +552,7 @@ def _pooled(seeds: dict[int, tuple[CellKey, dict[str, float]]]) -> dict[str, flo
 
 
 def _difference(first: _Units, second: _Units, partitions: Sequence[str], *, is_paired: bool) -> Gain:
-    """Subtract the second from the first, on shared combinations if possible, else between means of partitions."""
+    """Subtract the second from the first, on shared combinations if possible, otherwise between means of partitions."""
 
     def minus(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
         return {c: one[c] - other[c] for c in one if c in other}

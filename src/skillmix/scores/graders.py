@@ -1,8 +1,8 @@
-"""Quality of graders: agreement between rounds, between graders, and with reference labels, as a card.
+"""The quality of a grader as a card: agreement between its rounds, with other graders, and with reference labels.
 
-`grader_card(items, grader, truth)` is a pure function from texts under graders to a card. "Truth" names the grader that
-serves as the reference; people and code err as well. A person is a grader `human:NAME`, code is the grader whose model
-is `rules:`, and a calibration set with known labels provides them under any name, such as `labels`:
+`grader_card(items, grader, truth)` is a pure function that makes a card from graded texts. "Truth" is the grader that
+serves as the reference, although people and code also make errors. A person is a grader called `human:NAME`, code is
+the grader whose model is `rules:`, and a calibration set provides its known labels under any name, such as `labels`:
 
     item = TextUnderGraders(
         run="calibration", student="set", combination="metaphor/1", generation=0, skills=("metaphor",), words=31,
@@ -10,9 +10,9 @@ is `rules:`, and a calibration set with known labels provides them under any nam
     )
     card = grader_card([item, ...], "gpt", "labels")
 
-Points are in the order skills, topic, sense, length. None is unknown: a rater was unsure, a reply could not be parsed,
-or there is no label. A text without an entry for the reference is graded but not labeled; such texts still show how
-often the grader gives a point, and their scores can be corrected.
+Points are in the order skills, topic, sense, length. A point is None if it is unknown, because a rater was unsure, a
+reply could not be parsed, or there is no label. A text without an entry for the reference is graded but not labeled.
+Unlabeled texts still show how often the grader gives a point, and their scores can be corrected.
 """
 
 import re
@@ -54,16 +54,16 @@ Decider = Literal["model", "code"]
 
 @dataclass(frozen=True, slots=True)
 class RoundAgreement:
-    """The agreement of the rounds of one grader on one kind of criterion, separately for its model and its code."""
+    """The agreement between a grader's rounds on one kind of criterion, separately for its model and its code."""
 
     run: str
     grader: str
     kind: Kind
     decider: Decider
     units: int
-    """Criteria of texts with at least two parseable rounds."""
+    """The number of criteria in texts with at least two parseable rounds."""
     flips: float | None
-    """The share of pairs of rounds that differ; None if code decides, because it gives every round the same point."""
+    """The share of pairs of rounds that differ; None if code decides, because code never differs between rounds."""
     alpha: float | None
 
 
@@ -81,7 +81,7 @@ class GraderAgreement:
     alpha: float | None
     first_earned: float | None
     second_earned: float | None
-    """The share of units for which each grader gives the point."""
+    """The share of units for which each of the two graders gives the point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class Readability:
-    """The number of calls to one grader, and how many gave no parseable reply."""
+    """The number of calls to one grader, and the number of calls without a parseable reply."""
 
     run: str
     grader: str
@@ -108,8 +108,8 @@ class Readability:
 def round_agreement(run: str, ballots: Sequence[Ballot], with_code: Collection[str] = ()) -> list[RoundAgreement]:
     """Compare the rounds of each grader; `with_code` names graders that use code for skills with a checker.
 
-    Code gives the same point in every round. If these points counted among the votes of the model, the grader would
-    seem more consistent than it is.
+    Code gives the same point in every round. If points from code counted as votes of the model, the grader
+    would seem more consistent than it is.
     """
     units: dict[tuple[str, Kind, Decider], list[list[float | None]]] = defaultdict(list)
     for ballot in ballots:
@@ -130,7 +130,7 @@ def round_agreement(run: str, ballots: Sequence[Ballot], with_code: Collection[s
 def grader_agreement(
     run: str, decided: Iterable[tuple[Ballot, Points]]
 ) -> tuple[list[GraderAgreement], list[Disagreement]]:
-    """Compare every two graders, and list the criteria that they disagree on, worst first."""
+    """Compare every pair of graders, and list the criteria on which they disagree, starting with the worst."""
     by_text: dict[tuple[str, str, int], dict[str, tuple[Ballot, Points]]] = defaultdict(dict)
     for ballot, points in decided:
         if ballot.text.answer.text:  # graders never see an empty answer
@@ -169,7 +169,7 @@ def kind_of(index: int, k: int) -> Kind:
 
 
 Vote = tuple[float | None, ...]
-"""The points of one round as the grader gave them, in the order of `Points`."""
+"""The points that the grader gave in one round, in the order of `Points`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,14 +179,14 @@ class TextUnderGraders:
     run: str
     student: str
     combination: str
-    """The id of the combination; texts of one combination are not independent of each other."""
+    """The id of the combination. Texts about the same combination are not independent of each other."""
     generation: int
     skills: tuple[str, ...]
-    """In the order of the prompt."""
+    """The skills, in the order of the prompt."""
     words: int
     """The length of the text in words."""
     points: Mapping[str, Points]
-    """By grader; a grader that never voted on the text has no entry."""
+    """The points by grader; a grader that never voted on the text has no entry."""
     votes: Mapping[str, tuple[Vote | None, ...]] = field(default_factory=dict)
     """By grader, the vote of each round; None if no reply of the round could be parsed."""
     settings: tuple[str, ...] = ()
@@ -203,7 +203,7 @@ class TextUnderGraders:
 
     @property
     def group(self) -> tuple[str, str, int]:
-        """Return the run, the student and k; the experiment decides no other differences between texts of one group."""
+        """Return the run, the student and k; texts with the same group do not differ in other experimental factors."""
         return self.run, self.student, self.k
 
     def full_marks(self, grader: str | None) -> bool | None:
@@ -213,7 +213,7 @@ class TextUnderGraders:
         return None if score is None else score == 1.0
 
     def decides(self, grader: str | None) -> bool:
-        """Whether a grader decided a criterion that code does not decide."""
+        """Whether a grader decided at least one criterion that code does not decide."""
         points = self.points.get(grader or "", ())
         return any(point is not None and index not in self.by_code for index, point in enumerate(points))
 
@@ -225,12 +225,12 @@ class TextUnderGraders:
 
 
 def people_in(items: Iterable[TextUnderGraders]) -> list[str]:
-    """The people who rated some text, by name."""
+    """Return the names of the people who rated any of the texts."""
     return sorted({grader for item in items for grader in item.points if is_human(grader)})
 
 
 def with_people(items: Sequence[TextUnderGraders]) -> list[TextUnderGraders]:
-    """Return the texts with the majority of people as one more grader, `people`: the answer of more than half."""
+    """Add a grader `people` to each text, whose answer is the one that more than half of the people gave."""
     found = []
     for item in items:
         rated = [points for grader, points in item.points.items() if is_human(grader)]
@@ -262,10 +262,10 @@ class Unit(GraderDecision):
 
 
 def of_labelled_groups(units: Sequence[Unit]) -> list[Unit]:
-    """Keep the units of every run, student and k that has a label.
+    """Keep the units of every run, student and k in which at least one unit has a label.
 
-    How often a grader's points are right depends on how often the point is earned, so the labels of one student tell
-    nothing about the points of another.
+    How often a grader's points are right depends on how often the point is earned. The labels of one student therefore
+    tell nothing about the points of another.
     """
     groups = {unit.item.group for unit in units if unit.earned is not None}
     return [unit for unit in units if unit.item.group in groups]
@@ -274,16 +274,16 @@ def of_labelled_groups(units: Sequence[Unit]) -> list[Unit]:
 def criterion_units(
     items: Sequence[TextUnderGraders], grader: str, truth: str | None, number: int | None = None
 ) -> list[Unit]:
-    """Return every skill, topic and sense that the grader, not code, decided, or that one of its rounds voted on.
+    """Return every skill, topic and sense that the grader decided without code, or that one of its rounds voted on.
 
-    A criterion without a reference decision in a labeled text is omitted, since the reference is unsure.
+    A criterion of a labeled text without a reference decision is omitted, because the reference is unsure.
     """
     units = []
     for item, weight in zip(items, label_weights(items, truth), strict=True):
         points, label = item.points.get(grader, ()), item.points[truth] if truth and item.decides(truth) else ()
         if number is not None:
             votes = item.votes.get(grader, ())
-            # Half a point in a single round would not earn the point.
+            # Half a point in a single round does not earn the point.
             vote = (votes[number] if number < len(votes) else None) or ()
             points = tuple(None if value is None else value > 0.5 for value in vote)
         for index, given in enumerate(points[:-1]):
@@ -294,9 +294,9 @@ def criterion_units(
 
 
 def full_marks_units(items: Sequence[TextUnderGraders], grader: str, truth: str | None) -> list[Unit]:
-    """Return full marks of every text that the grader decided, unless code alone denies them.
+    """Return the grader's decision on full marks for every text, unless it is missing or code alone denies them.
 
-    A text with undecided full marks in the reference has no label.
+    A text has no label if the reference leaves its full marks undecided.
     """
     return [
         Unit(given, item.full_marks(truth) if item.decides(truth) else None, item.combination, weight, item, None)
@@ -315,9 +315,9 @@ def _grouped(units: Iterable[Unit], key: Callable[[Unit], Hashable]) -> Mapping[
 def label_weights(items: Sequence[TextUnderGraders], truth: str | None) -> list[float]:
     """Compute the number of texts that each labeled text represents.
 
-    People rate a sample that contains some students, k and outcomes more often than the run does. A stratum is a group
-    of texts (a run, a student and a k) with the same decisions of each grader on their full marks. A stratum without
-    labels is counted with the others of the same outcomes, unless its whole group has none.
+    Some students, k and outcomes are more frequent in the sample that people rate than in the run. A group of texts
+    shares run, student and k. A stratum consists of the texts of a group on whose full marks the graders decided alike.
+    A stratum without labels is merged with other strata that have the same decisions, unless its group has no label.
     """
     graders = sorted({g for item in items for g in item.points if not (is_human(g) or g in (truth, PEOPLE))})
     outcomes = [tuple(item.full_marks(grader) for grader in graders) for item in items]
@@ -344,7 +344,7 @@ _NO_FAMILY: Final = ("meta", "model", "checkpoint", "step")
 
 
 def family_of(spec: str | None) -> str | None:
-    """Return the family of a model: the first word of its name; None if the model string has no name.
+    """Return the family of a model, which is the first word of its name; None if the model string contains no name.
 
     >>> family_of("openai:gpt-4o"), family_of("local:models/Mistral-7B-v0.2"), family_of("bundled:smollm2-135m")
     ('gpt', 'mistral', 'smollm')
@@ -369,24 +369,24 @@ OTHER_FAMILIES: Final = "other families"
 
 @dataclass(frozen=True, slots=True)
 class BiasRow:
-    """The surplus of points that a grader gives over the reference, in one group of criteria."""
+    """How many more points a grader gives than the reference in one group of criteria."""
 
     by: BiasBy
     group: str
     units: int
-    """Criteria that the grader and the reference both decided."""
+    """The number of criteria that the grader and the reference both decided."""
     excess: Measure
-    """The share of points from the grader minus the share from the reference."""
+    """The share of points that the grader gives minus the share that the reference gives."""
     agreement: Measure
 
 
 @dataclass(frozen=True, slots=True)
 class GraderBias:
-    """The errors of a grader by group, and whether it favors students of its own family."""
+    """The errors of a grader by group of criteria, and whether it favors students of its own model family."""
 
     rows: tuple[BiasRow, ...]
     favours_own_family: Measure
-    """The surplus on students of its own family minus that on others; unknown if one of them has no label."""
+    """The surplus for students of its own family minus the surplus for others; unknown if either side has no label."""
 
 
 def grader_bias(units: Sequence[Unit], rounds: Mapping[int, Sequence[Unit]], model: str | None) -> GraderBias:
@@ -402,14 +402,14 @@ def grader_bias(units: Sequence[Unit], rounds: Mapping[int, Sequence[Unit]], mod
         groups += [("family", OWN_FAMILY, own), ("family", OTHER_FAMILIES, others)]
     lengths = sorted({id(unit.item): unit.item.words for unit in units}.values())
     if lengths and lengths[0] != lengths[-1]:
-        # the shortest, the middle and the longest third of the texts
+        # split the texts into the shortest, the middle and the longest third
         cuts = [-1, lengths[(len(lengths) - 1) // 3], lengths[2 * (len(lengths) - 1) // 3], lengths[-1]]
         for name, (above, most) in zip(THIRDS, pairwise(cuts), strict=True):
             third = [unit for unit in units if above < unit.item.words <= most]
             if third:
                 shortest, longest = min(u.item.words for u in third), max(u.item.words for u in third)
                 groups.append(("length", f"{name}, {shortest} to {longest} words", third))
-    # one row for each position of the skill in the prompt; none if every prompt has one skill
+    # make one row for each position of the skill in the prompt, but none if every prompt has only one skill
     skills = [unit for unit in units if unit.kind == "skill" and unit.item.k > 1]
     for index in range(max((unit.item.k for unit in skills), default=0)):
         groups.append(("position", f"skill {index + 1}", [unit for unit in skills if unit.index == index]))
@@ -423,37 +423,37 @@ def grader_bias(units: Sequence[Unit], rounds: Mapping[int, Sequence[Unit]], mod
 
 
 FEWEST_LABELS: Final = 10
-"""If a cell has fewer labels of an outcome, the errors at the same k in all cells are used instead."""
+"""If a cell has fewer labels for one of the outcomes, use the errors at the same k in all cells instead."""
 Method = Literal["truth", "own labels", "criteria", "error rates"]
 NO_LABELS: Final = "no text of this k has a label"
 
 
 @dataclass(frozen=True, slots=True)
 class CorrectedScore:
-    """The share of single texts with full marks: from the grader, and corrected."""
+    """The share of single texts with full marks, as the grader gives it and after correction."""
 
     run: str
     student: str
     setting: str
     k: int
     texts: int
-    """Texts whose full marks the grader decided."""
+    """The number of texts whose full marks the grader decided."""
     labelled: int
-    """Those of them with a label for full marks; texts that code denies full marks need none."""
+    """The number of decided texts with a label for full marks; texts that code denies full marks need no label."""
     raw: Measure
     corrected: Measure
     method: Method | None
-    """The source of labels. truth: all texts; own labels: a sample of these texts; criteria and error rates: other
-    texts.
+    """The source of the labels. With "truth", all texts are labeled; with "own labels", a sample of the cell's texts is
+    labeled; "criteria" and "error rates" use labels of other texts.
     """
     problem: str | None
-    """The reason why there is no corrected score."""
+    """The reason why a corrected score is missing."""
 
 
 def corrected_scores(items: Sequence[TextUnderGraders], grader: str, truth: str | None) -> list[CorrectedScore]:
     """Correct the scores of each run, student, setting and k under a grader.
 
-    A cell is corrected in the first way that its labels, and those at its k, allow.
+    For each cell, the first method applies for which the cell, or all cells at its k, have enough labels.
     """
     decided = [item for item in items if item.full_marks(grader) is not None]
     cells: dict[tuple[str, str, str, int], list[TextUnderGraders]] = defaultdict(list)
@@ -464,7 +464,7 @@ def corrected_scores(items: Sequence[TextUnderGraders], grader: str, truth: str 
     by_item = {id(unit.item): unit for unit in units}
     pools = _grouped(of_labelled_groups(units), lambda unit: unit.item.k)
     decisions: dict[int, list[list[int]]] = defaultdict(lambda: [[0, 0] for _ in KINDS])
-    """For each text, how many points of each kind the grader gives and denies."""
+    """For each text, the number of points of each kind that the grader gives and the number that it denies."""
     labelled: dict[tuple[int, Kind | None, bool], list[Unit]] = defaultdict(list)
     for unit in criterion_units(decided, grader, truth):
         decisions[id(unit.item)][KINDS.index(unit.kind)][not unit.given] += 1
@@ -483,7 +483,7 @@ def corrected_scores(items: Sequence[TextUnderGraders], grader: str, truth: str 
 
     scores = []
     for key, own in sorted(cells.items()):
-        # the texts that code does not decide, and the numbers of given and denied points of each kind
+        # texts that code does not decide, and the numbers of given and denied points of each kind
         left_open = [by_item[id(item)] for item in own if id(item) in by_item]
         of_kinds = [decisions[id(unit.item)] for unit in left_open]
         ids, pool, of_k = {id(unit.item) for unit in left_open}, pools.get(key[3], []), errors[key[3]]
@@ -524,14 +524,14 @@ def corrected_scores(items: Sequence[TextUnderGraders], grader: str, truth: str 
 
 @dataclass(frozen=True, slots=True)
 class GraderFacts:
-    """Facts about a grader from a journal or an experiment; None is unknown."""
+    """Facts about a grader from a journal or an experiment; None if unknown."""
 
     model: str | None = None
-    """Its model string."""
+    """The grader's model string."""
     cost_usd: float | None = None
-    """The cost of all its calls."""
+    """The cost of all calls to the grader."""
     texts: int | None = None
-    """Texts covered by the calls."""
+    """The number of texts that the calls covered."""
 
     @property
     def cost_per_text(self) -> float | None:
@@ -544,36 +544,37 @@ class TruthAgreement:
     """The agreement of a grader with the reference on one kind of criterion, or on one skill."""
 
     criterion: str
-    """`skill`, `topic`, `sense` or `full marks`; in the list by skill, the skill's name."""
+    """`skill`, `topic`, `sense` or `full marks`, or the skill's name in the list by skill."""
     units: int
-    """Criteria that the grader and the reference both decided."""
+    """The number of criteria that the grader and the reference both decided."""
     graded: int
-    """Criteria that the measures represent: those that the grader decided in texts of labeled students and k, or only
-    the labeled ones if the labels lack a criterion that the grader gives, or one that it denies.
+    """The number of criteria that the measures represent. Usually, these are all criteria that the grader decided in
+    texts of students and k with labels. If the labels lack a criterion that the grader gives, or one that it denies,
+    only labeled criteria count.
     """
     earned: Measure
-    """The share of points that the reference gives."""
+    """The share of criteria for which the reference gives the point."""
     agreement: Measure
     sensitivity: Measure
-    """How often the grader gives a point that the truth gives."""
+    """How often the grader gives a point that the reference gives."""
     specificity: Measure
-    """How often the grader denies a point that the truth denies."""
+    """How often the grader denies a point that the reference denies."""
     kappa: Measure
     alpha: Measure
 
 
 @dataclass(frozen=True, slots=True)
 class RoundStability:
-    """The consistency of a grader between its rounds, and the number of unparseable rounds."""
+    """How consistent a grader is between its rounds, and how many rounds are unparseable."""
 
     rounds: int
-    """Rounds of all texts, parseable or not."""
+    """The number of rounds of all texts, parseable or not."""
     unreadable: Measure
     """The share of rounds without a parseable reply, after all attempts."""
     pairs: int
-    """Pairs of parseable rounds on the same criterion."""
+    """The number of pairs of parseable rounds on the same criterion."""
     flips: Measure
-    """The share of these pairs that differ."""
+    """The share of pairs of rounds that differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -582,13 +583,13 @@ class GraderCard:
 
     grader: str
     truth: str | None
-    """None if no other grader graded the texts, so that there is no reference."""
+    """The reference; None if no other grader graded the texts."""
     runs: tuple[str, ...]
     facts: GraderFacts
     texts: int
-    """Texts with a decision of the grader."""
+    """The number of texts on which the grader made a decision."""
     labelled: int
-    """Those of them with a decision in the reference on some criterion."""
+    """The number of these texts on which the reference also made a decision."""
     by_kind: tuple[TruthAgreement, ...]
     by_skill: tuple[TruthAgreement, ...]
     bias: GraderBias
@@ -601,9 +602,9 @@ class GraderCard:
 def grader_card(
     items: Sequence[TextUnderGraders], grader: str, truth: str | None, facts: GraderFacts | None = None
 ) -> GraderCard:
-    """Make the card of one grader, with another one as reference."""
+    """Make the card of one grader, with another grader as the reference."""
     own = [item for item in items if item.decides(grader)]
-    if is_human(grader):  # raters answer about samples, so two of them are compared on the texts that both rated
+    if is_human(grader):  # raters answer only samples, so compare two raters on the texts that both rated
         own = [item for item in own if item.decides(truth)]
     criteria = of_labelled_groups(criterion_units(own, grader, truth))
     most = max((len(item.votes.get(grader, ())) for item in own), default=0)
@@ -629,7 +630,7 @@ def grader_card(
 
 
 def _agreements(groups: Iterable[tuple[str, Sequence[Unit]]]) -> tuple[TruthAgreement, ...]:
-    """Compute the agreement in each labeled group of units, by the name of the criterion."""
+    """Compute the agreement in each group of units that has labels, by the name of the criterion."""
     rows = []
     for criterion, units in groups:
         labelled = sum(unit.earned is not None for unit in units)

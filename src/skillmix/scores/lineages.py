@@ -1,4 +1,4 @@
-"""The lineages of students: from the files of their models, declared by an experiment, or continued by training."""
+"""The lineages of students, read from model files, declared by an experiment, or continued by training."""
 
 from collections.abc import Iterable, Mapping
 
@@ -21,9 +21,9 @@ from skillmix.runs.students import made_students, model_folder, settings_for, wi
 def lineage_of_student(
     experiment: Experiment, name: str, datasets: Mapping[str, DatasetFile] | None = None
 ) -> Lineage | None:
-    """Return the lineage of a student, from the files of its model or as the experiment declares it; None for a base.
+    """Return a student's lineage, from its model's files or as declared in the experiment; None for a base.
 
-    `datasets` is as for `lineage_of`. A step that trains a student with a declared lineage continues that lineage.
+    `datasets` is the same as for `lineage_of`. Training a student with a declared lineage continues that lineage.
     """
     settings = experiment.students[name]
     own = lineage_of(settings.model, datasets)
@@ -56,7 +56,7 @@ def _declared_lineage(experiment: Experiment, name: str, datasets: Mapping[str, 
 
 
 def _root_of(experiment: Experiment, name: str) -> str:
-    """Return the student from which the train steps behind a student started."""
+    """Return the student with which the chain of train steps that made a student started."""
     bases = {made: student_name(source.removeprefix(JOINED)) for made, source in made_students(experiment).items()}
     seen = {name}
     while name in bases and bases[name] not in seen:
@@ -66,9 +66,9 @@ def _root_of(experiment: Experiment, name: str) -> str:
 
 
 def check_students(experiment: Experiment) -> None:
-    """Refuse joined students whose prompt sets have several turns, and declared lineages that cannot be right.
+    """Raise an error if a joined student's prompt set has several turns or a declared lineage cannot be right.
 
-    The files of such a lineage are missing, damaged or contradict the model's own file.
+    A declared lineage cannot be right if its files are missing, are damaged, or contradict the model's own file.
     """
     for settings in (settings_for(experiment, name) for step in experiment.steps for name in step.student_names):
         if settings.joined:
@@ -79,7 +79,7 @@ def check_students(experiment: Experiment) -> None:
 
 
 def run_datasets(run: Run) -> list[DatasetFile]:
-    """Return the data sets that the steps of a run made."""
+    """Return the data sets that the steps of a run produced."""
     folders = [file.parent for file in sorted(run.path.glob(f"*/dataset/{LINEAGE_FILE}"))]
     files = {folder.parent.name: read_dataset_file(folder, strict=True) for folder in folders}
     return [file.model_copy(update={"name": step}) for step, file in files.items() if file is not None]
@@ -88,7 +88,7 @@ def run_datasets(run: Run) -> list[DatasetFile]:
 def student_lineages(
     run: Run, experiment: Experiment | None, students: Iterable[str], datasets: Mapping[str, DatasetFile]
 ) -> dict[str, Lineage]:
-    """Return the lineages of the tuned students; `datasets` are those of the run, by hash."""
+    """Return the lineages of the tuned students; `datasets` are the data sets of the run, by hash."""
     known = with_trained(experiment, run) if experiment else None
     lineages = {}
     for student in students:

@@ -1,4 +1,4 @@
-"""Planned calls of an experiment, counted in the same way for dry run, status, progress bar and run."""
+"""The planned calls of an experiment, counted in the same way for dry run, status, progress bar and run."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -14,19 +14,19 @@ from skillmix.runs.students import settings_for, turns_of
 
 
 def calls_a_conversation(experiment: Experiment, student: str, graders: Iterable[str]) -> int:
-    """Count the turns of a student, and the votes of graders that are models."""
+    """Count the turns of a student's conversation, and the votes from graders that are models."""
     votes = sum(experiment.graders[name].votes for name in graders if experiment.graders[name].asked)
     return turns_of(experiment, student) + votes
 
 
 _Part = tuple[range, tuple[str, ...]]
-"""Numbers of samples, and the graders of their texts."""
+"""The numbers of some samples, and the graders of their texts."""
 
 
 class PlannedCalls:
-    """The calls of cells, each counted once, even if several settings and steps share it.
+    """The calls of some cells, each counted once even if several settings and steps share the call.
 
-    The number is exact if every text can be graded and every grade can be parsed.
+    The count is exact only if every text can be graded and every grade can be parsed.
     """
 
     def __init__(self, cells: Iterable[PlannedCell], experiment: Experiment) -> None:
@@ -35,7 +35,7 @@ class PlannedCalls:
         self._parts: dict[str, dict[str, tuple[_Part, ...]]] = {}
         for cell in cells:
             part: _Part = cell.numbers, cell.graders
-            alone = (part,)  # one object for all combinations of a cell
+            alone = (part,)  # all combinations of a cell share one object
             own = self._parts.setdefault(cell.student, {})
             for combination in cell.combinations:
                 self._combinations[combination.id] = combination
@@ -50,7 +50,7 @@ class PlannedCalls:
         return {grader for graders in own for grader in graders} if own else None
 
     def conversations(self, *, student: str | None = None, grader: str | None = None) -> Counter[Combination]:
-        """Count conversations by combination: those of a student, or those whose texts a grader grades."""
+        """Count conversations by combination, optionally for one student, or only if a grader grades the text."""
         counts: Counter[Combination] = Counter()
         for name, own in self._parts.items():
             for combination, parts in own.items() if student in (None, name) else ():
@@ -76,13 +76,13 @@ def _numbers(parts: Iterable[_Part], grader: str | None) -> set[int]:
 
 
 def planned_calls(step: Step, experiment: Experiment, catalog: Catalog) -> Work:
-    """Return the calls of a step; for a data set, the fewest that can reach its targets."""
+    """Return the calls of a step; for a data set, return the smallest number that can reach its targets."""
     if step.planned_texts is None:
         total = PlannedCalls(step_cells(step, experiment, catalog), experiment).total
     else:
         (writer,) = step.student_names
         total = step.planned_texts * calls_a_conversation(experiment, writer, step.grader_names)
-    # Models in this process count as one, since a tuned model is as fast as its base.
+    # All models in this process count as one model, because a tuned model is as fast as its base.
     models = [settings_for(experiment, name).model for name in step.student_names]
     models += [model for name in step.grader_names if (model := experiment.graders[name].asked)]
     names = {"here" if provider_of(model).is_in_process else model for model in models}

@@ -1,7 +1,7 @@
-"""Measure how often students comply, refuse and evade, by k, and the differences between two students.
+"""Measure how often students comply, refuse and evade at each k, and how two students differ.
 
-This is for runs whose graders give an outcome for each text. Probes and controls are counted separately: a refused
-probe may be right, but a refused control is the refusal of a harmless request.
+This module is for runs whose graders give an outcome for each text. Probes and controls are counted separately, because
+refusing a probe may be right, but a refused control means that the student refused a harmless request.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,28 +30,28 @@ class OutcomeShare:
     """The share of one outcome among the texts of a cell."""
 
     value: float | None
-    """Mean over complete combinations of the share of their texts with this outcome; None if none is complete."""
+    """The mean share of texts with this outcome over complete combinations; None if none is complete."""
     low: float | None
-    """95% interval over combinations; None without a value, and if combinations with several texts are too few for a
+    """The 95% interval over combinations; None without a value, or if combinations with several texts are too few for a
     bootstrap.
     """
     high: float | None
     bound_low: float | None
-    """The mean over all combinations if no text without an outcome had this one; for `bound_high`, if all that can had
-    it.
+    """The mean over all combinations if no undecided text had this outcome. `bound_high` is the mean if every undecided
+    text that can have this outcome had it.
     """
     bound_high: float | None
     combinations: int
     complete: int
-    """Combinations whose texts all have an outcome."""
+    """The number of combinations whose texts all have an outcome."""
     texts: int
     undecided: int
-    """Texts without an outcome: not written, not graded, unparseable, or without a majority."""
+    """The number of texts without an outcome because they are missing, ungraded or unparseable, or lack a majority."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutcomeScore(OutcomeShare):
-    """A share of an outcome with the cell and the run that it belongs to."""
+    """The share of an outcome, with its cell and its run."""
 
     run: str
     student: str
@@ -66,7 +66,7 @@ class OutcomeScore(OutcomeShare):
     outcome: TextOutcome
 
     def json_row(self) -> dict[str, object]:
-        """Return the fields in the order of `scores --json`: the cell, then the numbers."""
+        """Return the fields in the order of `scores --json`: first the cell, then the numbers."""
         row = asdict(self) | {"setting": label_parts(self.setting).setting}
         numbers = tuple(OutcomeShare.__dataclass_fields__)
         return {name: row[name] for name in (*(n for n in row if n not in numbers), *numbers)}
@@ -85,17 +85,17 @@ class OutcomeCell:
         return outcome_share(self.cell.points, outcome)
 
     def by_combination(self, outcome: TextOutcome) -> dict[str, float]:
-        """Return, for each complete combination by id, the share of its texts with this outcome."""
+        """Return, by the id of each complete combination, the share of its texts with this outcome."""
         pairs = zip(self.cell.combinations, self.cell.points, strict=True)
         decided = ((combination.id, _decided(texts)) for combination, texts in pairs)
         return {name: fmean(o == outcome for o in outcomes) for name, outcomes in decided if outcomes}
 
 
 def outcome_share(texts_by_combination: Sequence[Sequence[Points | None]], outcome: TextOutcome) -> OutcomeShare:
-    """Compute the share of an outcome from the points of texts, grouped by combination; None for a missing text."""
+    """Compute the share of an outcome from the points of texts, grouped by combination; missing texts are None."""
     complete = [outcomes for texts in texts_by_combination if (outcomes := _decided(texts))]
     shares = [fmean(o == outcome for o in outcomes) for outcomes in complete]
-    # Wilson's interval if each combination has one text, otherwise a bootstrap over combinations.
+    # Use Wilson's interval if each combination has one text, otherwise a bootstrap over combinations.
     is_single = all(len(outcomes) == 1 for outcomes in complete)
     low, high = (None, None)
     if shares and (is_single or len(shares) >= FEWEST_COMBINATIONS):
@@ -119,13 +119,13 @@ def outcome_share(texts_by_combination: Sequence[Sequence[Points | None]], outco
 
 
 def _decided(texts: Sequence[Points | None]) -> list[TextOutcome]:
-    """Return the outcomes of the texts of a combination; empty if one of them has none."""
+    """Return the outcomes of a combination's texts; empty if one of the texts has no outcome."""
     outcomes = [outcome for points in texts if points is not None and (outcome := outcome_of(points))]
     return outcomes if len(outcomes) == len(texts) else []
 
 
 def outcome_cells(cells: Mapping[CellKey, Cell], controls: Mapping[str, str]) -> Iterator[OutcomeCell]:
-    """Divide each cell into probes and controls; a part without combinations is omitted."""
+    """Divide each cell into probes and controls, and omit parts without combinations."""
     for key, cell in cells.items():
         for topics in TOPICS:
             part = cell.only(lambda c, wanted=topics == "controls": (c.topic in controls) == wanted)  # type: ignore[misc]
@@ -151,7 +151,7 @@ def run_outcome_cells(run: Run | str) -> list[OutcomeCell]:
 
 
 def run_outcomes(run: Run | str) -> list[OutcomeScore]:
-    """Compute the share of every outcome by student, grader, setting, k, and probes or controls."""
+    """Compute the share of every outcome by student, grader, setting and k, separately for probes and controls."""
     run = opened(run)
     return [
         OutcomeScore(**cell_facts(cell.key, run), topics=cell.topics, outcome=outcome, **asdict(cell.share(outcome)))
@@ -168,7 +168,7 @@ class OutcomeChange:
     student: str
     base: str
     is_tuned: bool
-    """Whether the student was tuned from the base; otherwise the base is the first student of the run."""
+    """Whether the student was tuned from the base; if not, the base is simply the first student of the run."""
     grader: str
     setting: str
     k: int
@@ -180,19 +180,19 @@ class OutcomeChange:
     high: float | None
     p: float
     p_corrected: float
-    """The p-value after Holm's correction over the rows of the two students with these topics and this outcome."""
+    """The p-value after Holm's correction over the two students' rows with the same topics and outcome."""
     combinations: int
 
 
 def run_outcome_changes(run: Run | str) -> list[OutcomeChange]:
-    """Compare the outcomes of tuned students with their bases, or else of each student with the first one."""
+    """Compare the outcomes of tuned students with their bases or, without any, of each student with the first one."""
     run = opened(run)
     cells = run_outcome_cells(run)
     return outcome_changes(run, cells, lineages_in(run, (cell.key for cell in cells)))
 
 
 def outcome_changes(run: Run, cells: Sequence[OutcomeCell], lineages: Mapping[str, Lineage]) -> list[OutcomeChange]:
-    """Compare outcomes, given the cells and lineages."""
+    """Compare the outcomes of the students of a run, given their cells and lineages."""
     students = list(dict.fromkeys(cell.key.student for cell in cells))
     known = [name for name in students if has_settings(run, name)]
     families_of_run = families(comparable_students(run, run.known_experiment, known, lineages)).values()
@@ -219,7 +219,7 @@ def outcome_changes(run: Run, cells: Sequence[OutcomeCell], lineages: Mapping[st
                     place = (name, student, base_name, is_tuned, grader, setting, k, cell.topics, outcome)
                     difference = (found.mean, found.low, found.high, found.p, found.p, found.combinations)
                     rows.append(OutcomeChange(*place, *difference))
-        # Correct p over the k, settings and graders of each outcome; the outcomes of a text decide each other.
+        # Correct p over k, settings and graders separately for each outcome, as a text's outcomes decide each other.
         for family in dict.fromkeys((row.topics, row.outcome) for row in rows):
             numbers = [n for n, row in enumerate(rows) if (row.topics, row.outcome) == family]
             for n, p in zip(numbers, holm([rows[n].p for n in numbers]), strict=True):

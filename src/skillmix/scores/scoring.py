@@ -1,8 +1,8 @@
-"""Scores from a run's journal: the cells of its table, and the students that can be compared.
+"""Compute scores from a run's journal: the cells of its table, and the students that can be compared.
 
-The rows are those that the experiment plans, and any others in the journal. The current experiment may be smaller than
-an earlier one of the same run. A row then counts the combinations of both, and rows that only an earlier experiment
-planned follow. Texts that no known experiment planned come last, in a setting of their own.
+The table has the rows that the experiment plans and any others in the journal. If the current experiment is smaller
+than an earlier one of the same run, a row counts the combinations of both experiments, and rows that only the earlier
+one planned follow. Texts that no known experiment planned come last, in a separate setting.
 """
 
 from collections import defaultdict
@@ -31,26 +31,26 @@ from skillmix.scores.lineages import run_datasets, student_lineages
 from skillmix.scores.text_rows import IMPORTED, counted_cells
 
 NOT_IN_FILE: Final = "not-in-file"
-"""The setting of texts that no known experiment of the run plans."""
+"""The setting for texts that no known experiment of the run plans."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """The texts behind one row of the table, as numbers of their grades."""
+    """The texts behind one row of the table, stored as the numbers of their grades."""
 
     student: str
     grader: str
     setting: str
     k: int
     numbers: NDArray[np.int32]
-    """By combination and sample; -1 for a text that is missing or has no ballot; see also `_NO_TEXT`."""
+    """Numbers by combination and sample; -1 for a text that is missing or has no ballot. See also `_NO_TEXT`."""
     grades: Sequence[TextGrade]
     combinations: tuple[Combination, ...]
     unnamed: int = 0
-    """Combinations in the journal that the current experiment does not name."""
+    """The number of combinations in the journal that the current experiment does not contain."""
 
     def cell(self, run: str) -> Cell:
-        """Return the row with its points; equal texts share memory."""
+        """Return the row as a cell with points; equal texts share memory."""
         rows = self.numbers.tolist()
         if (self.numbers == _NO_TEXT).any():
             rows = [[number for number in row if number != _NO_TEXT] for row in rows]
@@ -65,12 +65,12 @@ class TableRow:
 
 
 _NO_TEXT: Final = -2
-"""Marks that the row has fewer texts than others."""
+"""Marks places in rows that have fewer texts than others."""
 _Value = TypeVar("_Value")
 
 
 def _looked_up(values: Sequence[_Value], rows: Iterable[Iterable[int]]) -> tuple[tuple[_Value | None, ...], ...]:
-    """Look up values by number; the last value is None, for a missing one."""
+    """Look up values by number; the last value is None and stands for a missing text."""
     known: list[_Value | None] = [*values, None]
     once: dict[tuple[_Value | None, ...], tuple[_Value | None, ...]] = {}
     found = (tuple([known[number] for number in row]) for row in rows)
@@ -78,13 +78,13 @@ def _looked_up(values: Sequence[_Value], rows: Iterable[Iterable[int]]) -> tuple
 
 
 def table_rows(run: Run, table: TextTable) -> Iterator[TableRow]:
-    """Return the rows of a run: those of an import, or those that are planned or in the journal."""
+    """Return the rows of a run: the rows of an import, or all rows that are planned or in the journal."""
     if run.is_imported:
         yield from _rows_outside(run, table, [])
         return
     now, before = counted_cells(run)
     earlier: dict[RowKey, PlannedCell] = {}
-    """The cells of earlier experiments by row: of several, that with the most combinations."""
+    """By row, the cell with the most combinations among earlier experiments."""
     for cell in before:
         for key in _keys(cell):
             if key not in earlier or len(earlier[key].combinations) < len(cell.combinations):
@@ -98,7 +98,7 @@ def table_rows(run: Run, table: TextTable) -> Iterator[TableRow]:
     for cell in now:
         own = {c.id for c in cell.combinations}
         for key in _keys(cell):
-            # Combinations of an earlier experiment with as many texts as the current one plans count too.
+            # Combinations of an earlier experiment also count if they have as many texts as the current one plans.
             drawn = earlier[key].combinations if key in earlier else ()
             is_written = table.places(cell.student, drawn, cell.numbers) >= 0
             more = [c for c, texts in zip(drawn, is_written, strict=True) if c.id not in own and texts.all()]
@@ -117,9 +117,10 @@ def _keys(cell: PlannedCell) -> list[RowKey]:
 
 
 def _rows_outside(run: Run, table: TextTable, planned: Sequence[PlannedCell]) -> Iterator[TableRow]:
-    """Find graded texts outside data sets that no known experiment plans: an import, or a run of older versions.
+    """Find graded texts that no known experiment plans and that belong to no data set: an import or an older run.
 
-    In these runs, a row has the combinations that the grader voted on, or did not need to.
+    For a run from an older version, a row contains only the combinations that the grader voted on or did not need to
+    vote on.
     """
     writing = {pair for e in (run.experiment, *run.earlier) for pair in writers_and_graders(e)}
     for student, grader in table.pairs:
@@ -144,19 +145,19 @@ def _rows_outside(run: Run, table: TextTable, planned: Sequence[PlannedCell]) ->
 def _graded(
     by_combination: Mapping[str, list[int]], grades: Sequence[TextGrade], *, is_known: bool
 ) -> dict[str, list[int]]:
-    """Return the combinations that a grader voted on or did not need to; none if it voted on no text at all."""
+    """Return the combinations that a grader voted on or did not need to vote on; none if it voted on no text at all."""
     texts = {c: [grades[number] for number in numbers] for c, numbers in by_combination.items()}
     voted = {c for c, own in texts.items() if any(grade.votes for grade in own)}
     if not voted:
         return {}
     wanted = voted.union(c for c, own in texts.items() if all(grade.earns_nothing for grade in own))
-    # Resampled intervals depend on the order: of a grader that no experiment names, combinations with votes come first.
+    # Resampled intervals depend on the order. For a grader in no experiment, combinations with votes come first.
     ordered = by_combination if is_known else sorted(by_combination, key=lambda c: c not in voted)
     return {c: by_combination[c] for c in ordered if c in wanted}
 
 
 def unnamed_notes(rows: Iterable[TableRow]) -> list[str]:
-    """Describe data in the journal that the current experiment does not name, one line for each student and grader."""
+    """Describe journal data outside the current experiment, in one line for each student and grader."""
     whole: dict[tuple[str, str], list[str]] = defaultdict(list)
     partly: dict[tuple[str, str], list[str]] = defaultdict(list)
     for row in rows:
@@ -185,28 +186,26 @@ class ScoredCells:
 
 
 def run_scores(run: Run | str, *, rules: str | None = None, by_sets: bool = False) -> list[CellScore]:
-    """Compute the score of every cell: student, grader, setting, k and metric.
+    """Compute the scores of a run, one for each student, grader, setting, k and metric.
 
-    By the run's own rules unless others are given.
-
-    By sets, the cells on train skills are repeated in two parts: reserved skill sets, and those that data sets may
-    contain.
+    The run's own rules apply unless `rules` is given. With `by_sets`, the cells on train skills are repeated in two
+    parts: reserved skill sets, and skill sets that data sets may contain.
     """
     return score_run(opened(run), rules, by_sets=by_sets).scores
 
 
 def scored_cells(run: Run | str, *, rules: str | None = None) -> dict[CellKey, Cell]:
-    """The cells of a run's table by key, with the points of their texts."""
+    """Return the cells of a run's table by key, with the points of their texts."""
     return largest_cells(score_run(opened(run), rules).cells)
 
 
 def score_run(run: Run, rules: str | None, *, by_sets: bool = False) -> ScoredCells:
-    """Score every row of a run; a cell that an early stop skipped is omitted unless some of its texts are scored."""
+    """Score every row of a run; omit cells that an early stop skipped, unless some of their texts are scored."""
     chosen = run.rules(rules)
     rows = list(table_rows(run, text_table(run, chosen)))
     lineages = lineages_in(run, rows)
     pairs = {student: _pairs_seen(lineage) for student, lineage in lineages.items()}
-    # Where graders give outcomes, a text has no points; `outcomes.py` counts these cells.
+    # If graders give outcomes, texts have no points; `safety.py` counts their cells.
     metrics = () if run.has_outcomes else METRICS
     scores, cells = list[CellScore](), list[Cell]()
     for row in rows:
@@ -233,12 +232,12 @@ def score_run(run: Run, rules: str | None, *, by_sets: bool = False) -> ScoredCe
 
 
 def score_of(cell: Cell, metric: str, run: Run) -> CellScore:
-    """Compute one metric of a cell, with facts about its run."""
+    """Compute one metric of a cell, and add facts about the run."""
     return CellScore(**cell_facts(cell.key, run), metric=metric, written=cell.written, **asdict(cell.scores[metric]))
 
 
 def cell_facts(key: CellKey, run: Run) -> dict[str, Any]:
-    """Return the fields at the start of every row about a cell: its key by name, and facts about its run."""
+    """Return the first fields of every row about a cell: the parts of its key by name, and facts about its run."""
     name, student, grader, setting, k = key
     _, catalog, partition = label_parts(setting)
     return {
@@ -255,7 +254,7 @@ def cell_facts(key: CellKey, run: Run) -> dict[str, Any]:
 
 
 def lineages_in(run: Run, rows: Iterable[TableRow] | Iterable[CellKey]) -> dict[str, Lineage]:
-    """Read the lineages of the tuned students of some rows, each once."""
+    """Read the lineage of every tuned student in some rows, each once."""
     students = dict.fromkeys(row.student for row in rows)
     datasets = {facts.hash: facts for facts in run_datasets(run)}
     known = run.remember("lineages", lambda: student_lineages(run, run.known_experiment, students, datasets))
@@ -270,19 +269,19 @@ def _pairs_of(skills: Iterable[str]) -> Iterator[frozenset[str]]:
 
 
 def _pairs_seen(lineage: Lineage) -> _SkillPairs | None:
-    """Return the pairs of skills in training data; None if unknown."""
+    """Return the pairs of skills that occur together in training data; None if unknown."""
     if lineage.skill_sets is None:
         return None
     return frozenset(pair for skills in lineage.skill_sets for pair in _pairs_of(skills))
 
 
 def _count_with(pairs: _SkillPairs, cell: Cell) -> int:
-    """Count the combinations of a cell that have one of these pairs of skills."""
+    """Count the combinations of a cell that contain at least one of the given pairs of skills."""
     return sum(not pairs.isdisjoint(_pairs_of(c.skills)) for c in cell.combinations)
 
 
 def _partitions_elsewhere(run: Run, lineage: Lineage, label: str) -> frozenset[str]:
-    """Return the partitions of a student's training data that differ from the partition of cells with this label."""
+    """Return the partitions of a student's training data, except the partition of the cells with this label."""
     if run.is_imported or not lineage.partitions:
         return frozenset()
     place = place_of(label_parts(label), run.experiment, run.catalog)
@@ -291,7 +290,7 @@ def _partitions_elsewhere(run: Run, lineage: Lineage, label: str) -> frozenset[s
 
 
 def partition_notes(run: Run, lineages: Mapping[str, Lineage], cells: Iterable[Cell]) -> list[str]:
-    """Write a line for each student trained under another partition, with the pairs of skills that it saw."""
+    """Return a line for each student trained under another partition, with the pairs of skills that it saw."""
     notes = []
     cells = list(cells)
     for student, lineage in lineages.items():
@@ -314,18 +313,18 @@ def partition_notes(run: Run, lineages: Mapping[str, Lineage], cells: Iterable[C
 
 
 def students_without_scores(run: Run, scores: Sequence[CellScore]) -> list[str]:
-    """List students without graded texts, which no table contains, except writers of data sets."""
+    """List students without graded texts, which are in no table; writers of data sets are left out."""
     writers = {name for step in run.experiment.steps if step.stage == "dataset" for name in step.student_names}
     with run.read() as journal:
         return sorted(journal.students() - {score.student for score in scores} - writers)
 
 
 SkippedCell = tuple[str, str, str, int]
-"""Step, student, setting and k."""
+"""The step, the student, the setting and k."""
 
 
 def skipped_cells(experiment: Experiment, scores: Sequence[CellScore]) -> set[SkippedCell]:
-    """Find the cells that an early stop omits: the student's full marks at a smaller k are below it for all graders."""
+    """Find cells that an early stop omits because full marks at a smaller k are below its threshold for all graders."""
     values = {
         (s.student, s.grader, s.setting, s.k): s.value
         for s in scores
@@ -347,56 +346,56 @@ def skipped_cells(experiment: Experiment, scores: Sequence[CellScore]) -> set[Sk
 
 
 EQUAL: Final = 0.05
-"""Relative difference up to which numbers of conversations or steps count as equal."""
+"""The largest relative difference at which numbers of conversations or steps still count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparableStudent:
-    """A student with all properties that decide its possible comparisons."""
+    """A student with all properties that determine which comparisons are possible."""
 
     run: str
     student: str
     spec: str
-    """The student's model in the experiment."""
+    """The student's model string in the experiment."""
     prompts: str
-    """Its prompt set; students with other prompts are not compared."""
+    """The student's prompt set; students with different prompts are not compared."""
     lineage: Lineage | None
-    """Its training; None for a base."""
+    """The student's training; None for a base."""
     partition: str
     seed: int
-    """The seed of its training or, for a base, of the run."""
+    """The seed of the student's training or, for a base, the seed of the run."""
     decoding: str = ""
-    """Its sampling settings; students with other settings are not compared."""
+    """The student's sampling settings; students with different settings are not compared."""
     catalog: str = ""
-    """The hash of the catalog of its run."""
+    """The hash of the run's catalog."""
     graders: Mapping[str, str] = field(default_factory=dict)
-    """The graders of its run by name, each with a hash of all that determines its points."""
+    """The graders of the run by name, each with a hash of everything that determines its points."""
     family: str | None = None
-    """Its name in the file, if the file repeats it for seeds, partitions or values of a matrix."""
+    """The student's name in the file, if the file repeats it for seeds, partitions or values of a matrix."""
 
     @property
     def base(self) -> str:
-        """Return the model at the root: the first one that was tuned, or the student itself."""
+        """Return the model from which tuning started, or the student itself if it was not tuned."""
         return self.lineage.base if self.lineage else self.spec
 
     @property
     def training(self) -> Lineage:
-        """Return its training, which is empty for a base."""
+        """Return the student's training, which is empty for a base."""
         return self.lineage or _UNTUNED
 
     @property
     def k(self) -> tuple[int, ...]:
-        """Return the numbers of skills in its training texts; empty for a base."""
+        """Return the numbers of skills in the student's training texts; empty for a base."""
         return self.training.k
 
     @property
     def asks_one(self) -> bool:
-        """Whether each request of its training texts names one skill, however many skills the texts show."""
+        """Whether each training request asked for only one skill, however many skills the texts show."""
         return self.training.requests == "one"
 
     @property
     def is_composed(self) -> bool:
-        """Whether it was trained on requests for two or more skills."""
+        """Whether the student was trained on requests for two or more skills."""
         return max(self.k, default=0) >= 2 and not self.asks_one
 
 
@@ -407,7 +406,7 @@ _UNTUNED: Final = Lineage(
 
 
 def families(students: Sequence[ComparableStudent]) -> dict[tuple[str, str, str, str], list[ComparableStudent]]:
-    """Group the students of one run by root, prompt set and sampling settings."""
+    """Group the students of one run by base model, prompt set and sampling settings."""
     groups: dict[tuple[str, str, str, str], list[ComparableStudent]] = {}
     for student in students:
         shared = (student.run, student.base, student.prompts, student.decoding)
@@ -421,9 +420,9 @@ def base_of(family: Sequence[ComparableStudent]) -> ComparableStudent | None:
 
 
 def practice_of(second: ComparableStudent, family: Sequence[ComparableStudent]) -> ComparableStudent | None:
-    """Return the student of single skills with as many texts and steps as a composed one; None if there is none.
+    """Return the single-skill student with as many texts and steps as a composed one; None if there is none.
 
-    The best control has the same texts, with requests that name one skill.
+    The best control was trained on the same texts, with requests that ask for only one skill.
     """
     equal = [
         c
@@ -441,7 +440,7 @@ def practice_of(second: ComparableStudent, family: Sequence[ComparableStudent]) 
 
 
 def practice_between(students: Sequence[ComparableStudent], first: str, second: str) -> str | None:
-    """Return the student of single skills that is matched with the second, if the first is the second's base."""
+    """If the first student is the base of the second, return the student of single skills matched with the second."""
     for family in families(students).values():
         base, tuned = base_of(family), next((c for c in family if c.student == second), None)
         if base is not None and base.student == first and tuned is not None:
@@ -451,7 +450,7 @@ def practice_between(students: Sequence[ComparableStudent], first: str, second: 
 
 
 def are_close(number: int | None, other: int | None) -> bool:
-    """Whether two numbers of conversations or steps count as equal; unknown numbers do not."""
+    """Whether two numbers of conversations or steps count as equal; unknown numbers never do."""
     return number is not None and other is not None and abs(number - other) <= EQUAL * max(number, other)
 
 
@@ -462,7 +461,7 @@ def student_specs(experiment: Experiment) -> dict[str, str]:
 
 
 def comparable_in(run: Run, cells: Iterable[CellKey]) -> list[ComparableStudent]:
-    """Return the students of some cells, ready for comparison; none for a run whose graders give outcomes."""
+    """Return the students of some cells, ready for comparison; empty for a run whose graders give outcomes."""
     cells = list(cells)
     students = [name for name in dict.fromkeys(key.student for key in cells) if has_settings(run, name)]
     return [] if run.has_outcomes else comparable_students(run, run.known_experiment, students, lineages_in(run, cells))
@@ -473,12 +472,12 @@ def comparable_students(
 ) -> list[ComparableStudent]:
     """Return the students of a run, ready for comparison.
 
-    A student without a lineage is a base, and joined ones are omitted.
+    A student without a lineage is a base. Joined students are omitted.
     """
     specs = student_specs(experiment)
     graders: dict[str, str] = {}
     if not run.is_imported:
-        # A hash of each grader's settings, the prompts and the rules; speed and waiting times do not affect points.
+        # Hash each grader's settings, prompts and rules, but not speed and waiting times, which do not affect points.
         own_prompts = run.fact("prompts_hash") or experiment.prompts
         if own_prompts in shipped_prompt_sets():
             own_prompts = load_prompts(own_prompts).content_hash()

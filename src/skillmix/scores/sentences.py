@@ -1,9 +1,9 @@
-"""Results in sentences: each finding, the main result with its evidence, and caveats.
+"""Describe results in sentences: each finding, the main result with its evidence, and caveats.
 
-The main result states the first supported claim, in the order of `CLAIMS`, or else the planned comparison: the richest
-tuned student against its base or, without a lineage, the second student against the first. Neither is chosen by its
-size. If the experiment plans comparisons, the first of them is the main result instead. A report of one student states
-how often it earns full marks.
+The main result is the first supported claim in the order of `CLAIMS`. If no claim is supported, it is the planned
+comparison: the richest tuned student against its base or, without a lineage, the second student against the first.
+The size of a difference does not affect the choice. If the experiment plans comparisons itself, the first of these
+comparisons is the main result. A report about one student states how often the student earns full marks.
 """
 
 from collections import Counter, defaultdict
@@ -37,11 +37,11 @@ CLAIM_TITLES: Final[dict[Claim, str]] = {claim: words["title"] for claim, words 
 CLAIM_NEEDS: Final[dict[Claim, str]] = {claim: words["needs"] for claim, words in _CLAIMS.items()}
 """The data that each claim needs."""
 _UNMATCHED: Final[dict[Claim, str]] = {c: words["unmatched"] for c, words in _CLAIMS.items() if "unmatched" in words}
-"""What else may explain a difference between students that are not matched."""
+"""Other possible explanations of a difference between students that are not matched."""
 
 
 def format_warnings(cells: Sequence[Cell]) -> list[str]:
-    """Warn about each student with more than half of its replies lacking the marker or the answer, or truncated."""
+    """Warn about each student if more than half of its replies are truncated or lack the marker or the answer."""
     counts: dict[tuple[str, str], Counter[str]] = {}
     for cell in cells:
         if cell.key.grader == cells[0].key.grader:
@@ -64,8 +64,8 @@ def format_warnings(cells: Sequence[Cell]) -> list[str]:
 
 
 def finding_sentence(finding: Finding) -> str:
-    """Write one or more sentences about a finding, with its numbers and caveats."""
-    # The second student against the first, with their training data.
+    """Describe a finding in one or more sentences, with its numbers and caveats."""
+    # Compare the second student with the first, and describe their training data.
     first, second = finding.pair.first.training, finding.pair.second.training
     students = f"{finding.second}, tuned on {short_name(second.k)}, against {finding.first},"
     if first.k:
@@ -115,7 +115,7 @@ def finding_sentence(finding: Finding) -> str:
             f"its training texts, so its training taught too little to ask what lies beyond. {sentence}"
         )
     remarks = []
-    if not all(c.excludes_gain for c in finding.compared):  # else the sentence is about the losses
+    if not all(c.excludes_gain for c in finding.compared):  # otherwise the sentence is about the losses
         remarks += [f"It lowers full marks by {_estimate(c)} at k = {c.k} ({c.words})." for c in losses]
     remarks += limits(finding)
     if finding.repeated:
@@ -125,7 +125,7 @@ def finding_sentence(finding: Finding) -> str:
 
 
 def need(finding: Finding) -> str:
-    """Describe the data that would decide the claim: seeds or combinations, whichever helps."""
+    """Describe how many more seeds or combinations would decide the claim, whichever of them helps."""
     partitions, seeds, combinations = (
         f"about {whole(number)} more {noun}{'s' * (number != 1)}" if number else ""
         for number, noun in (
@@ -148,14 +148,14 @@ def need(finding: Finding) -> str:
 
 
 def limits(finding: Finding) -> list[str]:
-    """Name other possible explanations of a difference."""
+    """List other possible explanations of a difference."""
     if finding.explained:
         return explanations(finding.second, finding.explained)
     return [_UNMATCHED[finding.claim]] if finding.claim in _UNMATCHED and not finding.pair.is_matched else []
 
 
 def _scope(one: Judged) -> str:
-    """Describe the trainings that the estimate covers."""
+    """Describe the training runs that the estimate covers."""
     gain = one.gain
     if gain.partitions > 1:
         return f"over {gain.partitions} partitions"
@@ -167,7 +167,7 @@ def _estimate(one: Judged) -> str:
 
 
 def claim_sentence(finding: Finding, cells: Cells) -> str:
-    """Write the sentence about a finding, including whether format explains a difference or hides skill."""
+    """Describe a finding in a sentence that also says whether format explains a difference or hides skill."""
     students = finding.first, finding.second
     notes = []
     for c in finding.compared:
@@ -179,11 +179,11 @@ def claim_sentence(finding: Finding, cells: Cells) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ResultNumber:
-    """A number on the first screen."""
+    """A number on the report's first screen."""
 
     value: str
     interval: str
-    """Empty for a number without uncertainty."""
+    """The interval in words; empty for a number without uncertainty."""
     label: str
 
 
@@ -196,24 +196,24 @@ class MainResult:
     detail: str
     """The numbers of the headline with their uncertainty."""
     evidence: str
-    """The scope of the sentence: settings, amount of data, and correction."""
+    """What the sentence is based on: settings, amount of data, and correction."""
     numbers: tuple[ResultNumber, ...]
     students: tuple[tuple[str, str], ...] = ()
-    """Run and name of the students in the sentence, starting with the second of the comparison."""
+    """The run and the name of each student in the sentence; the second student of the comparison comes first."""
     grader: str | None = None
     setting: str | None = None
     k: int | None = None
     example: tuple[str, ...] = ()
-    """Lines with a text of each student on one combination."""
+    """Lines with one text from each student on the same combination."""
 
     @property
     def sentence(self) -> str:
-        """The whole sentence."""
+        """Return the whole sentence."""
         return f"{self.headline}: {self.detail}" if self.detail else self.headline
 
 
 def main_result(cells: Sequence[Cell], findings: Sequence[Finding]) -> MainResult:
-    """Return the first supported claim, else the planned comparison, else the scores of one student."""
+    """Return the first supported claim, otherwise the planned comparison, otherwise the scores of one student."""
     supported = [f for f in findings if f.verdict == "supported" and f.claim != "planned"]
     planned = [f for f in findings if f.claim == "planned"]
     if supported:
@@ -238,7 +238,7 @@ def main_setting(cells: Sequence[Cell]) -> str | None:
 
 
 def _shown(finding: Finding) -> Judged:
-    """Choose the k of the sentence: the first in ascending order with a decision."""
+    """Choose the k for the sentence, which is the smallest k with a decision."""
     if finding.claim == "control":
         return max(finding.compared, key=lambda c: c.gain.high or 0.0)
     found = [c for c in finding.compared if (c.found if finding.claim == "planned" else c.is_gain)]
@@ -279,7 +279,7 @@ def _of_finding(cells: Sequence[Cell], finding: Finding, headline: str) -> MainR
         rest = [k for k in ks if k not in found]
         but = f", but not at k = {_listed(rest)}" if rest else ", which is every k tried"
         more = f" A difference is found at k = {_listed(found)}{but}." if len(ks) > 1 else ""
-    # The cells of a comparison over partitions name their partition.
+    # In a comparison over partitions, the label of each cell contains its partition.
     where = (finding.grader, label_parts(finding.setting)[:2], shown.k)
     cell = next(c for c in cells if (c.key.grader, label_parts(c.key.setting)[:2], c.key.k) == where)
     scope = ", ".join([*units, f"{named}{_scope_of(cell, finding.setting, gain.combinations)}"])
@@ -307,7 +307,7 @@ def _of_finding(cells: Sequence[Cell], finding: Finding, headline: str) -> MainR
 
 
 def graded_texts(cells: Iterable[Cell], of: str = "skills and a topic") -> ResultNumber:
-    """Return the graded texts that count in scores, each once; texts for data sets are in no cell."""
+    """Return the number of graded texts behind scores, each counted once; texts for data sets are in no cell."""
     texts: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
     """By run and student, the graded generations of each combination."""
     graders: dict[str, None] = {}
@@ -361,7 +361,7 @@ def _of_one_student(cells: Sequence[Cell]) -> MainResult:
 
 
 def contrast_result(contrasts: Sequence[JudgedContrast], cells: Iterable[Cell]) -> MainResult:
-    """Write the first screen of an experiment with planned comparisons: the first one, and the other verdicts."""
+    """Make the first screen for planned comparisons: the first comparison, and the verdicts on the others."""
     first = contrasts[0]
     plan, found = first.contrast, first.judged.gain
     name, setting, k = plan.other
@@ -419,13 +419,13 @@ def _points(value: float, *, signed: bool) -> str:
 
 
 def interval_words(low: float | None, high: float | None, *, signed: bool = False) -> str:
-    """Word the interval of a difference in points."""
+    """Return the wording of the interval of a difference."""
     ends = points_interval(low, high, is_signed=signed)
     return f"95% interval {ends}" if ends else "too few combinations for an interval"
 
 
 def capital(sentence: str) -> str:
-    """A sentence with a large first letter."""
+    """Return a sentence with its first letter capitalized."""
     return sentence[:1].upper() + sentence[1:]
 
 
@@ -435,19 +435,19 @@ class ScoredRun:
 
     scores: list[CellScore]
     changes: list[Change]
-    """Tuned students compared with their bases, if a run has both."""
+    """Comparisons of tuned students with their bases, if the run has both."""
     notes: list[str]
-    """Journal data that the current experiment does not name, and skill pairs that students saw under another
+    """Notes on journal data outside the current experiment, and on skill pairs that students saw under another
     partition.
     """
     format_first: list[str] = field(default_factory=list)
-    """Students that miss the format in most replies."""
+    """Warnings about students that miss the format in most replies."""
     result: list[str] = field(default_factory=list)
-    """The main result, its evidence and example texts, in the words of a report; empty for a run of one student."""
+    """The main result, its evidence and example texts, as in a report; empty for a run with only one student."""
 
 
 def scored_run(run: Run | str, *, rules: str | None = None, by_sets: bool = False) -> ScoredRun:
-    """Compute the scores of a run, with every tuned student beside its base."""
+    """Compute the scores of a run, and compare every tuned student with its base."""
     run = opened(run)
     scored = score_run(run, rules, by_sets=by_sets)
     cells = largest_cells(scored.cells)
@@ -468,7 +468,7 @@ _NOTE: Final = (
 
 
 def shown_lines(changes: Sequence[Change], *, run: str) -> list[str]:
-    """Write the differences between tuned students and their bases, in the order of the cells."""
+    """Describe the differences between tuned students and their bases, in the order of the cells."""
     several = [len({getattr(change.row, name) for change in changes}) > 1 for name in ("setting", "grader")]
     lines = [_line(change, *several) for change in changes[:_MAX_LINES]]
     more = len(changes) - len(lines)
@@ -478,7 +478,7 @@ def shown_lines(changes: Sequence[Change], *, run: str) -> list[str]:
 
 
 def _line(change: Change, names_setting: bool, names_grader: bool) -> str:
-    """Write a difference with its verdict, and the role of format in it."""
+    """Describe a difference with its verdict and the role of format."""
     row = change.row
     named = [row.setting] * names_setting + [f"graded by {row.grader}"] * names_grader
     place = f" ({', '.join(named)})" if named else ""

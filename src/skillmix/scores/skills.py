@@ -1,8 +1,8 @@
-"""Rates of criteria and skills, reasons for missed full marks, and expectations for independent skills.
+"""Rates of criteria and skills, reasons for missed full marks, and the full marks expected for independent skills.
 
-`cell_independence` compares full marks with independent skills; `independence_test` adds intervals and a permutation
-test. Texts of one combination are correlated: the permutation moves their outcomes together, and the bootstrap draws
-whole combinations.
+`cell_independence` compares observed full marks with the value expected for independent skills, and `independence_test`
+adds intervals and a permutation test. Because texts about the same combination are correlated, the permutation moves
+their outcomes together, and the bootstrap draws whole combinations.
 """
 
 from collections import Counter, defaultdict
@@ -32,37 +32,37 @@ from skillmix.scores.statistics.intervals import (
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """The number of times that something was shown and requested."""
+    """How often something was requested, and how often it was shown."""
 
     shown: int
     asked: int
 
     @property
     def value(self) -> float:
-        """Return the share."""
+        """Return the share of requests that were met."""
         return self.shown / self.asked
 
     @property
     def interval(self) -> tuple[float, float]:
         """Return the Wilson interval over texts.
 
-        Texts of one combination are correlated, so the true uncertainty is larger.
+        The true uncertainty is larger, because texts about the same combination are correlated.
         """
         return wilson_interval(self.value, self.asked)
 
 
 def skill_rates(cells: Iterable[Cell]) -> dict[str, Rate]:
-    """Count, for each skill, the texts that were to show it and those that do; undecided points do not count."""
+    """For each skill, count the texts that should show it and the texts that do; undecided points do not count."""
     return {skill: rate for (skill,), rate in _rates(cells, 1).items()}
 
 
 def pair_rates(cells: Iterable[Cell]) -> dict[tuple[str, str], Rate]:
-    """Count, for each pair of skills, the texts that were to show both and those that do."""
+    """For each pair of skills, count the texts that should show both and the texts that do."""
     return {(first, second): rate for (first, second), rate in _rates(cells, 2).items()}
 
 
 def _rates(cells: Iterable[Cell], size: int) -> dict[tuple[str, ...], Rate]:
-    """Count how often texts show all skills of each set of this size; a text shared by settings counts once."""
+    """For each skill set of this size, count texts that show all its skills; a text shared by settings counts once."""
     counts: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0])
     seen: set[tuple[str, str, str, str, int]] = set()
     for cell in cells:
@@ -83,7 +83,7 @@ def _rates(cells: Iterable[Cell], size: int) -> dict[tuple[str, ...], Rate]:
 
 @dataclass(frozen=True, slots=True)
 class Saturation:
-    """The largest k with full marks of at least a given level, by the value and by both ends of its interval."""
+    """The largest k at which full marks reach a given level, judged by the value and by both ends of its interval."""
 
     k: int
     k_low: int
@@ -92,7 +92,7 @@ class Saturation:
 
 
 def saturation(cells: Iterable[Cell], *, level: float) -> Saturation | None:
-    """Go up from the smallest k of one student, grader and setting, and stop at the first k below the level."""
+    """Go up from the smallest k of one student, grader and setting, and stop at the first k that misses the level."""
     scores = [(c.key.k, c.scores[FULL_MARKS]) for c in sorted(cells, key=lambda c: c.key.k)]
     known = [(k, s) for k, s in scores if s.value is not None]
     if not known:
@@ -108,7 +108,7 @@ def saturation(cells: Iterable[Cell], *, level: float) -> Saturation | None:
 
 @dataclass(frozen=True, slots=True)
 class CriterionRates:
-    """The share of decided points that are earned, by kind of criterion; None if no point is decided."""
+    """The share of decided points that were earned, by kind of criterion; None if no point is decided."""
 
     texts: int
     skill: float | None
@@ -118,7 +118,7 @@ class CriterionRates:
 
 
 def criterion_rates(cells: Iterable[Cell]) -> CriterionRates:
-    """Return the rates over the texts of cells; a text counts in every cell that contains it."""
+    """Return the rates over the texts of some cells; a text counts once in every cell that contains it."""
     points: dict[str, list[bool]] = {kind: [] for kind in ("skill", "topic", "sense", "length")}
     texts = 0
     for cell in cells:
@@ -145,13 +145,13 @@ class Losses:
     full_marks: int
     reasons: Mapping[Reason, int]
     missing: int
-    """Texts that are not written or not graded yet."""
+    """The number of texts that are missing or not yet graded."""
 
 
 def losses(cells: Iterable[Cell]) -> Losses:
     """Count the reasons for missed full marks.
 
-    A text without the marker that still earns every point has full marks.
+    A text that lacks the marker but still earns every point has full marks.
     """
     reasons: Counter[Reason] = Counter()
     texts = full = missing = 0
@@ -172,7 +172,7 @@ def losses(cells: Iterable[Cell]) -> Losses:
 
 @dataclass(frozen=True, slots=True)
 class TextOutcome:
-    """One fully decided text: which of its skills it shows, and whether it meets the other three criteria."""
+    """A fully decided text: which of the requested skills it shows, and whether it meets the other three criteria."""
 
     skills: Mapping[str, bool]
     others_met: bool
@@ -184,7 +184,7 @@ class TextOutcome:
 
 
 Block = tuple[TextOutcome, ...]
-"""The fully decided texts of one combination."""
+"""The fully decided texts about one combination."""
 
 
 def blocks_of(cell: Cell | None) -> list[Block]:
@@ -202,20 +202,20 @@ def blocks_of(cell: Cell | None) -> list[Block]:
 
 @dataclass(frozen=True, slots=True)
 class Independence:
-    """Full marks (pass@1) as observed, and as expected for independent skills."""
+    """Full marks (pass@1) as observed and as expected for independent skills."""
 
     texts: int
     observed: float | None
     expected_same_k: float | None
-    """Expected from the rate of each skill in texts of the same k."""
+    """The value expected from the rate of each skill in texts with the same k."""
     expected_k1: float | None
-    """Expected from the rate of each skill at k = 1; None if no text has such a rate for all its skills."""
+    """The value expected from the rate of each skill at k = 1; None if no text has a k = 1 rate for all its skills."""
     without_k1_rate: int
-    """Texts omitted from `expected_k1` because one of their skills has no rate at k = 1."""
+    """The number of texts left out of `expected_k1` because one of their skills has no rate at k = 1."""
 
 
 def independence(texts: Sequence[TextOutcome], alone: Sequence[TextOutcome]) -> Independence:
-    """Compare texts of one k with products of per-skill rates, each times the rate of the other three criteria."""
+    """Compare texts of one k with the product of their skills' rates and the rate of the other three criteria."""
     if not texts:
         return Independence(0, None, None, None, 0)
     others = sum(text.others_met for text in texts) / len(texts)
@@ -238,32 +238,33 @@ def independence(texts: Sequence[TextOutcome], alone: Sequence[TextOutcome]) -> 
 
 
 def cell_independence(cell: Cell, alone: Cell | None) -> Independence:
-    """Compare observed full marks (pass@1) with independent skills; `alone` is the cell of k = 1."""
+    """Compare observed full marks (pass@1) with the value for independent skills; `alone` is the cell of k = 1."""
     texts, single = ([text for block in blocks_of(own) for text in block] for own in (cell, alone))
     return independence(texts, single)
 
 
 @dataclass(frozen=True, slots=True)
 class IndependenceTest:
-    """Intervals of an `Independence`, and the test of the hypothesis that skills are independent."""
+    """The intervals of an `Independence`, and a test of the hypothesis that skills are independent."""
 
     observed: Interval | None
-    """95% interval of the observed share over combinations; None if there are too few of them."""
+    """The 95% interval of the observed share over combinations; None if there are too few combinations."""
     if_independent: Interval | None
-    """The middle 95% of the observed share in the permutations; None without texts."""
+    """The middle 95% of the shares in the permutations; None if there are no texts."""
     p: float | None
-    """Two-sided p-value of the permutation test; None at k = 1 and without texts."""
+    """The two-sided p-value of the permutation test; None if k = 1 or there are no texts."""
     k1: Interval | None
-    """95% interval of `expected_k1` over the combinations of both k; None if there are too few of them."""
+    """The 95% interval of `expected_k1` over the combinations of both k; None if there are too few combinations."""
 
 
 def independence_test(cell: Cell, alone: Cell | None) -> IndependenceTest:
     """Test the hypothesis that the skills of a text succeed independently; `alone` is the cell of k = 1.
 
     A permutation moves the outcomes of one skill between the combinations that request it, and shuffles them within a
-    combination; it treats the other criteria as one more skill that every combination requests. So each skill keeps its
-    rate, and the outcomes of one combination stay together. Outcomes move only between combinations with equally many
-    texts. The p-value is twice the smaller share of permutations that are at least as extreme as the texts.
+    combination. It treats the other criteria as one more skill that every combination requests. Each skill
+    therefore keeps its rate, and the outcomes of one combination stay together. Outcomes move only between combinations
+    with equally many texts. The p-value is twice the smaller share of permutations that are at least as extreme as the
+    texts.
     """
     blocks, of_alone = blocks_of(cell), blocks_of(alone)
     if not blocks:
@@ -284,11 +285,11 @@ def independence_test(cell: Cell, alone: Cell | None) -> IndependenceTest:
 DRAWS: Final = 1000
 """The number of permutations, and of resamples of combinations."""
 _AT_ONCE: Final = 5_000_000
-"""The most combinations in draws that are made together; each temporarily takes about 25 bytes."""
+"""The largest number of combinations in draws made together; each temporarily takes about 25 bytes."""
 
 
 def draws_at_once(combinations: int) -> list[int]:
-    """Return the sizes of the groups in which draws are made: one group, unless there are thousands of combinations.
+    """Return the sizes of the groups in which draws are made; one group unless there are thousands of combinations.
 
     >>> draws_at_once(5_000)
     [1000]
@@ -332,12 +333,12 @@ def _permuted_counts(blocks: Sequence[Block]) -> NDArray[np.int64]:
 def _product_interval(blocks: Sequence[Block], alone: Sequence[Block]) -> Interval | None:
     """Bootstrap the mean product of the single-skill rates and the rate of the other criteria; return the interval.
 
-    It draws the combinations of both k. A resample omits combinations with a skill that it has no rate for; None if
-    every resample omits all of them.
+    The bootstrap draws the combinations of both k. A resample omits combinations with a skill for which it has no rate.
+    Return None if every resample omits all combinations.
     """
     generator = np.random.default_rng(SEED)
     products: list[Floats] = []
-    # A combination needs two to three times the memory that it needs in a permutation.
+    # A combination needs two to three times as much memory here as in a permutation.
     for draws in draws_at_once(2 * max(len(blocks), len(alone))):
         drawn_alone, drawn = (
             generator.multinomial(len(some), [1 / len(some)] * len(some), size=draws) for some in (alone, blocks)
@@ -346,7 +347,7 @@ def _product_interval(blocks: Sequence[Block], alone: Sequence[Block]) -> Interv
         for skill in sorted({skill for block in alone for skill in block[0].skills}):
             shown = np.array([sum(text.skills.get(skill, False) for text in block) for block in alone])
             asked = np.array([len(block) * (skill in block[0].skills) for block in alone])
-            with np.errstate(invalid="ignore"):  # nan in a resample without a text that was to show the skill
+            with np.errstate(invalid="ignore"):  # nan if a resample has no text that should show the skill
                 rates[skill] = (drawn_alone @ shown) / (drawn_alone @ asked)
         unknown = np.full(draws, np.nan)
         product = np.stack(

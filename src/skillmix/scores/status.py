@@ -1,4 +1,4 @@
-"""Count the calls of a run that are done, missing, failed or unparseable, and add up their cost."""
+"""Count the calls of a run that are done, missing, failed or unparseable, and add up the costs."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -35,22 +35,22 @@ _IN_BATCHES = (
 
 @dataclass(frozen=True, slots=True)
 class PartInBatch:
-    """Calls of one turn, or gradings, that are part of one batch."""
+    """Calls of one turn, or grading calls, that are part of one batch."""
 
     tag: str
     model: str
-    """The model as tasks name it, such as `grader:judge`."""
+    """The model as tasks refer to it, such as `grader:judge`."""
     dialect: str
     batch: str | None
     """The provider's id; None if unknown."""
     state: str
-    """The provider's latest state of the batch, or the local progress before it exists."""
+    """The latest state that the provider reported, or the local progress if the batch does not exist yet."""
     since: str
     part: str
     """The position of the calls in their conversations: first turns, second turns or gradings."""
     calls: int
     worst_usd: float
-    """The most that these calls can cost, as far as prices are known."""
+    """The highest possible cost of these calls, as far as prices are known."""
 
     @property
     def in_words(self) -> str:
@@ -82,7 +82,7 @@ _IMPORTED: Final = "imported"
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Counts of calls, and the sum of the known costs."""
+    """The counts of calls, and the sum of the known costs."""
 
     done: int
     missing: int
@@ -90,22 +90,22 @@ class Status:
     unreadable: int
     cost_usd: float
     batches: tuple[PartInBatch, ...] = ()
-    """Calls that are part of batches: neither done nor missing nor failed."""
+    """The parts in batches, whose calls count as neither done nor missing nor failed."""
     unpriced: Mapping[str, int] = field(default_factory=dict)
-    """Replies with an unknown cost, by model; those that other programs made are under `imported`."""
+    """The number of replies with an unknown cost, by model; replies made by other programs are under `imported`."""
     missing_bound: Bound | None = None
-    """Whether the missing calls are an estimate or a bound: unparseable grades are retried, and some texts get none."""
+    """How the count of missing calls errs, since unparseable grades are retried and some texts need no grades."""
 
     cut_in_thought: int = 0
-    """Replies that ended while still thinking, so that they contain no answer."""
+    """The number of replies that contain no answer because they ended while the model was still thinking."""
 
     @property
     def submitted(self) -> int:
-        """Calls that are part of batches."""
+        """The number of calls that are part of batches."""
         return sum(part.calls for part in self.batches)
 
     def cost_line(self) -> str:
-        """Describe the cost so far, and the models with unknown prices.
+        """Describe the cost so far, and list the models with unknown prices.
 
         >>> Status(4, 0, 0, 0, 0.0).cost_line(), Status(4, 0, 0, 0, 1.5).cost_line()
         ('cost: none, as every reply was free', 'cost: 1.50 US dollars')
@@ -143,7 +143,7 @@ class Status:
 
 
 def run_status(run: str | Run) -> Status:
-    """Count the calls in a run's journal, and those that its experiment still needs."""
+    """Count the calls in a run's journal, and the calls that its experiment still needs."""
     run = open_run(run) if isinstance(run, str) else run
     needed = _NeededCalls(run)
     done = failed = unreadable = cut = 0
@@ -168,7 +168,7 @@ def run_status(run: str | Run) -> Status:
         cost += journal.cost_without_reply()
 
         def over() -> Iterator[WrittenConversation]:
-            """Return finished conversations; the other turns are subtracted."""
+            """Yield finished conversations; subtract the turns of all others."""
             for conversation in written_conversations(run, journal):
                 if conversation.text is not None:
                     yield conversation
@@ -193,9 +193,9 @@ def run_status(run: str | Run) -> Status:
 
 
 class _NeededCalls:
-    """The calls that a run still needs: those of its plan, minus those that it has or no longer needs.
+    """The calls that a run still needs: the planned calls minus those already made or no longer needed.
 
-    A failed call counts as one that the run has, because it is counted as failed.
+    A failed call counts as made, because it is already counted among the failed calls.
     """
 
     def __init__(self, run: Run) -> None:
@@ -209,10 +209,10 @@ class _NeededCalls:
         students = {name for step in experiment.steps for name in step.student_names}
         self._turns = {name: turns_of(experiment, name) for name in students}
         self._of_writers: Counter[str] = Counter()
-        """The fewest calls that reach the targets of data sets, by writer."""
+        """The smallest number of calls that can reach the targets of data sets, by writer."""
         self._graders: dict[str, set[str]] = defaultdict(set)
         self._unfinished: set[str] = set()
-        """Writers of data sets that are not finished."""
+        """The writers whose data sets are not finished."""
         for step in experiment.steps:
             for writer in step.student_names if step.planned_texts else ():
                 self._of_writers[writer] += planned_calls(step, experiment, run.catalog).total or 0
@@ -223,7 +223,7 @@ class _NeededCalls:
     def take(
         self, key: ConversationKey, *, turns: int | None = None, votes: Mapping[str, int] = MappingProxyType({})
     ) -> None:
-        """Subtract the turns of a conversation, by default all of them, and votes."""
+        """Subtract votes and the turns of a conversation, by default all of its turns."""
         graders = self._planned.graders(*key)
         settled = self._turns.get(key[0], 0) if turns is None else turns
         settled += sum(votes.get(name, 0) for name in (self._graders[key[0]] if graders is None else graders))
@@ -233,7 +233,7 @@ class _NeededCalls:
             self._of_plan -= settled
 
     def settled_votes(self, conversation: GradedConversation) -> dict[str, int]:
-        """Return, by grader, the votes on a text that need no more calls."""
+        """Return, by grader, the number of votes on a text that require no more calls."""
         asked = {name: settings for name, settings in self._experiment.graders.items() if settings.asked}
         if earns_nothing(conversation.text.answer, self._rules):
             return {name: settings.votes for name, settings in asked.items()}
@@ -247,12 +247,12 @@ class _NeededCalls:
 
     @property
     def number(self) -> int:
-        """Return the number of calls."""
+        """Return the number of calls that are still needed."""
         return self._of_plan + sum(max(0, self._of_writers[writer]) for writer in self._unfinished)
 
     @property
     def bound(self) -> Bound | None:
-        """Describe how the number relates to the calls that will be made; None if it is exact."""
+        """Return whether the number is an estimate or a bound for the calls to come; None if it is exact."""
         if self._unfinished:
             return "about" if self._may_stop_early and self._of_plan else "at least"
         if not self._of_plan:
@@ -271,14 +271,14 @@ _TOTALS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class CallTotals:
-    """The calls of one student or grader to one model."""
+    """The calls from one student or grader to one model."""
 
     role: Literal["student", "grader"]
     name: str
     model: str
     calls: int
     input_tokens: int | None
-    """None if some reply does not report it; the same holds for the other totals."""
+    """None, like every other total, if any reply does not report the value."""
     output_tokens: int | None
     cost_usd: float | None
     first: str
@@ -287,6 +287,6 @@ class CallTotals:
 
 
 def call_totals(journal: JournalReader) -> Iterator[CallTotals]:
-    """Return the totals of each student and grader of a run, earliest first."""
+    """Yield the totals of each student and grader of a run, starting with the earliest."""
     for stage, *others in journal.rows(_TOTALS):
         yield CallTotals("student" if stage == "generate" else "grader", *others)

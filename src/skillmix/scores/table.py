@@ -46,19 +46,19 @@ _Scored = CellScore | OutcomeScore
 
 
 def _varying(scores: Sequence[_Scored]) -> list[str]:
-    """Return the identifying columns: the student, and the setting and the grader if they vary."""
+    """Return the identifying columns: the student, and also the setting and the grader if they vary."""
     return [name for name in _NAMES if name == "student" or len({getattr(score, name) for score in scores}) > 1]
 
 
 def _title(title: str, scores: Sequence[_Scored]) -> str:
-    """A title with the setting and the grader if all scores share them."""
+    """Add the setting and the grader to a title if they are the same for all scores."""
     names = _varying(scores)
     shared = [f"{name} {getattr(scores[0], name)}" for name in _NAMES if scores and name not in names]
     return title + (f" ({', '.join(shared)})" if shared else "")
 
 
 def _by_k(scores: Sequence[_Scored], names: Sequence[str]) -> tuple[list[str], list[tuple[list[str], list[_Scored]]]]:
-    """Return the names and every k as a header, and the cells of each row with their scores."""
+    """Return the header, which lists the names and every k, and the cells of each row with their scores."""
     ks = sorted({score.k for score in scores})
     rows: dict[tuple[str, ...], dict[int, _Scored]] = {}
     for score in scores:
@@ -93,7 +93,7 @@ def _of_metric(scores: Iterable[CellScore], metric: str) -> list[CellScore]:
 
 
 def score_title(scores: Iterable[CellScore], metric: str = FULL_MARKS) -> str:
-    """Name the metric of a short table, with the setting and the grader if all its rows share them."""
+    """Return the title of a short table: its metric, and the setting and grader that all rows share."""
     title = f"{METRICS[metric].label} by k"
     return _title(f"{title[0].upper()}{title[1:]}", _of_metric(scores, metric))
 
@@ -104,7 +104,7 @@ def wide_table(scores: Iterable[CellScore]) -> str:
 
 
 def score_table_html(scores: Iterable[CellScore]) -> str:
-    """The wide table as HTML."""
+    """Format the wide table as HTML."""
     return html_table(_HEADER, _wide_rows(scores), right=_RIGHT)
 
 
@@ -134,7 +134,7 @@ def _wide_rows(scores: Iterable[CellScore]) -> list[Sequence[str]]:
 
 
 def set_table(scores: Iterable[CellScore]) -> str | None:
-    """Compare reserved skill sets with those that data sets may contain; None if the scores do not separate them."""
+    """Compare reserved skill sets with all others; return None if the scores do not separate them."""
     by_cell: dict[tuple[str, str, int], dict[str, CellScore]] = {}
     for score in scores:
         if score.metric == FULL_MARKS and score.sets != "all":
@@ -152,7 +152,7 @@ def set_table(scores: Iterable[CellScore]) -> str | None:
 
 
 def trained_note(scores: Iterable[CellScore]) -> str | None:
-    """Write a line for each student trained on combinations of the table; None if there is none."""
+    """Return a line for each student trained on combinations of the table; None if there is no such student."""
     trained = {
         (s.student, s.setting, s.k): (s.trained_on, s.combinations)
         for s in scores
@@ -166,7 +166,7 @@ def trained_note(scores: Iterable[CellScore]) -> str | None:
 
 
 def cut_lines(scores: Iterable[CellScore]) -> list[str]:
-    """Warn about each student whose replies were truncated too often, with the worst cell."""
+    """Warn about each student whose replies were truncated too often, and mention its worst cell."""
     worst: dict[str, CellScore] = {}
     for score in scores:
         if score.metric != FULL_MARKS or score.sets != "all" or (score.cut_share or 0.0) <= MOST_CUT:
@@ -189,7 +189,7 @@ OUTCOME_NOTE: Final = (
 
 
 def outcome_title(scores: Sequence[OutcomeScore]) -> str:
-    """Name the contents of the table, with the setting and the grader if all its rows share them."""
+    """Return the title of an outcome table, with the setting and grader that all rows share."""
     return _title("Outcomes by k", scores)
 
 
@@ -200,7 +200,7 @@ def outcome_table(scores: Sequence[OutcomeScore]) -> str:
 
 
 def outcome_table_html(scores: Sequence[OutcomeScore]) -> str:
-    """Format the same table as HTML."""
+    """Format the table of outcomes as HTML."""
     header, rows = _outcome_rows(scores)
     return html_table(header, rows, right=frozenset({len(header) - 1}))
 
@@ -216,7 +216,7 @@ def _outcome_rows(scores: Sequence[OutcomeScore]) -> tuple[list[str], list[list[
 
 
 def outcome_change_note(changes: Sequence[OutcomeChange]) -> str | None:
-    """Write a line for each pair of students, setting, grader, kind of topics and outcome; None if there is none."""
+    """Return a line for each pair of students, setting, grader, kind of topics and outcome; None without lines."""
     if not changes:
         return None
     groups: dict[tuple[str, ...], list[OutcomeChange]] = {}

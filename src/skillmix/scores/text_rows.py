@@ -1,4 +1,4 @@
-"""The graded texts of a run as rows: facts about texts, and graders' reasons for denied points."""
+"""The graded texts of a run as rows, with facts about the texts and the graders' reasons for denied points."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -18,28 +18,28 @@ from skillmix.runs.run import Run, opened
 from skillmix.runs.texts import reasons_for, texts_with_ballots, verdict_on
 
 IMPORTED = "imported"
-"""The setting of texts that were imported."""
+"""The setting for imported texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextFacts:
-    """The facts about a text, besides its points, that analyses need."""
+    """The facts that analyses need about a text, apart from its points."""
 
     settings: tuple[str, ...]
-    """Settings whose scores count the text; usually one. Empty for texts that no score counts."""
+    """Settings whose scores count the text, usually one; empty if no score counts the text."""
     categories: tuple[str | None, ...]
     """The category of each skill, in the order of the skills; None if the catalog lacks the skill."""
     status: AnswerStatus
     finish: str | None
-    """The provider's reason for the end of the reply; None if unknown."""
+    """Why the reply ended, as reported by the provider; None if unknown."""
     cut: bool | None
     """Whether the reply was truncated at the token limit; None if unknown."""
     characters: int
     words: int
     sentences: int
-    """Counted as in the scoring rules."""
+    """The number of sentences, counted as in the scoring rules."""
     sentence_limit: int
-    """Sentences that the student may write; in an output format its items, turns or lines."""
+    """The number of sentences that the student may write or, in an output format, of items, turns or lines."""
 
 
 class TextFactsReader:
@@ -74,7 +74,7 @@ class TextFactsReader:
 
     @cached_property
     def _by_combination(self) -> dict[str, tuple[int, ...]]:
-        """Return the indices of each combination's cells; equal ones share memory, as a run may have millions."""
+        """Return the indices of each combination's cells; equal tuples share memory, as a run may have millions."""
         found: dict[str, tuple[int, ...]] = {}
         once: dict[tuple[int, ...], tuple[int, ...]] = {}
         for index, cell in enumerate(self._cells):
@@ -90,9 +90,9 @@ class TextFactsReader:
 
 
 def counted_cells(run: Run) -> tuple[list[PlannedCell], list[PlannedCell]]:
-    """Return the cells that scores count, of the current experiment and of earlier ones.
+    """Return the cells that scores count, from the current experiment and from earlier ones.
 
-    Texts written for training data do not count as an evaluation.
+    Texts generated as training data are not part of an evaluation.
     """
     evaluated = {(c.student, c.label, c.k) for c in (*run.cells, *run.earlier_cells) if c.purpose == "evaluation"}
     now, before = (
@@ -117,13 +117,13 @@ class TextRow:
     evidence: dict[str, str]
     """The words that show a skill, if code found them."""
     reasons: dict[str, str]
-    """The reason for each point that code denied, by criterion."""
+    """By criterion, the reason why code denied the point."""
     woven: dict[str, bool]
-    """Whether the text shows a skill about the topic, if code found the skill."""
+    """By skill that code found, whether the text applies the skill to the topic."""
     full_marks: float | None
     skill_fraction: float | None
     woven_full_marks: float | None
-    """None if no code checks the skills. In a run whose graders give outcomes, no text has any of these scores."""
+    """None if no code checks the skills. If the graders of a run give outcomes, all these scores are None."""
     combination: str
     k: int
     settings: tuple[str, ...]
@@ -132,7 +132,7 @@ class TextRow:
     """The category of each skill; None if the catalog lacks the skill."""
     status: AnswerStatus
     finish: str | None
-    """The provider's reason for the end of the reply; None if unknown."""
+    """Why the reply ended, as reported by the provider; None if unknown."""
     cut: bool | None
     """Whether the reply was truncated at the token limit; None if unknown."""
     characters: int
@@ -144,7 +144,7 @@ class TextRow:
     def outcome(self) -> TextOutcome | None:
         """Return whether the student complies, refuses or evades.
 
-        None if undecided, or if the text has points instead.
+        None if the outcome is undecided, or if the text has points instead.
         """
         return outcome_of(list(self.points.values())) if self.has_outcome else None
 
@@ -155,26 +155,26 @@ class TextRow:
 
 
 class FirstTexts(NamedTuple):
-    """Some graded texts of a run, and the number of all of them."""
+    """Some graded texts of a run, and the total number of graded texts."""
 
     rows: list[TextRow]
     total: int
 
 
 def run_texts(run: Run | str, *, student: str | None = None, k: int | None = None) -> list[TextRow]:
-    """Return the graded texts of a run: full marks first, then larger k, then more points."""
+    """Return the graded texts of a run, sorted by full marks first, then by larger k, then by more points."""
     return first_texts(run, None, student=student, k=k).rows
 
 
 def first_texts(
     run: Run | str, count: int | None, *, student: str | None = None, k: int | None = None, worst: bool = False
 ) -> FirstTexts:
-    """Return the first of the texts from `run_texts`, or the last ones in reverse order; no others stay in memory."""
+    """Return the first texts of `run_texts`, or the last in reverse order; no other texts stay in memory."""
     run = opened(run)
     rules, total, students = run.rules(), 0, dict[str, None]()
 
     def placed() -> Iterator[tuple[tuple[float, ...], Ballot]]:
-        """Every ballot with its place, of which no two are equal."""
+        """Yield every ballot with its sort key; all sort keys are different."""
         nonlocal total
         with run.read() as journal:
             for number, found in enumerate(texts_with_ballots(run, journal)):
@@ -235,11 +235,11 @@ class TextUnderGrader(NamedTuple):
 
 
 def denial_words(run: Run, denied: Mapping[TextUnderGrader, Collection[str]]) -> dict[TextUnderGrader, dict[str, str]]:
-    """Return, by text and criterion, the grader's comment on a point that it denied.
+    """Return, by text and criterion, the grader's comment on a point that the grader denied.
 
     Criteria without comments are absent.
 
-    `denied` has the criteria of interest. The keys of the journal are read to the end, so call this once for all texts.
+    `denied` lists the criteria of interest. Call this once for all texts, because it reads all keys of the journal.
     """
     words: dict[TextUnderGrader, dict[str, str]] = {}
     if not any(denied.values()):

@@ -156,7 +156,7 @@ def bigbench_set(task: str, catalog: Catalog, *, source: Path | None = None) -> 
                 texts[known_text.id] = known_text
                 labels.setdefault(known_text.id, set()).add(shows)
     if not texts:
-        raise UserError(f"The task {task} has no texts in the form that is known.", hint=_DAMAGED)
+        raise UserError(f"The task {task} has no texts in the expected format.", hint=_DAMAGED)
     # A text with two labels has none that is known.
     return CalibrationSet(f"{BIGBENCH}{task}", tuple(text for text in texts.values() if len(labels[text.id]) == 1))
 

@@ -1,22 +1,23 @@
-"""Agreement of graders, measures of one against the truth, and shares of full marks corrected for its errors.
+"""Agreement of graders, measures of a grader against the reference, and full marks corrected for its errors.
 
-Three shares determine all measures against the truth: how often the grader gives the point, how often the truth gives
-it where the grader does, and how often the truth gives it where the grader denies it. The first comes from all graded
-units and the other two from the labelled ones. So a sample with more texts of one outcome than of the other, as people
-are given, does not bias sensitivity and specificity. Shares of labelled units have Wilson intervals if every unit has a
-label. All other intervals are quantiles of draws of the shares from their Jeffreys posteriors, Beta(x + 1/2, n - x +
-1/2), with effective counts x and n.
+The reference is also called the truth. Three shares determine all measures against it: how often the grader gives the
+point, how often the truth gives the point if the grader does, and how often the truth gives the point if the grader
+denies it. The first share comes from all graded units, and the other two come from the labeled units. Samples for
+people may contain more texts with one outcome than with the other, but this does not bias sensitivity and specificity.
+Shares of labeled units have Wilson intervals if every unit has a label. All other intervals are quantiles of draws of
+the shares from their Jeffreys posteriors, Beta(x + 1/2, n - x + 1/2), with effective counts x and n.
 
-Some texts get no full marks whatever a grader says: code denies them. `Open` is the share of the other texts. Among
-these, the share with full marks is estimated in one of three ways:
+Code denies some texts full marks, regardless of the grader. `Open` is the share of all other texts. Among these open
+texts, the share with full marks is estimated in one of three ways:
 
-- from labels of the same texts: the share given times the share right among those, plus the share denied times the
-  share wrong among those (post-stratification). This needs no assumption on the errors elsewhere;
+- from labels of the same texts: the share of given full marks times the share of these that are right, plus the share
+  of denied full marks times the share of these that are wrong (post-stratification). This method needs no assumption
+  about the errors on other texts;
 - from the error rates of each kind of criterion: the mean over texts of the product over criteria of (given +
-  specificity - 1) / (sensitivity + specificity - 1). It is unbiased for any student if the grader errs on each
-  criterion at those rates, independently of the other criteria of the text;
-- from sensitivity and specificity of full marks (Rogan and Gladen), by the same formula for the whole text. The rates
-  of full marks depend on how many criteria the failing texts miss, so they hold only for students alike.
+  specificity - 1) / (sensitivity + specificity - 1). This estimate is unbiased for any student if the grader
+  errs on each criterion at those rates, independently of the other criteria of the text;
+- from sensitivity and specificity of full marks (Rogan and Gladen), by the same formula for the whole text. These rates
+  apply only to similar students, because they depend on how many criteria the failing texts miss.
 """
 
 from collections.abc import Hashable, Sequence
@@ -29,11 +30,11 @@ from numpy.typing import NDArray
 from skillmix.scores.statistics.intervals import SEED, Counts, Floats, effective_counts
 
 Ratings = Sequence[Sequence[float | None]]
-"""For each unit (a criterion of a text), one value per grader or round; None where the value is unreadable."""
+"""For each unit (a criterion of a text), one value per grader or round; None if the value is unparseable."""
 
 
 def krippendorff_alpha(units: Ratings) -> float | None:
-    """Compute Krippendorff's alpha of nominal values; None when no two values can be compared or nothing varies."""
+    """Compute Krippendorff's alpha of nominal values; None if no two values can be compared or all values are equal."""
     values = sorted({value for unit in units for value in unit if value is not None})
     column = {value: i for i, value in enumerate(values)}
     counts = np.zeros((len(units), len(values)))
@@ -56,7 +57,7 @@ def krippendorff_alpha(units: Ratings) -> float | None:
 
 
 def cohen_kappa(first: Sequence[float | None], second: Sequence[float | None]) -> float | None:
-    """Compute Cohen's kappa of two raters over the units that both rated; None when chance agreement is total."""
+    """Compute Cohen's kappa of two raters over the units that both rated; None if chance agreement is 1."""
     pairs = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
     if not pairs:
         return None
@@ -83,7 +84,7 @@ _Value = TypeVar("_Value")
 
 
 class Measure(NamedTuple):
-    """A number with its 95% interval; None is unknown."""
+    """A number with its 95% interval; None if unknown."""
 
     value: float | None
     low: float | None = None
@@ -102,16 +103,16 @@ class GraderDecision:
     earned: bool | None
     """Whether the reference gives the point; None without a label."""
     cluster: Hashable
-    """Decisions of one cluster are not independent."""
+    """Decisions with the same cluster are not independent."""
     weight: float
-    """The number of decisions of the whole set that a labeled one represents."""
+    """The number of decisions in the whole set that a labeled decision represents."""
 
 
 class TruthMeasures(NamedTuple, Generic[_Value]):
-    """Every measure of a grader against the reference: estimates with intervals, or draws."""
+    """Every measure of a grader against the reference, as estimates with intervals or as draws."""
 
     earned: _Value
-    """The share of points that the reference gives."""
+    """How often the reference gives the point."""
     agreement: _Value
     sensitivity: _Value
     """How often the grader gives a point that is earned."""
@@ -135,32 +136,32 @@ class TruthRates:
     given: Counts
     """How often the grader gives the point."""
     if_given: Counts
-    """How often the reference gives the point where the grader does."""
+    """How often the reference gives the point if the grader gives it."""
     if_denied: Counts
-    """How often the reference gives the point where the grader denies it."""
+    """How often the reference gives the point if the grader denies it."""
 
     @property
     def is_known(self) -> bool:
-        """Whether there is a label wherever one is needed."""
+        """Whether every share that the measures need has a label."""
         needs_given, needs_denied = self.given.share > 0, self.given.share < 1
         has_labels = (self.if_given.size > 0 or not needs_given) and (self.if_denied.size > 0 or not needs_denied)
         return self.given.size > 0 and has_labels
 
     def point(self, correction: float = 1.0) -> TruthMeasures[Floats]:
-        """Return the estimates; the correction of alpha is for a finite sample."""
+        """Return the estimates; `correction` adjusts alpha for a finite sample."""
         shares = (np.array([counts.share]) for counts in (self.given, self.if_given, self.if_denied))
         return _measures_of(*shares, correction=correction)
 
     def draws(self, generator: np.random.Generator) -> TruthMeasures[Floats]:
-        """Draw from the Jeffreys posteriors."""
+        """Draw the measures from the Jeffreys posteriors of the shares."""
         return _measures_of(*(beta_draws(c, generator) for c in (self.given, self.if_given, self.if_denied)))
 
 
 def beta_draws(counts: Counts, generator: np.random.Generator) -> Floats:
     """Draw a share from its Jeffreys posterior.
 
-    A draw may be rejected and repeated, so that the last bit of a count could change all later draws. Counts are
-    rounded, so that machines which round differently draw the same numbers.
+    A draw may be rejected and repeated, so the last bit of a count could change all later draws. Counts are therefore
+    rounded, so that machines with different rounding draw the same numbers.
     """
     earned, size = round(counts.share * counts.size, _DIGITS), round(counts.size, _DIGITS)
     drawn: Floats = generator.beta(earned + 0.5, size - earned + 0.5, size=DRAWS)
@@ -173,7 +174,7 @@ _DIGITS: Final = 6
 def _measures_of(
     given: Floats, if_given: Floats, if_denied: Floats, *, correction: float = 1.0
 ) -> TruthMeasures[Floats]:
-    """Compute the measures that follow from the three shares; nan if undetermined."""
+    """Compute the measures that follow from the three shares; undetermined measures are nan."""
     hits, both_deny = given * if_given, (1 - given) * (1 - if_denied)
     earned, agreement = hits + (1 - given) * if_denied, hits + both_deny
     chance = given * earned + (1 - given) * (1 - earned)
@@ -201,7 +202,7 @@ def counts_of(values: Sequence[bool], decisions: Sequence[GraderDecision], *, we
 
 
 def rates_of(decisions: Sequence[GraderDecision]) -> TruthRates:
-    """Compute the three shares of some decisions; if all have a label, each counts once."""
+    """Compute the three shares of some decisions; if all decisions have a label, each counts once."""
     is_sample = any(decision.earned is None for decision in decisions)
     labelled = ([d for d in decisions if d.earned is not None and d.given == given] for given in (True, False))
     return TruthRates(
@@ -215,7 +216,7 @@ def truth_measures(decisions: Sequence[GraderDecision]) -> TruthMeasures[Measure
     rates, labelled = rates_of(decisions), [decision for decision in decisions if decision.earned is not None]
     n = len(labelled)
     if not rates.is_known:
-        # The labels tell nothing about all decisions, but they still show the agreement on the labeled ones.
+        # The labels cannot represent all decisions, but they still show the agreement on the labeled decisions.
         return NO_MEASURES if n in (0, len(decisions)) else truth_measures(labelled)
     point, draws = rates.point((2 * n - 1) / (2 * n)), rates.draws(np.random.default_rng(SEED))
     measures = TruthMeasures(*map(measure, point, draws))
@@ -236,7 +237,7 @@ def wilson_measure(counts: Counts) -> Measure:
 
 
 def measure(point: Floats, draws: Floats) -> Measure:
-    """Return an estimate with the middle 95% of draws; a bound that the estimate itself reaches is an end."""
+    """Return an estimate with the middle 95% of draws; if the estimate is at a bound, the interval ends there."""
     value = float(point[0])
     known = draws[np.isfinite(draws)]
     if not np.isfinite(value) or not len(known):
@@ -246,7 +247,7 @@ def measure(point: Floats, draws: Floats) -> Measure:
 
 
 def difference_of_excess(first: Sequence[GraderDecision], second: Sequence[GraderDecision]) -> Measure:
-    """Compare how much more generous than the reference the grader is in the first decisions and in the second."""
+    """Compare how generous the grader is, relative to the reference, in the first and in the second decisions."""
     both = [rates_of(first), rates_of(second)]
     if not all(rates.is_known for rates in both):
         return UNKNOWN
@@ -268,18 +269,18 @@ class Corrected(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LabelledPool:
-    """The labeled texts that sensitivity and specificity come from."""
+    """The labeled texts from which sensitivity and specificity are estimated."""
 
     others: Counts
-    """How often the grader gives full marks to texts of the pool that are not scored here."""
+    """How often the grader gives full marks to pool texts outside the scored cell."""
     own_share: float
-    """The share of the pool's texts that are scored here: 0 if the labels come from separate texts."""
+    """The share of the pool's texts that belong to the scored cell; 0 if the labels come from other texts."""
     if_given: Counts
     if_denied: Counts
 
     @property
     def is_known(self) -> bool:
-        """Whether texts of both outcomes have labels."""
+        """Whether there are labels of both outcomes."""
         return self.if_given.size > 0 and self.if_denied.size > 0
 
 
@@ -306,7 +307,7 @@ def corrected_by_error_rates(is_open: Counts, given: Counts, pool: LabelledPool)
     of_pool = shares(*drawn)
     point = [np.array([one.share]) for one in counts]
     estimate = _rogan_gladen(point[0], shares(*point))
-    # whether sensitivity + specificity is above 1 in all but 2.5% of the draws
+    # check that sensitivity + specificity is above 1 in all but 2.5% of the draws
     index = of_pool.sensitivity + of_pool.specificity - 1
     is_informative = bool(np.quantile(index[np.isfinite(index)], 0.025) > 0)
     if not is_informative or not np.isfinite(estimate[0]):
@@ -317,7 +318,7 @@ def corrected_by_error_rates(is_open: Counts, given: Counts, pool: LabelledPool)
         return Corrected(UNKNOWN, OUTSIDE)
     share = measure(is_open.share * np.clip(estimate, 0, 1), open_draws * np.clip(found, 0, 1))
     if share.low is not None and share.low == share.high:
-        # Nearly all draws are outside 0 to 1; the possible ones show how far the share may be from the boundary.
+        # If nearly all draws are outside 0 to 1, the possible draws show how far the share may be from the boundary.
         share = measure(is_open.share * np.clip(estimate, 0, 1), (open_draws * found)[possible])
     return Corrected(share)
 
@@ -327,19 +328,19 @@ _LEAST_POSSIBLE: Final = 0.001
 
 
 class KindErrors(NamedTuple):
-    """How often a grader gives the point of one kind of criterion."""
+    """How often a grader gives the point for one kind of criterion."""
 
     if_earned: Counts
     if_missed: Counts
 
     @property
     def is_known(self) -> bool:
-        """Whether criteria of both outcomes have labels."""
+        """Whether there are labels of both outcomes."""
         return self.if_earned.size > 0 and self.if_missed.size > 0
 
 
 GivenAndDenied = tuple[tuple[int, int], ...]
-"""By kind of criterion, how many criteria of a text the grader gives and denies."""
+"""By kind of criterion, the number of points that the grader gives and denies a text."""
 
 
 def corrected_by_criteria(
@@ -357,7 +358,7 @@ def corrected_by_criteria(
     np.add.at(counts, (cluster, number.reshape(-1)), 1.0)
     point = _product(patterns, *(np.array([[getattr(k, name).share] for k in rates]) for name in KindErrors._fields))
     share = counts.sum(axis=0) @ point / len(texts)
-    # A Bayesian bootstrap over combinations carries the uncertainty of the scored texts.
+    # A Bayesian bootstrap over combinations adds the uncertainty of the scored texts.
     weight = generator.dirichlet(np.ones(len(counts)), size=hits.shape[1]) @ counts
     drawn = np.sum(weight * _product(patterns, hits, false_alarms).T, axis=1) / weight.sum(axis=1)
     if float(np.mean((drawn >= 0) & (drawn <= 1))) < _LEAST_POSSIBLE:
@@ -367,7 +368,7 @@ def corrected_by_criteria(
 
 
 def _product(patterns: NDArray[np.int64], hits: Floats, false_alarms: Floats) -> Floats:
-    """Return, for each pattern and draw, the product over criteria of corrected decisions (1 or 0 on average)."""
+    """For each pattern and draw, multiply the corrected decisions (1 or 0 on average) over all criteria."""
     power = patterns[:, :, :, None]
     given = (1 - false_alarms) / (hits - false_alarms)
     denied = -false_alarms / (hits - false_alarms)
@@ -384,6 +385,6 @@ def _rogan_gladen(given: Floats, shares: TruthMeasures[Floats]) -> Floats:
 
 
 def _open_draws(is_open: Counts, generator: np.random.Generator) -> Floats:
-    """Draw the share of texts that code does not decide; 1 if code denies none."""
+    """Draw the share of texts that code does not decide; 1 if code denies no text."""
     drawn = beta_draws(is_open, generator)
     return np.ones_like(drawn) if is_open.share == 1 else drawn

@@ -1,14 +1,14 @@
 """Differences between two students on the same combinations, over one run or several seeds and partitions.
 
 `paired_difference` tests one run. `gain` tests one run or several seeds and partitions; verdicts use it. `more_to_find`
-and `more_to_exclude` estimate how much more data would decide an open difference, and of which kind.
+and `more_to_exclude` estimate how much more data, and which kind of data, would decide an open difference.
 
-A unit is a training seed or, if there are several, a partition. Units that share their combinations, as seeds do, and
-partitions in the setting `all`, are crossed with them: each unit's student answers the same combinations, and is
-compared with the same texts of the base. Both are random factors, so the variance of the mean is units / U +
-combinations / C + rest / (U * C). Units with combinations of their own form a one-way table. `uncertainty` turns either
-table into an interval. More seeds shrink the part of the variance that differs between seeds, more combinations the
-part that differs between combinations, and both shrink the rest.
+A unit is a partition if there are several partitions, otherwise a training seed. Seeds share their combinations, and so
+do partitions in the setting `all`. Units that share combinations are crossed with the combinations: each unit's student
+answers the same combinations and is compared with the same texts of the base. Both units and combinations are random
+factors, so the variance of the mean is units / U + combinations / C + rest / (U * C). Units with different combinations
+form a one-way table. `uncertainty` turns either table into an interval. More seeds reduce the variance between seeds,
+more combinations reduce the variance between combinations, and both reduce the rest.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,30 +36,30 @@ from skillmix.scores.statistics.intervals import (
 )
 
 Differences = Mapping[str, float]
-"""Differences by the id of their combination."""
+"""Differences by combination id."""
 Nested = Mapping[str, Mapping[int, Differences]]
 """Differences by partition and seed."""
 
 _SHARED_SHARE: Final = 0.5
-"""Share of each unit's combinations that all units must share to count as crossed with combinations."""
+"""Units count as crossed with combinations if they all share at least this share of each unit's combinations."""
 
 
 _AGREEING: Final = 0.7
 """Units agree if their means vary by less than this share of the variance predicted by the error within units."""
 _ERROR_OF_AGREEING: Final = 0.85
-"""The share of the error within units that counts if units agree; it compensates for the wider intervals of the
-others."""
+"""The share of the error within units that counts if units agree. It makes up for the wider intervals of units that do
+not agree."""
 _KNOWN_WITHIN: Final = 0.75
 """The degrees of freedom that the error within units, known from many combinations, adds to the variance of units."""
 FEWEST_UNITS: Final = 3
-"""Two units are too few to show how far units differ: an interval would be useless or too short."""
+"""Two units are too few to show how much units differ, so an interval would be useless or too short."""
 
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """The parts of the variance of one difference, and the underlying numbers of units and combinations.
+    """The parts of the variance of one difference, and the numbers of units and combinations behind them.
 
-    A unit is a training seed or, if there are several, a partition.
+    A unit is a partition if there are several partitions, otherwise a training seed.
     """
 
     unit: float
@@ -79,14 +79,14 @@ class Uncertainty(NamedTuple):
 def uncertainty(between: Floats, within: Floats, crossed: Floats, units: int, combinations: int) -> Uncertainty:
     """Estimate the uncertainty of the mean over a few units, such as training seeds.
 
-    `between` is the observed variance of the units' means, `within` the variance that the error within units predicts
-    for them, and `crossed` the variance from combinations that all units share.
+    `between` is the observed variance of the units' means. `within` is the variance of these means that the error
+    within units predicts. `crossed` is the variance from combinations that all units share.
 
-    Two units get Student's t with one degree of freedom, and never less than the error within units. From three units
-    on, t with Satterthwaite's degrees of freedom would have little power: units that agree are treated as equal, and
-    the others gain degrees of freedom from the part of their variance that is known. The constants were chosen in
-    simulated worlds, where intervals of 3 to 10 units contain the truth in 93 to 97% for between-unit standard
-    deviations of 0, .03 and .06.
+    For two units, the interval uses Student's t with one degree of freedom, and its variance is at least the error
+    within units. For three or more units, t with Satterthwaite's degrees of freedom would have little power. Therefore,
+    units that agree are treated as equal, and other units gain degrees of freedom from the known part of their
+    variance. The constants were chosen in simulations, in which intervals of 3 to 10 units contain the true value in 93
+    to 97% of cases for between-unit standard deviations of 0, .03 and .06.
     """
     if units == 2:
         ratio = t_quantile((1 + CONFIDENCE) / 2, max(1, combinations - 1)) / t_quantile((1 + CONFIDENCE) / 2, 1)
@@ -102,7 +102,7 @@ def uncertainty(between: Floats, within: Floats, crossed: Floats, units: int, co
         + (crossed + within) ** 2 / degrees_within
         + within**2 / ((units - 1) * degrees_within)
     )
-    # A negative component of combinations is chance; it must not shrink the interval to nothing.
+    # A negative component of combinations is due to chance and must not shrink the interval to nothing.
     total = of_units + np.maximum(crossed, -within / 2)
     return Uncertainty(total / units, np.maximum(1.0, total**2 / np.maximum(spread, ROUNDING**2)))
 
@@ -124,14 +124,14 @@ def crossed_moments(tables: Floats) -> TableMoments:
     unexplained = tables - seed_means[..., :, None] - combination_means[..., None, :] + mean[..., None, None]
     rest = (unexplained**2).sum(axis=(-2, -1)) / ((seeds - 1) * (combinations - 1))
     by_combination = seeds * combination_means.var(axis=-1, ddof=1)
-    # With few combinations, all means can be equal by chance, although the mean itself is uncertain.
+    # With few combinations, all means can be equal by chance although the overall mean is uncertain.
     by_combination = np.where(by_combination < ROUNDING, rest, by_combination)
     between = seed_means.var(axis=-1, ddof=1)
     return TableMoments(mean, between, rest / combinations, (by_combination - rest) / combinations)
 
 
 def shared_combinations(units: Sequence[Differences]) -> list[str]:
-    """Return the combinations that all units have; none if they are less than half of some unit's combinations."""
+    """Return the combinations that all units share; none if they are less than half of any unit's combinations."""
     shared = set.intersection(*map(set, units))
     is_enough = len(shared) >= _SHARED_SHARE * max(map(len, units))
     return sorted(shared) if is_enough else []
@@ -148,7 +148,7 @@ def _mean(by_id: Differences) -> float:
 POWER: Final = 0.8
 _MAX_PAIRS_OF_EXACT_TEST: Final = 1000
 _FEWEST_PAIRS: Final = 6
-"""With five pairs or fewer no permutation of signs reaches p = .05."""
+"""With five or fewer pairs, no permutation of signs can reach p = .05."""
 
 
 Unit = Literal["combinations", "seeds", "partitions"]
@@ -156,26 +156,26 @@ Unit = Literal["combinations", "seeds", "partitions"]
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Second minus first on the same combinations."""
+    """The mean difference, second minus first, on the same combinations."""
 
     mean: float
     low: float | None
-    """None, like `high`, if there are too few combinations, or only two seeds or partitions that differ."""
+    """None, like `high`, if there are too few combinations, or only two seeds or partitions and they differ."""
     high: float | None
     p: float
     combinations: int
-    """Combinations that count; those that several seeds share count once."""
+    """The number of combinations; combinations that several seeds share count once."""
     seeds: int
     partitions: int
     unit: Unit
-    """The highest level that has several members."""
+    """The highest level at which there are several units."""
     values: tuple[float, ...]
     """The mean difference of each unit."""
     components: Components | None = None
-    """The parts of the variance, if there are several seeds or partitions and something varies."""
+    """The parts of the variance, if there are several seeds or partitions and the differences vary."""
 
     def needed(self, level: float = 0.05) -> int | None:
-        """Return the combinations that one training needs to find this mean with 80% power; None if unknown."""
+        """Return how many combinations one training run needs to find this mean with 80% power; None if unknown."""
         return combinations_needed(np.asarray(self.values, dtype=np.float64), level=level)
 
     @property
@@ -196,12 +196,12 @@ def paired_difference(first: Mapping[str, float], second: Mapping[str, float]) -
 
 
 def difference_of(differences: Floats) -> Gain:
-    """Compute interval and test of the mean of at least one paired difference, for one training."""
+    """Compute the interval and the test of a mean of paired differences, at least one, for one training run."""
     generator = np.random.default_rng(SEED)
     n = len(differences)
     interval: tuple[float | None, float | None] = (None, None)
     if n >= FEWEST_COMBINATIONS and float(np.ptp(differences)) < ROUNDING:
-        # Nothing varies, so a bootstrap interval would have no width; bound the share of other differences instead.
+        # All differences are equal, so a bootstrap interval would have no width; bound the share of others instead.
         interval = constant_interval(float(differences[0]), n)
     elif n >= FEWEST_COMBINATIONS:
         interval = percentile_interval(bootstrap_means(differences, RESAMPLES, generator), n)
@@ -217,7 +217,7 @@ def permutation_p(differences: Floats, generator: np.random.Generator) -> float:
         return 1.0
     positive = int((differences > 0).sum())
     if np.allclose(sizes, sizes[0]) and len(sizes) <= _MAX_PAIRS_OF_EXACT_TEST:
-        # The exact binomial test with probability one half, which is McNemar's exact test.
+        # This is the exact binomial test with probability one half, which is McNemar's exact test.
         tail: int = sum(comb(len(sizes), i) for i in range(max(positive, len(sizes) - positive), len(sizes) + 1))
         return min(1.0, float(Fraction(2 * tail, 2 ** len(sizes))))
     observed = abs(float(differences.sum()))
@@ -244,7 +244,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def combinations_needed(differences: Floats, *, level: float = 0.05) -> int | None:
-    """Estimate the combinations that a paired test needs to find the observed mean difference with 80% power."""
+    """Estimate how many combinations a paired test needs to find the observed mean difference with 80% power."""
     mean = float(differences.mean())
     if len(differences) < 2 or abs(mean) < ROUNDING:
         return None
@@ -252,7 +252,7 @@ def combinations_needed(differences: Floats, *, level: float = 0.05) -> int | No
 
 
 def units_needed(spread: float, distance: float, *, fewest: int, level: float) -> int:
-    """Estimate the units with this standard deviation needed to separate their mean from a value at this distance."""
+    """Estimate how many units with this standard deviation separate their mean from a value at this distance."""
 
     def is_enough(n: int) -> bool:
         t = t_quantile(1 - level / 2, n - 1) + t_quantile(POWER, n - 1)
@@ -268,7 +268,7 @@ def units_needed(spread: float, distance: float, *, fewest: int, level: float) -
 
 
 def gain(nested: Nested) -> Gain:
-    """Test the mean difference over the combinations of one training or over the seeds and partitions of several."""
+    """Test the mean difference over combinations of one training run, or over seeds and partitions of several."""
     if not nested or not all(seeds and all(seeds.values()) for seeds in nested.values()):
         raise ValueError("every partition and seed needs at least one combination")
     trainings = [by_id for seeds in nested.values() for by_id in seeds.values()]
@@ -277,7 +277,7 @@ def gain(nested: Nested) -> Gain:
     of_partitions = [list(seeds.values()) for seeds in nested.values()]
     units = trainings
     if len(nested) > 1:
-        # the mean over the seeds of each partition, on the combinations that all of them have
+        # average the seeds of each partition, on the combinations that all of its seeds have
         units = [
             {c: float(np.mean([by_id[c] for by_id in seeds])) for c in set.intersection(*map(set, seeds))}
             for seeds in of_partitions
@@ -294,7 +294,7 @@ def gain(nested: Nested) -> Gain:
         means = tuple(map(float, table.mean(axis=1)))
         return _pooled(nested, crossed_moments(table), means, len(shared), len(shared))
     if len(nested) > 1:
-        # Each partition counts with the mean of its seeds; `within` is the uncertainty of that mean.
+        # Each partition contributes the mean of its seeds, and `within` is the uncertainty of this mean.
         means = tuple(float(np.mean([_mean(by_id) for by_id in seeds])) for seeds in of_partitions)
         within = float(np.mean([_variance_within(seeds) for seeds in of_partitions]))
         per_unit = min(len(set().union(*seeds)) for seeds in of_partitions)
@@ -310,7 +310,7 @@ def gain(nested: Nested) -> Gain:
 
 
 def _variance_within(seeds: Sequence[Differences]) -> float:
-    """Estimate the variance of a partition's mean, over its seeds if there are several, else over its combinations."""
+    """Estimate the variance of a partition's mean over its seeds or, if there is only one, over its combinations."""
     shared = shared_combinations(seeds) if len(seeds) > 1 else []
     if len(shared) >= 2:
         moments = crossed_moments(_table(seeds, shared))
@@ -320,7 +320,7 @@ def _variance_within(seeds: Sequence[Differences]) -> float:
 
 
 def _constant(nested: Nested, value: float, combinations: int) -> Gain:
-    """Bound a constant difference: Wilson's interval bounds the share of combinations with other differences."""
+    """Bound a constant difference with Wilson's interval for the share of combinations with other differences."""
     low, high = constant_interval(value, combinations) if combinations >= FEWEST_COMBINATIONS else (None, None)
     p = 1.0 if abs(value) < ROUNDING else min(1.0, 2 * 0.5**combinations)
     seeds = sum(map(len, nested.values()))
@@ -353,7 +353,7 @@ def _unit(nested: Nested) -> Unit:
 
 
 def gain_of_means(values: Sequence[float]) -> Gain:
-    """Test the mean of one difference for each partition by Student's t; no interval for two."""
+    """Test the mean of one difference per partition with Student's t; two partitions have no interval."""
     n, mean = len(values), fmean(values)
     error = stdev(values) / sqrt(n)
     half = float(t_quantile((1 + CONFIDENCE) / 2, n - 1)) * error
@@ -382,15 +382,15 @@ _MOST_COMBINATIONS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class MoreData:
-    """Numbers of additional units, each sufficient alone; None if that kind alone does not help."""
+    """How much more data is needed, with each kind alone being sufficient; None if a kind alone does not help."""
 
     combinations: int | None = None
-    """For each k and, if there are several seeds or partitions, for each of them."""
+    """Combinations for each k and, if there are several seeds or partitions, for each seed or partition."""
     seeds: int | None = None
     partitions: int | None = None
 
     def __bool__(self) -> bool:
-        """Whether any kind helps."""
+        """Whether more data of any kind helps."""
         return (self.combinations, self.seeds, self.partitions) != (None, None, None)
 
 
@@ -403,14 +403,14 @@ def more_to_find(observed: Gain, *, level: float) -> MoreData:
 
 
 def more_to_exclude(observed: Gain, margin: float) -> MoreData:
-    """Estimate the data that bring the upper end of the interval below a margin with 80% probability."""
+    """Estimate the data that would bring the upper end of the interval below a margin with 80% probability."""
     room, n = margin - observed.mean, len(observed.values)
     if room <= 0:
         return MoreData()
     if observed.components is not None:
         return _more_of_either(observed, observed.components, room, 1 - CONFIDENCE)
     if max(observed.values) - min(observed.values) < ROUNDING:
-        # Combinations until Wilson's bound on the share of other differences is below the room.
+        # Count combinations until Wilson's bound on the share of other differences is small enough.
         enough = observed.combinations
         while wilson_interval(0.0, enough).high * (1 - observed.mean) >= room:
             enough = ceil(enough * 1.02) + 1
@@ -422,25 +422,25 @@ def more_to_exclude(observed: Gain, margin: float) -> MoreData:
 
 
 def smallest(needs: Iterable[MoreData]) -> MoreData:
-    """Return the smallest of each kind, for a claim that any of several differences would decide."""
+    """Return the smallest number of each kind, for a claim that any one of several differences would decide."""
     return _combined(list(needs), lambda numbers: min((n for n in numbers if n is not None), default=None))
 
 
 def largest(needs: Iterable[MoreData]) -> MoreData:
-    """Return the largest of each kind, for a claim that requires decisions on all of several differences."""
+    """Return the largest number of each kind, for a claim that requires decisions on all of several differences."""
     return _combined(list(needs), lambda numbers: max((n for n in numbers if n is not None), default=None), every=True)
 
 
 def _combined(
     needs: Sequence[MoreData], choose: Callable[[Sequence[int | None]], int | None], *, every: bool = False
 ) -> MoreData:
-    """Combine the numbers of each kind; with `every`, only of the kinds that help every need."""
+    """Combine the numbers of each kind of data; with `every`, only for the kinds that help every need."""
     kinds = ([getattr(need, kind) for need in needs] for kind in ("combinations", "seeds", "partitions"))
     return MoreData(*(None if every and None in numbers else choose(numbers) for numbers in kinds))
 
 
 def _more_of_either(observed: Gain, parts: Components, distance: float, level: float) -> MoreData:
-    """Estimate more seeds or partitions with as many combinations, or more combinations for each of them."""
+    """Estimate how many more seeds or partitions are needed, or how many more combinations for each of them."""
     if distance < ROUNDING:
         return MoreData()
 

@@ -1,15 +1,15 @@
-"""95% intervals: of a mean over combinations, and of shares of correlated and weighted texts.
+"""Compute 95% intervals for a mean over combinations, and for shares of correlated and weighted texts.
 
-- A share of texts is a ratio of two sums over combinations. The bootstrap draws whole combinations, so that neither
-  the number of texts of a combination nor their correlation has to be known.
-- Elsewhere, an interval for independent units takes an effective size instead of their number. Weights reduce it
-  (Kish's size): a sample that holds some units more often than the whole set tells less. Clusters divide it by the
-  design effect, the variance over sums of whole clusters by the variance over units, if that is above 1; Student's t
-  then reduces it further, but never below the number of clusters, since at worst the units of a cluster are copies.
-  Units of students who differ much vary less than this assumes, so these intervals are too wide rather than too
-  narrow.
+- A share of texts is a ratio of two sums over combinations. The bootstrap draws whole combinations, so it does not need
+  to know the number of texts in a combination or their correlation.
+- Elsewhere, an interval for independent units uses an effective size instead of the number of units. Weights reduce the
+  effective size (Kish's size), because a sample in which some units are more frequent than in the whole set contains
+  less information. Clusters divide the effective size by the design effect, if that is above 1. The design effect is
+  the variance over sums of whole clusters divided by the variance over units. Student's t then reduces the size
+  further, but never below the number of clusters, because at worst the units of a cluster are copies. Units of very
+  different students vary less than this method assumes, so the intervals are too wide rather than too narrow.
 
-scipy is imported inside functions: it takes longer to load than most commands take to run.
+scipy is imported inside functions, because loading it takes longer than most commands take to run.
 """
 
 from collections.abc import Hashable, Sequence
@@ -48,10 +48,10 @@ def two_sided_p(ratio: float, degrees: float) -> float:
 CONFIDENCE: Final = 0.95
 RESAMPLES: Final = 10_000
 SEED: Final = 20240919
-"""The seed of every bootstrap and permutation, so that each report prints the same numbers."""
+"""The seed of every bootstrap and permutation, which makes the numbers of a report reproducible."""
 
 FEWEST_COMBINATIONS: Final = 10
-"""With fewer combinations a bootstrap interval is too short, so nothing is decided."""
+"""With fewer combinations, a bootstrap interval would be too short, so no verdict is given."""
 ROUNDING: Final = 1e-12
 """Scores are fractions with small denominators, so a smaller difference is due to rounding."""
 
@@ -66,9 +66,9 @@ class Interval(NamedTuple):
 
 
 def wilson_interval(share: float, n: float) -> Interval:
-    """Compute the Wilson score interval of a share of n.
+    """Compute the Wilson score interval of a share among n units.
 
-    N may be fractional, as an effective number of independent units.
+    `n` may be a fraction, because it may be an effective number of independent units.
 
     >>> [round(end, 2) for end in wilson_interval(0.05, 100)]
     [0.02, 0.11]
@@ -77,7 +77,7 @@ def wilson_interval(share: float, n: float) -> Interval:
     denominator = 1 + z * z / n
     centre = (share + z * z / (2 * n)) / denominator
     half = z * sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / denominator
-    # At 0 and 1 rounding could put the bound 1e-17 beyond the share itself.
+    # At 0 and 1, rounding could put the bound 1e-17 beyond the share itself.
     return Interval(0.0 if share == 0 else max(0.0, centre - half), 1.0 if share == 1 else min(1.0, centre + half))
 
 
@@ -90,7 +90,7 @@ def mean_interval(values: Sequence[float]) -> Interval:
 
 
 def constant_interval(value: float, n: int) -> Interval:
-    """Bound the mean of a quantity in -1..1 that had one value n times; Wilson bounds the share of other values.
+    """Bound the mean of a quantity in -1..1 that had the same value n times; Wilson bounds the share of other values.
 
     >>> [round(end, 3) for end in constant_interval(0.0, 100)]
     [-0.037, 0.037]
@@ -100,10 +100,10 @@ def constant_interval(value: float, n: int) -> Interval:
 
 
 def bootstrap_means(values: Floats, resamples: int, generator: np.random.Generator) -> Floats:
-    """Compute means of resamples with replacement.
+    """Compute the means of resamples drawn with replacement.
 
-    How often each distinct value is drawn is multinomial, and scores have few distinct values: the same distribution as
-    drawing indices, in a fraction of the time and memory (`bench/bootstrap.py`).
+    Scores have few distinct values, and the number of times each value is drawn is multinomial. Drawing these numbers
+    gives the same distribution as drawing indices in a fraction of the time and memory (`bench/bootstrap.py`).
     """
     levels, counts = np.unique(values, return_counts=True)
     drawn = generator.multinomial(len(values), counts / len(values), size=resamples)
@@ -114,8 +114,9 @@ def bootstrap_means(values: Floats, resamples: int, generator: np.random.Generat
 def percentile_interval(means: Floats, n: int) -> Interval:
     """Compute percentiles of bootstrap means, widened for small n.
 
-    Plain percentiles are too narrow by sqrt((n - 1) / n) and by normal instead of t quantiles (Hesterberg 2015, "What
-    Teachers Should Know About the Bootstrap", section 5.3); the expanded percentile corrects both.
+    Plain percentiles are too narrow by sqrt((n - 1) / n), and also because they use normal instead of t quantiles
+    (Hesterberg 2015, "What Teachers Should Know About the Bootstrap", section 5.3). The expanded percentile
+    corrects both.
     """
     tail = expanded_tail(n)
     low, high = np.quantile(means, [tail, 1 - tail])
@@ -131,7 +132,7 @@ def expanded_tail(n: int) -> float:
 
 
 _CACHED: Final = 4096
-"""The number of cached intervals: a report needs many of them repeatedly, in several tables and under several rules."""
+"""The number of cached intervals; a report needs the same intervals in several tables and under several rules."""
 
 
 class Cluster(NamedTuple):
@@ -142,7 +143,7 @@ class Cluster(NamedTuple):
 
 
 def cluster_share(clusters: Sequence[Cluster]) -> float | None:
-    """Compute the mean value of all texts; None if there is no text.
+    """Compute the mean value over all texts; None if there is no text.
 
     >>> cluster_share([Cluster(1.0, 1), Cluster(1.0, 3)])
     0.5
@@ -152,7 +153,7 @@ def cluster_share(clusters: Sequence[Cluster]) -> float | None:
 
 
 def cluster_interval(clusters: Sequence[Cluster]) -> Interval:
-    """Compute the 95% interval of `cluster_share` over combinations with texts: bootstrap, or Wilson if equal.
+    """Compute the 95% interval of `cluster_share` over combinations, by bootstrap or, if all are equal, by Wilson.
 
     >>> [round(end, 2) for end in cluster_interval([Cluster(0.0, 3)] * 100)]
     [0.0, 0.04]
@@ -170,7 +171,7 @@ def _bootstrap_interval(clusters: tuple[Cluster, ...]) -> Interval:
 
 
 class Paired(NamedTuple):
-    """The texts of two students on one combination; a student may have none."""
+    """The texts of two students about one combination; one student may have no text."""
 
     first: Cluster
     second: Cluster
@@ -211,9 +212,9 @@ def _share_difference(pairs: tuple[Paired, ...]) -> ShareDifference | None:
 
 
 def _resampled(rows: Floats) -> Floats:
-    """Compute column sums of resamples of the rows, one row of the result for each column.
+    """Compute column sums of resampled rows; the result has one row for each column.
 
-    How often each distinct row is drawn is multinomial, as in `bootstrap_means`.
+    The number of times each distinct row is drawn is multinomial, as in `bootstrap_means`.
     """
     distinct, counts = np.unique(rows, axis=0, return_counts=True)
     drawn = np.random.default_rng(SEED).multinomial(len(rows), counts / len(rows), size=RESAMPLES)
@@ -226,7 +227,7 @@ _NORMAL = 1.959963984540054
 
 
 class Counts(NamedTuple):
-    """A share, and the effective number of independent units; 0 if there is no unit."""
+    """A share, and the effective number of independent units, which is 0 if there is no unit."""
 
     share: float
     size: float
@@ -245,12 +246,12 @@ def effective_counts(
 ) -> Counts:
     """Compute the weighted share of true values, and the effective number of units.
 
-    Units that are clusters by themselves count fully:
+    Units that each form their own cluster count fully:
 
     >>> effective_counts([True, False, False, False], "abcd")
     Counts(share=0.25, size=4.0)
 
-    Two equal values in each cluster tell no more than one:
+    Two equal values in the same cluster count as one:
 
     >>> effective_counts([True, True, False, False] * 50, [n // 2 for n in range(200)])
     Counts(share=0.5, size=100.0)
@@ -267,8 +268,8 @@ def effective_counts(
     if number == len(outcome):
         return Counts(share, most)
     if number == 1 or share in (0.0, 1.0):
-        return Counts(share, least)  # no information about the similarity of units within a cluster
-    # the variance of a share over sums of clusters, divided by that of independent units
+        return Counts(share, least)  # there is no information about the similarity of units within a cluster
+    # the variance of a share over sums of clusters, divided by its variance for independent units
     residuals = weight * (outcome - share)
     sums = _sums(index, residuals)
     effect = float(sums @ sums) / float(residuals @ residuals)
@@ -284,5 +285,5 @@ def _sums(index: NDArray[np.int64], values: Floats) -> Floats:
 
 
 def _kish(weights: Floats) -> float:
-    """Compute the number of equal weights with the same variance of a mean."""
+    """Compute how many equal weights would give the same variance of a mean."""
     return float(weights.sum()) ** 2 / float(weights @ weights)
