@@ -259,6 +259,8 @@ def changed_keys(before: Mapping[str, object], now: Mapping[str, object], keys: 
 
 
 def _change(name: str, before: object, now: object) -> str:
+    if isinstance(before, Mapping | list) or isinstance(now, Mapping | list):
+        return name  # its values would fill the message
     old, new = ("not set" if value is None else shortened(str(value)) for value in (before, now))
     return f"{name} ({old} → {new})"
 

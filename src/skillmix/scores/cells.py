@@ -20,9 +20,6 @@ from skillmix.scores.statistics.intervals import (
     wilson_interval,
 )
 
-MOST_CUT: Final = 0.02
-"""Warn if a larger share of replies was truncated at the token limit."""
-
 
 @dataclass(frozen=True, slots=True)
 class Score:

@@ -16,7 +16,7 @@ from skillmix.render import (
     signed_with_interval,
     whole,
 )
-from skillmix.scores.cells import MOST_CUT, CellScore, valid_share
+from skillmix.scores.cells import CellScore, valid_share
 from skillmix.scores.safety import OutcomeChange, OutcomeScore
 from skillmix.scores.statistics.intervals import FEWEST_COMBINATIONS
 
@@ -165,11 +165,15 @@ def trained_note(scores: Iterable[CellScore]) -> str | None:
     return "\n".join(lines) or None
 
 
+_MOST_CUT: Final = 0.02
+"""Warn if a larger share of replies was truncated at the token limit."""
+
+
 def cut_lines(scores: Iterable[CellScore]) -> list[str]:
     """Warn about each student whose replies were truncated too often, and mention its worst cell."""
     worst: dict[str, CellScore] = {}
     for score in scores:
-        if score.metric != FULL_MARKS or score.sets != "all" or (score.cut_share or 0.0) <= MOST_CUT:
+        if score.metric != FULL_MARKS or score.sets != "all" or (score.cut_share or 0.0) <= _MOST_CUT:
             continue
         if score.student not in worst or (score.cut_share or 0.0) > (worst[score.student].cut_share or 0.0):
             worst[score.student] = score
