@@ -2,8 +2,8 @@
 
 Usage: `python -m tools.condition_catalogs PARTITION FOLDER`.
 
-`FOLDER/nonce` replaces the names of a partition's new figures with nonce words. `FOLDER/few-frames` leaves the teacher
-one frame of each kind. Everything else is as in the catalog `figures`.
+`FOLDER/nonce` replaces the names of a partition's new figures with nonce words, and `FOLDER/few-frames` leaves the
+teacher only one frame of each kind. Everything else is as in the catalog `figures`.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from skillmix.catalog.files import load_catalog
 from skillmix.files import SHIPPED
 
 NONCE: Final = ("dax", "blick", "wug", "toma", "fep", "zorp", "gazzer", "kiki", "tupa")
-"""Words that stand for figures in studies of word learning, or could."""
+"""Nonce words for figures, some of which are from studies of word learning."""
 
 
 def write_catalogs(partition: str, folder: Path) -> None:
@@ -48,7 +48,7 @@ def _write(file: Path, document: Any) -> None:
 
 
 def main() -> None:
-    """Write the catalogs that the command line asks for."""
+    """Write the catalogs for the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("partition", help="the partition whose new figures get nonce names, such as nested:201")
     parser.add_argument("folder", type=Path, help="where to write the catalogs")

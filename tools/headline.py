@@ -1,4 +1,4 @@
-"""The figure at the top of the README: scores against k by setting, and what examples of a new figure teach."""
+"""Draw the figure at the top of the README: scores against k by setting, and the effect of examples of a new figure."""
 
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ SETTINGS = ("train", "random-cells", "new-figures")
 
 
 def headline_figure(result: Mapping[str, Any]) -> Figure:
-    """Return a panel for each setting with the students of the first comparison, and one for the doses; one try."""
+    """Draw one-try scores: a panel of the first comparison's students for each setting, and one panel of the doses."""
     first = result["comparisons"][0]
     students = list(dict.fromkeys((first["student"], first["against"]["student"])))
     panels = len(SETTINGS) + bool(result["doses"])

@@ -1,8 +1,8 @@
-"""The README as the page of a package index, which has no folder for relative links and pictures to lead into.
+"""Convert the README to the page of a package index, where relative links and pictures would have no target.
 
-A hook of the build: hatchling calls it for the metadata of the wheel and the sdist. If `[project.urls]` names the
-`Repository`, links lead to the files of this version there. Otherwise a link to a file becomes the name of the file,
-and a picture becomes its description: a page without an address is better than a page of dead links.
+This is a build hook, which hatchling calls for the metadata of the wheel and the sdist. If `[project.urls]` contains
+`Repository`, links lead to this version's files in the repository. Otherwise a link to a file becomes the name of the
+file and a picture becomes its description, because plain text is better than dead links.
 """
 
 import re
@@ -18,7 +18,7 @@ REPOSITORY = "Repository"
 
 
 def index_page(readme: str, *, repository: str | None, version: str) -> str:
-    """Return the README with links that hold anywhere, and without comments.
+    """Return the README with links that work anywhere, and without comments.
 
     >>> index_page("Read [this](docs/a.md#b).", repository=None, version="1.0.0")
     'Read this (docs/a.md).'
@@ -42,10 +42,10 @@ def index_page(readme: str, *, repository: str | None, version: str) -> str:
 
 
 class IndexPage(MetadataHookInterface):
-    """Sets the field `readme` of the metadata."""
+    """The build hook that sets the metadata field `readme`."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        """Put the page in the place of the README."""
+        """Replace the README in the metadata by the page."""
         root = Path(self.root)
         package = (root / "src/skillmix/__init__.py").read_text(encoding="utf-8")
         (version,) = re.findall(r'^__version__ = "(.+)"$', package, re.MULTILINE)

@@ -1,8 +1,8 @@
-"""Run the tests that could depend on how a processor rounds, as other processors would: `python tools/machines.py`.
+"""Run the tests that could depend on a processor's rounding, as on other processors: `python tools/machines.py`.
 
-Settings of torch and of the libraries below it make this processor compute with the instructions of an older or of
-another one. The tests that carry the marker `machine` must pass under each. `--quick` takes the setting that differs
-most from a native run, and the few tests that found most; `make test` runs that.
+Settings of torch and of the libraries below it make this processor compute with the instructions of an older or another
+processor. The tests with the marker `machine` must pass under each setting. `--quick`, which `make test` uses, takes
+only the setting that differs most from a native run, and the few tests that found the most errors.
 """
 
 import argparse
@@ -36,19 +36,20 @@ _CLOSING: Final = re.compile(r"(\d+) (passed|failed|errors?)\b")
 
 @dataclass(frozen=True)
 class Imitation:
-    """One setting, and how many threads compute."""
+    """One setting, and the number of computing threads."""
 
     setting: str
     threads: int
 
     def run(self, tests: tuple[str, ...], *, is_quick: bool) -> "Result":
-        """Run tests in a process of their own and count."""
+        """Run tests in a separate process and count the tests that pass."""
         variable, _, value = self.setting.partition("=")
         environment = {**os.environ, variable: value, "OMP_NUM_THREADS": str(self.threads)}
-        environment["OMP_WAIT_POLICY"] = "PASSIVE"  # two test processes with two threads each share the cores in peace
+        environment["OMP_WAIT_POLICY"] = "PASSIVE"  # idle threads of the two test processes must not occupy the cores
         if not is_quick:
             environment["SKILLMIX_MACHINES"] = "1"
-        # Of the few files each worker takes whole ones: every file needs a model of its own, which takes seconds.
+        # A quick run gives each worker whole files, because every file needs its own model, which takes seconds to
+        # make.
         spread = "loadfile" if is_quick else "load"
         command = [sys.executable, "-m", "pytest", "-q", "-m", "machine", "-n", "2", "--dist", spread, *tests]
         started = time.monotonic()
@@ -59,7 +60,7 @@ class Imitation:
 
 @dataclass(frozen=True)
 class Result:
-    """How the tests ended under a setting."""
+    """The outcome of the tests under a setting."""
 
     imitation: Imitation
     status: int
@@ -73,14 +74,14 @@ class Result:
         return self.status == 0 and self.passed > 0
 
     def line(self) -> str:
-        """What to print."""
+        """Return the line to print."""
         about = f"{self.imitation.setting}, {self.imitation.threads} thread{'s' * (self.imitation.threads > 1)}"
         verdict = f"{self.passed} passed" if self.is_good else f"FAILED (exit status {self.status})"
         return f"{about:<42} {verdict}, {self.seconds:.0f} s"
 
 
 def main() -> int:
-    """Run every setting and say how each ended."""
+    """Run the tests under every setting and print each outcome."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one setting, the tests that depend on it most")
     is_quick: bool = parser.parse_args().quick

@@ -1,9 +1,10 @@
-"""Make the runs in tests/fixtures/old_runs and what is expected of them: `python -m tools.old_runs [NAME …]`.
+"""Make the runs in tests/fixtures/old_runs and their expected outputs: `python -m tools.old_runs [NAME …]`.
 
-It works at one revision only, 7208247a3a4b42c882fc1d36827556ceead8c073 with this file and tests/runs/test_old_runs.py
-beside it: later code keeps runs in another way, and the fixtures show that it opens these. To add one, check that
-revision out. So nothing here imports from skillmix where a checker would follow; journals of versions 1 and 2 get their
-tables from the revisions that had them.
+This file works only at revision 7208247a3a4b42c882fc1d36827556ceead8c073, with this file and
+tests/runs/test_old_runs.py added. Later code stores runs in another way, and the fixtures show that it still opens the
+old runs. To add a fixture, check out that revision. Because this code belongs to an older revision, it imports skillmix
+only dynamically, where type checkers do not follow. Journals of versions 1 and 2 get their tables from revisions with
+these versions.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ from tests.runs.test_old_runs import FIXTURES, described, unpack
 ROOT: Final = Path(__file__).parents[1]
 REVISION: Final = "7208247a3a4b42c882fc1d36827556ceead8c073"
 CACHES: Final = ("derived*", "*.lock", "*-wal", "*-shm", "texts.jsonl", "votes.jsonl", "calls.jsonl")
-"""What an opened run makes again."""
+"""Files that skillmix makes again when it opens a run."""
 OLD_SCHEMAS: Final = {
     1: ("46c7cf1", "src/skillmix/engine/schema.py"),
     2: ("8a45343^", "src/skillmix/runs/journal/schema.py"),
@@ -37,7 +38,7 @@ Document = dict[str, Any]
 
 
 def main(names: list[str]) -> None:
-    """Make some fixtures, or all."""
+    """Make the fixtures with these names, or all fixtures."""
     for name in names or MAKERS:
         with TemporaryDirectory(prefix="old-runs-") as scratch:
             folder = Path(scratch) / name
@@ -53,7 +54,7 @@ def main(names: list[str]) -> None:
 
 
 def _version_3(name: str) -> None:
-    """Two students, settings, generations; refusals, replies without a marker, and gradings that cannot be read."""
+    """Make a run with refusals, replies without a marker, and gradings that cannot be parsed."""
     _run(_experiment(name))
 
 
@@ -68,7 +69,7 @@ def _version_1(name: str) -> None:
 
 
 def _refused(name: str) -> None:
-    """Graders that refused: version 1 noted that as final, as it noted a student's refusal."""
+    """Make a run whose graders refused, which version 1 recorded as final, like a student's refusal."""
     document = _experiment(name)
     document["graders"]["judge"]["model"] += "&refusal=0.1"
     document["steps"][0] |= {"settings": ["all"], "generations": 1}
@@ -79,7 +80,7 @@ def _refused(name: str) -> None:
 
 
 def _divided(name: str) -> None:
-    """Return a journal in three files."""
+    """Make a run whose journal consists of three files."""
     document = _experiment(name)
     document["workers"] = {"writers": 3}
     document["steps"][0] |= {"settings": ["all"], "generations": 1}
@@ -88,7 +89,7 @@ def _divided(name: str) -> None:
 
 
 def _ahead(name: str) -> None:
-    """Return a data set whose writer had free slots, so that some conversations are of no wave."""
+    """Make a data set whose writer had free slots, so that some conversations belong to no wave."""
     specs: Any = importlib.import_module("skillmix.models.specs")
     known = specs.PROVIDERS
     specs.PROVIDERS = {
@@ -107,7 +108,7 @@ def _ahead(name: str) -> None:
 
 
 def _slotted() -> Any:
-    """Return the class of a scripted model in this process with 48 slots."""
+    """Return a class of scripted models that run in this process and have 48 slots."""
     scripted = importlib.import_module("skillmix.models.scripted").ScriptedModel
     base: Any = scripted
 
@@ -146,7 +147,7 @@ def _slotted() -> Any:
 
 
 def _people(name: str) -> None:
-    """Votes of a person from a spreadsheet, of two scripted raters, and cards."""
+    """Make a run with cards, and with votes from two scripted raters and from a person's spreadsheet."""
     document = _experiment(name)
     document["steps"][0] |= {"settings": ["all"], "generations": 1}
     raters = {"ann": "scripted:rater?unsure=0.1", "bo": "scripted:rater?sensitivity=0.9"}
@@ -168,7 +169,7 @@ def _people(name: str) -> None:
 
 
 def _open_batch(name: str) -> None:
-    """Gradings are at a provider, which has not finished; nobody listens at its address any more."""
+    """Make a run whose gradings are in an unfinished batch at a provider that is no longer reachable."""
     stubs = importlib.import_module("tests.runs.batches.stub_provider")
     stub = stubs.StubProvider(frozenset({"readable"}))
     with stubs.serving(stub):
@@ -192,7 +193,7 @@ def _waves(name: str) -> list[str]:
 
 
 def _earlier(name: str) -> None:
-    """An evaluation around what a student was trained on; the experiment of another k and another grader is earlier."""
+    """Make an evaluation that avoids a student's training data, and an earlier one with other k and another grader."""
     document = _experiment(name)
     known = _command("combinations", "--k", "2", "--setting", "held-out", "--n", "2", "--seed", "1", "--json")
     drawn = json.loads(known)
@@ -210,7 +211,7 @@ def _earlier(name: str) -> None:
 
 
 def _trained(name: str) -> None:
-    """Return a model of random weights was tuned and evaluated beside its base."""
+    """Make a run that tunes a model with random weights and evaluates the model beside its base."""
     _make_model(Path("base"))
     turns = [{"role": "user", "content": "Say a."}, {"role": "assistant", "content": "Answer: a b c."}]
     turns += [{"role": "user", "content": "Again."}, {"role": "assistant", "content": "Answer: c b a."}]
@@ -226,7 +227,7 @@ def _trained(name: str) -> None:
 
 
 def _make_model(folder: Path) -> None:
-    """Save two layers of random weights whose tokens are bytes."""
+    """Save a model with two layers of random weights and a byte tokenizer."""
     tokenizers: Any = importlib.import_module("tokenizers")
     torch: Any = importlib.import_module("torch")
     transformers: Any = importlib.import_module("transformers")
@@ -310,7 +311,7 @@ def _run(document: Document) -> None:
 
 
 def _command(*words: str, ends: int | None = None) -> str:
-    """Run a command; return what it prints. Exit status 1 says that some replies cannot be read."""
+    """Run a command and return its output; exit status 1, for replies that cannot be parsed, is accepted."""
     command: Any = importlib.import_module("skillmix.commands").main
     with redirect_stdout(io.StringIO()) as out:
         status = command([*words])
@@ -320,7 +321,7 @@ def _command(*words: str, ends: int | None = None) -> str:
 
 
 def _rewrite_journal(run: Path, version: int) -> None:
-    """Put the rows of a journal into the tables of an older version; nothing else tells how far the run is."""
+    """Move the rows of a journal into tables of an older version, and delete other files with the run's progress."""
     journal = run / "journal/calls.sqlite"
     source = subprocess.run(
         ["git", "show", ":".join(OLD_SCHEMAS[version])], cwd=ROOT, capture_output=True, text=True, check=True
@@ -344,7 +345,7 @@ def _rewrite_journal(run: Path, version: int) -> None:
 
 
 def _tidy(folder: Path, name: str) -> None:
-    """Leave what a run needs, in whole files and without a word about the machine that made it."""
+    """Remove caches, complete the journals, and remove all information about the machine that made the run."""
     for journal in folder.rglob("*.sqlite"):
         with closing(sqlite3.connect(journal)) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -365,7 +366,7 @@ def _tidy(folder: Path, name: str) -> None:
 
 
 def _pack(folder: Path, archive: Path) -> None:
-    """Pack a folder; owners are nobody's business."""
+    """Pack a folder without the owners of its files."""
 
     def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
         member.uid = member.gid = 0
@@ -379,7 +380,7 @@ def _pack(folder: Path, archive: Path) -> None:
 
 
 def _describe(name: str, folder: Path) -> None:
-    """Write what commands say about the packed run, a row on a line."""
+    """Write the output of commands for the packed run, one row per line."""
     folder.mkdir()
     unpack(name, folder)
     with chdir(folder):

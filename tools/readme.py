@@ -1,8 +1,9 @@
-"""Write the finding in the README and the page of its tables from a result: `python -m tools.readme [RESULT.json]`.
+"""Write the README's finding and docs/results.md from a result file: `python -m tools.readme [RESULT.json]`.
 
-`tools/result.py` writes a result file and describes its form. Every sentence with a number is made here from the file.
-The figure carries the hash of the result it was drawn from, so that a test can tell whether it belongs to that result.
-Until the file that the README names exists, both say that the study is not finished.
+`tools/result.py` writes a result file and describes its form. This module makes every sentence that contains a number
+from this file. The figure contains the hash of its result file, so that a test can check that figure and result belong
+together. While the result file that the README names does not exist, the README and the page say that the study is not
+finished.
 """
 
 import json
@@ -37,11 +38,11 @@ SCOPE = (
 )
 MORE = f"[All numbers and methods]({PAGE.as_posix()})."
 MANY = 3
-"""More partitions than these have a table."""
+"""The differences by partition get a table if there are more partitions than this."""
 
 
 def headline(result: Path) -> str:
-    """Return the part of the README between its two marks: a table of the planned comparisons, with their condition."""
+    """Return the README's part between its two marks: a table of the planned comparisons, with their conditions."""
     start = START.format(_named(result))
     if not result.exists():
         return "\n\n".join([start, PENDING, END])
@@ -51,7 +52,7 @@ def headline(result: Path) -> str:
 
 
 def page(result: Path) -> str:
-    """Return the document with the tables, the verdicts and what a reader must know to judge them."""
+    """Return the page with the tables, the verdicts, and the facts that a reader needs to judge them."""
     start = [TITLE, WRITTEN.format(_named(result))]
     if not result.exists():
         return "\n\n".join([*start, PENDING]) + "\n"
@@ -87,13 +88,13 @@ BY_PARTITION = "The differences by partition:"
 
 
 def read(result: Path) -> dict[str, Any]:
-    """Return a result file."""
+    """Read a result file."""
     document: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
     return document
 
 
 def summary(document: Mapping[str, Any]) -> str:
-    """Who was trained on what, for the README."""
+    """Describe the students and their training data for the README."""
     first = document["comparisons"][0]
     about = document["students"][first["student"]]
     return (
@@ -106,7 +107,7 @@ def summary(document: Mapping[str, Any]) -> str:
 
 
 def claim_table(document: Mapping[str, Any]) -> str:
-    """One row for each planned comparison, in the order in which they are tested."""
+    """Return a table with a row for each planned comparison, in the order of the tests."""
     rows = []
     for one in document["comparisons"]:
         numbers = signed_with_interval(one["difference"], one["low"], one["high"])
@@ -118,14 +119,14 @@ def claim_table(document: Mapping[str, Any]) -> str:
 
 
 def conditions(document: Mapping[str, Any]) -> str:
-    """What the numbers of the table are, and what the held-out skills have in common with the trained ones."""
+    """Explain the numbers in the table, and state the condition of each claim."""
     smallest = f"Shares are of single texts; a claim needs a gain of {share(SMALLEST_GAIN)}."
     conditions = [one["condition"] for one in document["comparisons"]]
     return " ".join([smallest, *(f"Claim {row}: {text}" for row, text in enumerate(conditions, start=1) if text)])
 
 
 def failed_gates(document: Mapping[str, Any]) -> Iterator[str]:
-    """How many scores that the comparisons need are too low, and by how much."""
+    """Say how many scores that the comparisons require are too low, and by how much."""
     failed = [gate for gate in document["gates"] if not gate["holds"]]
     if failed:
         short = max(gate["least"] - gate["value"] for gate in failed)
@@ -134,7 +135,7 @@ def failed_gates(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def joined_sentence(document: Mapping[str, Any]) -> Iterator[str]:
-    """How the reference that code joins from single-skill texts compares with the student that composes."""
+    """State the score of the reference texts that code joins from the first student's single-skill texts."""
     first = document["comparisons"][0]
     names = [first["student"], f"{first['student']}-joined"]
     found = {
@@ -147,7 +148,7 @@ def joined_sentence(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def introduction(document: Mapping[str, Any]) -> str:
-    """Who was trained on what."""
+    """Describe the students and their training data."""
     first = document["comparisons"][0]
     student, control = first["student"], first["against"]["student"]
     about = document["students"][student]
@@ -203,13 +204,13 @@ def findings(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _too_small(one: Mapping[str, Any]) -> str:
-    """Why a gain does not support a claim."""
+    """Explain why a gain does not support a claim; empty if another reason applies."""
     is_small = one["verdict"] == "not supported" and one["words"].startswith("a gain")
     return f", but less than {share(SMALLEST_GAIN)}, the smallest gain worth claiming" if is_small else ""
 
 
 def dose_sentence(document: Mapping[str, Any]) -> str:
-    """How much a new figure gains from composed texts that show it."""
+    """State the scores on new figures after training on composed texts that show them."""
     curves = {}
     for others in ("with", "without"):
         line = [dose for dose in document["doses"] if dose["others"] == others]
@@ -224,7 +225,7 @@ def dose_sentence(document: Mapping[str, Any]) -> str:
 
 
 def dose_table(document: Mapping[str, Any]) -> str:
-    """One row for each number of examples."""
+    """Return a table with a row for each number of examples."""
     by_place = {
         (d["examples"], d["others"]): share_with_interval(d["value"], d["low"], d["high"]) for d in document["doses"]
     }
@@ -236,7 +237,7 @@ def dose_table(document: Mapping[str, Any]) -> str:
 
 
 def gates(document: Mapping[str, Any]) -> list[str]:
-    """What must hold before the comparisons mean anything."""
+    """List the scores that the comparisons require, and whether each is reached."""
     held = sum(gate["holds"] for gate in document["gates"])
     head = f"Single-text scores that the comparisons require; {held} of {len(document['gates'])} hold:"
     return [
@@ -251,7 +252,7 @@ def _gate(gate: Mapping[str, Any]) -> str:
 
 
 def partition_table(document: Mapping[str, Any]) -> str:
-    """One row for each partition, one column for each comparison."""
+    """Return a table with a row for each partition and a column for each comparison."""
     titles = [one["title"] for one in document["comparisons"]]
     by_place = {
         (part["partition"], one["title"]): f"{share(part['value'])} − {share(part['against_value'])}"
@@ -264,7 +265,7 @@ def partition_table(document: Mapping[str, Any]) -> str:
 
 
 def score_table(rows: Sequence[Mapping[str, Any]], name: str) -> str:
-    """Return a row for each setting and student, a column for each k."""
+    """Return a table with a row for each setting and student, and a column for each k."""
     ks = sorted({row["k"] for row in rows})
     entries = {
         (row["setting"], _student(row), row["k"]): share_with_interval(
@@ -292,7 +293,7 @@ def _over(document: Mapping[str, Any]) -> str:
 
 
 def facts(document: Mapping[str, Any]) -> Iterator[str]:
-    """What a reader must know to judge the numbers; only what the result file says."""
+    """List the facts in the result file that a reader needs to judge the numbers."""
     for run in document["runs"]:
         names = ", ".join(run["partitions"])
         yield (
@@ -306,13 +307,13 @@ def facts(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def figure(result: Path) -> bytes:
-    """Return the figure, with the hash of what it shows."""
+    """Draw the figure, which contains the hash of its result file."""
     with house_style():
         return printed(headline_figure(read(result)), about=f"drawn from {digest(result)}").svg
 
 
 def digest(result: Path) -> str:
-    """What identifies a result."""
+    """Hash a result file, which identifies the result."""
     return sha256(result.read_bytes()).hexdigest()
 
 
@@ -329,7 +330,7 @@ def _named(result: Path) -> str:
 
 
 def with_headline(readme: str, part: str) -> str:
-    """Return the README with that part in its place."""
+    """Return the README with its headline replaced by this part."""
     pattern = re.escape(START).replace(re.escape("{0}"), r"\S+") + ".*?" + re.escape(END)
     found, count = re.subn(pattern, lambda _: part, readme, flags=re.DOTALL)
     if count != 1:

@@ -1,15 +1,15 @@
 """Write a result file from finished runs: `python -m tools.result RUN [RUN …] --output FILE`.
 
 A result file is a JSON object, and `tools/readme.py` makes the headline of the README and docs/results.md from it. All
-scores are full marks under the first grader. Over several partitions a score is the mean over partitions, with its 95%
-interval by Student's t; in one partition the interval is over combinations.
+scores are full marks under the first grader. With several partitions, a score is the mean over partitions, with a 95%
+interval by Student's t. With one partition, the interval is over combinations.
 
 - `made_by`: the command that wrote the file;
 - `runs`: for each run its `name`, the `command` that makes it, its `partitions`, `seeds`, `grader` and graded `texts`;
 - `students`: for each trained student, by its name in the file, the number of its `weights` and its texts by k;
-- `comparisons`: the planned ones in their order: `title`, `claim`, `condition`, `student`, `setting`, `k`, the other
-  side (`against`), the two scores (`value`, `against_value`), `difference`, `low`, `high`, `p` (the largest up to this
-  comparison), `words`, `verdict`, and `by_partition`;
+- `comparisons`: the planned comparisons in their order: `title`, `claim`, `condition`, `student`, `setting`, `k`, the
+  other side (`against`), the two scores (`value`, `against_value`), `difference`, `low`, `high`, `p` (the largest up to
+  this comparison), `words`, `verdict`, and `by_partition`;
 - `scores`: for each run, student, setting and k (and the values of `matrix`) the score of `one_try` and of the `best`
   of `generations` texts, each as `value`, `low` and `high`;
 - `gates`: conditions without which the comparisons mean little: `student`, `setting`, `k`, `value`, `least`, `holds`;
@@ -42,7 +42,7 @@ from skillmix.scores.statistics.intervals import CONFIDENCE, mean_interval, t_qu
 
 LEAST_AT_1: Final = 0.85
 LEAST_TRAINED: Final = 0.5
-"""The gates that experiments/composition.yaml states, as means over partitions of one try."""
+"""The smallest one-try means over partitions that the gates in experiments/composition.yaml require."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Row:
 
     run: str
     student: str
-    """Its name in the file."""
+    """The name of the student in the result file."""
     values: tuple[tuple[str, Any], ...]
     """The values of `matrix`."""
     setting: str
@@ -59,7 +59,7 @@ class Row:
     cells: dict[str, list[Cell]]
 
     def score(self, name: str, *, only: Iterable[str] = ()) -> dict[str, float | None]:
-        """One try, or the best text of each combination; with its interval."""
+        """Compute the score of one try, or of the best text of each combination, with its interval."""
         chosen = [self.cells[partition] for partition in self.cells if not only or partition in only]
         units = [[v for cell in cells for v in _by_combination(cell, name)] for cells in chosen]
         means = [fmean(unit) for unit in units]
@@ -99,7 +99,7 @@ def result_of(names: Sequence[str], *, output: str) -> dict[str, Any]:
     return {
         "made_by": join(["python", "-m", "tools.result", *(run.name for run in runs), "--output", output]),
         "runs": [_run(run, own) for run, own in zip(runs, cells, strict=True)],
-        "students": {name: facts for name, facts in reversed(students)},  # names of the first run win
+        "students": {name: facts for name, facts in reversed(students)},  # if runs share a name, the first run decides
         "comparisons": [_comparison(c) for c in planned],
         "scores": [_score(row) for row in rows],
         "gates": list(_gates(planned, rows)),
@@ -109,7 +109,7 @@ def result_of(names: Sequence[str], *, output: str) -> dict[str, Any]:
 
 
 def _complete(run: Run, cells: Cells) -> Cells:
-    """Return the cells under the first grader; an error if a text is missing or not graded."""
+    """Return the cells under the first grader; raise an error if a text is missing or not graded."""
     grader = next(iter(cells)).grader
     own = {key: cell for key, cell in cells.items() if key.grader == grader}
     for key, cell in own.items():
@@ -131,7 +131,7 @@ def _rows(run: Run, cells: Cells) -> list[Row]:
     variants = run.experiment.variants
     rows: dict[tuple[Any, ...], Row] = {}
     for key, cell in cells.items():
-        model = key.student.removesuffix("-joined")  # the reference line of a model repeats with it
+        model = key.student.removesuffix("-joined")  # a model's reference line has the variants of the model
         variant, parts = variants.get(model), label_parts(key.setting)
         student, values = (variant.family, variant.values) if variant else (model, {})
         student += key.student.removeprefix(model)
@@ -229,7 +229,7 @@ def _gates(planned: Sequence[JudgedContrast], rows: Sequence[Row]) -> Iterator[d
 
 
 def _doses(runs: Sequence[Run], rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    """Students of `matrix: {dose: …}`, after the students without new figures in composed texts (`m123`, `m1`)."""
+    """Yield doses: first students without new figures in composed texts (`m123`, `m1`), then `matrix: {dose: …}`."""
     chosen = [row for row in rows if (row.setting, row.k) == ("new-figures", 2)]
     dosed = [row for row in chosen if "dose" in dict(row.values)]
     if not dosed:
@@ -247,7 +247,7 @@ def _doses(runs: Sequence[Run], rows: Sequence[Row]) -> Iterator[dict[str, Any]]
 
 
 def main() -> None:
-    """Write the result of the runs that the command line names."""
+    """Write the result of the runs listed on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("runs", metavar="RUN", nargs="+", help="names or folders of finished runs")
     parser.add_argument("--output", required=True, type=Path, help="the result file, such as results/composition.json")

@@ -1,1 +1,1 @@
-"""The documentation: pages that are written from the code, and the parts of the site that Sphinx does not have."""
+"""Generate documentation pages from the code, and extend Sphinx for the site."""

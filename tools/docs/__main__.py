@@ -1,4 +1,4 @@
-"""`python -m tools.docs` writes the parts of pages that come from the code; `make docs` calls it before Sphinx."""
+"""Write the parts of pages that come from the code: `make docs` calls `python -m tools.docs` before Sphinx."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +12,11 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "experiments.md": experiment_keys.part,
     "commands.md": command_options.part,
 }
-"""The end of each of these pages, below the mark."""
+"""The functions that generate the last part of each of these pages, below the mark."""
 
 
 def with_part(name: str) -> str:
-    """Return a page with its current generated part below its hand-written one."""
+    """Return a page with its hand-written part and, below it, the current generated part."""
     written, mark, _ = (DOCS / name).read_text(encoding="utf-8").partition(WRITTEN)
     if not mark:
         raise SystemExit(f"docs/{name} must contain the line {WRITTEN}")
@@ -24,7 +24,7 @@ def with_part(name: str) -> str:
 
 
 def main() -> None:
-    """Write the pages that changed."""
+    """Write the pages whose generated part changed."""
     for name in PARTS:
         file, text = DOCS / name, with_part(name)
         if file.read_text(encoding="utf-8") != text:

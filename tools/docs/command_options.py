@@ -28,7 +28,7 @@ def commands() -> dict[str, argparse.ArgumentParser]:
 
 
 def usage(name: str, parser: argparse.ArgumentParser) -> str:
-    """One line on the arguments of a command; unlike argparse's own, the same in every version of Python."""
+    """Return the usage line of a command; unlike argparse's usage, it is the same in every version of Python."""
     needed = [f"{_named(action)}" for action in parser._actions if action.option_strings and action.required]
     places = [_place(action) for action in parser._actions if not action.option_strings]
     return " ".join(["skillmix", name, *places, *needed, "[options]"])
@@ -41,7 +41,7 @@ def _place(action: argparse.Action) -> str:
 
 
 def _rows(parser: argparse.ArgumentParser) -> Iterator[list[str]]:
-    """Places that need words first, then options in their order, then `--json`; not the options of all commands."""
+    """Yield rows for positional arguments, then options, then `--json`; options that all commands share are omitted."""
     actions = [action for action in parser._actions if action.dest not in ("help", "quiet")]
     for action in sorted(actions, key=lambda one: (bool(one.option_strings), "--json" in one.option_strings)):
         if action.option_strings:

@@ -1,6 +1,7 @@
 """Write the keys of an experiment file, at the end of docs/experiments.md, from the classes that check them.
 
-The type and the default of a key come from pydantic, its meaning from the docstring below it or from `description`.
+The type and the default of a key come from pydantic. The meaning of a key comes from the docstring below its field or
+from `description`.
 """
 
 import inspect
@@ -26,7 +27,7 @@ _PARTS: Final[Mapping[str, type[Section]]] = {
     "`lora` of a train step": LoraSettings,
     "`replay` of a train step": ReplaySettings,
 }
-"""Sections that are no steps, under their headings."""
+"""Sections that are not steps, by heading."""
 
 _ABOUT: Final = """\
 Any other key is an error, and the error suggests the nearest key. "Required" means that there is
@@ -51,7 +52,7 @@ def step_classes() -> tuple[type[Step], ...]:
 
 
 def stage_of(step: type[Step]) -> str:
-    """Return the name by which a file chooses the kind of step."""
+    """Return the value of `stage` by which an experiment file selects the kind of step."""
     return str(step.model_json_schema()["properties"]["stage"]["const"])
 
 
@@ -61,7 +62,7 @@ def in_a_sentence(section: type[Section]) -> str:
 
 
 def table_of_keys(section: type[Section]) -> str:
-    """Return the keys of a section, with kind, default and meaning."""
+    """Return a table of a section's keys with type, default and meaning."""
     schema = section.model_json_schema()
     needed = set(schema.get("required", ()))
     rows = [
@@ -78,7 +79,7 @@ def _keys(section: type[Section], schema: Mapping[str, Any]) -> Iterator[tuple[s
 
 
 def meaning_of(section: type[Section], key: str) -> str:
-    """What a key means: its own docstring, its description, or the sentence of the section that it holds."""
+    """Return the description of a key, or else the first paragraph about the section that is its value."""
     field = section.model_fields[key]
     own = field.description
     if own is None and inspect.isclass(field.annotation) and issubclass(field.annotation, Section):
@@ -100,7 +101,7 @@ _SECTIONS: Final = {
     "StudentSettings": "[a student](#a-student)",
 }
 _NO_LIMIT: Final = 10**9
-"""Numbers up to here guard against slips and are no limit that a user meets."""
+"""Maximums from here on only catch typing errors, so the table omits such maximums."""
 _PLAIN: Final = {"string": "string", "boolean": "`true` or `false`", "integer": "integer", "number": "number"}
 
 

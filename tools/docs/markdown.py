@@ -1,4 +1,4 @@
-"""Parts of the Markdown pages that tools.docs writes."""
+"""Helpers for the Markdown pages that tools.docs generates."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final

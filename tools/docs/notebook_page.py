@@ -1,4 +1,4 @@
-"""Turn a notebook into a Markdown page: its texts, its code, and the output that is stored with it."""
+"""Turn a notebook into a Markdown page with its texts, its code and its stored output."""
 
 import json
 import re
@@ -9,7 +9,7 @@ _LONGEST_FENCE: Final = re.compile(r"^`{3,}", re.MULTILINE)
 
 
 def page_of_notebook(notebook: str) -> str:
-    """Return the page of a notebook's JSON."""
+    """Return the page for a notebook, which is given as JSON."""
     cells = json.loads(notebook)["cells"]
     return "\n\n".join(part for cell in cells for part in _parts(cell)) + "\n"
 
@@ -37,7 +37,7 @@ def _shown(output: Mapping[str, Any]) -> str:
 
 
 def fenced(text: str, language: str) -> str:
-    """Return a block of code, whatever fences the text has itself."""
+    """Return a block of code with a fence longer than any fence in the text."""
     fence = max(["``", *_LONGEST_FENCE.findall(text)], key=len) + "`"
     return f"{fence}{language}\n{text}\n{fence}"
 

@@ -1,4 +1,4 @@
-"""Sphinx extension: the lists of docs/index.md are the contents of the site, and a notebook is a page."""
+"""A Sphinx extension that makes the site's contents from the lists in docs/index.md, and pages from notebooks."""
 
 import re
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +14,7 @@ _ENTRY: Final = re.compile(r"^- \[([^\]]+)\]\(([\w./-]+)\.(?:md|ipynb)\)", re.MU
 
 
 def listed_pages(index: str) -> dict[str, dict[str, str]]:
-    r"""Titles by page, by section of an index: the links that begin the items of its lists.
+    r"""Return titles by page for each section of an index, from the links at the start of list items.
 
     >>> listed_pages("# All\n## Tutorial\n- [First](first.md): short.\n## How to\n- [Run](run.md), [x](x.md)\n")
     {'Tutorial': {'first': 'First'}, 'How to': {'run': 'Run'}}
@@ -28,7 +28,7 @@ def listed_pages(index: str) -> dict[str, dict[str, str]]:
 
 
 def with_contents(index: str) -> str:
-    """Return the index with a table of contents that Sphinx can read, for the side bar; readers see the lists."""
+    """Return the index with a hidden table of contents, from which Sphinx makes the side bar."""
     trees = (
         "\n".join(
             [
@@ -49,7 +49,7 @@ _OUTSIDE: Final = re.compile(r"\[([^\]]+)\]\((\.\./[^)#]+\.md)(?:#[^)]*)?\)")
 
 
 def with_downloads(page: str) -> str:
-    """Return a page whose links to Markdown outside the site are downloads.
+    """Turn the links of a page to Markdown files outside the site into downloads.
 
     >>> with_downloads("see [`bench`](../bench/README.md#speed)")
     'see {download}`bench <../bench/README.md>`'
@@ -66,6 +66,6 @@ def _read(app: "Sphinx", page: str, source: list[str]) -> None:
 
 
 def setup(app: "Sphinx") -> dict[str, Any]:
-    """Join Sphinx."""
+    """Register this extension with Sphinx."""
     app.connect("source-read", _read)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,1 +1,1 @@
-"""`make same`: what the commands of two revisions print and write, compared file by file."""
+"""Compare, file by file, the output that the commands of two revisions print and write: `make same`."""

@@ -1,8 +1,8 @@
-"""`python -m tools.same check [OLD]`, `… write FOLDER`, `… compare OLD NEW`; the Makefile calls the first.
+"""Run `python -m tools.same check [OLD]` (which `make same` calls), `… write FOLDER` or `… compare OLD NEW`.
 
 OLD is a git revision, the word `baseline`, or a folder that `write` made. Without OLD, code with uncommitted changes is
-compared with HEAD, and code without them with HEAD~1. Exit status: 0 no difference, 1 differences, 2 the comparison
-could not be made.
+compared with HEAD, and code without uncommitted changes with HEAD~1. The exit status is 0 without differences, 1 with
+differences, and 2 if the comparison could not be made.
 """
 
 import argparse
@@ -21,9 +21,9 @@ from tools.same.compare import differences, files_of
 from tools.same.outputs import PARTS, ROOT, SKIPPED, Place, Problem, make
 
 BASELINE: Final = "7208247a3a4b42c882fc1d36827556ceead8c073"
-"""The revision that `baseline` means: the last one before the rewrite of how runs are kept and read."""
+"""The revision that `baseline` means: the last revision before the rewrite of how runs are stored and read."""
 PREFIX: Final = "skillmix-same-"
-"""Of temporary folders; compare.py knows it."""
+"""The prefix of temporary folders, which compare.py replaces in outputs."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -71,7 +71,7 @@ def _check(old: str | None, only: Sequence[str] | None) -> int:
 
 
 def default_revision() -> str:
-    """Return the revision before the latest changes, be they committed or not."""
+    """Return the revision before the latest changes, whether these changes are committed or not."""
     return "HEAD" if _git("status", "--porcelain").strip() else "HEAD~1"
 
 
@@ -111,7 +111,7 @@ def _checked(folder: Path) -> Path:
 
 @contextmanager
 def _outputs(revision: str | None, parts: Sequence[str]) -> Iterator[Path]:
-    """Make the outputs of a revision, or of the present files, in a temporary folder."""
+    """Make the outputs of a revision, or of the current files, in a temporary folder."""
     name = _commit(revision)[:10] if revision else "present code"
     with tempfile.TemporaryDirectory(prefix=PREFIX) as scratch:
         place = Place(Path(scratch))
@@ -137,7 +137,7 @@ def unpack(revision: str, folder: Path) -> None:
 
 
 def _copy(folder: Path) -> None:
-    """Copy the files of the project as they are now, so that later edits do not matter."""
+    """Copy the current files of the project, so that edits during the comparison have no effect."""
     for name in _listed():
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -148,7 +148,7 @@ def _listed() -> list[str]:
     if (ROOT / ".git").exists():
         listed = _git("ls-files", "--cached", "--others", "--exclude-standard", "-z")
         return [name for name in listed.split("\0") if name]
-    # In an unpacked sdist: what the sdist holds.
+    # In an unpacked sdist, these are the files that the sdist contains.
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     included = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
     below = (path for name in included for path in (ROOT / name[1:], *(ROOT / name[1:]).rglob("*")))

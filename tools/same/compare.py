@@ -1,4 +1,4 @@
-"""Compare two folders of outputs; everything that may differ between two runs of the same code is listed here."""
+"""Compare two folders of outputs; this module lists everything that may differ between two runs of the same code."""
 
 import hashlib
 import json
@@ -9,51 +9,51 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Final
 
-# --- What may differ. Nothing else is forgiven. ---
+# --- The only differences that are allowed. ---
 
 UUID: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9a-f])")
-"""Of records for Every Eval Ever: it depends on when the calls were made, and is also a file's name."""
+"""The id of a record for Every Eval Ever. It depends on the time of the calls and is also part of a file name."""
 SUBSTITUTIONS: Final = tuple(
     (re.compile(pattern, re.MULTILINE), replacement)
     for pattern, replacement in (
-        # The temporary folder that holds the outputs while they are made, the copied code and the tiny model.
+        # The temporary folder that contains the copied code, the tiny model, and the outputs while they are made.
         (r"[^\s\"'`(=:+]*/skillmix-same-[^/\s\"'`)]+", "SCRATCH"),
-        # The interpreter, where a command suggests other commands.
+        # The path of the interpreter, in commands that a command suggests.
         (r"[^\s\"'`]*/bin/python[\d.]* -m skillmix", "python -m skillmix"),
-        # The port of a stub provider, and the tag and the moments of a batch.
+        # The port of a stub provider, and the tag and the times of a batch.
         (r"\b127\.0\.0\.1:\d+", "STUB"),
         (r"\bskx[0-9a-f]{16}\b", "TAG"),
-        # The name that earlier versions gave to the part of its conversations that a call in a batch is.
+        # The key for the part of a call in a batch, which earlier versions called "wave".
         (r'"wave": ', '"part": '),
         (r"(since|\"since\":) \"?\d{4}-\d\d-\d\d \d\d:\d\d", r"\1 TIME"),
         (UUID.pattern, "UUID"),
         (r'("evaluation_id": "[^"]*/)\d{10}"', r'\1TIME"'),
         (r'"(retrieved|evaluation)_timestamp": "[\d.]+"', r'"\1_timestamp": "TIME"'),
-        # Of a file that is compared itself, and has those times.
+        # The checksum of a file that contains such times; the file itself is compared.
         (r'"checksum": "[0-9a-f]{64}"', '"checksum": "SHA-256"'),
-        # The size of a report: it has seconds.
+        # The size of a report, because a report contains seconds.
         (r'"bytes": \d+', '"bytes": 0'),
-        # Times and dates, as journals, exports and manifests write them.
+        # Times and dates in the form of journals, exports and manifests.
         (r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(\+00:00|Z)", "TIME"),
-        # When the calls of a run were made, as reports write it.
+        # The time of a run's calls, in the form of reports.
         (r"\b\d{1,2} [A-Z][a-z]+ \d{4}, \d\d:\d\d( to ([^<]*, )?\d\d:\d\d)? UTC", "TIME"),
-        # The line with which a step begins: when it comes, and the number of calls in it, depend on a timer.
+        # The first line of a step, whose position and number of calls depend on a timer.
         (r"^\S+: begins\b.*\n", ""),
-        # Lines between the beginning and the end of a step, every 15 seconds.
+        # The lines that a step prints every 15 seconds.
         (r"^\S+: [\d,]+( of [a-z ]*[\d,]+)? calls(, [^;\n]*)?; the run: .*\n", ""),
-        # The share of a run and the time left after a step: both are weighted with measured seconds.
+        # The share of a run and the time left after a step, which are weighted with measured seconds.
         (r"; the run: .*", "; the run: SHARE"),
         # The time left of a dataset step.
         (r", about \d+ (s|min|h \d+ min) left", ", about TIME left"),
         # The time that a run took.
         (r" found, .* of CPU time", " found, TIME of CPU time"),
-        # The time of a step, on standard error and in `status`; older versions say its parts, too.
+        # The time of a step, on standard error and in `status`. Older versions also print the parts of this time.
         (r"^\S+: (less than )?([\d.]+ (s|min)|\d+ h \d+ min)(: [^\n]*|; the [CG]PU worked in [^\n]*)?\n", ""),
-        # The same in a report.
+        # The time of each step in a report.
         (r"<section id=\"time\">[\s\S]*?</table>", "SECONDS"),
         # The pace of training on standard error.
         (r"\b[\d,]+ tokens/s", "PACE tokens/s"),
-        # Measured seconds and paces in training.jsonl and in the records of a training.
+        # Measured seconds and paces in training.jsonl and in the records of a training run.
         (r'"(seconds|seconds_left|tokens_per_second|utilisation)": [\d.e+-]+', r'"\1": 0'),
         # Versions of Python and of packages, in manifests and in the files of models.
         (r'"(skillmix|python|torch|transformers_version|peft_version)": "\d[^"]*"', r'"\1": "VERSION"'),
@@ -61,14 +61,14 @@ SUBSTITUTIONS: Final = tuple(
     )
 )
 LEFT_OUT: Final = (
-    "seconds.json",  # of older versions: where the time of each step went
+    "seconds.json",  # from older versions: the time of each step by activity
     "where-the-time-went.*",  # the time of each step in a report
-    "begun.json",  # of older versions: how a training that stops is found again
+    "begun.json",  # from older versions: used to find a training run that stopped
 )
 RESULTS_OF_A_RUN: Final = ("texts.*", "votes.*", "calls.*", "frequencies.json", "exclude.yaml")
-"""Files beside the folders of a run's steps that are results; the others, and the journal, are how a run is kept.
+"""The result files beside the folders of a run's steps; the other files and the journal store the run itself.
 
-What they keep is compared as commands show it: `run-NAME-*` in the folder of what was printed.
+The content of the other files is compared in the form that commands show: `run-NAME-*` in the folder `printed`.
 """
 
 # --- The comparison. ---
@@ -76,7 +76,7 @@ What they keep is compared as commands show it: `run-NAME-*` in the folder of wh
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A file that is not the same, and where it first differs."""
+    """A file that differs, and the place of its first difference."""
 
     file: str
     about: str
@@ -100,7 +100,7 @@ def differences(old: Path, new: Path) -> Iterator[Difference]:
 
 
 def files_of(folder: Path) -> set[str]:
-    """Name the files that count."""
+    """Return the names of the files that are compared."""
     return {
         path.relative_to(folder).as_posix()
         for path in folder.rglob("*")
@@ -135,7 +135,7 @@ def _digest(path: Path) -> str:
 
 
 def _text(path: Path) -> str | None:
-    """Return the content of a file as text in which everything counts; None if it is no text."""
+    """Return the normalized content of a text file; None if the file contains no text."""
     try:
         return normalised(path.read_bytes().decode())
     except UnicodeDecodeError:
@@ -143,14 +143,14 @@ def _text(path: Path) -> str | None:
 
 
 def normalised(text: str) -> str:
-    """Replace what may differ."""
+    """Replace everything that may differ."""
     for pattern, replacement in SUBSTITUTIONS:
         text = pattern.sub(replacement, text)
     return text
 
 
 def _in_lines(before: str, after: str, *, of_json: bool) -> str:
-    """Say where two texts first differ."""
+    """Describe the first difference between two texts."""
     lines, others = before.split("\n"), after.split("\n")
     number = next((n for n, pair in enumerate(zip(lines, others, strict=False)) if pair[0] != pair[1]), None)
     if number is None:
@@ -162,13 +162,13 @@ def _in_lines(before: str, after: str, *, of_json: bool) -> str:
 
 
 def _in_json(before: str, after: str) -> str | None:
-    """Say where two JSON values first differ, and in how many places; None if one of them is no JSON."""
+    """Describe the first difference between two JSON values and count the others; None if a text is not JSON."""
     try:
         found = list(_paths(json.loads(before), json.loads(after), "$"))
     except ValueError:
         return None
     if not found:
-        return None  # the same values, written in another way
+        return None  # the values are the same and only their notation differs
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return f"{found[0]}{more}"
 

@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """Make the model; the same versions of torch and transformers make the same weights."""
+    """Make the model, whose weights depend only on the versions of torch and transformers."""
     import torch
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 

@@ -1,4 +1,4 @@
-"""Make the outputs of one copy of the code: every part is a folder in which commands run one after another."""
+"""Make the outputs of one copy of the code. Every part is a folder in which commands run one after another."""
 
 import csv
 import json
@@ -27,7 +27,7 @@ ROOT: Final = Path(__file__).parents[2]
 HERE: Final = Path(__file__).parent
 INPUTS: Final = HERE / "inputs"
 REFERENCE: Final = ROOT.parent / "shared" / "reference"
-"""Records of the original code, where they lie beside a checkout."""
+"""The folder with records of the original code, which some checkouts have beside them."""
 SKIPPED: Final = "skipped.txt"
 
 
@@ -40,11 +40,11 @@ class Command(NamedTuple):
 
 
 class Problem(Exception):
-    """The comparison cannot be made; the message says why."""
+    """An error that prevents the comparison, with the reason as its message."""
 
 
 class Skip(Exception):
-    """A part cannot be made on this machine."""
+    """An error that prevents one part on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,11 @@ class Place:
 
     @property
     def outputs(self) -> Path:
-        """Return the folder with a folder for each part."""
+        """Return the folder that contains a folder for each part."""
         return self.scratch / "outputs"
 
     def python(self, *words: str, cwd: Path, text: str = "") -> str:
-        """Run Python with the copied code, offline, on one thread of the CPU; return what it prints."""
+        """Run Python with the copied code, offline, on one thread of the CPU; return its output."""
         command = [sys.executable, "-P", *words]
         done = subprocess.run(
             command, cwd=cwd, env=self._environment(), input=text, capture_output=True, encoding="utf-8", check=False
@@ -80,7 +80,7 @@ class Place:
         return subprocess.Popen(command, cwd=cwd, env=self._environment(), stdout=quiet, stderr=quiet)
 
     def run(self, part: str, commands: Iterable[Command], *, cwd: Path | None = None) -> None:
-        """Run commands in the folder of their part, or in another one."""
+        """Run commands in the folder of their part, or in another folder."""
         folder = self.outputs / part
         folder.mkdir(parents=True, exist_ok=True)
         self.python(
@@ -88,7 +88,7 @@ class Place:
         )
 
     def printed(self, part: str, name: str) -> str:
-        """Return what a command has printed."""
+        """Return the output of a command."""
         file = self.outputs / part / "printed" / name
         return file.read_text(encoding="utf-8") if file.exists() else ""
 
@@ -101,8 +101,8 @@ class Place:
             "HF_HUB_OFFLINE": "1",
             "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": "1",
-            "PYTHONHASHSEED": "0",  # PEFT writes a set into adapter_config.json
-            "RAY_AUTH_MODE": "disabled",  # else a run leaves a token in the user's home
+            "PYTHONHASHSEED": "0",  # because PEFT writes an unordered set into adapter_config.json
+            "RAY_AUTH_MODE": "disabled",  # otherwise a run leaves a token in the user's home
             "LC_ALL": "C.UTF-8",
             "COLUMNS": "100",
             "TERM": "dumb",
@@ -110,7 +110,7 @@ class Place:
 
 
 def make(place: Place, parts: Iterable[str], say: Callable[[str], None]) -> None:
-    """Make the outputs of some parts; a part that cannot be made here has a file with the reason."""
+    """Make the outputs of some parts; a part that cannot be made here consists of a file with the reason."""
     place.outputs.mkdir()
     _link_bundled_models(place.scratch / "cache")
     for part in parts:
@@ -126,10 +126,10 @@ def make(place: Place, parts: Iterable[str], say: Callable[[str], None]) -> None
 
 
 def _describe_runs(place: Place, part: str) -> None:
-    """Write what commands say about every run of a part: it is compared in the place of the files that keep a run."""
+    """Write the output of commands for every run of a part, to be compared instead of the files that store the run."""
     folder = place.outputs / part
     commands = []
-    # A run of `frequency` has no texts; its frequencies.json is compared.
+    # A run of `frequency` has no texts, so its frequencies.json is compared.
     runs = [path.name for path in (folder / "runs").glob("*") if not (path / "frequencies.json").exists()]
     for run in sorted(runs):
         for what in ("texts", "votes", "calls"):
@@ -140,12 +140,12 @@ def _describe_runs(place: Place, part: str) -> None:
     place.run(part, commands)
     for file in (folder / "printed").glob("run-*-status.json"):
         status = json.loads(file.read_text(encoding="utf-8"))
-        status.pop("workers", None)  # machines, processes and paces
+        status.pop("workers", None)  # the removed entry contains machines, processes and paces
         file.write_text(json.dumps(status, ensure_ascii=False, indent=1), encoding="utf-8")
 
 
 def _link_bundled_models(cache: Path) -> None:
-    """Make a cache that has the user's bundled models and keeps everything else to itself."""
+    """Make a separate cache that links to the user's bundled models."""
     cache.mkdir()
     own = os.environ.get("SKILLMIX_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "skillmix"
     models = Path(own).expanduser().absolute() / "bundled"
@@ -191,7 +191,7 @@ def _replies(place: Place) -> None:
 
 
 def _checkers(place: Place) -> None:
-    """Let code grade texts that show two skills: every other one for the skills of the text after it, as a bad one."""
+    """Let code grade texts that show two skills; every second text is graded for the skills of the next text."""
     rows = _witnesses()[::3]
     commands = []
     for number, (row, other) in enumerate(zip(rows, [*rows[1:], rows[0]], strict=True)):
@@ -268,7 +268,7 @@ def _reference(place: Place) -> None:
 
 
 def _mistakes(place: Place) -> None:
-    """Give commands what they cannot use: a torn journal, a damaged experiment, faulty files."""
+    """Run commands with unusable input: a torn journal, a damaged experiment and faulty files."""
     folder = _give(place, "mistakes", "good.yaml", "faulty.yaml", "faulty.jsonl")
     (folder / "empty.jsonl").touch()
     (folder / "broken.yaml").write_text("name: [\n", encoding="utf-8")
@@ -282,7 +282,7 @@ def _mistakes(place: Place) -> None:
 
 
 def _people(place: Place) -> None:
-    """Scripted raters read texts, and one more rater answers in a spreadsheet."""
+    """Collect votes from scripted raters, and from one more rater in a spreadsheet."""
     place.run("people", listed("people"))
     folder = place.outputs / "people"
     sheet = folder / "sheet.csv"
@@ -309,7 +309,7 @@ def _frequency(place: Place) -> None:
 
 
 def _exchange(place: Place) -> None:
-    """Share a run, and import the logs of Inspect that the tests have."""
+    """Export a run for other tools, and import the Inspect logs from the tests."""
     folder = _give(place, "exchange", "good.yaml")
     for log in sorted((ROOT / "tests/exchange/logs").iterdir()):
         shutil.copy(log, folder)
@@ -323,7 +323,7 @@ def _safety(place: Place) -> None:
 
 
 def _batches(place: Place) -> None:
-    """Make the calls of a run in batches of both shapes, in as many invocations as it takes."""
+    """Make the calls of a run in batches of both shapes, in as many invocations as necessary."""
     for shape, faults in (("openai", frozenset[str]()), ("anthropic", frozenset({"anthropic"}))):
         with serving(StubProvider(faults, most_requests=1000)) as stub:
             folder = place.outputs / "batches"
@@ -359,13 +359,13 @@ def _ray(place: Place) -> None:
 
 
 class KillingProvider(StubProvider):
-    """Kills a process with SIGKILL when it has asked for so many calls."""
+    """A provider that kills a process with SIGKILL after a given number of calls."""
 
     victim: "subprocess.Popen[bytes] | None" = None
     last_call = 75
 
     async def direct_chat(self, request: web.Request) -> web.Response:
-        """Answer a call, if nobody is to be killed."""
+        """Answer a call, after killing the process if this is the last call."""
         if self.victim is not None and self.direct == self.last_call:
             self.victim.send_signal(signal.SIGKILL)
             self.victim = None
@@ -386,7 +386,7 @@ def _resume(place: Place) -> None:
         again = stub.direct
         place.run("resume", [Command("killed-again", ["run", "killed.yaml", "--json"])])
         (folder / "bill.json").write_text(json.dumps({"calls of a third run": stub.direct - again}), encoding="utf-8")
-    # How many calls were found depends on how many had no reply yet when the process died.
+    # The number of calls that were found depends on how many calls had no reply when the process died.
     (folder / "printed/killed-run.stderr.txt").unlink()
 
 
@@ -433,13 +433,13 @@ def _give_example(place: Place, folder: Path) -> None:
 
 
 def _witnesses() -> list[dict[str, Any]]:
-    """Read texts that are known to show two skills; both sides get those of the present tests."""
+    """Read texts that are known to show two skills; both sides use the texts of the current tests."""
     rows: list[dict[str, Any]] = _read_yaml(_find(ROOT / "tests", "witnesses.yaml"))
     return rows
 
 
 def _find(folder: Path, name: str) -> Path:
-    """Find a file wherever it lies in a folder: it may be moved."""
+    """Find a file anywhere in a folder, because revisions may keep it in different places."""
     found = list(folder.rglob(name))
     if len(found) != 1:
         raise Problem(f"{folder} has {len(found)} files called {name}; one was expected.")

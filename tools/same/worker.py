@@ -1,7 +1,8 @@
 """Run skillmix commands one after another in this process, each with files for its streams.
 
-The words of the commands come as JSON on standard input. One process for many commands saves their start. It calls
-`python -m skillmix` and nothing inside the package, so it works whatever the modules are called.
+The words of the commands come as JSON on standard input. One process for many commands saves the start of a process for
+each. The worker calls `python -m skillmix` and nothing inside the package, so it does not depend on the names of
+modules.
 """
 
 import json
@@ -15,7 +16,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Streams:
-    """Where the output of a command goes."""
+    """The files for the output of a command."""
 
     folder: Path
     name: str
@@ -23,17 +24,17 @@ class Streams:
 
     @property
     def stdout(self) -> Path:
-        """Return the file of standard output."""
+        """Return the file for standard output."""
         return self.folder / f"{self.name}.{'json' if self.is_json else 'txt'}"
 
     @property
     def stderr(self) -> Path:
-        """Return the file of the exit status and standard error."""
+        """Return the file for the exit status and standard error."""
         return self.folder / f"{self.name}.stderr.txt"
 
 
 def run(words: list[str], text: str, streams: Streams) -> None:
-    """Run one command; a failure is part of the output."""
+    """Run one command; a failure becomes part of the output."""
     before = sys.argv, sys.stdin, sys.stdout, sys.stderr
     with streams.stdout.open("w", encoding="utf-8") as out, streams.stderr.open("w", encoding="utf-8") as err:
         sys.argv, sys.stdin, sys.stdout, sys.stderr = ["", *words], TextIOWrapper(BytesIO(text.encode())), out, err
@@ -54,7 +55,7 @@ def _status(words: list[str]) -> object:
         runpy.run_module("skillmix", run_name="__main__", alter_sys=True)
     except SystemExit as stop:
         return stop.code or 0
-    except Exception:  # noqa: BLE001 - whatever a revision does is to be compared
+    except Exception:  # noqa: BLE001 - any failure of a revision is compared
         traceback.print_exc()
     return "of a crash"
 

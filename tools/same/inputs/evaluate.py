@@ -1,4 +1,4 @@
-"""The public interface of the package, called by a script and inside a running loop."""
+"""Call the public interface of the package from a script and inside a running event loop."""
 
 import asyncio
 import sys
