@@ -1,4 +1,4 @@
-"""A call to be made, and the limits on the number and the cost of a run's calls."""
+"""A call that has to be made, and the limits on the number and cost of a run's calls."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -7,18 +7,18 @@ from skillmix.calls import CallKey, CallProblem, Outcome, Reply, Request, is_cou
 from skillmix.experiment.costs import Price
 
 _ROUNDING_USD: Final = 1e-6
-"""Dollars; closer to the limit, the amounts of all calls in flight are summed again."""
+"""Dollars; within this distance of the limit, the amounts of all calls in flight are summed again."""
 
 
 class Task(NamedTuple):
-    """A request, and the name of the model that is to answer it."""
+    """A request, and the name of the model that should answer it."""
 
     model: str
     request: Request
 
 
 class Budget:
-    """Keeps a run within its limits, over all its invocations."""
+    """Keeps a run within its limits across all its invocations."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Budget:
         return price.worst(task.request) if price else None
 
     def hold(self, key: CallKey, worst: float, share: float = 1.0) -> None:
-        """Reserve the worst case of a call in a batch; it costs a share of the model's current price."""
+        """Reserve the worst-case cost of a call in a batch, which costs a share of the model's current price."""
         self._held.add(key)
         self._shares[key] = share
         self._reserved[key] = worst
@@ -68,17 +68,17 @@ class Budget:
         self.calls += 1
 
     def release(self, task: Task) -> None:
-        """Free the amount reserved for a call that must restart."""
+        """Free the amount that was reserved for a call that must start again."""
         self._reserved_usd -= self._reserved.pop(task.request.key, 0.0)
         self._shares.pop(task.request.key, None)
 
     def at_risk(self, task: Task) -> float | None:
-        """Return the worst case of one attempt; None if there is no limit."""
+        """Return the worst-case cost of one attempt; None if there is no limit."""
         has_limit = self._max_calls is not None or self._max_usd is not None
         return self._reserved.get(task.request.key, 0.0) if has_limit else None
 
     def charge(self, task: Task, problem: CallProblem) -> float | None:
-        """Charge an attempt without a reply with its worst case, unless it is known to be free."""
+        """Charge the worst-case cost for an attempt without a reply, unless the attempt is known to be free."""
         price = self._prices[task.model]
         if problem.is_free or price is None:
             return None
@@ -87,7 +87,7 @@ class Budget:
         return cost
 
     def settle(self, task: Task, outcome: Outcome) -> Outcome:
-        """Add the cost to an outcome; missing or impossible token counts cost the worst case."""
+        """Add the cost to an outcome; if token counts are missing or impossible, this is the worst-case cost."""
         worst = self._reserved.pop(task.request.key, 0.0)
         self._reserved_usd -= worst
         price = self._prices[task.model]
@@ -95,7 +95,7 @@ class Budget:
             return outcome
         if price.is_zero:
             return outcome.with_cost(0.0)
-        # A server that reports no tokens for a prompt or a text has not counted them.
+        # If a server reports zero tokens for a prompt or a text, it has not counted them.
         has_counted = outcome.input_tokens and (outcome.output_tokens or not outcome.text)
         counted = (outcome.input_tokens, outcome.output_tokens) if has_counted else (None, None)
         cost = self._cost(task, price, counted, worst)
@@ -103,7 +103,7 @@ class Budget:
         return outcome.with_cost(cost)
 
     def _cost(self, task: Task, price: Price, tokens: tuple[int | None, int | None], worst: float) -> float:
-        """Compute the cost of the tokens that a server counted, at most the worst case."""
+        """Compute the cost of the tokens that a server counted, which is at most the worst-case cost."""
         first, second = tokens
         if first is None or second is None or not is_count(first) or not is_count(second):
             return worst

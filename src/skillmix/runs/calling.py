@@ -1,4 +1,4 @@
-"""Make the calls of one step (generate, grade or both) that are missing in the journal."""
+"""Make the calls of one step (generate, grade or both) that are missing from the journal."""
 
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,14 +28,14 @@ from skillmix.runs.students import require_trained
 
 _MAX_OPEN: Final = 512
 _MAX_OPEN_LOCALLY: Final = 8192
-"""Open conversations; a model on a GPU serves thousands, and so do many servers with one model."""
+"""Open conversations; one model on a GPU serves thousands of them, and so do many servers with the same model."""
 _MAX_OPEN_IN_BATCHES: Final = 1_000_000
-"""With batches every conversation is open, since a batch has the first turns of all of them."""
+"""With batches, every conversation is open, because one batch contains the first turns of all conversations."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """The shared context of every step of a run."""
+    """The context that all steps of a run share."""
 
     experiment: Experiment
     catalog: Catalog
@@ -46,7 +46,7 @@ class StepContext:
     cluster: RayCluster | None = None
     """The Ray cluster whose workers open the models of steps; None if this process opens them."""
     batch_wait: float = WAIT
-    """Seconds without a result after which a step leaves its batches; 0 leaves them as soon as they are sent."""
+    """Seconds without a result after which a step stops waiting for its batches; with 0, it does not wait at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,11 @@ class Calls:
 
     step: str
     students: tuple[str, ...]
-    """Empty in a grading step, which writes no texts."""
+    """Empty in a grading step, which generates no texts."""
     graders: tuple[str, ...]
 
     def models(self, experiment: Experiment) -> dict[str, Settings]:
-        """Return the settings of the models that are called, by the names that tasks use."""
+        """Return the settings of the called models, by the names that tasks use."""
         for name in self.students:
             require_trained(experiment, name)
         return settings_by_model(experiment, self.students, self.graders)
@@ -97,16 +97,16 @@ async def make_calls(calls: Calls, cells: Sequence[PlannedCell], context: StepCo
             source = FirstTurns(conversations, context.journal, counts).of(wanted)
             now = {name: used[name] for name in group.models}
             await serve(now, source, conversations.follow, context, counts)
-            if group.is_repeated:  # an earlier pass has counted them
+            if group.is_repeated:  # an earlier pass has counted these calls
                 counts.found = found_before
             if counts.stopped:
                 break
     if calls.students:
-        counts.left_out = 0  # skipped in one pass, made in another
+        counts.left_out = 0  # skipped in one pass but made in another
 
 
 def conversations_of_cell(cell: PlannedCell) -> Iterator[tuple[Combination, int]]:
-    """Yield combination and sample of each conversation of a cell, whose combinations may be too many for memory."""
+    """Yield the combination and sample of each conversation in a cell; all combinations may not fit into memory."""
     for combination in cell.combinations:
         for generation in cell.numbers:
             yield combination, generation
@@ -114,9 +114,9 @@ def conversations_of_cell(cell: PlannedCell) -> Iterator[tuple[Combination, int]
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Models that are open together: all that run elsewhere, and at most one that runs in this process.
+    """Models that are open together: all models that run elsewhere, and at most one that runs in this process.
 
-    The latter may serve several students that differ in prompts or sampling; it is loaded once for all of them.
+    The model in this process may serve several students with different prompts or sampling, and is loaded only once.
     """
 
     models: tuple[str, ...]
@@ -127,7 +127,10 @@ class Pass:
 
 
 def passes(used: Mapping[str, Settings]) -> list[Pass]:
-    """Return the passes of a step: each local model has its own, whose memory is freed before the next is loaded."""
+    """Return the passes of a step.
+
+    Each local model has its own pass, and its memory is freed before the next model is loaded.
+    """
     local = [name for name, settings in used.items() if provider_of(str(settings.asked)).is_in_process]
     remote = tuple(name for name in used if name not in local)
     students = [name for name in local if name.startswith("student:")]
@@ -160,7 +163,7 @@ async def serve(
     counts: CallCounts,
     begin: Callable[[Scheduler], None] = lambda scheduler: None,
 ) -> None:
-    """Open the models and run the tasks of a source; `begin` receives the scheduler before the first task."""
+    """Open the models and run the tasks from a source; `begin` receives the scheduler before the first task."""
     async with AsyncExitStack() as opened:
         models = await opened_models(used, opened, say, context.cluster)
         in_batches = open_batched(used, models, context.journal.submissions, context.budget, opened)
@@ -194,7 +197,7 @@ async def opened_models(
     say: Callable[[str], None],
     cluster: RayCluster | None = None,
 ) -> dict[str, Model]:
-    """Open the models of a step by the names that tasks use; names with the same local model share it."""
+    """Open the models of a step by the names that tasks use; names that refer to the same local model share one."""
     if cluster is not None:
         cluster.use(is_local=any(provider_of(str(settings.asked)).is_in_process for settings in used.values()))
     models: dict[str, Model] = {}
@@ -202,7 +205,7 @@ async def opened_models(
     for name, settings in used.items():
         spec = parse_spec(str(settings.asked))
         if provider_of(spec).is_engine:
-            SERVERS.stop()  # one of them may hold the memory of the GPU
+            SERVERS.stop()  # one of the models may occupy the memory of the GPU
         model = in_process.get(_loaded(settings))
         if model is None:
             options = ModelOptions(settings.concurrency, settings.timeout, settings.access, say)
@@ -219,7 +222,7 @@ async def opened_models(
 
 
 class FirstTurns:
-    """Begins conversations; looks up once which conversations of a student the journal has."""
+    """Begins conversations, after looking up once which conversations of a student the journal contains."""
 
     def __init__(self, conversations: Conversations, journal: JournalWriter, counts: CallCounts) -> None:
         self._conversations = conversations
@@ -230,10 +233,10 @@ class FirstTurns:
         self._seen: set[tuple[str, str, int]] = set()
 
     def of(self, cells: Sequence[PlannedCell]) -> Iterator[Task]:
-        """Yield the first turn of each unfinished conversation; a conversation of several cells comes once.
+        """Yield the first turn of each unfinished conversation, once even if several cells share the conversation.
 
-        Conversations that lack calls come first, so that a long run continues at once. A conversation with all its
-        calls is checked for unparseable votes. The first conversation of each cell is always followed, so that a
+        Conversations with missing calls come first, so that a long run continues at once. A conversation that has all
+        its calls is checked for unparseable votes. The first conversation of each cell is always yielded, so that a
         changed setting is detected.
         """
         first = self._conversations.first

@@ -35,7 +35,7 @@ from skillmix.runs.verdicts import answer_of
 
 
 class Conversations:
-    """Makes the requests of an experiment, each from its key and the messages before it."""
+    """Builds the requests of an experiment, each from its key and the earlier messages in the conversation."""
 
     def __init__(
         self, experiment: Experiment, catalog: Catalog, prompts: Mapping[str, PromptSet], *, graders: Sequence[str]
@@ -61,14 +61,14 @@ class Conversations:
         prompts = [self._student_prompts(student, one)[0] for one in asked]
         key = GenerateKey(student, combination.id, generation, 1 if self.turns_of(student) > 1 else ONLY_TURN)
         name = settings.prompts or self._experiment.prompts
-        if name not in self._worked_turns:  # the same objects for every conversation, so that they are hashed once
+        if name not in self._worked_turns:  # the same objects for every conversation, so that each is hashed only once
             self._worked_turns[name] = _messages(self._prompts[name].worked_turns())
         lead = _messages(self._prompts[name].lead_turns(self._catalog, combination))
         before = (*self._system(settings), *self._worked_turns[name], *lead)
         return self._task(key, (*before, *(Message("user", prompt) for prompt in prompts)))
 
     def follow(self, request: Request, outcome: Outcome) -> Iterator[Task]:
-        """Yield the tasks that an outcome releases."""
+        """Yield the tasks that can start after an outcome."""
         if not isinstance(outcome, Reply):
             return
         key = request.key
@@ -90,7 +90,7 @@ class Conversations:
                 yield from self.votes_on(answer.text, key, self._combinations[key.combination])
 
     def is_settled(self, combination: Combination, calls: Sequence[Call]) -> bool:
-        """Whether a conversation needs no more calls: it has all turns, and a parseable vote in every round."""
+        """Whether a conversation needs no more calls because it has all turns and a parseable vote in every round."""
         turns = [(call.key, call.outcome) for call in calls if isinstance(call.key, GenerateKey)]
         own, last = turns[-1] if turns else (None, None)
         if own is None or len(turns) < self.turns_of(own.student) or not isinstance(last, Reply):
@@ -114,7 +114,7 @@ class Conversations:
         return not wanted
 
     def _is_readable(self, combination: Combination, text: str, reply: Reply) -> bool:
-        """Whether a grader's reply gives every point, parsed as scores parse it."""
+        """Whether every point can be parsed from a grader's reply, with the same parser that scores use."""
         phrases = self._prompts[self._experiment.prompts].phrases
         rubric = rubric_of(combination.skills, combination.topic, phrases=phrases)
         return read_grades(rubric, reply.text, text=text).points is not None
@@ -128,7 +128,7 @@ class Conversations:
         return sum(self._experiment.graders[grader].votes for grader in self._model_graders)
 
     def has_part(self, key: CallKey) -> bool:
-        """Whether a call is part of these conversations: a turn of a student, or a vote of one of the graders."""
+        """Whether a call is part of these conversations, as a student's turn or as a vote by one of the graders."""
         return not isinstance(key, GradeKey) or key.grader in self._graders
 
     def votes_on(self, text: str, key: GenerateKey, combination: Combination) -> Iterator[Task]:
@@ -146,7 +146,10 @@ class Conversations:
                 yield self._task(grade, messages, subject)
 
     def _system(self, settings: StudentSettings | GraderSettings) -> tuple[Message, ...]:
-        """Return the system turn of a model, if any: one object for all conversations, so that it is hashed once."""
+        """Return the system turn of a model, if any.
+
+        All conversations share one object, so that the turn is hashed only once.
+        """
         if settings.system is None:
             return ()
         return (self._system_turns.setdefault(settings.system, Message("system", settings.system)),)
@@ -164,7 +167,7 @@ class Conversations:
         return self._prompts[self._experiment.students[student].prompts or self._experiment.prompts]
 
     def _task(self, key: CallKey, messages: tuple[Message, ...], subject: Subject | None = None) -> Task:
-        """Make the task for a call of a student, whose subject follows from its key, or of a grader."""
+        """Make the task for a call to a student, whose subject follows from its key, or to a grader."""
         settings: StudentSettings | GraderSettings
         if isinstance(key, GradeKey):
             name, settings = f"grader:{key.grader}", self._experiment.graders[key.grader]
@@ -182,7 +185,7 @@ class Conversations:
 
 
 class _Asked(NamedTuple):
-    """A model as requests refer to it, with its sampling."""
+    """A model under the name that requests use, with its sampling parameters."""
 
     model: str
     decoding: Decoding

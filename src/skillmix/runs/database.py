@@ -1,6 +1,6 @@
 """The database of a run, `run.sqlite`: its tables, its lock, and connections that reject a damaged file.
 
-A person's answers are in a file with the same tables (`people.py`).
+Each person's answers are in a separate file with the same tables (`people.py`).
 """
 
 import shutil
@@ -22,15 +22,18 @@ FIRST_VERSION: Final = 4
 MIGRATIONS: Final = (
     "CREATE TABLE graded (name TEXT PRIMARY KEY, inputs TEXT NOT NULL, content TEXT NOT NULL) STRICT;",
 )
-"""SQL that upgrades a file from `FIRST_VERSION` to the next version, and so on; `SCHEMA` is the newest."""
+"""SQL that upgrades a file by one version each, beginning at `FIRST_VERSION`; `SCHEMA` is the newest version."""
 VERSION: Final = FIRST_VERSION + len(MIGRATIONS)
 
 SCHEMA: Final = (Path(__file__).parent / "schema.sql").read_text(encoding="utf-8")
 
 _BUSY_S: Final = 60.0
-"""Seconds to wait for another connection; one large transaction on a slow disk may take many."""
+"""Seconds to wait for another connection, because one large transaction on a slow disk can take long."""
 _CACHE_KB: Final = 32 * 1024
-"""Bytes of the page cache. Messages are stored by their hashes, so that every row touches pages all over the file."""
+"""Size of the page cache in KiB.
+
+Messages are stored by their hashes, so every row touches pages all over the file.
+"""
 _LONGEST_REASON: Final = 120
 _RESTORE: Final = "Nothing was changed. Restore the file from a copy."
 _TROUBLES: Final = {
@@ -46,7 +49,7 @@ _TROUBLES: Final = {
 
 
 def held_lock(file: Path) -> FileLock:
-    """Hold the lock of a file that one process at a time may write; the kernel frees it when the process dies."""
+    """Lock a file that only one process at a time may write to; the kernel frees the lock when the process dies."""
     file.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(file.with_name(f"{file.name}.lock"), timeout=0)
     try:
@@ -60,7 +63,7 @@ def held_lock(file: Path) -> FileLock:
 
 @contextmanager
 def telling_what_broke(path: Path) -> Iterator[None]:
-    """Turn errors of SQLite and of the file system into one line that the user can act on."""
+    """Turn errors from SQLite and the file system into a one-line message that the user can act on."""
     try:
         yield
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
@@ -69,7 +72,7 @@ def telling_what_broke(path: Path) -> Iterator[None]:
         trouble = _TROUBLES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
         if trouble is not None:
             raise UserError(f"The journal {path} {trouble[0]}.", hint=trouble[1]) from None
-        # SQLite quotes text that is not UTF-8, which may be a whole reply.
+        # SQLite quotes any text that is not UTF-8 in its error, even a whole reply.
         reason = " ".join(str(error).split())[:_LONGEST_REASON]
         raise UserError(f"The journal {path} cannot be read: {reason}.", hint=_RESTORE) from None
     except OSError as error:
@@ -80,9 +83,9 @@ def telling_what_broke(path: Path) -> Iterator[None]:
 
 
 def connect(path: Path, *, write: bool, is_checked: bool = True) -> sqlite3.Connection:
-    """Connect to a file of this version; a writer holds its lock, and creates the tables of a new file.
+    """Connect to a file of this version; a writer locks the file, and creates the tables if the file is new.
 
-    The pages of the file are checked first, except for readers of only a few rows.
+    The pages of the file are checked first, unless the caller reads only a few rows.
     """
     with telling_what_broke(path):
         if write and not (path.exists() and path.stat().st_size):
@@ -100,7 +103,7 @@ def connect(path: Path, *, write: bool, is_checked: bool = True) -> sqlite3.Conn
         connection = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_S)
         try:
             mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-            # In WAL mode NORMAL loses no row when the process dies; elsewhere only FULL keeps the file intact.
+            # In WAL mode, NORMAL loses no row when the process dies; in other modes, only FULL keeps the file intact.
             connection.execute(f"PRAGMA synchronous = {'NORMAL' if mode == 'wal' else 'FULL'}")
             connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
         except BaseException:
@@ -110,8 +113,8 @@ def connect(path: Path, *, write: bool, is_checked: bool = True) -> sqlite3.Conn
 
 
 def _create(path: Path) -> None:
-    """Create a file with empty tables in one step, so that no reader finds it without them."""
-    path.with_name(f"{path.name}-wal").unlink(missing_ok=True)  # of a file that was deleted
+    """Create a file with empty tables in one step, so that no reader finds the file without its tables."""
+    path.with_name(f"{path.name}-wal").unlink(missing_ok=True)  # left over from a deleted file
     new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)
     with closing(sqlite3.connect(new, isolation_level=None)) as connection:
@@ -139,7 +142,7 @@ def _version_of(path: Path) -> int:
 
 
 def _migrate(path: Path, version: int) -> None:
-    """Upgrade a file to this version; a copy of the former one stays beside it, and the caller holds the lock."""
+    """Upgrade a file to this version, and keep a copy of the old file beside it; the caller must have locked it."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         former = path.with_name(f"{path.name}.version-{version}")
@@ -151,7 +154,7 @@ def _migrate(path: Path, version: int) -> None:
 def _reading(path: Path) -> sqlite3.Connection:
     """Open a connection that cannot change the file or run code that the file contains."""
     address = path.resolve().as_uri()
-    # A read-only folder has no room for WAL's side files; without a writer none are needed.
+    # WAL's side files cannot be created in a read-only folder, but without a writer they are not needed.
     modes = ["mode=ro"] if path.with_name(path.name + "-wal").exists() else ["mode=ro", "immutable=1"]
     for mode in modes:
         connection = sqlite3.connect(f"{address}?{mode}", uri=True, isolation_level=None, timeout=_BUSY_S)
@@ -169,9 +172,10 @@ def _reading(path: Path) -> sqlite3.Connection:
 
 @lru_cache(maxsize=64)  # a command may open a file several times
 def _fault_of(path: Path, state: tuple[int, ...], *, is_checked: bool) -> str:
-    """Describe how the tables differ from this version, or what `quick_check` finds; empty if all is well.
+    """Describe how the tables differ from this version, or what `quick_check` finds; empty if nothing is wrong.
 
-    Triggers and views are code. The check covers pages, types of values and CHECKs.
+    Triggers and views count as differences because they are code. `quick_check` covers pages, types of values and
+    CHECKs.
     """
     with closing(_reading(path)) as connection, closing(sqlite3.connect(":memory:")) as empty:
         empty.executescript(SCHEMA)

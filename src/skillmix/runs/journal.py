@@ -1,9 +1,9 @@
-"""The journal: every model call is one row of `run.sqlite`, written before its reply is used.
+"""The journal: every model call is one row of `run.sqlite`, which is written before the reply is used.
 
-Rows are found by their keys, so that a crash, another order or a longer run cannot misalign them: a resumed run makes
-the calls whose keys are missing. A batch is recorded with its tag and its calls before any of it is sent. Each step is
-recorded before the next: the file before the batch is created, the batch before it is polled. After a crash the tag
-finds the batch at its provider, so that none of its calls is paid for twice.
+Rows are found by their keys, so a crash, another order or a longer run cannot misalign them. A resumed run makes the
+calls whose keys are missing. A batch is recorded with its tag and its calls before any of it is sent. Each step is
+recorded before the next one begins: the uploaded file before the batch is created, and the batch before it is polled.
+After a crash, the batch can be found at its provider by its tag, so that no call is paid for twice.
 """
 
 import sqlite3
@@ -50,12 +50,12 @@ _PUT_CALL: Final = (
     + ", ".join(f"{name} = excluded.{name}" for name in _NAMES[_NAMES.index("model") :])
     + " WHERE call.status = 'submitted' OR (call.status = 'problem' AND call.problem_kind <> 'final')"
 )
-"""A later outcome replaces a problem that may pass, or a call in a batch, but never a reply."""
+"""A later outcome replaces a temporary problem or a call in a batch, but never a reply."""
 _PUT_MESSAGE: Final = "INSERT INTO message VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 _PUT_ATTEMPT: Final = "INSERT INTO attempt (call, outcome, reason, seconds, cost_usd, at) VALUES (?, ?, ?, ?, ?, ?)"
 _MOST_KNOWN_MESSAGES: Final = 50_000
 _AT_ONCE: Final = 500
-"""The most values in a list of a query."""
+"""The largest number of values in one list of a query."""
 
 
 class Attempt(NamedTuple):
@@ -65,15 +65,15 @@ class Attempt(NamedTuple):
     outcome: Outcome
     seconds: float
     cost_usd: float | None = None
-    """The possible cost of an attempt without a reply."""
+    """The amount that an attempt without a reply may have cost."""
     stored: Outcome | None = None
-    """The outcome under the call's key; None if the call has none yet."""
+    """The outcome under the call's key; None if the call has no outcome yet."""
     wait: float | None = None
-    """Seconds until the call is retried; None if it is not."""
+    """Seconds until the call is retried; None if it is not retried."""
 
 
 class JournalWriter(AbstractContextManager["JournalWriter"]):
-    """Adds calls to a file. Only one process can; the kernel frees its lock when the process dies."""
+    """Adds calls to a file. Only one process at a time can do this; the kernel frees its lock when the process dies."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -82,7 +82,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         try:
             self.connection = connect(path, write=True)
             self._identity = self._file_identity()
-            with self.transaction():  # calls in flight when an earlier process died may have been billed
+            with self.transaction():  # calls that were in flight when an earlier process died may have been billed
                 self.connection.execute(
                     "INSERT INTO attempt (call, outcome, reason, seconds, cost_usd, at) "
                     "SELECT call, 'passing', 'lost with its process', 0, cost_usd, at FROM sent"
@@ -110,7 +110,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
     def into_one_file(self) -> None:
         """Move the contents of the file's log into the file, so that a copy of the file alone is complete.
 
-        Rows stay in the log, which is durable too, if another connection reads older ones or if the disk is full.
+        If another connection reads older rows or the disk is full, rows stay in the log, which is durable as well.
         """
         if not self.connection.in_transaction:
             with suppress(sqlite3.Error):
@@ -123,7 +123,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
 
     @contextmanager
     def transaction(self, *, is_durable: bool = False) -> Iterator[None]:
-        """Record everything inside the block, or nothing; inner transactions become part of the outer one.
+        """Record either everything inside the block or nothing; inner transactions become part of the outer one.
 
         A durable transaction also survives a power failure.
         """
@@ -159,13 +159,13 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
             self.connection.executemany("INSERT INTO combination VALUES (?, ?, ?) ON CONFLICT DO NOTHING", rows)
 
     def record(self, request: Request, outcome: Outcome, *, origin: Origin = "call") -> bool:
-        """Store one outcome; return False if the key already has its final one."""
+        """Store one outcome; return False if the key already has its final outcome."""
         return self.record_all([(request, outcome)], origin=origin) == 1
 
     def record_all(self, outcomes: Iterable[tuple[Request, Outcome]], *, origin: Origin = "call") -> int:
         """Store outcomes in one transaction; return how many were new.
 
-        An import with another reply under a stored key is an error, because its source has changed.
+        Importing a different reply under a stored key is an error, because the source of the import has changed.
         """
         new = 0
         with self.transaction():
@@ -184,7 +184,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
     def record_attempts(self, attempts: Sequence[Attempt]) -> None:
         """Store attempts, and the outcomes of finished calls, in one transaction.
 
-        `find` was called for each call before, so that its request is the one under the stored key.
+        The caller has already passed each call to `find`, so its request is known to match the stored key.
         """
         at = now()
         with self.transaction():
@@ -208,7 +208,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
                     self.connection.execute(f"DELETE FROM call WHERE {where} AND status = 'submitted'", values)
 
     def _put_calls(self, calls: Sequence[tuple[Request, Outcome]], *, origin: Origin = "call") -> None:
-        """Write rows of calls with their messages, inside the caller's transaction."""
+        """Write the rows of calls and their messages inside the caller's transaction."""
         at, known = now(), self._known_messages
         messages = {m.content_hash: m for request, _ in calls for m in request.messages if m.content_hash not in known}
         contents = [(address, message.role, message.content) for address, message in messages.items()]
@@ -225,7 +225,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         known.update(messages)
 
     def put_submitted(self, request: Request, worst: float | None, tag: str) -> None:
-        """Record a request with its worst case as part of a batch, replacing a problem or an earlier batch."""
+        """Record a request as part of a batch with its worst-case cost, replacing a problem or an earlier batch."""
         if self.find(request) is not None:
             raise ValueError(f"{request.key} has its outcome")
         where, values = where_key(request.key)
@@ -236,13 +236,14 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
 
     @property
     def submissions(self) -> "Submissions":
-        """Return the calls that are part of batches, and these batches."""
+        """Return the calls that are part of batches, together with the batches."""
         return Submissions(self)
 
     def find(self, request: Request) -> Outcome | None:
         """Find the stored final outcome of a request; None if the call must be made (again), or is part of a batch.
 
-        `submissions` lists the calls in batches, which must not be repeated. Another request under the key is an error.
+        Calls in batches must not be repeated; `submissions` lists them. A different request under the same key is an
+        error.
         """
         key = request.key
         begun = self._begun.get(key.student)
@@ -260,7 +261,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         return None if isinstance(outcome, CallProblem) and outcome.kind != "final" else outcome
 
     def conversation(self, student: str, combination: str, generation: int) -> list[Call]:
-        """Return every call of one conversation: turns, then votes."""
+        """Return every call of one conversation: first the turns, then the votes."""
         calls = []
         for stage, order in _KEY_ORDER.items():
             where = f"stage = '{stage}' AND student = ? AND combination = ? AND generation = ?"
@@ -273,7 +274,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
     def calls_by_conversation(self, student: str) -> dict[tuple[str, int], int]:
         """Count the calls of each conversation that have a final outcome; a repeated vote counts once.
 
-        Conversations without one are absent.
+        Conversations without such a call are absent.
         """
         query = (
             "SELECT combination, generation, sum(coalesce(attempt, 0) = 0 "
@@ -286,16 +287,19 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         return {(combination, generation): count for combination, generation, count in rows if count}
 
     def spent(self) -> tuple[int, float]:
-        """Count the calls ever sent, and add up their cost; an attempt without a reply counts with its worst case."""
+        """Count all calls that were ever sent, and sum their cost.
+
+        An attempt without a reply counts with its worst-case cost.
+        """
         with telling_what_broke(self.path):
             attempts, lost = self.connection.execute("SELECT count(*), total(cost_usd) FROM attempt").fetchone()
-            # The worst case of a call in a batch is not spent yet; `submissions` has it.
+            # The worst-case cost of a call in a batch is not spent yet; it is in `submissions`.
             query = "SELECT total(cost_usd) FROM call WHERE status != 'submitted'"
             cost = self.connection.execute(query).fetchone()[0]
         return attempts, cost + lost
 
     def record_sent(self, request: Request, cost_usd: float) -> None:
-        """Record a call that is about to be sent, with its worst case, in case this process dies."""
+        """Record a call that is about to be sent with its worst-case cost, in case this process dies."""
         self._sent.add(request.key)
         with telling_what_broke(self.path):
             self.connection.execute("INSERT OR REPLACE INTO sent VALUES (?, ?, ?)", (str(request.key), cost_usd, now()))
@@ -330,20 +334,20 @@ class JournalReader(AbstractContextManager["JournalReader"]):
             connection.close()
 
     def rows(self, query: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
-        """Return the rows of a query to the file of the run."""
+        """Return the rows that a query finds in the run's file."""
         return self._rows_of(*self._files[0], query, values)
 
     def _rows_of(
         self, path: Path, connection: sqlite3.Connection, query: str, values: Sequence[object]
     ) -> Iterator[tuple[Any, ...]]:
         with telling_what_broke(path):
-            # Not `yield from`: a reader that stops early would close an already closed cursor.
+            # Not `yield from`, because a reader that stops early would close a cursor that is already closed.
             for row in connection.execute(query, values):  # noqa: UP028
                 yield row
 
     def calls(self, stage: Stage, *, student: str | None = None) -> Iterator[Call]:
         """Yield the calls of a stage in key order; with `student`, only calls about this student are read."""
-        # A literal stage and the order of the key let SQLite walk that stage's index instead of sorting replies.
+        # With a literal stage and the key's order, SQLite can walk the index of that stage instead of sorting replies.
         query = (
             f"{_CALLS} WHERE stage = '{stage}' {'AND student = ?' if student is not None else ''} "
             f"{'AND combination IN (SELECT id FROM temp.chosen)' if self._is_limited else ''} "
@@ -352,7 +356,7 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         order = f"ORDER BY {_KEY_ORDER[stage]}"
         sources = [map(call_of_row, self.rows(query + order, values))]
         if stage == "grade":
-            for path, connection in self._files[1:]:  # a file contains the answers of the person in its name
+            for path, connection in self._files[1:]:  # each file contains the answers of the person in its file name
                 grader = human_grader(path.stem)
                 rows = self._rows_of(path, connection, f"{query} AND grader = ? {order}", [*values, grader])
                 sources.append(map(call_of_row, rows))
@@ -376,7 +380,7 @@ class JournalReader(AbstractContextManager["JournalReader"]):
     def combinations_of(self, ids: Iterable[str], *, is_complete: bool = True) -> dict[str, Combination]:
         """Return the combinations with these ids.
 
-        An id that the journal lacks is an error, unless the caller can do without some.
+        An id that is not in the journal is an error, unless the caller accepts missing combinations.
         """
         wanted = sorted(set(ids))
         found = {row[0]: combination_of_row(row) for row in self._with("combination", "id", "skills, topic", wanted)}
@@ -399,7 +403,7 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         return found
 
     def _with(self, table: str, key: str, columns: str, wanted: list[str]) -> Iterator[tuple[Any, ...]]:
-        """Yield rows whose key is one of many values, from all files; a query takes only some values at a time."""
+        """Yield rows from all files whose key is one of many values; each query contains only some of the values."""
         for file in self._files:
             found: set[str] = set()
             for start in range(0, len(wanted), _AT_ONCE):
@@ -415,7 +419,7 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         return self.messages_with([address])[address]
 
     def uncounted(self) -> frozenset[StudentConversation]:
-        """Return conversations in no data set: an earlier version prefetched them, and no step used them."""
+        """Return conversations that are in no data set: an earlier version prefetched them, but no step used them."""
         return frozenset(self.rows("SELECT student, combination, generation FROM uncounted"))
 
     def conversations(self) -> int:
@@ -432,22 +436,22 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         return sorted({row[0] for file in self._files for row in self._rows_of(*file, query, ())})
 
     def extent(self) -> tuple[int, int]:
-        """Return the approximate numbers of calls and of attempts, without counting them."""
+        """Return the approximate numbers of calls and attempts without counting the rows."""
         query = "SELECT coalesce((SELECT max(id) FROM call), 0), coalesce((SELECT max(id) FROM attempt), 0)"
         return next(self.rows(query))
 
     def cost_without_reply(self) -> float:
-        """Return the possible cost of attempts without a reply."""
+        """Return the amount that attempts without a reply may have cost."""
         return float(next(self.rows("SELECT total(cost_usd) FROM attempt"))[0])
 
 
 LedgerState = Literal["written", "creating", "created", "read"]
-"""How far a batch is.
+"""The state of a batch.
 
-- written: its calls are noted, and nothing was created; its file may be uploaded.
+- written: its calls are recorded and its file may be uploaded, but no batch was created.
 - creating: the call that creates it may have been sent.
 - created: the provider's id is known.
-- read: its results were read; calls that failed there may be part of it until they are asked again.
+- read: its results were read; calls that failed in the batch may remain part of it until they are made again.
 """
 
 
@@ -478,7 +482,7 @@ class StoredBatch:
 
     @property
     def since(self) -> float:
-        """Return the time when it was recorded, in seconds since 1970."""
+        """Return the time when the batch was recorded, in seconds since 1970."""
         return datetime.fromisoformat(self.at).timestamp()
 
 
@@ -504,14 +508,14 @@ _SUBMITTED_COLUMNS: Final = (
 
 
 class Submissions:
-    """Records batches and their calls; only the process that holds the run's lock does."""
+    """Records batches and their calls; only the process that has locked the run uses this class."""
 
     def __init__(self, journal: JournalWriter) -> None:
         self._journal = journal
         self._connection = journal.connection
 
     def submit(self, batch: StoredBatch, calls: Sequence[tuple[Request, float | None]]) -> None:
-        """Record a batch that is about to be sent, and the worst case of each of its calls, in one transaction."""
+        """Record a batch that is about to be sent, with the worst-case cost of each call, in one transaction."""
         with self._journal.transaction(is_durable=True):  # the recorded batch is about to cost money
             self._connection.execute(
                 f"INSERT INTO batch ({_BATCH_COLUMNS}) VALUES ({', '.join('?' * 11)})", astuple(batch)
@@ -520,20 +524,20 @@ class Submissions:
                 self._journal.put_submitted(request, worst, batch.tag)
 
     def note(self, tag: str, **values: str | None) -> None:
-        """Record the progress of a batch, in columns of its row."""
+        """Record the progress of a batch in the columns of its row."""
         changes = ", ".join(f"{name} = ?" for name in values)
         with self._journal.transaction(is_durable=True):
             query = f"UPDATE batch SET {changes}, changed = ? WHERE tag = ?"
             self._connection.execute(query, (*values.values(), now(), tag))
 
     def forget(self, tag: str) -> None:
-        """Drop a batch of which the provider made no call; its calls are missing again."""
+        """Drop a batch if the provider made none of its calls, which then count as missing again."""
         with self._journal.transaction():
             self._connection.execute("DELETE FROM call WHERE status = 'submitted' AND batch = ?", (tag,))
             self._connection.execute("DELETE FROM batch WHERE tag = ?", (tag,))
 
     def give_up(self, tags: Iterable[str], reason: str) -> int:
-        """Abandon batches that may have been billed: each call counts as an attempt with its worst case."""
+        """Abandon batches that may have been billed; each call counts as an attempt with its worst-case cost."""
         given_up = 0
         with self._journal.transaction():
             for tag in tags:
@@ -549,7 +553,7 @@ class Submissions:
         return given_up
 
     def lost(self, model: str) -> int:
-        """Count the batches of a model that may exist and were abandoned since results were last read."""
+        """Count the batches of a model that may exist but were abandoned since results were last read."""
         query = (
             "SELECT count(*) FROM batch WHERE model = ? AND state != 'read' "
             "AND tag NOT IN (SELECT batch FROM call WHERE status = 'submitted') "
@@ -568,7 +572,7 @@ class Submissions:
             return [StoredBatch(*row) for row in self._connection.execute(query)]
 
     def calls(self, tag: str | None = None) -> list[SubmittedCall]:
-        """Return the calls of a batch in the order of its lines, or of all batches."""
+        """Return the calls of one batch in the order of its lines, or the calls of all batches."""
         where, values = ("", ()) if tag is None else ("AND batch = ?", (tag,))
         with telling_what_broke(self._journal.path):
             rows = self._connection.execute(

@@ -1,9 +1,9 @@
-"""Migrate runs of earlier versions to one `run.sqlite`; this module has all knowledge about their files.
+"""Migrate runs from earlier versions to one `run.sqlite`; only this module knows the old files.
 
-Until version 3 of the journal, a run stored its calls in `journal/calls.sqlite`, possibly split over further
-`calls-N.sqlite`, people's answers beside them, and the rest in JSON and YAML files. The new files are written and
-checked first and then put in place; the old ones move to `before-migration/` last. So a run is intact whenever the
-migration is killed.
+Up to version 3 of the journal, a run stored its calls in `journal/calls.sqlite`, sometimes with additional
+`calls-N.sqlite` files, people's answers in the same folder, and everything else in JSON and YAML files. The new files
+are first written and checked, and then put in place. The old files are moved to `before-migration/` last. The run
+therefore stays intact even if the migration is killed.
 """
 
 import atexit
@@ -49,12 +49,12 @@ _RESTORE: Final = "Nothing was changed. Restore it from a copy."
 
 
 def state_folder(run: Path) -> Path:
-    """Return the folder with the `run.sqlite` of a run, which is made from the files of an earlier version if needed.
+    """Return the folder with the `run.sqlite` of a run; if needed, create the file from an earlier version's files.
 
-    It is the folder of the run, or a temporary one if the run is of an earlier version and is read-only.
+    The folder is the run's own, or a temporary folder if the run is from an earlier version and read-only.
     """
     if (run / RUN_FILE).exists():
-        if (run / "journal" / _CALLS).exists():  # killed before the old files were moved
+        if (run / "journal" / _CALLS).exists():  # an earlier migration was killed before it moved the old files
             _put_old_files_away(run)
         return run
     copy = run / "experiment.yaml"
@@ -104,7 +104,7 @@ def _put_old_files_away(run: Path) -> None:
     for pattern in _OLD_FILES:
         for path in run.glob(pattern):
             target = run / _KEEP / path.relative_to(run)
-            with suppress(OSError):  # they are not needed, wherever they are
+            with suppress(OSError):  # these files are not needed, wherever they are
                 target.parent.mkdir(parents=True, exist_ok=True)
                 path.rename(target)
 
@@ -150,13 +150,13 @@ _KIND: Final = {
     1: "CASE WHEN problem_kind = 'final' AND (stage = 'grade' OR problem = 'prompt too long') THEN 'failed' "
     "ELSE problem_kind END"
 }
-"""A prompt that is too long, or a refusing grader, is not the student's doing; version 1 recorded it as such."""
+"""Version 1 blamed the student for a prompt that was too long and for a grader's refusal, which was wrong."""
 
 
 def _copy_calls(file: Path, new: sqlite3.Connection, *, shown: Path, is_first: bool) -> None:
-    """Copy the rows of a journal file, and check that they arrived; `shown` is its name in errors."""
+    """Copy the rows of a journal file, and check that all were copied; `shown` is the name of the file in errors."""
     with telling_what_broke(shown):
-        with closing(sqlite3.connect(file)) as old:  # SQLite completes it from its log
+        with closing(sqlite3.connect(file)) as old:  # SQLite completes the copy from its log
             version = old.execute("PRAGMA user_version").fetchone()[0]
             sound = old.execute("PRAGMA quick_check(1)").fetchone()[0]
             if old.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID or version not in (1, 2, 3):
@@ -219,7 +219,7 @@ def _write_state(
         texts += [(json.dumps(document, ensure_ascii=False), {}) for document in documents]
     if (run / "experiment.yaml").exists():
         text = (run / "experiment.yaml").read_text(encoding="utf-8")
-        # An invocation that found everything finished says nothing about how the run was made.
+        # If an invocation found everything finished, it says nothing about how the run was made.
         made = [entry for number, entry in enumerate(manifest) if number == 0 or entry.get("called") != 0]
         texts += [(text, dict(entry)) for entry in made or [{}]]
     for number, (text, facts) in enumerate(texts, start=1):
@@ -238,13 +238,13 @@ def _write_state(
             )
     for step, stored in finished.get("steps", {}).items():
         inputs = dict(_inputs(stored["depends_on"]))
-        if "the run" not in inputs and "the texts of the run" not in inputs:  # those are repeated, without calls
+        if "the run" not in inputs and "the texts of the run" not in inputs:  # such steps rerun without calls
             result = {name: value for name, value in stored["made"].items() if name != "rows"}
             write_step(new, step, StepRecord(inputs, result, float(stored.get("seconds", 0.0))), now())
 
 
 def _inputs(depends_on: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Return the dependencies of a finished step in current terms."""
+    """Return the dependencies of a finished step under their current names."""
     for name, value in depends_on.items():
         if name == "the code that reads replies and checks texts":
             yield name, code_version()
@@ -257,7 +257,10 @@ def _inputs(depends_on: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _excluded(file: Path) -> dict[str, list[str]]:
-    """Return the combinations that draws skip; they decide the cells of the run, so a damaged file is an error."""
+    """Return the combinations that draws skip.
+
+    A damaged file is an error, because these combinations determine the cells.
+    """
     if not file.exists():
         return {}
     found = _json(file)
@@ -267,12 +270,12 @@ def _excluded(file: Path) -> dict[str, list[str]]:
 
 
 def _untried(file: Path) -> list[tuple[str, str, int]]:
-    """Return the conversations that dataset steps prefetched and never used."""
+    """Return the conversations that dataset steps prefetched but never used."""
     is_tried: dict[tuple[str, str, int], bool] = {}
     with telling_what_broke(file):
         lines = file.read_bytes().splitlines() if file.exists() else []
     for line in lines:
-        with suppress(ValueError, TypeError, RecursionError):  # no call followed a line that a crash cut off
+        with suppress(ValueError, TypeError, RecursionError):  # a crash cut this line off, so no call followed it
             event, student, combination, generation = json.loads(line)
             key = str(student), str(combination), int(generation)
             is_tried[key] = event == "tried" or is_tried.get(key, False)

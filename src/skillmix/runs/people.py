@@ -1,10 +1,11 @@
-"""People's answers about texts: their format, and one journal file for each person.
+"""People's answers about texts: the format of the answers, and one journal file for each person.
 
-A document has a vote for each criterion that people are asked about: 1, 0, or null for "unsure". Code counts the
-length, so people are not asked about it. An unsure vote is an unknown point, never a zero.
+A document contains one vote, which is 1, 0, or null for "unsure", for each criterion that people are asked about.
+People are not asked about the length, because code counts it. An unsure vote is an unknown point, never a zero.
 
-People can answer while the experiment runs, and someone who read a copy of the run on another machine can send back one
-file. So each person has a separate file with its own lock, and a stored answer is in this file, not in a log beside it.
+People can answer while the experiment runs, and a person who read a copy of the run on another machine can send back a
+single file. Therefore, each person has a separate file with its own lock, and every stored answer is in the file
+itself, not in a log beside it.
 """
 
 import json
@@ -29,7 +30,7 @@ class HumanAnswer:
     """A person's answer about one text."""
 
     votes: Mapping[str, Vote]
-    """By name of the criterion."""
+    """The votes, by the name of the criterion."""
     comment: str = ""
     seconds: float | None = None
     """Seconds that the text was on the screen before the answer; None if unknown."""
@@ -37,7 +38,7 @@ class HumanAnswer:
     """An id that the page makes for each answer, so that a repeated answer is stored once."""
 
     def says_the_same(self, other: "HumanAnswer") -> bool:
-        """Whether votes and comment are equal."""
+        """Whether another answer has the same votes and the same comment."""
         return dict(self.votes) == dict(other.votes) and self.comment == other.comment
 
 
@@ -77,7 +78,7 @@ def answer_of_document(text: str) -> HumanAnswer | None:
 
 
 def is_vote(value: object) -> bool:
-    """Whether a value is a vote; true and 1.0 are not.
+    """Whether a value is a vote; `True` and 1.0 are not votes.
 
     >>> [is_vote(value) for value in (1, 0, None, True, 1.0, "1")]
     [True, True, True, False, False, False]
@@ -117,7 +118,7 @@ def rater_file(folder: Path, rater: str) -> Path:
 
 
 def raters_of(folder: Path) -> list[str]:
-    """Return the raters whose answers a folder contains, by name."""
+    """Return the raters whose answers are in a folder, sorted by name."""
     for file in sorted(folder.glob("*.sqlite")):
         try:
             human_grader(file.stem)

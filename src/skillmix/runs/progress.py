@@ -1,4 +1,4 @@
-"""Show the progress of a run on standard error: a bar on a terminal, lines elsewhere."""
+"""Show the progress of a run on standard error, as a bar on a terminal and as lines elsewhere."""
 
 import asyncio
 import sys
@@ -29,39 +29,42 @@ _SHORTEST: Final = 0.2
 """The shortest measurement that counts, in seconds."""
 _ENOUGH_SECONDS: Final = 10.0
 _ENOUGH_SHARE: Final = 0.1
-"""A measurement needs two units, and ten seconds or a tenth of its step."""
+"""A measurement requires at least two units, and either ten seconds or a tenth of its step."""
 _NARROW: Final = 50
 """The width in columns below which a terminal shows only the percentage and the time left."""
 _UNCOUNTED: Final = ("report", "annotate", "graders")
-"""Kinds of steps without units that mean something to a reader."""
+"""Kinds of steps whose units mean nothing to a reader."""
 
 
 @dataclass(slots=True)
 class Work:
-    """One step of a run with its plan and progress: calls of models, steps of a training, or a report."""
+    """One step of a run with its plan and its progress in model calls, in training steps, or in writing a report."""
 
     name: str
     kind: str
-    """The kind of units, which take about the same time, so that earlier steps of the kind predict later ones."""
+    """The kind of units.
+
+    All units of a kind take about the same time, so earlier steps predict the time of later ones.
+    """
     total: int | None = None
-    """The number of all units; None if not known yet."""
+    """The total number of units; None if not known yet."""
     bound: Bound = "about"
     """Whether the total is an estimate or a bound."""
     is_over: bool = False
     started: float | None = None
-    """The time when its work began; None if it had none so far."""
+    """The time when work on the step began; None if there was no work so far."""
     done: int = 0
-    """Units made by this process or found in the journal."""
+    """Units that this process completed or found in the journal."""
     made: int = 0
     pace: float | None = None
-    """Recent seconds per unit; None until measured."""
+    """Seconds per unit, measured recently; None until the first measurement."""
     marks: deque[tuple[float, int]] = field(default_factory=deque)
-    """The times and numbers of recent units; the time before the first units does not count."""
+    """The times and counts of recent units; the time before the first units does not count."""
     detail: str = ""
 
     @property
     def size(self) -> int:
-        """Return the number of all units, at least those that are done."""
+        """Return the total number of units, but at least the number that are done."""
         return max(self.total or 0, self.done)
 
     @property
@@ -72,7 +75,7 @@ class Work:
         return None if self.total is None else self.size - self.done
 
     def measure(self, now: float, made: int) -> None:
-        """Record the number of units that this process has made so far."""
+        """Record the number of units that this process has completed so far."""
         marks, self.made = self.marks, made
         if made and (not marks or made > marks[-1][1]):
             marks.append((now, made))
@@ -108,7 +111,7 @@ def say(line: str) -> None:
 
 
 class RunProgress:
-    """The steps of a run with their progress; a step that was not planned is not shown."""
+    """The steps of a run with their progress. Only planned steps are shown."""
 
     def __init__(self, works: Sequence[Work] = (), *, clock: Callable[[], float] = time.monotonic) -> None:
         self._steps = {work.name: replace(work) for work in works}
@@ -124,12 +127,12 @@ class RunProgress:
 
     def __exit__(self, *problem: object) -> None:
         if self._bar is not None:
-            sys.stderr.flush()  # prints a line that has not ended
+            sys.stderr.flush()  # prints a line that does not end in a line break yet
             self._bar.stop()
             self._bar = None
 
     def expect(self, name: str, total: int, *, bound: Bound | None = None) -> None:
-        """Correct the total of a step and, if it has changed, whether the total is a bound."""
+        """Correct the total of a step; if the total has changed, also update whether it is a bound."""
         if (step := self._steps.get(name)) is not None:
             step.total, step.bound = total, bound or step.bound
 
@@ -146,12 +149,12 @@ class RunProgress:
             say(f"{name}: begins" + (f", {step.plan} {unit}" if step.plan else ""))
 
     def go_on(self, name: str) -> None:
-        """Show a step that every run repeats, if an earlier step had work to do."""
+        """Show a step that every run repeats, but only if an earlier step had work to do."""
         if any(step.started is not None for step in self._steps.values()):
             self.begin(name)
 
     def update(self, name: str, *, done: int, made: int, detail: str = "") -> None:
-        """Record how many units of a step are done, and how many of them this process made."""
+        """Record how many units of a step are done, and how many of those this process completed."""
         step = self._steps.get(name)
         if step is None:
             return
@@ -189,8 +192,8 @@ class RunProgress:
     def estimate(self) -> tuple[float, str]:
         """Estimate the finished share of the run, and the time left in words, which is empty until a step is measured.
 
-        A step uses its own speed, else that of the last step of its kind. The share, in which a unit of an unmeasured
-        kind counts as much as others do on average, never falls, even if a better estimate finds more work.
+        A step uses its own speed, or else the speed of the last step of its kind. A unit of an unmeasured kind counts
+        as much as an average unit of the other kinds. The share never falls, even if a better estimate finds more work.
         """
         paces = {step.kind: step.pace for step in self._steps.values() if step.pace}
         usual = sum(paces.values()) / len(paces) if paces else 1.0
@@ -228,7 +231,7 @@ class RunProgress:
         return grid
 
     def _new_bar(self) -> "Live | None":
-        """Make a bar at the bottom of the terminal, below all output to standard error; None for a file."""
+        """Make a bar at the bottom of the terminal, below all output to standard error; None without a terminal."""
         try:
             if not (self._steps and LOG.isEnabledFor(INFO) and sys.stderr is not None and sys.stderr.isatty()):
                 return None
@@ -237,7 +240,7 @@ class RunProgress:
         from rich.console import Console
         from rich.live import Live
 
-        # Lines are not wrapped, so that long paths can be copied.
+        # Lines are not wrapped, so that users can copy long paths.
         console = Console(file=sys.stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
         if console.is_dumb_terminal:
             return None
@@ -249,17 +252,17 @@ class RunProgress:
             redirect_stdout=False,
         )
         bar.start(refresh=True)
-        console.show_cursor(True)  # a killed process could not show it again
+        console.show_cursor(True)  # a killed process could not show the cursor again
         return bar
 
 
 NO_PROGRESS: Final = RunProgress()
-"""For work outside a run, whose progress is not shown."""
+"""Used for work outside a run, whose progress is not shown."""
 
 
 @asynccontextmanager
 async def watched(progress: RunProgress, step: str, counts: CallCounts) -> AsyncIterator[None]:
-    """Keep the progress of a step with calls up to date."""
+    """Update the progress of a step that makes calls."""
 
     def look() -> None:
         made = counts.called - counts.retried
@@ -284,7 +287,7 @@ async def watched(progress: RunProgress, step: str, counts: CallCounts) -> Async
 
 
 def _call_words(rate: float | None, *, cost_usd: float, retried: int) -> str:
-    """Describe the speed, cost and retries of a step with calls.
+    """Describe the speed, cost and retries of a step that makes calls.
 
     >>> _call_words(0.25, cost_usd=0.0, retried=0), _call_words(1200.4, cost_usd=1.5, retried=3)
     ('0.25/s', '1,200/s, 1.50 US dollars, 3 tried again')

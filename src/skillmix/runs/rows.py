@@ -1,6 +1,6 @@
-"""Rows of a run: calls and the other contents of its database; encoded and decoded.
+"""Encode and decode the rows of a run's database: calls and all other contents.
 
-A damaged row is an error. A request whose key is stored with other settings is an error that names the changes.
+A damaged row is an error. A request whose key is stored with other settings is an error that lists the changes.
 """
 
 import json
@@ -32,7 +32,7 @@ from skillmix.catalog.combinations import Combination, combination_id
 from skillmix.errors import UserError
 from skillmix.render import shortened
 
-# `json.dumps` with options makes a new encoder for each call, which takes longer than encoding.
+# `json.dumps` with options creates a new encoder on every call, which takes longer than the encoding.
 json_text: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 WRITTEN_COLUMNS: Final = (
     "stage, student, combination, generation, turn, text, grader, round, attempt, model, messages, decoding, seed, "
@@ -43,17 +43,17 @@ WRITTEN_COLUMNS: Final = (
 
 
 def now() -> str:
-    """Return the time in UTC, as a journal stores it."""
+    """Return the current time in UTC, in the format that a journal stores."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def row_of_call(request: Request, outcome: Outcome, *, origin: Origin = "call", at: str) -> tuple[object, ...]:
-    """Encode a finished call; its reply is given by its hash."""
+    """Encode a finished call, with the hash of its reply instead of the reply."""
     done: tuple[object, ...]
     if isinstance(outcome, Reply):
         reply = content_address(
             "assistant", outcome.text
-        )  # the text of a reply is already clean, like that of a message
+        )  # the text of a reply is already clean, like the text of a message
         counts = (outcome.finish, outcome.input_tokens, outcome.output_tokens, outcome.cost_usd)
         done = ("done", reply, *counts, None, None, None, json_text(outcome.not_sent) if outcome.not_sent else "[]")
     else:
@@ -63,14 +63,14 @@ def row_of_call(request: Request, outcome: Outcome, *, origin: Origin = "call", 
 
 
 def row_of_submitted(request: Request, worst: float | None, tag: str) -> tuple[object, ...]:
-    """Encode a call in a batch, with its worst case as its cost."""
+    """Encode a call in a batch, with its worst-case cost as its cost."""
     done = ("submitted", None, None, None, None, worst, None, None, None, "[]")
     return (*_key_values(request.key), *_settings_of(request), *done, "call", tag, now())
 
 
 def _settings_of(request: Request) -> tuple[object, ...]:
     addresses = [message.content_hash for message in request.messages]
-    # Nothing in hexadecimal hashes needs an escape.
+    # Hexadecimal hashes contain no character that needs an escape.
     messages = '["' + '","'.join(addresses) + '"]' if addresses else "[]"
     return request.model, messages, _decoding_json(request.decoding), request.seed, request.content_hash
 
@@ -87,7 +87,7 @@ def _key_values(key: CallKey) -> tuple[object, ...]:
     return ("grade", key.student, key.combination, key.generation, *votes)
 
 
-# A literal stage lets SQLite use the partial index of that stage.
+# With a literal stage, SQLite can use the partial index of that stage.
 _WHERE_GENERATE: Final = "stage = 'generate' AND student = ? AND combination = ? AND generation = ? AND turn = ?"
 _WHERE_GRADE: Final = (
     "stage = 'grade' AND student = ? AND combination = ? AND generation = ? AND text = ? AND grader = ? "
@@ -96,7 +96,7 @@ _WHERE_GRADE: Final = (
 
 
 def where_key(key: CallKey) -> tuple[str, tuple[object, ...]]:
-    """Return the SQL condition that finds a key, and its values."""
+    """Return the SQL condition that finds a key, with the values for its placeholders."""
     if isinstance(key, GenerateKey):
         return _WHERE_GENERATE, (key.student, key.combination, key.generation, key.turn)
     place = (key.student, key.combination, key.generation)
@@ -108,7 +108,7 @@ CALL_COLUMNS: Final = (
     "request_hash, origin, at, status, reply, finish, problem_kind, problem, detail, input_tokens, output_tokens, "
     "cost_usd, not_sent, role, content"
 )
-"""The columns that `call_of_row` expects, of calls joined with messages by the reply's hash."""
+"""The columns that `call_of_row` expects, from calls joined with messages by the hash of the reply."""
 
 
 def combination_of_row(row: Sequence[Any]) -> Combination:
@@ -170,7 +170,7 @@ def key_of(columns: Sequence[Any]) -> CallKey:
 
 @lru_cache(maxsize=256)
 def _addresses_of(stored: str) -> tuple[str, ...]:
-    """Decode message hashes; consecutive rounds of a grader have the same ones."""
+    """Decode the message hashes of a call, which are the same for consecutive rounds of a grader."""
     return tuple(json.loads(stored))
 
 
@@ -199,12 +199,12 @@ def _outcome_of(columns: Sequence[Any]) -> Outcome | None:
 
 
 def verified_message(address: str, role: str | None, content: str | None) -> Message:
-    """Return a message whose content must have the hash under which it is stored."""
+    """Return a message after checking that its content matches the hash it is stored under."""
     return Message(_role(role), verified_content(address, role, content))
 
 
 def verified_content(address: str, role: str | None, content: str | None) -> str:
-    """Return the content of such a message, without creating a `Message` object for each of millions."""
+    """Return the checked content of a message without creating a `Message`, because there may be millions."""
     if content is None or content_address(_role(role), content) != address:
         raise _damaged(f"the message with the hash {address}")
     return content
@@ -215,14 +215,14 @@ def _role(role: str | None) -> Role:
 
 
 def changed_settings(request: Request, stored: Sequence[Any]) -> UserError:
-    """Make the error for a request whose key the journal has with another model, messages, sampling or seed."""
+    """Make the error for a request whose key is in the journal with another model, messages, sampling or seed."""
     key = request.key
     model, messages, decoding, seed = stored
     former = json_of_row(messages, f"the messages of {key}")
     before = {"model": model, "seed": seed, **_object(decoding, f"the decoding of {key}")}
     settings = {"model": request.model, "seed": request.seed, **request.decoding.settings()}
     changed = [
-        "extra" if name == "extra" else _change(name, before.get(name), settings.get(name))  # which may be secret
+        "extra" if name == "extra" else _change(name, before.get(name), settings.get(name))  # the value may be secret
         for name in {**settings, **before}
         if before.get(name) != settings.get(name)
     ]
@@ -243,11 +243,11 @@ def changed_settings(request: Request, stored: Sequence[Any]) -> UserError:
 
 
 _CONTENTS: Final = {"catalog_hash": ("catalog", "content of the catalog"), "prompts_hash": ("prompts", "prompts")}
-"""Hashes in experiment.yaml: the key that names the hashed content, and a description of the change."""
+"""For each hash in experiment.yaml, the key of the hashed content and a description of the change."""
 
 
 def changed_keys(before: Mapping[str, object], now: Mapping[str, object], keys: Iterable[str]) -> list[str]:
-    """Return the keys of an experiment that changed, each with its old and its new value.
+    """Return the keys of an experiment that changed, each with its old and new value.
 
     >>> changed_keys({"seed": 0, "catalog_hash": "1a"}, {"seed": 2, "catalog_hash": "2b"}, ["seed", "catalog_hash"])
     ['seed (0 → 2)', 'content of the catalog']
@@ -267,7 +267,7 @@ def _change(name: str, before: object, now: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentVersion:
-    """An experiment of a run, and the environment that ran it; older runs may lack the latter."""
+    """An experiment of a run, and the environment that ran it, which older runs may not have recorded."""
 
     version: int
     yaml: str
@@ -280,17 +280,17 @@ class ExperimentVersion:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """A step that finished completely, or a training that has begun."""
+    """A step that finished completely, or a training run that has begun."""
 
     inputs: Mapping[str, Any]
-    """All dependencies of the step's output: a name in words, and a setting or a hash of content."""
+    """All dependencies of the step's output, each with a name in words and either a setting or a content hash."""
     result: Mapping[str, Any] | None
-    """The output of the step; None for an unfinished training."""
+    """The output of the step; None for an unfinished training run."""
     seconds: float = 0.0
-    """Wall seconds, summed over all executions of the step."""
+    """Wall-clock seconds, summed over all executions of the step."""
 
     def changes(self, inputs: Mapping[str, Any]) -> list[str]:
-        """Return the names of inputs that differ now; added and removed ones count only if no other differs."""
+        """Return the names of inputs that differ now; added and removed inputs count only if no other input differs."""
         both = self.inputs.keys() & inputs.keys()
         changed = [name for name in inputs if name in both and self.inputs[name] != inputs[name]]
         return changed or sorted(self.inputs.keys() ^ inputs.keys())
@@ -301,15 +301,15 @@ class RunState:
     """The state of a run besides its calls."""
 
     versions: tuple[ExperimentVersion, ...] = ()
-    """The experiments of the run, the current one last."""
+    """The experiments of the run; the current experiment is the last."""
     excluded: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """For each step, the combinations that its draws skip because one of its students was trained on them."""
+    """For each step, the combinations that its draws skip because one of the step's students was trained on them."""
     steps: Mapping[str, StepRecord] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Invocations:
-    """The facts of all invocations that changed a run; each list has every different value once, oldest first."""
+    """Facts about all invocations that changed a run; each list contains every different value once, oldest first."""
 
     began: str | None = None
     """The time when the first invocation was recorded, in UTC."""
@@ -317,7 +317,7 @@ class Invocations:
     """Versions of skillmix and of Python."""
     machines: tuple[str, ...] = ()
     prompts: Mapping[str, str] | None = None
-    """The content hash of each prompt set; None if it was not recorded."""
+    """The content hash of each prompt set; None if no hash was recorded."""
 
 
 def read_state(connection: sqlite3.Connection) -> RunState:

@@ -1,8 +1,8 @@
 """A run: its folder, its experiment, and its journal.
 
-`open_run` opens an existing run, `new_run` refers to one that may not exist yet. A `Run` is opened once for a command
-and passed on; it reads and checks its experiment once. An imported run has an experiment, too, without steps, students
-and graders, so that readers can treat all runs alike.
+`open_run` opens an existing run, and `new_run` returns a run that may not exist yet. A command opens a `Run` once and
+passes it on, so the experiment is read and checked only once. An imported run has an experiment as well, without steps,
+students and graders, so that readers can treat all runs alike.
 """
 
 import json
@@ -54,11 +54,11 @@ _T = TypeVar("_T")
 TURNS: Final = 2
 """The number of turns in skillmix's own conversations."""
 _FIXED: Final = ("name", "seed", "catalog", "catalog_hash", "partition", "exclude", "format")
-"""Settings that a run cannot change; more combinations, samples, rounds, k, students and graders only extend it."""
+"""Settings that cannot change in a run; more combinations, samples, rounds, k, students or graders only extend it."""
 
 
 class Run:
-    """One run. Data from its files is cached; data derived from its journal is cached until the journal is written."""
+    """One run. Data from its files is cached. Data derived from its journal is cached until the journal changes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -75,19 +75,19 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Return the run's name, which is its folder's."""
+        """Return the run's name, which is the name of its folder."""
         return self.path.resolve().name
 
     @property
     def _state_folder(self) -> Path:
-        """Return the folder with `run.sqlite` and people's answers: the run's, if it is writable."""
+        """Return the folder with `run.sqlite` and people's answers, which is the run's folder if that is writable."""
         if self._folder is None or not (self._folder / RUN_FILE).exists():
             self._folder = state_folder(self.path)
         return self._folder
 
     @property
     def file(self) -> Path:
-        """Return the database with the whole contents of the run."""
+        """Return the path of the database that contains the whole run."""
         return self._state_folder / RUN_FILE
 
     @property
@@ -97,7 +97,7 @@ class Run:
 
     @property
     def exists(self) -> bool:
-        """Whether the run has an experiment, its own or an import's."""
+        """Whether the run has an experiment, either its own or that of an import."""
         return bool(self.state.versions)
 
     def step(self, name: str) -> Path:
@@ -114,7 +114,7 @@ class Run:
 
     @contextmanager
     def write(self) -> Iterator[JournalWriter]:
-        """Open the journal for writing; only one process can."""
+        """Open the journal for writing, which only one process at a time can do."""
         if self._state_folder != self.path:
             raise UserError(f"{self.path} cannot be written.", hint="Check the permissions of the folder.")
         with JournalWriter(self.file) as journal:
@@ -148,8 +148,8 @@ class Run:
 
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection of the open journal, in a transaction after which the state is read again."""
-        assert self._writer is not None  # the caller holds the run's lock
+        """Yield the connection of the open journal inside a transaction; the state is read again after it."""
+        assert self._writer is not None  # the caller has locked the run
         before = self._writer.connection.total_changes
         with self._writer.transaction():
             yield self._writer.connection
@@ -175,7 +175,7 @@ class Run:
         return None if record is None or record.result is None else record
 
     def record_step(self, step: str, record: StepRecord) -> None:
-        """Store the record of a step; its seconds are added to the earlier ones."""
+        """Store the record of a step; its seconds are added to the seconds of earlier executions."""
         before = self.state.steps.get(step)
         seconds = round(record.seconds + (before.seconds if before else 0.0), 3)
         with self._changing() as connection:
@@ -183,17 +183,17 @@ class Run:
 
     @property
     def step_seconds(self) -> dict[str, float]:
-        """Return the wall seconds of finished steps.
+        """Return the wall-clock seconds of finished steps.
 
-        Steps that read the whole run are omitted: a report cannot show its own time, and must not change when it is
-        written again.
+        Steps that read the whole run are omitted, because a report cannot show its own time and must not change when it
+        is written again.
         """
         records = {step.name: self.finished(step.name) for step in self.experiment.steps if not step.reads_whole_run}
         return {name: record.seconds for name, record in records.items() if record is not None and record.seconds}
 
     @property
     def invocations(self) -> Invocations:
-        """Return the environments that ran the run."""
+        """Return the environments in which the run was executed."""
         versions = self.state.versions
         prompts: dict[str, str] = {}
         for one in versions:
@@ -207,7 +207,7 @@ class Run:
         )
 
     def note_invocation(self, notes: Mapping[str, object], *, machine: str | None = None) -> None:
-        """Record the versions and the machine that changed the run, and further facts about the command."""
+        """Record the versions and the machine that changed the run, and other facts about the command."""
         last = self.state.versions[-1]
         plain = dict(json.loads(json.dumps(notes)))
         known = replace(last, skillmix=__version__, python=platform.python_version(), machine=machine, notes=plain)
@@ -221,7 +221,7 @@ class Run:
 
     @cached_property
     def document(self) -> dict[str, object]:
-        """Return the current experiment as it was resolved when the run was made or last continued."""
+        """Return the current experiment as it was resolved when the run was created or last continued."""
         document = yaml.safe_load(self.yaml)
         if not isinstance(document, dict):
             raise UserError(f"{self.file} is damaged: it has no experiment.", hint="Restore it from a copy.")
@@ -241,24 +241,24 @@ class Run:
 
     @cached_property
     def experiment(self) -> Experiment:
-        """Return the experiment; an imported run's has no steps, students or graders."""
+        """Return the experiment, which has no steps, students or graders in an imported run."""
         if self.is_imported:
             return Experiment.model_construct(name=self.name, steps=[])
         return _experiment_in(self.document, source=f"The experiment of {self.path}")
 
     @cached_property
     def earlier(self) -> list[Experiment]:
-        """Return earlier experiments of the run with rows that the current one lacks, oldest first."""
+        """Return earlier experiments of the run that plan rows missing from the current experiment, oldest first."""
         texts = dict.fromkeys(one.yaml for one in reversed(self.state.versions))  # each at its latest position
         former = []
         for text in reversed(list(texts)[1:]):
-            with suppress(UserError):  # an older version may have obsolete keys
+            with suppress(UserError):  # an experiment from an older version may have obsolete keys
                 former.append(_experiment_in(yaml.safe_load(text), source="An earlier experiment"))
         return [] if self.is_imported else uncovered(former, self.experiment)
 
     @cached_property
     def known_experiment(self) -> Experiment:
-        """Return the experiment together with the students, graders and train steps of earlier ones."""
+        """Return the experiment together with the students, graders and train steps of earlier experiments."""
         students = {name: s for e in (*self.earlier, self.experiment) for name, s in e.students.items()}
         graders = {name: s for e in (*self.earlier, self.experiment) for name, s in e.graders.items()}
         own = {step.name for step in self.experiment.steps}
@@ -268,7 +268,7 @@ class Run:
 
     @cached_property
     def catalog(self) -> Catalog:
-        """Return the run's current catalog, joined with those of its steps."""
+        """Return the run's current catalog joined with the catalogs of its steps."""
         name = self.fact("catalog")
         if name is None:
             raise UserError(f"The run {self.name} does not record its catalog.", hint="Import it with --catalog.")
@@ -277,7 +277,7 @@ class Run:
 
     @cached_property
     def unchanged_catalog(self) -> Catalog | None:
-        """Return the catalog; None if it is unknown, missing, or has changed since the run was made."""
+        """Return the catalog; None if it is unknown, missing, or has changed since the run was created."""
         try:
             catalog = self.catalog
         except UserError:
@@ -293,17 +293,17 @@ class Run:
 
     @property
     def has_outcomes(self) -> bool:
-        """Whether graders give an outcome for each text, so that the run has no points and no scores."""
+        """Whether graders choose an outcome for each text, so that the run has no points and no scores."""
         return self.phrases.outcomes is not None
 
     def rules(self, name: str | None = None) -> Rules:
-        """Return the scoring rules with this name, or the run's own."""
+        """Return the scoring rules with this name, or the run's own rules if no name is given."""
         chosen = rules_named(name or self.experiment.rules)
         return replace(chosen, missing_marker=self.experiment.answer.missing_marker)
 
     @cached_property
     def graders(self) -> Mapping[str, RunGrader]:
-        """Return the graders of the experiment, or those of imported gradings; people are not included."""
+        """Return the graders of the experiment or of the imported gradings; people are not included."""
         if self.is_imported:
             with self.read() as journal:
                 return {name: RunGrader(name, "imported") for name in journal.graders() if not is_human(name)}
@@ -311,13 +311,13 @@ class Run:
 
     @cached_property
     def known_graders(self) -> Mapping[str, RunGrader]:
-        """Return the graders of the experiment, and those of earlier experiments that it omits."""
+        """Return the graders of the experiment, and any other graders from earlier experiments."""
         if self.is_imported or not self.earlier:
             return self.graders
         return {name: _run_grader(name, settings) for name, settings in self.known_experiment.graders.items()}
 
     def grader(self, name: str) -> RunGrader:
-        """Return a grader by name; the journal may have votes of people, and of graders in no current experiment."""
+        """Return a grader by name; it can be a person, or a grader that is not in the current experiment."""
         if is_human(name):
             return RunGrader(name, PERSON, votes=1)
         return self.known_graders.get(name) or RunGrader(name, "unknown")
@@ -329,12 +329,12 @@ class Run:
 
     @cached_property
     def code(self) -> RulesGrader | None:
-        """Return the code that grades; None if no grader uses code."""
+        """Return the object that grades texts by code; None if no grader uses code."""
         return RulesGrader(self.catalog) if self.graders_with_code else None
 
     @cached_property
     def cells(self) -> list[PlannedCell]:
-        """Return the planned cells of all steps; none in an imported run."""
+        """Return the planned cells of all steps; an imported run has no cells."""
         return cells_of(self.experiment, self.catalog, self.excluded) if self.experiment.steps else []
 
     @cached_property
@@ -344,7 +344,7 @@ class Run:
 
     @property
     def turns(self) -> int | None:
-        """Return the number of turns in a conversation; None if every imported conversation is complete as it is."""
+        """Return the number of turns in a conversation; None for an import, whose conversations are all complete."""
         return None if self.is_imported else TURNS
 
     @property
@@ -353,7 +353,7 @@ class Run:
         return any(step.stage in ("dataset", "train") for step in self.experiment.steps)
 
     def fact(self, name: str) -> str | None:
-        """Return a value from experiment.yaml, such as the name of the catalog; None if it is missing."""
+        """Return a value from experiment.yaml, such as the catalog's name; None if the value is missing."""
         value = self.document.get(name)
         return value if isinstance(value, str) else None
 
@@ -366,7 +366,7 @@ class Run:
     # Starting and continuing
 
     def require_same_import(self, document: Mapping[str, object]) -> None:
-        """Refuse an import into an existing run with other settings."""
+        """Raise an error if the run already exists with settings that differ from those of the import."""
         if not self.exists:
             return
         if not self.is_imported:
@@ -377,32 +377,30 @@ class Run:
         self._require_equal(document, sorted(document.keys() | self.document.keys()), "run name")
 
     def begin_import(self, document: Mapping[str, object]) -> None:
-        """Store the settings of an imported run, or check that they match; the caller holds the run's lock."""
+        """Store the settings of an imported run, or check that they match; the caller must have locked the run."""
         self.require_same_import(document)
         if not self.exists:
             self._store(document)
 
     def checked_document(self, experiment: Experiment, catalog: Catalog) -> dict[str, object]:
-        """Return an experiment as the run stores it; an error if the existing run cannot become it."""
+        """Return an experiment as the run stores it; raise an error if the existing run cannot continue with it."""
         document: dict[str, object] = experiment.model_dump(mode="json")
         document["catalog_hash"] = catalog.content_hash()
-        # Of the prompts for graders and the default for students: a folder can change under the same name.
+        # Hash the prompts for graders and the default prompts for students, because a folder can change under the same
+        # name.
         document["prompts_hash"] = load_prompts(experiment.prompts).content_hash()
         if self.exists:
             self._require_equal(document, _FIXED, "name for the experiment")
         return document
 
     def continue_with(self, experiment: Experiment, catalog: Catalog) -> None:
-        """Make an experiment current in the run; the caller holds the run's lock."""
+        """Make an experiment the current experiment of the run; the caller must have locked the run."""
         self._store(self.checked_document(experiment, catalog))
         self.experiment = experiment
 
     @contextmanager
     def continued(self, experiment: Experiment, catalog: Catalog, *, has_made: Callable[[], bool]) -> Iterator[None]:
-        """Make an experiment current in the run.
-
-        If it is refused before it has changed anything, the former one is restored.
-        """
+        """Make an experiment the current one; restore the former if it is rejected before it has changed anything."""
         former = self.state
         self.continue_with(experiment, catalog)
         try:
@@ -426,7 +424,7 @@ class Run:
             )
 
     def _store(self, document: Mapping[str, object]) -> None:
-        """Store an experiment as the current one; a copy in YAML is for people."""
+        """Store an experiment as the current one, with a YAML copy for people."""
         text = yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True)
         last = self.state.versions[-1] if self.exists else None
         if last is None or yaml.safe_load(last.yaml) != dict(document):
@@ -458,7 +456,7 @@ def _run_grader(name: str, settings: GraderSettings) -> RunGrader:
 
 
 def new_run(name: str) -> Run:
-    """Return a run by name (in `runs/`) or by path; it need not exist."""
+    """Return a run by name (in `runs/`) or by path; the run need not exist."""
     path = Path(name)
     checked_name(path.name, "run")
     return Run(path if _is_path(name) else Path("runs") / path)
@@ -489,7 +487,7 @@ def open_run(name: str) -> Run:
 
 
 def opened(run: Run | str) -> Run:
-    """Return a run as it is, or open the run with this name."""
+    """Return the given run, or open the run with the given name."""
     return open_run(run) if isinstance(run, str) else run
 
 
@@ -503,7 +501,7 @@ def rules_named(name: str) -> Rules:
 def imported_document(
     run: Run, *, stage: str, catalog: Catalog | None = None, prompts: PromptSet | None = None
 ) -> dict[str, object]:
-    """Make the experiment.yaml of an imported run; `criteria` is the wording that its graders were shown."""
+    """Make the experiment.yaml of an imported run; `criteria` is the wording that was shown to its graders."""
     return {
         "name": run.name,
         "seed": None,
@@ -517,7 +515,7 @@ def imported_document(
 
 
 def processor_name(facts: Path = Path("/proc/cpuinfo")) -> str:
-    """The name of the processor."""
+    """Return the name of the processor."""
     with suppress(OSError):
         for line in facts.read_text(encoding="utf-8", errors="replace").splitlines():
             name, _, value = line.partition(":")
@@ -527,7 +525,7 @@ def processor_name(facts: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def machine_in_words() -> str:
-    """Describe the processor, its cores and the GPUs that this process uses, without naming the machine."""
+    """Describe the processor, its cores and the GPUs that this process uses, without the name of the machine."""
     cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)  # loading torch only for this record would take seconds
     names: list[str] = []
     if cuda is not None and cuda.is_initialized():

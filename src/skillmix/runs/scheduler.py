@@ -1,7 +1,7 @@
-"""Call models: each outcome is journaled before it is used, and only missing calls are made.
+"""Call models; each outcome is journaled before it is used, and only missing calls are made.
 
-A task whose key is in the journal is not called; its stored outcome releases the tasks that depend on it. Resuming is
-therefore the same as running again.
+If the key of a task is in the journal, no call is made, and the stored outcome triggers the tasks that depend on it.
+Resuming a run is therefore the same as running it again.
 """
 
 import asyncio
@@ -31,23 +31,23 @@ LONGEST_WAIT: Final = 60.0
 LONGEST_ASKED_WAIT: Final = 600.0
 """Seconds; longer waits requested by a server are capped at this time."""
 _FIRST_CALLS: Final = 10
-"""If a model refuses all of these, the model is at fault and not the requests."""
+"""If a model refuses this many first calls, the fault is in the model and not in the requests."""
 _ABOUT_THE_PROMPT: Final = ("prompt too long", "prompt filtered", "refusal", "content filter")
-"""Reasons for refusals that are never the model's fault."""
+"""Reasons for refusals that are never caused by the model."""
 _GATHERING: Final = 0.01
-"""Seconds in which outcomes gather for one transaction, which saves a fifth of the CPU time per call."""
+"""Seconds during which outcomes are collected for one transaction, which saves a fifth of the CPU time per call."""
 _ASK_AGAIN_S: Final = 0.05
-"""Seconds after which a source that had no task is checked again."""
+"""Seconds after which a source without a task is checked again."""
 _IN_A_ROW: Final = 64
-"""Tasks that are started before control returns to the event loop, which costs as much as starting a task."""
+"""Number of tasks that start before control returns to the event loop, which takes as long as starting a task."""
 
 
 Follow = Callable[[Request, Outcome], Iterable[Task]]
-"""The tasks that an outcome releases: the second turn after the first, gradings after the second."""
+"""Returns the tasks that an outcome triggers: the second turn after the first, and gradings after the second turn."""
 
 
 class StopReason(Enum):
-    """The reason why a run starts no more calls; the value is its description."""
+    """The reason why a run starts no more calls; the value describes the reason."""
 
     BUDGET = "the budget is spent"
     UNUSABLE_MODEL = "a model cannot be used"
@@ -65,18 +65,17 @@ class CallCounts:
     """Calls that were passed to a model."""
     called: int = 0
     found: int = 0
-    """Outcomes that the journal already had."""
+    """Outcomes that were already in the journal."""
     failed: dict[CallKey, CallProblem] = field(default_factory=dict)
-    """Calls without an outcome, refused or abandoned after all attempts, with their problems."""
+    """Calls without an outcome, because they were refused or abandoned after all attempts, with their problems."""
     retried: int = 0
     tokens: int = 0
     cost_usd: float = 0.0
-    """The cost of this invocation: as providers count it, plus the worst case of every attempt that they do not
-    count."""
+    """The cost of this invocation as counted by providers, plus the worst-case cost of attempts that are not."""
     left_out: int = 0
     """Calls skipped because their models were not open."""
     stopped: StopReason | None = None
-    """The reason why no more calls were started, if any."""
+    """The reason why no more calls were started, if there is one."""
 
 
 class Retries:
@@ -92,7 +91,7 @@ class Retries:
     def wait_after(self, request: Request, problem: CallProblem) -> float | None:
         """Return the seconds to wait before the next attempt; None if the call has used all its attempts.
 
-        A call that another server can take does not wait, and its next wait is not longer for it.
+        If another server can accept the call, the call does not wait, and its later waits do not become longer.
         """
         tries, moves = self._tries.get(request.key, (0, 0))
         tries, moves = tries + 1, moves + problem.may_move
@@ -102,13 +101,13 @@ class Retries:
         if problem.may_move:
             return 0.0
         waits = tries - moves
-        # Doubled each time, with a jitter that depends on the key, so that calls do not return together.
+        # The wait doubles each time, with a jitter that depends on the key, so that calls are not all retried at once.
         jitter = int.from_bytes(digest("wait", str(request.key), waits, size=2)) / 2**16
         own = min(LONGEST_WAIT, self._first_wait * 2.0 ** (waits - 1)) * (0.5 + jitter)
         return max(own, min(problem.retry_after or 0.0, LONGEST_ASKED_WAIT))
 
     def announcement(self, request: Request, problem: CallProblem) -> str | None:
-        """Return a line for the user when a server first requests more than the longest wait; None otherwise."""
+        """Return a line for the user when a server first requests a wait above the maximum; None otherwise."""
         asked = problem.retry_after or 0.0
         if asked <= LONGEST_ASKED_WAIT or problem.may_move or request.model in self._announced:
             return None
@@ -117,12 +116,12 @@ class Retries:
         return f"{request.model} {wait}; it is called again after {LONGEST_ASKED_WAIT:g} s"
 
     def forget(self, key: CallKey) -> None:
-        """Drop the count of a finished call."""
+        """Drop the attempt count of a finished call."""
         self._tries.pop(key, None)
 
 
 class Scheduler:
-    """Runs tasks and the tasks that they release, a bounded number at a time.
+    """Runs tasks and the tasks that they trigger, with a limit on how many run at a time.
 
     A model with several names is served once, and its names share one queue.
     """
@@ -166,9 +165,10 @@ class Scheduler:
         """Shows a line to the user."""
 
     async def run(self, source: Iterator[Task | None], follow: Follow, counts: CallCounts | None = None) -> CallCounts:
-        """Work until the source is empty and nothing is open, or the run must stop; `counts` are continued.
+        """Work until the source is empty and no task is open, or until the run must stop; add to `counts`.
 
-        A None in the source means that it has no task now: it is checked again when a call has finished, or soon after.
+        A None from the source means that it has no task now, so the source is checked again when a call has finished,
+        or soon after.
         """
         self.counts = counts or self.counts
         queues: dict[Model, asyncio.PriorityQueue[_QueueEntry]] = {
@@ -198,7 +198,7 @@ class Scheduler:
         return self.counts
 
     async def _fill(self, source: Iterator[Task | None], follow: Follow) -> None:
-        """Start tasks while there is room, then wait for the open ones."""
+        """Start tasks while the limit allows it, and then wait for the open tasks."""
         for index, task in enumerate(source):
             if task is None:
                 if self.counts.stopped:
@@ -230,7 +230,7 @@ class Scheduler:
         self._arrival.set()
 
     def _submit(self, task: Task, follow: Follow) -> None:
-        """Queue a task that must be called, or release the tasks after one whose outcome is in the journal."""
+        """Queue a task that must be called; if its outcome is in the journal, start the tasks that depend on it."""
         waiting = deque([task])
         while waiting:
             task = waiting.popleft()
@@ -247,19 +247,19 @@ class Scheduler:
         self._start_held()
 
     def stop(self, reason: StopReason) -> None:
-        """Start no more calls; wait for calls in flight and journal them, and drop calls that wait for a retry."""
+        """Start no more calls, drop calls that wait for a retry, and wait for calls in flight, which are journaled."""
         self.counts.stopped = self.counts.stopped or reason
         self._drop_held()
         for queue in set(self._queues.values()):
             for entry in [queue.get_nowait() for _ in range(queue.qsize())]:
                 self._forget(entry[-1])
                 if entry[-1] is None:
-                    queue.put_nowait(entry)  # without the end marker in the queue, its model would wait forever
+                    queue.put_nowait(entry)  # without an end marker in its queue, the model would wait forever
         for model in self._batched.values():
             model.leave()
 
     def _drop_held(self) -> None:
-        """Drop the calls that the budget has not allowed, and those that wait for a retry."""
+        """Drop calls that the budget has not allowed, and calls that wait for a retry."""
         self._held.clear()
         for task, timer in self._waiting.values():
             timer.cancel()
@@ -281,13 +281,13 @@ class Scheduler:
 
     @property
     def awaited(self) -> int:
-        """Count unfinished calls, without those in batches."""
+        """Count unfinished calls, excluding calls in batches."""
         return self._open - sum(model.resting for model in self._batched.values())
 
     def _start_held(self) -> None:
         """Start the calls that the budget allows; the others wait until calls in flight cost less than reserved.
 
-        Later parts of a conversation go first, so that texts are finished early and all models have work.
+        Later parts of a conversation start first, so that texts are finished early and all models have work.
         """
         while self._held and not self.counts.stopped and self._budget.reserve(self._held[0]):
             task = self._held.popleft()
@@ -312,19 +312,19 @@ class Scheduler:
                 self._arrival.set()
 
     async def _settle(self, follow: Follow) -> None:
-        """Journal the outcomes that have arrived, then release the tasks that depend on them."""
+        """Journal the outcomes that have arrived, and then start the tasks that depend on them."""
         while not self._is_over:
             await self._arrival.wait()
             await asyncio.sleep(_GATHERING)
             self._arrival.clear()
             attempts = self._settle_arrived()
-            # One transaction for all of them costs hardly more than one for each.
+            # One transaction for all outcomes costs hardly more than a transaction for a single outcome.
             self._journal.record_attempts(attempts)
             for attempt in attempts:
                 self._release(attempt, follow)
 
     def _settle_arrived(self) -> list[Attempt]:
-        """Decide the consequence and the cost of each outcome that has arrived."""
+        """Determine the consequence and the cost of each outcome that has arrived."""
         arrived, self._arrived = self._arrived, []
         return [self._settle_one(*one) for one in arrived]
 
@@ -334,9 +334,10 @@ class Scheduler:
             self._has_replied.add(task.model)
             return Attempt(task.request, outcome, seconds, stored=self._budget.settle(task, outcome))
         if outcome.kind == "final" and not isinstance(task.request.key, GenerateKey):
-            outcome = replace(outcome, kind="failed")  # a grader's refusal is only a missing vote
+            outcome = replace(outcome, kind="failed")  # if a grader refuses, only its vote is missing
         attempt = self._charged(task, outcome, seconds)
-        # The first calls sent, not the first to come back: a refusal comes faster than a reply.
+        # Use the calls that were sent first, not those that returned first, because a refusal returns faster than a
+        # reply.
         is_refusal = outcome.kind == "failed" and outcome.reason not in _ABOUT_THE_PROMPT
         if is_refusal and task.model not in self._has_replied:
             self._first_refused[task.model] += task.request.key in self._first_calls[task.model]
@@ -367,7 +368,7 @@ class Scheduler:
         return Attempt(task.request, problem, seconds, cost)
 
     def _record_left(self) -> None:
-        """Record outcomes that arrived before an interruption, and calls left in flight: providers may bill both."""
+        """Record outcomes that arrived before an interruption and calls still in flight; providers may bill both."""
         attempts = self._settle_arrived()
         for key in list(self._started):
             seconds = time.monotonic() - self._started.pop(key)
@@ -388,12 +389,12 @@ class Scheduler:
             yield task.request
 
     def _is_in_batch(self, task: Task) -> bool:
-        """Whether the model itself records a call in the journal, as part of a batch."""
+        """Whether the model itself records the call in the journal as part of a batch."""
         batched = self._batched.get(task.model)
         return batched is not None and batched.keeps(task.request)
 
     def _release(self, attempt: Attempt, follow: Follow) -> None:
-        """Continue after a call whose outcome is durable."""
+        """Continue after a call once its outcome is stored durably."""
         key, outcome = attempt.request.key, attempt.stored
         if attempt.wait is not None:
             task = self._tasks[key]
@@ -405,7 +406,7 @@ class Scheduler:
                 self._held.appendleft(task)
                 self._start_held()
 
-            if self.counts.stopped:  # while the attempt was written
+            if self.counts.stopped:  # it was stopped while the attempt was written
                 self._forget(task)
             else:
                 self._waiting[key] = task, asyncio.get_running_loop().call_later(attempt.wait, try_again)
@@ -428,7 +429,7 @@ class Scheduler:
 
 
 _QueueEntry = tuple[int, int, Task | None]
-"""Priority, order of arrival and task; None is the end of the queue."""
+"""Priority, order of arrival and task; None marks the end of the queue."""
 _LATER, _FIRST_TURN, _LAST = range(3)
 
 
@@ -444,13 +445,13 @@ _SIGNALS: Final[dict[StopReason, signal.Signals]] = {
 
 
 def signal_of(stopped: StopReason | None) -> int | None:
-    """Return the signal that stopped a step; None if another reason did, or none."""
+    """Return the signal that stopped a step; None if the step stopped for another reason or did not stop."""
     return _SIGNALS.get(stopped) if stopped else None
 
 
 @contextmanager
 def stopping_on_interrupt(scheduler: Scheduler) -> Iterator[None]:
-    """Stop a scheduler on the first signal, and abandon its calls on the second."""
+    """Stop a scheduler on the first signal, and abandon its calls on the second signal."""
     working = asyncio.current_task()
     is_asked = False
 
@@ -471,9 +472,9 @@ def stopping_on_interrupt(scheduler: Scheduler) -> Iterator[None]:
 
 @contextmanager
 def reacting_to_signals(react: Callable[[StopReason], None]) -> Iterator[None]:
-    """Call a function of the event loop for each signal, so that no signal interrupts other work.
+    """Call a function in the event loop for each signal, so that signals do not interrupt other work.
 
-    In threads other than the main one, such as a notebook's, signals are left unchanged.
+    Outside the main thread, for example in a notebook's thread, signals are left unchanged.
     """
     loop = asyncio.get_running_loop()
     before = {}

@@ -1,4 +1,4 @@
-"""The students of an experiment, including the models that its train steps make (`step:NAME`)."""
+"""The students of an experiment, including the models that its train steps produce (`step:NAME`)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,18 +13,18 @@ from skillmix.render import name_hint
 from skillmix.runs.run import Run
 
 _NO_DECLARATION: Final[Mapping[str, object]] = {"tuned_from": None, "trained_on": [], "lineage": None}
-"""A trained student has the settings of its base, but its own lineage."""
+"""A trained student inherits the settings of its base, except for these lineage settings."""
 
 
 def made_students(experiment: Experiment) -> dict[str, str]:
-    """Return, by student, the base of each train step, and `joined:step:NAME` for each model called skill by skill."""
+    """Map each train step's student to its base, and each student called skill by skill to `joined:step:NAME`."""
     asked = dict.fromkeys(reference for step in experiment.steps for reference in step.model_references)
     joined = {student_name(reference): reference for reference in asked if reference.startswith(JOINED)}
     return joined | {step.name: step.base for step in experiment.steps if step.stage == "train"}
 
 
 def settings_for(experiment: Experiment, name: str) -> StudentSettings:
-    """Return the settings of a student; a trained student has those of its base."""
+    """Return the settings of a student; a trained student has the settings of its base."""
     if name in experiment.students:
         return experiment.students[name]
     source = made_students(experiment).get(name)
@@ -38,22 +38,22 @@ def settings_for(experiment: Experiment, name: str) -> StudentSettings:
 
 
 def turns_of(experiment: Experiment, student: str) -> int:
-    """Return the number of turns in a student's conversations, by its prompt set."""
+    """Return the number of turns in a student's conversations, which its prompt set determines."""
     return turns_with(settings_for(experiment, student).prompts or experiment.prompts)
 
 
 def has_settings(run: Run, name: str) -> bool:
-    """Whether an experiment of a run defines a student's settings; imports and forgotten students have none."""
+    """Whether an experiment of a run defines a student's settings; imported and forgotten students have no settings."""
     return run.is_imported or name in run.known_experiment.students or name in made_students(run.known_experiment)
 
 
 def model_folder(run: Run, step: str) -> Path:
-    """Return the folder of the checkpoint that a train step makes."""
+    """Return the folder in which a train step saves its checkpoint."""
     return run.step(step) / "model"
 
 
 def with_trained(experiment: Experiment, run: Run) -> Experiment:
-    """Return the experiment with the students that train steps have made, each directly and in joined form."""
+    """Return the experiment with the students that train steps have produced, each directly and in joined form."""
     steps = {n: s.removeprefix(JOINED) if s.startswith(JOINED) else n for n, s in made_students(experiment).items()}
     trained = {}
     for name, step in steps.items():
@@ -66,7 +66,7 @@ def with_trained(experiment: Experiment, run: Run) -> Experiment:
 
 
 def require_trained(experiment: Experiment, name: str) -> None:
-    """Refuse a student that is not trained yet."""
+    """Raise an error if the student is not trained yet."""
     if name not in experiment.students:
         raise UserError(
             f"The model of step {name!r} is not trained yet.",

@@ -1,11 +1,11 @@
-"""The read path: every text of a run with its grades, streamed in key order, and a compact table of all of them.
+"""The read path: every text of a run with its grades, streamed in key order, and a compact table of all texts.
 
-A journal yields the calls of students and of graders in the same order, so that a merge-join of the two streams yields
-one conversation at a time. All readers of a run use this path and differ in what they keep.
+A journal yields the calls of students and of graders in the same order, so a merge-join of the two streams yields one
+conversation at a time. All readers of a run use this path, but they keep different data.
 
-`texts_with_ballots` yields one text at a time with all data about it. `text_table` keeps the data that scores, status
-and the choice of texts need: a few bytes per text, because a run of ten million conversations has few different grades.
-Code that needs the words of texts streams them.
+`texts_with_ballots` yields one text at a time with all data about it. `text_table` keeps only the data that is required
+for scores, status and the choice of texts. This takes a few bytes per text, because even ten million conversations have
+few different grades. Code that needs the words of texts streams the texts.
 """
 
 import json
@@ -62,13 +62,13 @@ from skillmix.runs.verdicts import (
 
 _Item = TypeVar("_Item")
 _AT_ONCE: Final = 1_000
-"""The number of conversations whose combinations are read together, which is also the block size of `in_blocks`."""
+"""The number of conversations whose combinations are read together, and the block size of `in_blocks`."""
 ConversationKey = tuple[str, str, int]
 """Student, combination and generation."""
 
 
 class WrittenConversation(NamedTuple):
-    """A student's side of a conversation."""
+    """The student's part of a conversation."""
 
     key: ConversationKey
     turns: tuple[Call, ...]
@@ -82,19 +82,19 @@ class GradedConversation(NamedTuple):
     text: StudentText
     calls: list[Call]
     readings: list[Reading | None]
-    """In the order of the calls; None for a call without a reply."""
+    """The parsed grades in the order of the calls; None for a call without a reply."""
     turns: tuple[Call, ...] = ()
     """The calls of the student."""
     judged: JudgedText | None = None
-    """The decision of code on the text; None if no code decides."""
+    """The decision of code about the text; None if no grader uses code."""
 
 
 def written_conversations(
     run: Run, journal: JournalReader, *, student: str | None = None, with_uncounted: bool = False
 ) -> Iterator[WrittenConversation]:
-    """Yield the students' side of every conversation, in key order; only of one student if given.
+    """Yield the student's part of every conversation in key order; with `student`, only conversations of this student.
 
-    Conversations that a dataset step of an earlier version prefetched and never counted are omitted by default.
+    Conversations that a dataset step in an earlier version prefetched but never counted are omitted by default.
     """
     turns = run.turns
     untried = frozenset() if with_uncounted else journal.uncounted()
@@ -114,7 +114,7 @@ def graded_conversations(
     student: str | None = None,
     is_read: bool = True,
 ) -> Iterator[GradedConversation]:
-    """Yield finished conversations, all of a run or some, each with the gradings that count.
+    """Yield all finished conversations of a run, or some of them, each with the gradings that count.
 
     Gradings of another text, such as one from an older extraction, are omitted. Without `is_read`, grades are
     not parsed.
@@ -141,7 +141,7 @@ def graded_conversations(
 
 
 def _reading_of(run: Run, text: StudentText, call: Call) -> Reading | None:
-    """Parse a grading; a model writes words, and a person's answer is a JSON document."""
+    """Parse a grading, which is text if it is from a model, and a JSON document if it is from a person."""
     if not isinstance(call.outcome, Reply):
         return None
     rubric = rubric_of(text.combination.skills, text.combination.topic, phrases=run.phrases)
@@ -151,22 +151,22 @@ def _reading_of(run: Run, text: StudentText, call: Call) -> Reading | None:
 
 
 def grade_key(call: Call) -> GradeKey:
-    """Return the key of a call among a conversation's gradings."""
-    assert isinstance(call.key, GradeKey)  # conversations join grading calls only
+    """Return the key of a call that is one of a conversation's gradings."""
+    assert isinstance(call.key, GradeKey)  # a conversation's gradings contain only grading calls
     return call.key
 
 
 def turn_of(call: Call) -> int:
     """Return the number of a student's turn."""
-    assert isinstance(call.key, GenerateKey)  # the turns of a conversation
+    assert isinstance(call.key, GenerateKey)  # a conversation's turns contain only students' calls
     return call.key.turn
 
 
 def in_blocks(items: Iterable[_Item]) -> Iterator[_Item]:
-    """Yield the same items, but read a block of them before the first is used.
+    """Yield the same items, but read a whole block of items before the first is used.
 
-    Reading a thousand texts and then using them takes a fifth less time than alternating, because the processor repeats
-    the same work for a while.
+    Reading a thousand texts and then using them takes a fifth less time than reading and using one text at a time,
+    because the processor repeats the same kind of work for a while.
     """
     source = iter(items)
     while block := list(islice(source, _AT_ONCE)):
@@ -193,7 +193,7 @@ def _text_of(
 
 
 def _by_conversation(calls: Iterable[Call]) -> Iterator[tuple[ConversationKey, tuple[Call, ...]]]:
-    """Group calls by conversation; a damaged index could yield them out of order, and a join would lose some."""
+    """Group calls by conversation; raise an error if they are out of order, because a join would then lose some."""
     before: ConversationKey | None = None
     for key, group in groupby(calls, key=lambda call: (call.key.student, call.key.combination, call.key.generation)):
         if before is not None and not before < key:
@@ -210,7 +210,7 @@ def judged_conversations(
     with_words: bool = False,
     workers: int | None = None,
 ) -> Iterator[GradedConversation]:
-    """Yield conversations in their order, graded by code."""
+    """Yield conversations in the same order, each graded by code."""
     if code is None:
         yield from source
         return
@@ -227,15 +227,15 @@ def judged_conversations(
 
 
 class TextWithBallots(NamedTuple):
-    """One text of a run with the ballots on it."""
+    """One text of a run with its ballots."""
 
     conversation: GradedConversation
     groups: tuple[Sequence[Ballot], ...]
-    """The ballots by models, by code alone, by earlier graders, and by graders that need not be called."""
+    """The ballots from models, from code alone, from earlier graders, and from graders that need not be called."""
 
     @property
     def text(self) -> StudentText:
-        """The text."""
+        """Return the text."""
         return self.conversation.text
 
     @property
@@ -252,10 +252,10 @@ def texts_with_ballots(
     with_code: bool = True,
     with_words: bool = False,
 ) -> Iterator[TextWithBallots]:
-    """Yield every text in key order with its ballots; only a few texts are in memory at once.
+    """Yield every text in key order with its ballots, with only a few texts in memory at once.
 
-    With `combinations`, only their texts are read, and the journal yields no others from then on. `with_words` adds the
-    words that show each skill to the decision of code.
+    With `combinations`, only texts of these combinations are read, and from then on the journal yields no other calls.
+    `with_words` adds the words that show each skill to the decision of code.
     """
     code = run.code if with_code else None
     ballots_on = (_imported_ballots if run.is_imported else _planned_ballots)(run, journal, code)
@@ -269,7 +269,7 @@ _BallotsOn = Callable[[GradedConversation], tuple[Sequence[Ballot], ...]]
 
 
 def _planned_ballots(run: Run, journal: JournalReader, code: RulesGrader | None) -> _BallotsOn:
-    """The ballots on the texts of an experiment: one for each grader that counts, whether it voted or not."""
+    """Make the ballots on the texts of an experiment, one for each grader that counts, whether it has voted or not."""
     alone = [grader for grader in run.graders.values() if code is not None and grader.is_code_alone]
     asked = sorted((g for g in run.graders.values() if g not in alone), key=lambda grader: grader.name)
     rules = run.rules()
@@ -288,7 +288,7 @@ def _planned_ballots(run: Run, journal: JournalReader, code: RulesGrader | None)
         text, votes, verdict = one.text, votes_by_grader(one), one.judged
         others = sorted({*votes, *planned.get((text.student, text.combination.id), ())} - run.graders.keys())
         earlier = [grader for name in others if not ((grader := run.grader(name)).is_code_alone and verdict is None)]
-        # No grader is called for a text that earns nothing.
+        # No grader is called for a text that cannot earn a point.
         unasked = voters.get((text.student, text.combination.k), set()) if earns_nothing(text.answer, rules) else set()
         return (
             [ballot_of(text, grader, votes.get(grader.name, {}), verdict) for grader in asked],
@@ -303,7 +303,8 @@ def _planned_ballots(run: Run, journal: JournalReader, code: RulesGrader | None)
 def _imported_ballots(run: Run, journal: JournalReader, code: RulesGrader | None) -> _BallotsOn:
     """Make the ballots on the texts of an import: one per grader of its student, and one per person who voted.
 
-    A student whose texts all earned nothing was never passed to a grader, and gets every grader.
+    If no text of a student could earn a point, no grader ever saw this student, so its texts have a ballot of every
+    grader.
     """
     graders: dict[str, set[str]] = defaultdict(set)
     gradeable: set[str] = set()
@@ -334,7 +335,7 @@ def votes_by_grader(conversation: GradedConversation) -> dict[str, Votes]:
 
 
 def verdict_on(run: Run, ballot: Ballot) -> Verdict | None:
-    """Return the verdict of code on a text; None for a grader without code."""
+    """Return the verdict of code about a text; None for a grader without code."""
     if run.code is None or not run.grader(ballot.grader).has_code:
         return None
     combination = ballot.text.combination
@@ -342,7 +343,7 @@ def verdict_on(run: Run, ballot: Ballot) -> Verdict | None:
 
 
 def reasons_for(run: Run, ballot: Ballot, points: Points, rules: Rules, verdict: Verdict | None) -> dict[str, str]:
-    """Return the reasons of code for denied points of a text, by criterion."""
+    """Return the reasons that code gives for a text's denied points, by criterion."""
     is_alone = run.grader(ballot.grader).is_code_alone
     by_checkers = applicable_reasons(verdict, is_alone=is_alone) if verdict else {}
     text, phrases = ballot.text, run.phrases
@@ -354,22 +355,22 @@ def reasons_for(run: Run, ballot: Ballot, points: Points, rules: Rules, verdict:
 
 
 class RunRecords(NamedTuple):
-    """The texts of a run in key order and all their ballots, in memory with their words."""
+    """The texts of a run in key order and all their ballots, with their words in memory."""
 
     run: Run
     texts: list[StudentText]
     ballots: list[Ballot]
-    """By models, then by code alone, by earlier graders and by people."""
+    """The ballots from models, then from code alone, from earlier graders and from people."""
 
 
 def run_records(run: Run) -> RunRecords:
-    """The texts and ballots of a run in memory."""
+    """Read the texts and ballots of a run into memory."""
     with run.read() as journal:
         return records_of(run, texts_with_ballots(run, journal))
 
 
 def records_of(run: Run, source: Iterable[TextWithBallots]) -> RunRecords:
-    """The records of some texts."""
+    """Make the records of some texts."""
     texts: list[StudentText] = []
     groups: defaultdict[int, list[Ballot]] = defaultdict(list)
     for found in source:
@@ -380,7 +381,7 @@ def records_of(run: Run, source: Iterable[TextWithBallots]) -> RunRecords:
 
 
 class TextGrade(NamedTuple):
-    """One grader's result on one text, without the text; equal ones share memory."""
+    """One grader's result for one text, without the text itself; equal results share memory."""
 
     points: Points
     status: AnswerStatus
@@ -389,7 +390,7 @@ class TextGrade(NamedTuple):
     votes: int
     """The number of rounds with a vote."""
     earns_nothing: bool
-    """Whether no text with this answer can earn a point, so that no grader is called."""
+    """Whether a text with this answer can earn no point, so that no grader is called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,11 +400,11 @@ class TextColumn:
     ids: NDArray[np.uint64]
     generations: NDArray[np.uint32]
     numbers: dict[str, NDArray[np.int32]]
-    """For each grader the numbers of its grades; -1 where it has no ballot."""
+    """For each grader, the numbers of its grades; -1 for a text without a ballot from the grader."""
 
 
 class TextTable:
-    """The grades of all texts of a run under some rules; people, who read a sample, are not included."""
+    """The grades of all texts of a run under some rules, without people's grades, which exist only for a sample."""
 
     def __init__(self, grades: Sequence[TextGrade], columns: dict[str, TextColumn]) -> None:
         self.grades = grades
@@ -412,7 +413,7 @@ class TextTable:
 
     @classmethod
     def of_json(cls, text: str) -> "TextTable":
-        """The table that `as_json` wrote."""
+        """Make a table from the output of `as_json`."""
         grades, columns = json.loads(text)
         return cls(
             [TextGrade(tuple(points), *others) for points, *others in grades],
@@ -427,7 +428,7 @@ class TextTable:
         )
 
     def as_json(self) -> str:
-        """The form in which a run keeps its table."""
+        """Return the table in the form in which a run stores it."""
         columns = {
             student: [c.ids.tolist(), c.generations.tolist(), {name: own.tolist() for name, own in c.numbers.items()}]
             for student, c in self._columns.items()
@@ -437,7 +438,7 @@ class TextTable:
     def numbers(
         self, student: str, grader: str, combinations: Sequence[Combination], generations: Sequence[int]
     ) -> NDArray[np.int32]:
-        """Return the numbers of grades, by combination and sample; -1 where there is no ballot."""
+        """Return the numbers of grades by combination and sample; -1 if there is no ballot."""
         places = self.places(student, combinations, generations)
         column = self._columns.get(student)
         own = column.numbers.get(grader) if column else None
@@ -448,7 +449,7 @@ class TextTable:
     def places(
         self, student: str, combinations: Sequence[Combination], generations: Sequence[int]
     ) -> NDArray[np.int64]:
-        """Return the positions of a student's texts in the table, by combination and sample; -1 if not written."""
+        """Return the positions of a student's texts in the table by combination and sample; -1 for a missing text."""
         found = np.full((len(combinations), len(generations)), -1, np.int64)
         column = self._columns.get(student)
         if column is None or not len(column.ids):
@@ -464,7 +465,7 @@ class TextTable:
         return found
 
     def outside(self, student: str, grader: str, planned: Iterable[str]) -> dict[str, list[int]]:
-        """Return the numbers of a grader's grades by combination and sample, without planned combinations."""
+        """Return the numbers of a grader's grades by combination and sample for combinations that are not planned."""
         column = self._columns[student]
         known = np.unique(np.fromiter(map(number_of, planned), np.uint64))
         own = column.numbers[grader]
@@ -475,14 +476,14 @@ class TextTable:
         return found
 
     def lowest_ids(self, texts: int) -> list[str]:
-        """Return the lowest combination ids that together have at most this many texts."""
+        """Return the lowest combination ids that have at most this many texts in total."""
         every = [column.ids for column in self._columns.values()]
         ids, counts = np.unique(np.concatenate(every), return_counts=True) if every else (np.empty(0), np.empty(0))
         return [f"{int(key):016x}" for key in ids[np.cumsum(counts) <= texts]]
 
     @property
     def students(self) -> list[str]:
-        """Return the students that wrote a text."""
+        """Return the students that generated a text."""
         return list(self._columns)
 
     @property
@@ -492,7 +493,7 @@ class TextTable:
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """Return every student with every grader that has a ballot on its texts."""
+        """Return all pairs of a student and a grader that has a ballot on the student's texts."""
         return [(student, grader) for student, column in self._columns.items() for grader in sorted(column.numbers)]
 
 
@@ -500,7 +501,7 @@ _COMBINATION_ID: Final = re.compile("[0-9a-f]{16}")
 
 
 def number_of(combination: str) -> int:
-    """Convert the id of a combination, a hash of eight bytes in hexadecimal digits, to a number."""
+    """Convert the id of a combination, which is an eight-byte hash in hexadecimal digits, to a number."""
     if not _COMBINATION_ID.fullmatch(combination):
         raise UserError(
             f"The journal is damaged: {shortened(combination)!r} is not the id of a combination.",
@@ -511,14 +512,14 @@ def number_of(combination: str) -> int:
 
 @dataclass
 class TableBuilder:
-    """Makes a table from texts in the order of their keys."""
+    """Builds a table from texts in the order of their keys."""
 
     run: Run
     _grades: dict[TextGrade, int] = field(default_factory=dict)
     _students: "dict[str, tuple[array[int], array[int], dict[str, array[int]]]]" = field(default_factory=dict)
 
     def add(self, text: StudentText, decided: Iterable[tuple[Ballot, Points]]) -> None:
-        """Add a text, and its ballots with their points."""
+        """Add a text and its ballots with their points."""
         ids, generations, numbers = self._students.setdefault(text.student, (array("Q"), array("I"), {}))
         count = len(ids)
         ids.append(number_of(text.combination.id))
@@ -545,9 +546,9 @@ class TableBuilder:
 
 
 def text_table(run: Run, rules: Rules, *, with_code: bool = True) -> TextTable:
-    """Return the table of a run under some rules; it is cached unless this process is writing to the run.
+    """Return the table of a run under some rules; the table is cached unless this process is writing to the run.
 
-    Without code, checkers decide nothing, because their catalog has changed since.
+    Without code, checkers decide nothing, because their catalog has changed in the meantime.
     """
     name = table_name(rules, with_code=with_code)
 
@@ -572,9 +573,10 @@ _KEPT_TABLE: Final = "SELECT content FROM graded WHERE name = ? AND inputs = ?"
 
 
 def keep_table(run: Run) -> None:
-    """Keep the table under the run's own rules, so that a finished run shows its scores without reading its calls.
+    """Store the table under the run's own rules, so that a finished run can show its scores without reading its calls.
 
-    Grades by a catalog's own code are not kept: the code may change, and reading them needs trust.
+    Grades from a catalog's own code are not stored, because the code may change and because reading them requires
+    trust.
     """
     if run.fact("catalog") is not None and run.catalog.code is not None:
         return
@@ -584,12 +586,12 @@ def keep_table(run: Run) -> None:
         is_kept = any(journal.rows(_KEPT_TABLE, (name, inputs)))
     if not is_kept:
         content = text_table(run, rules).as_json()
-        with suppress(UserError), JournalWriter(run.file) as writer, writer.transaction():  # another may be writing
+        with suppress(UserError), JournalWriter(run.file) as writer, writer.transaction():  # if no other writes
             writer.connection.execute("INSERT OR REPLACE INTO graded VALUES (?, ?, ?)", (name, inputs, content))
 
 
 def _table_inputs(run: Run, journal: JournalReader) -> str:
-    """A hash of everything that the grades of a run follow from."""
+    """Hash everything that determines the grades of a run."""
     query = "SELECT (SELECT count(*) FROM call), (SELECT max(id) FROM attempt), (SELECT count(*) FROM uncounted)"
     versions = [(version.version, version.yaml) for version in run.state.versions]
     excluded = {step: sorted(ids) for step, ids in run.excluded.items()}

@@ -1,10 +1,10 @@
-"""The decision about a text: a grader's votes, code, or both; and parallel work of code on all cores.
+"""Decide about a text by a grader's votes, by code or by both, and run code on all cores in parallel.
 
-`rules:` is a grader that is code: it decides all points. With `rules:MODEL`, code decides the skills that have a
-checker and a model decides the rest. A verdict is not a call: it is computed from the text whenever a run is read.
+With the grader `rules:`, code decides all points. With `rules:MODEL`, code decides the skills that have a checker, and
+a model decides the rest. A verdict is not a call, because it is computed from the text whenever a run is read.
 
-`on_all_cores` is the only place where skillmix distributes its own work over processes. A verdict is a pure function of
-a text and its catalog, so the results are the same for any number of workers.
+Only `on_all_cores` distributes skillmix's own work over processes. A verdict is a pure function of a text and its
+catalog, so the results are the same for any number of workers.
 """
 
 import math
@@ -38,19 +38,19 @@ from skillmix.grading.reader import Reading
 from skillmix.hashing import digest
 
 READER_VERSION: Final = 6
-"""Increase it whenever the same replies could be decided differently; a test detects changed code."""
+"""Increase this number whenever the decision about the same replies could change; a test detects changed code."""
 PERSON: Final = "person"
-"""The model of a grader that is a person, as the journal stores it."""
+"""The model name that the journal stores for a grader who is a person."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunGrader:
-    """A grader, with the fields that readers of a run need."""
+    """A grader with the fields that are required to read a run."""
 
     name: str
     model: str
     votes: int | None = None
-    """The number of rounds that count; None for an imported grader, whose rounds all count."""
+    """The number of rounds that count; None for an imported grader, because all its rounds count."""
     has_code: bool = False
     """Whether code decides the skills that have a checker."""
     asks_model: bool = True
@@ -63,11 +63,11 @@ class RunGrader:
 
     @property
     def is_human(self) -> bool:
-        """Whether a person votes: on a sample of texts, once for each text, and the latest answer counts."""
+        """Whether the grader is a person, who votes once on each text of a sample; the latest answer counts."""
         return is_human(self.name)
 
     def counts(self, number: int) -> bool:
-        """Whether a round, numbered from 0, counts; rounds from a time with more rounds do not.
+        """Whether a round, numbered from 0, counts; rounds from an earlier experiment with more rounds do not count.
 
         >>> RunGrader("judge", "m", votes=1).counts(0), RunGrader("judge", "m", votes=1).counts(1)
         (True, False)
@@ -77,14 +77,14 @@ class RunGrader:
 
 @cache
 def code_version() -> str:
-    """Hash the code that parses replies and checks texts, including other packages' checkers."""
+    """Hash the code that parses replies and checks texts, including checkers from other packages."""
     checkers = sorted((e.name, e.value, e.dist.version if e.dist else "") for e in entry_points(group=ENTRY_POINTS))
     return digest(READER_VERSION, checkers).hex()
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedText:
-    """The decision of code on a text, without the text, so that it can be sent between processes."""
+    """The decision of code about a text, without the text, so that the decision can be sent between processes."""
 
     evidence: Mapping[str, bool]
     """Whether each requested skill with a checker earns its point."""
@@ -101,18 +101,18 @@ class JudgedText:
     unrequested: tuple[str, ...] = ()
 
     def earns(self, skill: str) -> bool | None:
-        """Whether code gives the point for a skill; None for a skill without a checker."""
+        """Whether code awards the point for a skill; None for a skill without a checker."""
         return self.evidence.get(skill)
 
     def is_woven(self, skills: Sequence[str]) -> bool | None:
-        """Whether the text shows all its skills about the topic; None if a skill without a checker leaves this open."""
+        """Whether the text shows all its skills about the topic; None if unknown because a skill has no checker."""
         return self.all_woven
 
 
 def judge_of(catalog: Catalog) -> Judge:
     """Return the judge of a catalog's texts; a catalog with its own code must be trusted."""
     require_trust(catalog.code)
-    remember_trusted(catalog.code)  # in a worker process, the catalog brings it
+    remember_trusted(catalog.code)  # in a worker process, the catalog provides the judge
     remember_figures(catalog.name, catalog.figures)
     requires_woven = catalog.woven == "required"
     shown = prompt_texts(catalog.skills)
@@ -120,7 +120,7 @@ def judge_of(catalog: Catalog) -> Judge:
 
 
 class RulesGrader:
-    """Grades texts of one catalog."""
+    """Grades texts for the skills of one catalog."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.judge = judge_of(catalog)
@@ -131,7 +131,7 @@ class RulesGrader:
 
 
 def reading_of(verdict: Verdict | JudgedText, skills: Iterable[str]) -> Reading:
-    """Convert a verdict to the form of a parsed grade; the length point is counted elsewhere, for every grader."""
+    """Convert a verdict to the form of a parsed grade; the length point is counted elsewhere for all graders."""
     shown = [_point(verdict, skill) for skill in skills]
     if None in shown:
         return Reading(None, "a skill has no checker")
@@ -140,12 +140,12 @@ def reading_of(verdict: Verdict | JudgedText, skills: Iterable[str]) -> Reading:
 
 
 def applicable_reasons(verdict: Verdict | JudgedText, *, is_alone: bool) -> Mapping[str, str]:
-    """Return the reasons of code for denied points; beside a model, only those of skills with a checker."""
+    """Return the reasons of code for denied points; if a model votes too, only reasons about skills with a checker."""
     return {name: why for name, why in verdict.reasons.items() if is_alone or name in verdict.evidence}
 
 
 def require_checkers(catalog: Catalog, skills: Iterable[str], grader: str) -> None:
-    """Refuse `rules:` if a skill has no checker, or if the catalog's own checkers are not trusted."""
+    """Raise an error for `rules:` if a skill has no checker, or if the catalog's own checkers are not trusted."""
     require_trust(catalog.code)
     skills = [skill.name for skill in catalog.require_skills(skills)]
     unknown = [name for name in skills if checker_of(name) is None]
@@ -176,19 +176,19 @@ def with_verdict(reading: Reading, skills: Sequence[str], verdict: Verdict | Jud
 
 
 def _point(verdict: Verdict | JudgedText, skill: str) -> float | None:
-    """1 or 0; None for a skill without a checker."""
+    """Return 1 or 0 as the point; None for a skill without a checker."""
     earned = verdict.earns(skill)
     return None if earned is None else float(earned)
 
 
 Votes = Mapping[int, Reading | None]
-"""The vote of each round; None if the round has no reply."""
+"""The vote in each round; None if the round has no reply."""
 
 
 def is_over(*, turn: int, origin: str, has_reply: bool, problem: str | None, turns: int | None) -> bool:
-    """Whether a conversation with this latest call is finished: by a reply to its last turn, or by a refusal.
+    """Whether a conversation is finished after this latest call, by a reply to its last turn or by a refusal.
 
-    A final problem is the student's own outcome. An imported conversation is finished as it is.
+    A final problem is the student's own outcome. An imported conversation is always finished.
 
     >>> is_over(turn=1, origin="call", has_reply=True, problem=None, turns=2)
     False
@@ -203,9 +203,9 @@ def is_over(*, turn: int, origin: str, has_reply: bool, problem: str | None, tur
 
 
 def answer_of(reply: str | None, origin: str, turn: int) -> Answer:
-    """Extract the graded text from the latest reply; an imported text is the answer itself, and no reply is a refusal.
+    """Extract the graded text from the latest reply; an imported text is itself the answer, and no reply is a refusal.
 
-    A conversation with one turn does not request 'Answer:', so its reply is valid without.
+    In a conversation with one turn, the prompt does not request 'Answer:', so the reply is valid without it.
     """
     if reply is None:
         return Answer("", "refused")
@@ -214,9 +214,9 @@ def answer_of(reply: str | None, origin: str, turn: int) -> Answer:
 
 
 def votes_of(attempts: Iterable[tuple[int, Reading | None]]) -> dict[int, Reading | None]:
-    """Return the vote of each round: its first parseable attempt, or else its latest one with a reply.
+    """Return the vote of each round: the first parseable attempt, or else the latest attempt with a reply.
 
-    Attempts are pairs of round and parsed grade, those of one round in order.
+    Attempts are pairs of round and parsed grade; the attempts of each round are in order.
     """
     votes: dict[int, Reading | None] = {}
     for number, reading in attempts:
@@ -227,7 +227,7 @@ def votes_of(attempts: Iterable[tuple[int, Reading | None]]) -> dict[int, Readin
 
 
 def latest_votes_of(attempts: Iterable[tuple[int, Reading | None]]) -> dict[int, Reading | None]:
-    """Return a person's vote of each round: the latest answer, because a further attempt is a correction."""
+    """Return a person's vote in each round, which is the latest answer because a later attempt is a correction."""
     votes: dict[int, Reading | None] = {}
     for number, reading in attempts:
         votes[number] = reading or votes.get(number)
@@ -235,9 +235,9 @@ def latest_votes_of(attempts: Iterable[tuple[int, Reading | None]]) -> dict[int,
 
 
 def ballot_of(text: StudentText, grader: RunGrader, votes: Votes, verdict: Verdict | JudgedText | None) -> Ballot:
-    """Make a grader's ballot on a text: the votes of a model, the verdict of code, or both.
+    """Make a grader's ballot on a text from the votes of a model, the verdict of code, or both.
 
-    If a grader has code, code decides the skills that have a checker, and the model's votes decide the rest.
+    If a grader uses code, code decides the skills that have a checker, and the model's votes decide the rest.
     """
     skills = text.combination.skills
     is_woven = verdict.is_woven(skills) if verdict is not None and grader.has_code else None
@@ -253,16 +253,16 @@ def ballot_of(text: StudentText, grader: RunGrader, votes: Votes, verdict: Verdi
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 WORTH_IT: Final = 20_000
-"""Texts from which on workers share the work; fewer are graded before workers have started."""
+"""The number of texts above which workers share the work; fewer texts are graded before workers have started."""
 _BATCH: Final = 64
 _AHEAD: Final = 4
-"""Open batches for each worker: enough to keep all busy, few enough to hold in memory."""
+"""Open batches for each worker: enough to keep all workers busy, and few enough to fit into memory."""
 _MOST_WORKERS: Final = 16
 _CONTROL_GROUP: Final = Path("/sys/fs/cgroup")
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use: by its affinity, or by its container's quota."""
+    """Return the number of cores that this process may use, according to its affinity and its container's quota."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on every system
     allowed: float = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     with suppress(OSError, ValueError):  # ValueError: the quota is "max"
@@ -281,7 +281,7 @@ def on_all_cores(
 ) -> Iterator[_Result]:
     """Yield the result for each item in order.
 
-    This process works alone on the first items, or on all with one worker.
+    This process works alone on the first items, or on all items if there is only one worker.
     """
     source = iter(items)
     size = min(cores(), _MOST_WORKERS) if workers is None else workers
@@ -290,7 +290,7 @@ def on_all_cores(
     if is_alone or not (first := list(islice(source, 1))):
         return
     source = chain(first, source)
-    context = get_context("spawn")  # a fork of this process would not have its threads
+    context = get_context("spawn")  # a fork of this process would lack its threads
     executor = ProcessPoolExecutor(size, context, _begin, (catalog, trust_here()))
 
     waiting: deque[tuple[list[_Item], Future[list[_Result]] | None]] = deque()
@@ -299,14 +299,14 @@ def on_all_cores(
         while (batch := next(batches, None)) or waiting:
             if batch:
                 future = None
-                with suppress(BrokenProcessPool, OSError):  # the system may refuse more processes
+                with suppress(BrokenProcessPool, OSError):  # the system may not allow more processes
                     future = executor.submit(_results, function, batch)
                 waiting.append((batch, future))
             if not batch or len(waiting) > _AHEAD * size:
                 asked, future = waiting.popleft()
                 try:
                     results = _results(function, asked, code) if future is None else future.result()
-                except BrokenProcessPool:  # a worker was killed
+                except BrokenProcessPool:  # a worker has been killed
                     results = _results(function, asked, code)
                 yield from results
     finally:
@@ -316,18 +316,18 @@ def on_all_cores(
 _code: list[RulesGrader] = []
 """The grading context in a worker."""
 _trust: Final = ExitStack()
-"""Keeps the worker's trust in the code that the first process trusts, until the worker ends."""
+"""Keeps the code trusted by the first process trusted in the worker until the worker exits."""
 
 
 def _begin(catalog: Catalog, trust: Trust) -> None:
-    """Prepare a worker, which ends with its parent: it would wait for ever for the next batch of a killed process."""
+    """Prepare a worker that exits with its parent; otherwise it would wait forever for the next batch."""
 
     def end_with_parent() -> None:
         if parent := parent_process():
             parent.join()
             os._exit(1)
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first process, which ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process handles Ctrl-C and ends this process
     threading.Thread(target=end_with_parent, daemon=True).start()
     _trust.enter_context(trusting_as(trust))
     _code.append(RulesGrader(catalog))
@@ -336,12 +336,12 @@ def _begin(catalog: Catalog, trust: Trust) -> None:
 def _results(
     function: Callable[[RulesGrader, _Item], _Result], batch: Sequence[_Item], code: RulesGrader | None = None
 ) -> list[_Result]:
-    """Return the results of a batch; a worker has its own copy of the code."""
+    """Return the results of a batch; without `code`, use the worker's own copy."""
     return [function(code or _code[0], item) for item in batch]
 
 
 class TextToJudge(NamedTuple):
-    """A text, and the request for it."""
+    """A text and the request that it answers."""
 
     text: str
     skills: tuple[str, ...]
@@ -349,7 +349,7 @@ class TextToJudge(NamedTuple):
 
 
 def judged(code: RulesGrader, task: TextToJudge, *, with_words: bool = False) -> JudgedText:
-    """Return the decision of code on a text; with words, also its evidence, its reasons and the unrequested skills."""
+    """Return the decision of code about a text; with words, also evidence, reasons and unrequested skills."""
     verdict = code.verdict(task.text, skills=task.skills, topic=task.topic)
     earned = {skill: bool(verdict.earns(skill)) for skill in verdict.evidence}
     found = JudgedText(earned, verdict.topic, verdict.nonsense, {}, verdict.is_woven(task.skills))

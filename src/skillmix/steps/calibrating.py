@@ -1,7 +1,8 @@
 """Run a grader on the texts of a calibration set.
 
-The texts are imported into a run, and the grader is called through the same scheduler as in every run: each reply is
-journaled before it is used, calls in the journal are not repeated, and the budget counts all invocations together.
+The texts are imported into a run, and the grader is called by the same scheduler as in every run. Each reply is
+therefore journaled before it is used, calls in the journal are not repeated, and the budget covers all invocations
+together.
 """
 
 import asyncio
@@ -60,7 +61,7 @@ def calibrated(plan: CalibrationPlan, *, prices: Path | None = None) -> Calibrat
 
 
 def estimated(plan: CalibrationPlan, *, prices: Path | None = None) -> list[CallEstimate]:
-    """Estimate the calls, tokens and cost of a calibration with an empty run."""
+    """Estimate the calls, tokens and cost of a calibration whose run is still empty."""
     longest = max(tokens_in(len(text.text)) for text in plan.known.texts)
     past = PastCalls(new_run(plan.run))
     basis = EstimateBasis(plan.experiment, plan.catalog, load_prices(prices), past, longest_text=longest)
@@ -69,9 +70,9 @@ def estimated(plan: CalibrationPlan, *, prices: Path | None = None) -> list[Call
 
 
 def _imported(known: CalibrationSet, journal: JournalWriter) -> list[tuple[KnownText, GenerateKey]]:
-    """Store texts that the journal lacks; texts of one skill and topic are samples of a combination.
+    """Store texts that are missing from the journal; texts about one skill and topic are samples of one combination.
 
-    A text keeps its number, whatever its place in the set, so that a set can grow without repeated calls.
+    A text keeps its number even if its position in the set changes, so that a set can grow without repeated calls.
     """
     journal.add_combinations({text.combination.id: text.combination for text in known.texts}.values())
     numbers = _stored_numbers(journal)

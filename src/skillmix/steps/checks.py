@@ -1,4 +1,4 @@
-"""Checks before a run is changed, so that a refused run stays as it was."""
+"""Checks that happen before a run is changed, so that a rejected run stays unchanged."""
 
 import asyncio
 from collections import deque
@@ -49,9 +49,9 @@ from skillmix.tracking import require_trackers
 
 
 def check_packages(experiment: Experiment, steps: Sequence[Step], run: Run, *, calls_here: bool = True) -> None:
-    """Refuse unfinished steps whose packages are not installed; one error names them all.
+    """Raise one error that lists all packages that unfinished steps need but that are not installed.
 
-    `calls_here` is false if other machines call the models and train them.
+    `calls_here` is false if other machines call and train the models.
     """
     open_steps = [
         step
@@ -70,7 +70,7 @@ def check_packages(experiment: Experiment, steps: Sequence[Step], run: Run, *, c
     if not missing:
         return
     extras = {extra for _, extra in missing}
-    extras -= {"local", "parquet"} if "train" in extras else set()  # the workers have these packages
+    extras -= {"local", "parquet"} if "train" in extras else set()  # the workers have these packages installed
     packages = ", ".join(dict.fromkeys(package for package, _ in missing))
     raise UserError(
         f"{experiment.name} needs packages that are not installed: {packages}.",
@@ -82,7 +82,7 @@ Checks = Iterator[Callable[[], object]]
 
 
 def plan_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> Checks:
-    """Check an experiment without its journal, any call, or other state of this machine.
+    """Check an experiment without reading its journal, making calls, or using any other state of this machine.
 
     Prompts and draws are checked for all steps, because every reader of the run needs them.
     """
@@ -95,9 +95,9 @@ def plan_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step],
 
 
 def pinned_experiment(experiment: Experiment, run: Run) -> Experiment:
-    """Fix a commit for each id on the Hub: the one recorded in the run, or the newest for a new id."""
+    """Pin each id on the Hub to a commit: to the commit recorded in the run, or to the newest commit for a new id."""
     known: dict[str, str] = {}
-    with suppress(UserError):  # a file of an older version may have obsolete keys; it has no ids
+    with suppress(UserError):  # a file from an older version may have obsolete keys; it contains no ids
         stored = run.experiment if run.exists else experiment
         used: list[Settings] = [*stored.students.values(), *stored.graders.values()]
         names = [name for one in used for name in hub_ids(one.asked)]
@@ -107,7 +107,7 @@ def pinned_experiment(experiment: Experiment, run: Run) -> Experiment:
     def pin(name: str, kind: Kind) -> str:
         if not is_hub_id(name):
             return name
-        with suppress(UserError):  # the checks report why it cannot be fetched, with all other faults
+        with suppress(UserError):  # the checks report why the id cannot be fetched, together with all other faults
             return known.get(name) or pinned(name, kind)
         return name
 
@@ -140,7 +140,7 @@ def hub_ids(asked: str | None) -> list[str]:
 
 
 def fetch_from_hub(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> None:
-    """Download models and data sets that the cache lacks, after all other checks of the experiment have passed."""
+    """Download models and data sets that are not in the cache, once all other checks of the experiment have passed."""
     settings: list[Settings] = [*experiment.students.values(), *experiment.graders.values()]
     wanted: dict[str, Kind] = dict.fromkeys((name for one in settings for name in hub_ids(one.asked)), "model")
     wanted |= dict.fromkeys(
@@ -155,7 +155,7 @@ def fetch_from_hub(experiment: Experiment, catalog: Catalog, steps: Sequence[Ste
 
 
 def student_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> Checks:
-    """Check for students without a model that no step trains, and for those that no step may call."""
+    """Find students that have no model and are not trained by a step, and students that a step must not call."""
     now = with_trained(experiment, run)
     will_be_trained: set[str] = set()
     for step in steps:
@@ -168,16 +168,16 @@ def student_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Ste
 
 
 def file_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> Checks:
-    """Check files, folders and packages that steps need on this machine."""
+    """Check the files, folders and packages that steps need on this machine."""
     yield lambda: require_trackers(experiment.track)
     for step in steps:
         yield partial(kind_of(step).check, step, experiment, catalog, run)
 
 
 def _local_model_checks(experiment: Experiment, steps: Sequence[Step], run: Run) -> Checks:
-    """Check the checkpoints on this machine: whether steps can call or train them.
+    """Check whether steps can call or train the checkpoints on this machine.
 
-    A model that a step will train is called with the architecture of its base; training gives it a chat template.
+    A model that a step will train has the architecture of its base, and receives a chat template during training.
     """
     checks: dict[tuple[str, bool, int, str], Callable[[], object]] = {}
     for step in steps:
@@ -194,7 +194,7 @@ def _local_model_checks(experiment: Experiment, steps: Sequence[Step], run: Run)
 
 
 def _checkpoint_here(asked: str | None) -> Checkpoint | None:
-    """Return the local checkpoint of a model, or of the model whose shape and tokenizer a new one copies."""
+    """Return the local checkpoint of a model, or of the model whose shape and tokenizer a new model copies."""
     shape = None if asked is None else shape_of(asked)
     source = shape.spec if isinstance(shape, CopiedShape) else asked
     spec = None if source is None else parse_spec(source)
@@ -202,7 +202,7 @@ def _checkpoint_here(asked: str | None) -> Checkpoint | None:
         return None
     try:
         return checkpoint_of(spec, fetches=False)
-    except UserError:  # the checks of files report what is missing
+    except UserError:  # the file checks report what is missing
         return None
 
 
@@ -229,7 +229,7 @@ def _require_asking(settings: Settings, *, needs_template: bool) -> None:
 
 
 def require_rendering(settings: Settings) -> None:
-    """Refuse a system text and template options that the template of a local model cannot use."""
+    """Raise an error for a system prompt or template options that the template of a local model cannot use."""
     provider = provider_of(str(settings.asked))
     if settings.additions and provider.is_engine and all(map(find_spec, provider.packages)):
         asyncio.run(check_chat_template(parse_spec(str(settings.asked)), settings.system, settings.extra_json))
@@ -251,7 +251,7 @@ def _require_training(step: TrainStep, base: Settings, run: Run) -> None:
 
 
 def _check_prompts(experiment: Experiment, catalog: Catalog) -> None:
-    """Check prompt sets: their files, those for k = 0, and that outcome graders are not used for points."""
+    """Check that prompt sets have their files, also for k = 0, and that no outcome grader is used for points."""
     own = [settings.prompts for settings in experiment.students.values() if settings.prompts]
     own += [step.prompts for step in experiment.steps if isinstance(step, DatasetStep) and step.prompts]
     for name in sorted({experiment.prompts, *own}):
@@ -285,7 +285,7 @@ def _check_prompts(experiment: Experiment, catalog: Catalog) -> None:
 def check_journal(context: StepContext, steps: Sequence[Step]) -> None:
     """Find contradictions with the journal: a changed model, prompt or sampling setting under a stored name.
 
-    The first conversation of every cell is followed as far as the journal has it.
+    The first conversation of every cell is compared as far as it is in the journal.
     """
     now = replace(context, experiment=with_trained(context.experiment, context.run))
     for step in now.experiment.steps:
@@ -296,7 +296,7 @@ def check_journal(context: StepContext, steps: Sequence[Step]) -> None:
 
 
 def _follow_in_journal(conversations: Conversations, cell: PlannedCell, context: StepContext) -> None:
-    """Look up the first conversation of a cell; a request that differs from the stored one is an error."""
+    """Look up the first conversation of a cell; raise an error if a request differs from the stored request."""
     waiting = deque([conversations.first(cell.student, cell.combinations[0], cell.numbers[0])])
     while waiting:
         request = waiting.popleft().request
@@ -306,7 +306,7 @@ def _follow_in_journal(conversations: Conversations, cell: PlannedCell, context:
 
 
 def check_code_graders(experiment: Experiment, catalog: Catalog, steps: Sequence[Step]) -> None:
-    """Refuse grading by code for skills without a checker; all skills of a setting count, which avoids the draw."""
+    """Raise an error for code graders if any skill of a setting has no checker; checking all skills avoids the draw."""
     for step in steps:
         code = [name for name in step.grader_names if experiment.graders[name].asked is None]
         if code:
@@ -321,7 +321,7 @@ def check_code_graders(experiment: Experiment, catalog: Catalog, steps: Sequence
 
 
 async def probe_models(experiment: Experiment, steps: Sequence[Step]) -> None:
-    """Detect a wrong key, URL or name of any model before the first paid call."""
+    """Detect a wrong key, URL or model name before the first paid call."""
     graders = sorted({name for step in steps for name in step.grader_names})
     # The model of a train step may not exist yet.
     students = sorted({name for step in steps for name in step.student_names if name in experiment.students})
@@ -329,7 +329,7 @@ async def probe_models(experiment: Experiment, steps: Sequence[Step]) -> None:
 
 
 async def probe_settings(settings: Mapping[str, Settings]) -> None:
-    """Open the models of settings and refuse unusable ones, in one error."""
+    """Open the models in the settings, and raise one error for all unusable models."""
     errors: list[UserError] = []
     probed: dict[str, _Probed] = {}
     async with AsyncExitStack() as opened:
@@ -345,7 +345,7 @@ async def probe_settings(settings: Mapping[str, Settings]) -> None:
 
 
 def require_access(settings: Settings) -> None:
-    """Refuse a model whose checkpoint or key is missing on this machine, without contacting its server."""
+    """Raise an error if the checkpoint or key of a model is missing on this machine, without contacting a server."""
     spec = parse_spec(str(settings.asked))
     provider = provider_of(spec)
     if provider.has_checkpoint and not would_download(spec):
@@ -369,7 +369,7 @@ class _Probed(Protocol):
 
 
 async def _probe(name: str, model: _Probed) -> UserError | None:
-    """Probe one model with a short timeout, because a server that never answers would block for a full call timeout."""
+    """Probe one model with a short timeout, because a silent server would block for the timeout of a call."""
     try:
         problem = await asyncio.wait_for(model.probe(), _LONGEST_PROBE)
     except TimeoutError:
@@ -385,7 +385,7 @@ async def _probe(name: str, model: _Probed) -> UserError | None:
 
 
 def prices_by_model(experiment: Experiment, prices: dict[str, Price]) -> dict[str, Price | None]:
-    """Return the price of each model by its task name, None if unknown; a limit in dollars needs every price."""
+    """Return the price of each model by its task name, None if unknown; a limit in dollars requires every price."""
     settings_of = settings_by_model(experiment, list(experiment.students), list(experiment.graders))
     trained = {f"student:{name}": Price(0.0, 0.0) for name in made_students(experiment)}
     known = {name: price_of_calls(settings, prices) for name, settings in settings_of.items()}

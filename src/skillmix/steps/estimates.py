@@ -1,7 +1,7 @@
 """Estimates for `skillmix run --dry-run`: calls, tokens, cost and GPU hours, and their output.
 
-Every row has an upper bound and an expectation. The upper bound assumes the longest replies, and all attempts at
-unparseable grades. The expectation uses the tokens of past calls, or typical lengths where there are none.
+Every row has an upper bound and an expectation. The upper bound assumes the longest replies, and that unparseable
+grades use all attempts. The expectation uses the tokens of past calls, or typical lengths if there are no such calls.
 """
 
 import json
@@ -43,7 +43,7 @@ _HEADER: Final = (
     "expected from",
 )
 _NUMBERS: Final = 6
-"""Columns between the model and the last column."""
+"""The columns between the model and the last column."""
 _LONGEST_ADDITIONS: Final = 80
 TYPICAL: Final = "typical lengths"
 # Five conversations of GPT-4 with k = 3 in the sample records of the original code have replies of 1,137 and 852
@@ -53,7 +53,7 @@ _TEXT_PER_SKILL: Final = 70
 _GRADING_PER_CRITERION: Final = 250
 
 _MOST_JOURNALS: Final = 20
-"""The most journals of other runs that are read, latest first; an estimate must not take minutes."""
+"""The most journals of other runs that are read, latest first, because an estimate must not take minutes."""
 _AVERAGES: Final = (
     "SELECT stage, coalesce(grader, student), model, decoding, json_array_length(skills), count(*), sum(input_tokens), "
     "sum(output_tokens), sum(coalesce(attempt, 0) = 0) FROM call JOIN combination ON combination.id = call.combination "
@@ -61,16 +61,18 @@ _AVERAGES: Final = (
 )
 
 Role = Literal["student", "writer", "grader", "re-grader", "training"]
-"""The role of a model in a step; a writer writes for a data set, and a re-grader grades texts that already have
-grades."""
+"""The role of a model in a step.
+
+A writer generates the texts of a data set; a re-grader grades texts that already have grades.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CallAverages:
-    """Average tokens of past calls of one model about combinations of one k."""
+    """Average tokens of one model's past calls about combinations with the same k."""
 
     calls: int
-    """All past calls of the model, for any k."""
+    """The number of the model's past calls, for any k."""
     input_tokens: float
     output_tokens: float
     calls_per_vote: float
@@ -79,23 +81,23 @@ class CallAverages:
 
     @property
     def basis(self) -> str:
-        """Describe the source and its size."""
+        """Describe the source of the averages and its size."""
         return f"{self.source} ({self.calls} {'call' if self.calls == 1 else 'calls'})"
 
 
 class AskedOf(NamedTuple):
-    """The called model, as a journal stores it."""
+    """The called model in the form that a journal stores."""
 
     stage: Literal["generate", "grade"]
     name: str
     """The student or the grader of the experiment."""
     model: str | None
-    """None for the model of a train step, which has its own name in each run."""
+    """None for the model of a train step, because its name differs between runs."""
     extra: str | None
 
 
 class _Group(NamedTuple):
-    """Past calls of one name, model, sampling and k."""
+    """Past calls with the same name, model, sampling and k."""
 
     asked_of: AskedOf
     k: int
@@ -106,16 +108,16 @@ class _Group(NamedTuple):
 
 
 class PastCalls:
-    """The calls of a run, and those of other runs in the same folder; unreadable journals are omitted."""
+    """The calls of a run and of other runs in the same folder; unreadable journals are omitted."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
 
     def averages(self, asked_of: AskedOf, k: int, *, other_runs: bool) -> CallAverages | None:
-        """Average over calls with the same name, model and extra fields, or else with the same model and fields.
+        """Average over calls with the same name, model and extra fields, or else with the same model and extra fields.
 
-        Prompts and replies grow with k, so the nearest k with calls counts. None if there is no such call. Other runs
-        count only if this run has no such call, and if `other_runs` is true.
+        Prompts and replies grow with k, so the average is over calls with the nearest k. None if there is no such call.
+        Other runs count only if this run has no such call and `other_runs` is true.
         """
         source: Literal["this run", "other runs"] = "this run"
         alike = [g for g in self._own if _is_same_model(g.asked_of, asked_of) and g.asked_of.name == asked_of.name]
@@ -143,7 +145,7 @@ class PastCalls:
 
     @cached_property
     def _elsewhere(self) -> list[_Group]:
-        """Read calls of other runs on first use: most dry runs do not need them."""
+        """Read the calls of other runs on first use, because most dry runs do not need them."""
         own = self._run.path
         files = [file for file in own.parent.glob(f"*/{RUN_FILE}") if file.parent != own]
         latest = sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)
@@ -151,7 +153,7 @@ class PastCalls:
 
 
 def _is_same_model(stored: AskedOf, asked_of: AskedOf) -> bool:
-    """Whether calls of the same stage went to the same model with the same fields; a model of None is any."""
+    """Whether calls of the same stage went to the same model with the same fields; None stands for any model."""
     is_same = stored.stage == asked_of.stage and stored.extra == asked_of.extra
     return is_same and asked_of.model in (None, stored.model)
 
@@ -175,7 +177,7 @@ class Expected:
     cost_usd: float | None
     """None if the price is unknown."""
     basis: str
-    """The calls behind the average tokens, or a remark that they are typical lengths."""
+    """The calls from which the average tokens come, or a remark that typical lengths were used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,7 @@ class CallEstimate:
     """Upper bounds and expectations for one model in one step; calls repeated after a failure are not counted."""
 
     step: str
-    """Name of the step, with the bound if the step has two."""
+    """Name of the step, with the kind of bound if the step has two bounds."""
     model: str
     calls: int
     """Calls including all attempts at unparseable grades."""
@@ -195,23 +197,23 @@ class CallEstimate:
     gpu_hours: float | None = 0.0
     """None if the model's size is not known."""
     is_lower_bound: bool = False
-    """Whether these are the smallest sufficient numbers; they are excluded from sums."""
+    """Whether the numbers are the smallest that suffice, which are excluded from sums."""
     role: Role = "student"
     expected: Expected | None = None
     """None for a train step, which makes no calls."""
     price: Price | None = None
-    """None if the price is unknown, and for models that a step trains."""
+    """None if the price is unknown or if a step trains the model."""
     system: str | None = None
     extra: dict[str, object] = field(default_factory=dict)
     is_batch: bool = False
-    """Whether the calls are sent in batches, and the costs are batch costs."""
+    """Whether the calls are sent in batches, so that the costs are batch costs."""
     batch_share: float | None = None
-    """The batch cost as a share of the cost of direct calls; None if the model has no batches."""
+    """The cost in batches as a share of the cost of direct calls; None if the model has no batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class EstimateBasis:
-    """The input of every estimate."""
+    """The input that all estimates share."""
 
     experiment: Experiment
     catalog: Catalog
@@ -223,7 +225,7 @@ class EstimateBasis:
 
 @dataclass(frozen=True, slots=True)
 class EstimatedStep:
-    """A step, with its bound if it has two, and the role of a model in it."""
+    """A step, with its kind of bound if it has two bounds, and the role of a model in the step."""
 
     step: str
     role: Role
@@ -236,7 +238,7 @@ Counted = Sequence[tuple[Combination, int]]
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
-    """Calls and tokens of one row, or of a part of it."""
+    """The calls and tokens of one row or of a part of a row."""
 
     calls: float = 0
     input: float = 0
@@ -251,7 +253,7 @@ class _Tokens:
 
 
 _Part = tuple[int, _Tokens, _Tokens]
-"""The texts of one combination: its k, the most that they may take, and what they usually take."""
+"""The texts of one combination: its k, their maximum tokens, and their usual tokens."""
 
 
 def student_estimate(label: EstimatedStep, student: str, counted: Counted, basis: EstimateBasis) -> CallEstimate:
@@ -267,7 +269,7 @@ def student_estimate(label: EstimatedStep, student: str, counted: Counted, basis
         turns_before = [*prompts.worked_turns(), *prompts.lead_turns(catalog, combination)]
         first += len(settings.system or "") + sum(len(prompt) + len(reply) for prompt, reply in turns_before)
         reply = min(longest, usual_tokens_in(_REPLY_PER_SKILL * (combination.k + 2)))
-        # a second prompt repeats the first and its reply
+        # a second prompt repeats the first prompt and its reply
         bound = turns * tokens_in(first) + repeated * longest + sum(map(tokens_in, second))
         read = usual_tokens_in(turns * first + sum(second)) + repeated * reply
         at_most = _Tokens(turns * texts, count * bound, turns * count * longest)
@@ -282,7 +284,7 @@ def student_estimate(label: EstimatedStep, student: str, counted: Counted, basis
 def grader_estimates(
     label: EstimatedStep, graders: Sequence[str], counted: Counted, basis: EstimateBasis
 ) -> list[CallEstimate]:
-    """Estimate the calls of each grader that is a model: one for each vote, and at most `attempts` for each."""
+    """Estimate the calls of each grader that is a model: expect one per vote, with at most `attempts` per vote."""
     experiment = basis.experiment
     prompts = load_prompts(experiment.prompts, experiment.format)
     longest_text = basis.longest_text
@@ -320,9 +322,9 @@ def _estimate(
     price: Price | None,
     basis: EstimateBasis,
 ) -> CallEstimate:
-    """Make one row, which expects what past calls of the same model took, k by k, or else the usual lengths.
+    """Make one row, which expects the tokens of the same model's past calls for each k, or else the usual lengths.
 
-    A free model does without the calls of other runs, which take time to read.
+    For a free model, the calls of other runs are not used, because reading them takes time.
     """
     at_most = expected = _Tokens()
     usual_of: dict[int, _Tokens] = {}
@@ -364,10 +366,10 @@ def _estimate(
 
 
 def estimate_table(estimates: Sequence[CallEstimate], *, wide: bool = True) -> str:
-    """Format one row for each model of each step, and the sums; an unknown part makes the sum unknown.
+    """Format one row for each model of each step, and the sums; a sum with an unknown part is unknown.
 
-    Unless wide, the table fits a terminal: it has the calls, the dollars and the hours, and long model strings are
-    shortened.
+    Unless wide, the table fits into a terminal because it has only the calls, dollars and hours, and long model strings
+    are shortened.
     """
     rows = []
     for one in estimates:
@@ -391,11 +393,11 @@ _SHORT: Final = {
     "US dollars, at most": "$ at most",
     "GPU hours, at most": "GPU hours",
 }
-"""The columns of the short table, with their headings in it."""
+"""The columns of the short table with their headings."""
 
 
 def _counted_once(estimates: Sequence[CallEstimate]) -> list[CallEstimate]:
-    """Return the estimates that sums count: for a data set, the most that it may take."""
+    """Return the estimates that are included in sums; for a data set, this is the upper bound."""
     return [estimate for estimate in estimates if not estimate.is_lower_bound]
 
 
@@ -416,7 +418,7 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def estimate_notes(estimates: Sequence[CallEstimate]) -> list[str]:
-    """Explain the table: the meaning of the numbers, and the prices with their dates."""
+    """Explain the meaning of the numbers in the table, and list the prices with their dates."""
     notes = []
     if any(estimate.calls for estimate in estimates):
         notes.append(
@@ -454,7 +456,7 @@ def estimate_notes(estimates: Sequence[CallEstimate]) -> list[str]:
 
 
 def _both_costs(costs: Iterable[tuple[CallEstimate, float | None]]) -> tuple[float, float]:
-    """Add up the cost of a model in batches, and with direct calls."""
+    """Sum the cost of a model in batches, and its cost with direct calls."""
     in_batches = direct = 0.0
     for one, cost in costs:
         share = one.batch_share or 1.0
@@ -464,7 +466,7 @@ def _both_costs(costs: Iterable[tuple[CallEstimate, float | None]]) -> tuple[flo
 
 
 def budget_warnings(estimates: Sequence[CallEstimate], budget: BudgetSettings) -> Iterator[str]:
-    """Warn about each limit that is below the expected or the maximum cost or calls of the experiment."""
+    """Warn about each limit that is below the expected or maximum cost or number of calls of the experiment."""
     yield from price_warnings({short_spec(e.model): e.price for e in estimates})
     counted = _counted_once(estimates)
     cost = _sum(e.cost_usd for e in counted)
@@ -496,7 +498,7 @@ def batch_share(settings: Settings, prices: dict[str, Price]) -> float | None:
 
 
 def price_of_calls(settings: Settings, prices: dict[str, Price]) -> Price | None:
-    """Return the price of a model's calls, in its batches or outside; None if it is unknown."""
+    """Return the price of a model's calls, in batches if it uses them; None if the price is unknown."""
     spec = parse_spec(str(settings.asked))
     price = price_of(spec, prices)
     dialect = dialect_of(spec, settings.batch) if settings.batch else None

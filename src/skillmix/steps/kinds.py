@@ -1,7 +1,8 @@
 """Steps without calls, and the table of all kinds of step.
 
-A train step writes a checkpoint into its folder of the run. Steps that read a whole run come last: human annotation
-(annotate), grader cards (graders), a report. An annotate step does not wait for people; it reports the missing answers.
+A train step writes a checkpoint into its folder in the run. Steps that read a whole run come last: human annotation
+(annotate), grader cards (graders), and reports (report). An annotate step does not wait for people, but reports the
+missing answers.
 """
 
 import json
@@ -61,7 +62,7 @@ class TrainKind(StepKind[TrainStep]):
     """Fine-tune a model on data sets."""
 
     def check(self, step: TrainStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Refuse missing weights, data and replay texts, and a folder with another model or training."""
+        """Find missing weights, data and replay texts, and a folder that contains another model or training run."""
         check_data(step)
         folder = model_folder(run, step.name)
         file = read_model_file(folder, strict=True)
@@ -86,7 +87,10 @@ class TrainKind(StepKind[TrainStep]):
         return [CallEstimate(step.name, step.base, 0, tokens, 0, 0.0, hours, role="training")]
 
     def work(self, step: TrainStep, experiment: Experiment, catalog: Catalog, run: Run) -> Work:
-        """Return the optimizer steps; unknown if the step counts epochs of an unknown number of conversations."""
+        """Return the optimizer steps.
+
+        Their number is unknown if the step counts epochs of an unknown number of conversations.
+        """
         is_over = (model_folder(run, step.name) / LINEAGE_FILE).is_file()
         total: int | None = step.steps or DEFAULT_STEPS
         if step.epochs is not None:
@@ -96,19 +100,19 @@ class TrainKind(StepKind[TrainStep]):
         return Work(step.name, "training", total, bound, is_over=is_over)
 
     def inputs(self, step: TrainStep, source: StepInputs) -> Inputs | None:
-        """The recipe, the seed, the weights of the base and the conversations of the data."""
+        """Return the recipe, the seed, the weights of the base and the conversations in the data."""
         try:
             return _of_job(job_of(source.experiment, step, source.run))
         except UserError:
             return None  # the step itself reports missing files
 
     def made(self, step: TrainStep, run: Run, result: RunResult) -> dict[str, Any]:
-        """The identity of the model."""
+        """Return the identity of the model."""
         file = read_model_file(model_folder(run, step.name), strict=True)
         return {"identity": file.identity if file else None}
 
     def take(self, step: TrainStep, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
-        """Return the model if its folder still holds it."""
+        """Add the model to the result if its folder still contains the model."""
         folder = model_folder(run, step.name)
         file = read_model_file(folder, strict=True)
         if file is None or file.identity != made["identity"]:
@@ -117,16 +121,16 @@ class TrainKind(StepKind[TrainStep]):
         return f"found in {folder}"
 
     def run(self, step: TrainStep, context: StepContext, result: RunResult) -> bool:
-        """Train the model from the start or from its last checkpoint."""
+        """Train the model from the start, or from its last checkpoint."""
         if context.cluster is not None:
-            context.cluster.end_workers()  # this process trains, and may need the GPU of others
+            context.cluster.end_workers()  # this process trains, and may need a GPU that other models use
         result.trained[step.name] = train_step(context.experiment, step, context.run, context.progress)
         context.progress.end(step.name)
         return True
 
 
 def _conversations(step: TrainStep, experiment: Experiment) -> int | None:
-    """Count conversations in the files of the data, and those that dataset steps will write; None if unknown."""
+    """Count the conversations in data files, and the conversations that dataset steps will produce; None if unknown."""
     planned = {other.name: other.planned_texts for other in experiment.steps}
     total = 0
     for name in step.data:
@@ -152,14 +156,14 @@ def _of_job(job: Job) -> Inputs:
 
 
 def _begun(step: TrainStep, run: Run) -> Inputs:
-    """Return the recorded inputs of an unfinished training; nothing if there is none, or if its folder was removed."""
+    """Return the recorded inputs of an unfinished training run; empty if there is none or if its folder was removed."""
     record = run.state.steps.get(step.name)
     is_begun = record is not None and record.result is None and run.step(step.name).exists()
     return dict(record.inputs) if record is not None and is_begun else {}
 
 
 def _differences(stored: Inputs, now: Inputs) -> list[str]:
-    """Return the names of inputs with different values in both; JSON has no tuples."""
+    """Return the names of inputs whose values differ after conversion to JSON, which has no tuples."""
     plain = json.loads(json.dumps(now))
     return [name for name in plain if name in stored and stored[name] != plain[name]]
 
@@ -178,7 +182,7 @@ def train_step(
     run: Run,
     progress: RunProgress = NO_PROGRESS,
 ) -> Trained:
-    """Train a step unless its model exists; after a kill, resume from the last checkpoint."""
+    """Run a train step unless its model exists; after a kill, resume from the last checkpoint."""
     job = job_of(experiment, step, run)
     identity = job.identity()
     file = read_model_file(job.model_folder, strict=True)
@@ -198,14 +202,14 @@ def train_step(
     try:
         run_training(job, lessons, progress)
     finally:
-        free_device_memory()  # other processes may hold models that write
+        free_device_memory()  # other processes may have loaded models for generation
     return Trained(step.name, job.model_folder, was_there=False)
 
 
 def check_trainable(step: TrainStep, checkpoint: Checkpoint, run: Run) -> None:
-    """Refuse a base whose answers cannot be masked or whose layers cannot be trained; the weights are not read.
+    """Raise an error if a base's answers cannot be masked or its layers cannot be trained, without reading weights.
 
-    Nothing is checked if the model exists, or if this machine lacks the weights or a package.
+    Nothing is checked if the model already exists, or if the weights or a package are missing on this machine.
     """
     is_trained = read_model_file(model_folder(run, step.name)) is not None
     if is_trained or not checkpoint.bytes() or not all(map(find_spec, packages_for_training(step))):
@@ -221,7 +225,7 @@ def packages_for_training(step: TrainStep) -> list[str]:
 
 
 def _begin(job: Job, run: Run) -> None:
-    """Record the inputs of a training, and refuse to resume one with different inputs."""
+    """Record the inputs of a training run; raise an error if it would be resumed with different inputs."""
     sources = [Path(source).expanduser() for source in job.step.replay.sources] if job.step.replay else []
     inputs = {**_of_job(job), _REPLAY: state_of(sources) if sources else []}
     changed = _differences(_begun(job.step, run), inputs)
@@ -237,9 +241,9 @@ def _begin(job: Job, run: Run) -> None:
 
 
 def of_run(run: Run, *, with_people: bool = True) -> Inputs | None:
-    """Return the basis of scores, cards and reports; None for an import, or if something cannot be read.
+    """Return the inputs of scores, cards and reports; None for an import, or if something cannot be read.
 
-    A row of a call is changed only after an attempt, so that the numbers of rows identify their contents.
+    The row of a call changes only after an attempt, so the numbers of rows identify the contents of the rows.
     """
     if run.is_imported:
         return None
@@ -274,7 +278,7 @@ class AnnotateKind(StepKind[AnnotateStep]):
     """Choose texts for people, count their answers, and let simulated raters answer."""
 
     def check(self, step: AnnotateStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Refuse a name that means another rater in the run, and a file in place of the step's folder."""
+        """Find a name that refers to a different rater in the run, and a file in place of the step's folder."""
         for rater in step.raters:
             require_same_rater(run.people, rater, step.simulated.get(rater, PERSON))
         folder = run.step(step.name)
@@ -282,24 +286,24 @@ class AnnotateKind(StepKind[AnnotateStep]):
             raise UserError(f"{folder} is a file.", hint="The step needs a folder there. Move the file.")
 
     def inputs(self, step: AnnotateStep, source: StepInputs) -> Inputs | None:
-        """Return the step's settings, and the run without people's answers."""
+        """Return the step's settings, and the contents of the run except for people's answers."""
         state = of_run(source.run, with_people=False)
         return None if state is None else of_settings(step) | {"the texts of the run": state}
 
     def made(self, step: AnnotateStep, run: Run, result: RunResult) -> dict[str, Any]:
-        """Return the number of answers of each rater."""
+        """Return the number of answers from each rater."""
         return {"answers": {rater: len(stored_answers(run.people, rater)) for rater in step.raters}}
 
     def take(self, step: AnnotateStep, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
-        """Return the answers if all texts are answered and no answer is missing."""
+        """Describe the answers if their numbers are still those in the record."""
         is_same = made["answers"] == self.made(step, run, result)["answers"]
         return f"{plural(len(step.raters), 'rater')} answered all texts" if is_same else None
 
     def run(self, step: AnnotateStep, context: StepContext, result: RunResult) -> bool:
-        """Count the answers, store those of simulated raters, and write spreadsheets for people with texts left."""
+        """Count answers, store the answers of simulated raters, and write spreadsheets for people with texts left."""
         if result.stopped is None:
             missing = _missing_answers(step, context.run)
-        else:  # with fewer texts, the sample would be a different one
+        else:  # with fewer texts, the sample would be different
             missing = ["people can start when all texts are written"]
         if missing:
             result.waiting[step.name] = missing
@@ -307,7 +311,7 @@ class AnnotateKind(StepKind[AnnotateStep]):
 
 
 def _missing_answers(step: AnnotateStep, run: Run) -> list[str]:
-    """Let simulated raters answer, write the spreadsheets of people, and describe the missing answers."""
+    """Let simulated raters answer, write the spreadsheets for people, and describe the missing answers."""
     from skillmix.validation.task import NothingToRead, answer_by_script, step_progress, step_task
 
     try:
@@ -323,7 +327,7 @@ def _missing_answers(step: AnnotateStep, run: Run) -> list[str]:
 
 
 def _what_to_do(step: AnnotateStep, task: "AnnotationTask", one: "RaterProgress") -> str:
-    """Write the spreadsheet of a person with texts left, and describe how to answer."""
+    """Write the spreadsheet for a person with texts left, and describe how to answer."""
     from skillmix.validation.spreadsheet import refresh_spreadsheet
 
     run = task.run
@@ -340,7 +344,7 @@ class GradersKind(StepKind[GradersStep]):
     """Write the cards of all graders, as JSON and as text, into the folder of the step."""
 
     def check(self, step: GradersStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Refuse to write into a folder with other content."""
+        """Find a folder of the step that contains other files."""
         require_replaceable(run.step(step.name), _CARDS)
 
     def inputs(self, step: GradersStep, source: StepInputs) -> Inputs | None:
@@ -368,7 +372,7 @@ def _write_cards(step: GradersStep, run: Run) -> str | None:
 
     try:
         cards = run_cards([run], truth=step.truth, rules=step.rules)
-    except UserError as error:  # the reference has no decision about any text yet
+    except UserError as error:  # the reference has not decided about any text yet
         if step.truth == PEOPLE:
             return "no question about a text has been answered yet"
         is_person = step.truth and is_human(step.truth)
@@ -390,10 +394,10 @@ def _write_cards(step: GradersStep, run: Run) -> str | None:
 
 
 class ReportKind(StepKind[ReportStep]):
-    """Write tables, figures and pages on all earlier steps."""
+    """Write tables, figures and pages about all earlier steps."""
 
     def check(self, step: ReportStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
-        """Refuse to replace a folder that is not a report, and find runs that do not exist."""
+        """Find a folder that would be replaced but is not a report, and runs that do not exist."""
         from skillmix.report.records import REPORT
 
         require_replaceable(run.path / "report", REPORT)
@@ -401,7 +405,7 @@ class ReportKind(StepKind[ReportStep]):
             open_run(name)
 
     def inputs(self, step: ReportStep, source: StepInputs) -> Inputs | None:
-        """Return the step's settings, and all of the runs that the report shows."""
+        """Return the step's settings, and the whole contents of the runs that the report shows."""
         states = {run.name: of_run(run) for run in (source.run, *map(open_run, step.runs))}
         if None in states.values():
             return None
@@ -433,9 +437,9 @@ _KINDS: Final[Mapping[str, StepKind[Any]]] = {
     "graders": GradersKind(),
     "report": ReportKind(),
 }
-"""Step kinds by `stage`, the key of a step that names its kind."""
+"""Step kinds by `stage`, the key that determines the kind of a step."""
 
 
 def kind_of(step: Step) -> StepKind[Any]:
-    """Return the code for steps of this kind."""
+    """Return the code that runs steps of this kind."""
     return _KINDS[step.stage]

@@ -1,7 +1,7 @@
-"""Run the steps of an experiment: all of them (`skillmix run`), those of one stage, or only the training.
+"""Run the steps of an experiment: all steps (`skillmix run`), the steps of one stage, or only the train steps.
 
-Each function here is a loop over steps. The checks are in checks.py; the code for each kind of step is in its own
-file.
+Each function here is a loop over steps. The checks are in checks.py, and the code for each kind of step is in a
+separate file.
 """
 
 import asyncio
@@ -59,9 +59,9 @@ from skillmix.training.job import is_first_rank
 
 
 def take_finished(step: Step, context: StepContext, result: RunResult) -> bool:
-    """Skip a step that an earlier run finished, if none of its inputs changed since.
+    """Skip a step that an earlier run finished if none of its inputs has changed since.
 
-    A finished step that must run again gives the reason.
+    If a finished step must run again, the reason is shown.
     """
     line, changes = _finished(step, inputs_of(context), result)
     if line is None:
@@ -73,14 +73,14 @@ def take_finished(step: Step, context: StepContext, result: RunResult) -> bool:
 
 
 def _finished(step: Step, source: StepInputs, result: RunResult) -> tuple[str | None, list[str]]:
-    """Describe what a finished step made; or return None, and what changed since an earlier run finished the step."""
+    """Describe the output of a finished step, or return None and the inputs that changed since the step finished."""
     kind, record = kind_of(step), source.run.finished(step.name)
     inputs = None if record is None else kind.inputs(step, source)
     if record is None or inputs is None:
         return None, []
     if changes := record.changes(json.loads(json.dumps(inputs))):
         return None, changes
-    with suppress(LookupError, TypeError, ValueError, AttributeError):  # a record of a version that noted less
+    with suppress(LookupError, TypeError, ValueError, AttributeError):  # a record from a version that recorded less
         return kind.take(step, record.result or {}, source.run, result), ["its output"]
     return None, ["its output"]
 
@@ -91,19 +91,19 @@ def _end_taken(step: Step, line: str, progress: RunProgress, result: RunResult) 
 
 
 def inputs_of(context: StepContext) -> StepInputs:
-    """Return the sources of step inputs, including the models that train steps have made so far."""
+    """Return the sources of step inputs, including the models that train steps have produced so far."""
     return StepInputs(with_trained(context.experiment, context.run), context.catalog, context.run)
 
 
 @dataclass(frozen=True, slots=True)
 class StepFilter:
-    """The steps of an experiment to run: all of them, those of a stage, or one by name."""
+    """Which steps of an experiment to run: all steps, the steps of one stage, or one step by name."""
 
     stage: str | None = None
     step: str | None = None
 
     def select(self, experiment: Experiment) -> list[Step]:
-        """Return the selected steps in order; none is an error."""
+        """Return the selected steps in order; raise an error if there is none."""
         steps: list[Step] = [
             step for step in experiment.steps if self.stage in (None, step.stage) and self.step in (None, step.name)
         ]
@@ -141,13 +141,13 @@ def run_checked(
     on_ray: bool = False,
     batches: BatchWishes = USUAL,
 ) -> RunResult:
-    """Run the steps of an experiment that is in memory."""
+    """Run the steps of an experiment that is already in memory."""
     started = time.monotonic()
     catalog = load_catalog(experiment.catalog, *experiment.other_catalogs)
     run = new_run(experiment.name)
     experiment = pinned_experiment(experiment, run)
     steps = (wanted or StepFilter()).select(experiment)
-    if not is_first_rank():  # the first of several processes checks everything and keeps the run
+    if not is_first_rank():  # the first of several processes checks everything and updates the run
         training = [step for step in steps if isinstance(step, TrainStep)]
         return RunResult(run, trained={step.name: train_step(experiment, step, run) for step in training})
     at_once = _taken_at_once(steps, experiment, catalog, run)
@@ -187,7 +187,7 @@ def run_checked(
             except asyncio.CancelledError:
                 raise Interrupted(result.signal or SIGINT) from None
             finally:
-                if (run.path / RUN_FILE).exists():  # the user may have deleted it in the meantime
+                if (run.path / RUN_FILE).exists():  # the user may have deleted the run in the meantime
                     _note_invocation(run, catalog, result)
             if result.signal is None:
                 _run_steps([step for step in steps if step.reads_whole_run], context, result)
@@ -205,7 +205,7 @@ def planned_work(experiment: Experiment, catalog: Catalog, steps: Sequence[Step]
 
 
 def _taken_at_once(steps: Sequence[Step], experiment: Experiment, catalog: Catalog, run: Run) -> RunResult | None:
-    """Return the result of a run whose steps are all finished, without reading its calls; None for any other run."""
+    """Return the result of a run without reading its calls if all its steps are finished; None for any other run."""
     if not run.exists or not all(run.finished(step.name) for step in steps):
         return None
     if run.checked_document(experiment, catalog) != run.document:
@@ -225,7 +225,7 @@ def _taken_at_once(steps: Sequence[Step], experiment: Experiment, catalog: Catal
 
 
 def _note_invocation(run: Run, catalog: Catalog, result: RunResult) -> None:
-    """Record the environment of this invocation, if it is new or if calls, data sets or models were made."""
+    """Record the environment of this invocation if it is new, or if the invocation made calls, data sets or models."""
     if run.exists and (
         result.has_made or result.trained.keys() - result.taken or run.state.versions[-1].machine is None
     ):
@@ -237,7 +237,7 @@ def _note_invocation(run: Run, catalog: Catalog, result: RunResult) -> None:
 
 
 def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -> None:
-    """Run steps in order until one makes later steps wait; a step may call the models of earlier train steps."""
+    """Run steps in order until later steps have to wait; a step may call the models of earlier train steps."""
     for step in steps:
         if take_finished(step, context, result):
             continue
@@ -254,7 +254,7 @@ def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -
         counts, dataset = result.counts.get(step.name), result.datasets.get(step.name)
         has_calls = counts is None or not (counts.failed or counts.left_out or counts.stopped)
         is_whole = has_calls and not (dataset and dataset.short) and step.name not in result.waiting
-        # A step whose inputs changed while it ran is not recorded.
+        # If the inputs of a step changed while it ran, the step is not recorded.
         if may_go_on and is_whole and inputs is not None and kind.inputs(step, inputs_of(context)) == inputs:
             context.run.record_step(step.name, StepRecord(inputs, kind.made(step, context.run, result), seconds))
         say(f"{step.name}: {duration(seconds)}")
@@ -271,7 +271,7 @@ def train_steps(
 
 
 def estimate_experiment(experiment: Experiment, *, prices: Path | None) -> list[CallEstimate]:
-    """Estimate the calls, tokens, cost and GPU hours of every step, without a call; refuse what a run would refuse."""
+    """Estimate calls, tokens, cost and GPU hours of every step without a call; raise the same errors as a run."""
     run, steps = new_run(experiment.name), experiment.steps
     catalog = load_catalog(experiment.catalog, *experiment.other_catalogs)
     checks = (*plan_checks(experiment, catalog, steps, run), *student_checks(experiment, catalog, steps, run))
@@ -281,7 +281,7 @@ def estimate_experiment(experiment: Experiment, *, prices: Path | None) -> list[
 
 
 def lacks_here(experiment: Experiment, *, calls_here: bool = True) -> Iterator[str]:
-    """List missing requirements on this machine: packages, files, checkpoints and keys; no server is contacted."""
+    """List the packages, files, checkpoints and keys that are missing on this machine, without contacting a server."""
     run, steps = new_run(experiment.name), experiment.steps
     try:
         check_packages(experiment, steps, run, calls_here=calls_here)

@@ -1,4 +1,4 @@
-"""The operations on a step, one `StepKind` for each kind, and `RunResult`, to which steps add their results."""
+"""The operations on steps, with one `StepKind` for each kind, and `RunResult`, to which steps add their results."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 _SPEED_AND_ACCESS: Final = {"concurrency", "timeout", "key", "insecure", "proxy", "batch"}
 _SHOWN_OTHERWISE: Final = {"model", "prompts", "rounds", "tuned_from", "trained_on", "lineage"}
-"""Model settings whose input contains more than the setting itself."""
+"""Model settings for which the recorded input contains more than the setting itself."""
 
 Inputs = dict[str, Any]
-"""The dependencies of a step's result: settings and content hashes, by a name in words."""
+"""The dependencies of a step's result: settings and content hashes, each under a name in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class StepInputs:
     """The sources of step inputs."""
 
     experiment: Experiment
-    """Contains a student for every train step that has made its checkpoint."""
+    """The experiment, with a student for every train step that has saved its checkpoint."""
     catalog: Catalog
     run: Run
 
     def model(self, spec: str) -> str:
-        """Identify a model: by its identity if it was trained here, wherever it is, or else by its name in requests."""
+        """Identify a model trained here by its content, wherever it is, and any other model by its name in requests."""
         name, _, identity = model_name(spec).partition("#")
         return identity or name
 
@@ -70,7 +70,7 @@ def of_settings(step: Step, *, without: Iterable[str] = ()) -> Inputs:
 
 
 def of_draws(inputs: StepInputs) -> Inputs:
-    """Return the dependencies of every draw, and the code that grades texts."""
+    """Return the dependencies that all draws share, and the code that grades texts."""
     experiment, catalog = inputs.experiment, inputs.catalog
     return {
         "the seed": experiment.seed,
@@ -85,7 +85,7 @@ def of_draws(inputs: StepInputs) -> Inputs:
 
 
 def of_calls(students: Iterable[str], graders: Iterable[str], inputs: StepInputs) -> Inputs:
-    """Return the dependencies of students' and graders' calls, apart from draws, and the rules for their replies."""
+    """Return the dependencies of students' and graders' calls except for draws, and the rules for replies."""
     experiment = inputs.experiment
     found: Inputs = {
         "the prompt set": inputs.prompts(None),
@@ -113,7 +113,7 @@ def of_calls(students: Iterable[str], graders: Iterable[str], inputs: StepInputs
 
 
 def of_files(name: str, files: Iterable[str]) -> Inputs:
-    """Hash the files that the experiment names."""
+    """Hash the files that the experiment lists."""
     found: Inputs = {}
     for file in files:
         try:
@@ -129,16 +129,16 @@ StepT = TypeVar("StepT", bound=Step)
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The checkpoint of a train step."""
+    """The checkpoint that a train step produced."""
 
     step: str
     folder: Path
     was_there: bool
-    """Whether an earlier call had trained it."""
+    """Whether an earlier invocation had already trained the model."""
 
     @property
     def spec(self) -> str:
-        """The model string under which students use the checkpoint."""
+        """Return the model string under which students use the checkpoint."""
         return f"local:{self.folder}"
 
 
@@ -154,32 +154,32 @@ class RunResult:
     trained: dict[str, Trained] = field(default_factory=dict)
     """Models by step."""
     reports: list[Path] = field(default_factory=list)
-    """Pages of the reports."""
+    """Paths of the report pages."""
     seconds: float = 0.0
-    """Duration of this invocation."""
+    """Duration of this invocation in seconds."""
     has_unpriced: bool = False
-    """Whether it called models without a known price."""
+    """Whether this invocation called models without a known price."""
     graded_cells: frozenset[RowKey] = frozenset()
-    """Cells of the score table that its steps grade."""
+    """The cells of the score table that the steps grade."""
     taken: set[str] = field(default_factory=set)
-    """Steps skipped because an earlier run finished them."""
+    """Steps that were skipped because an earlier run had finished them."""
 
     waiting: dict[str, list[str]] = field(default_factory=dict)
-    """Inputs that steps wait for, in words, such as answers of people."""
+    """Inputs that steps wait for, in words, such as people's answers."""
 
     @property
     def has_made(self) -> bool:
-        """Whether it made calls or data sets."""
+        """Whether this invocation made calls or data sets."""
         return bool(self.called or self.datasets.keys() - self.taken)
 
     @property
     def called(self) -> int:
-        """Calls that all steps made."""
+        """Return the number of calls that all steps made."""
         return sum(counts.called for counts in self.counts.values())
 
     @property
     def cost_usd(self) -> float | None:
-        """Return the cost of the calls; None if the price of a model is unknown."""
+        """Return the cost of the calls; None if a model's price is unknown."""
         return None if self.has_unpriced else sum(counts.cost_usd for counts in self.counts.values())
 
     @property
@@ -193,7 +193,7 @@ class RunResult:
         return {str(key): problem for counts in self.counts.values() for key, problem in counts.failed.items()}
 
     def failure_lines(self) -> list[str]:
-        """Describe the failed calls by reason: a count, one detail and one call."""
+        """Describe the failed calls, with a count, one detail and one example for each reason."""
         by_reason: dict[str, list[tuple[str, CallProblem]]] = {}
         for key, problem in self.failed.items():
             by_reason.setdefault(problem.reason, []).append((key, problem))
@@ -210,7 +210,7 @@ class RunResult:
         return [f"{step}: {line}" for step, lines in self.waiting.items() for line in lines]
 
     def ungraded(self, scores: Iterable[CellScore]) -> int:
-        """Count texts in the graded cells without a score: their grades are missing or unparseable."""
+        """Count texts in the graded cells that have no score because their grades are missing or unparseable."""
         by_cell: dict[RowKey, int] = {}
         for score in scores:
             cell = (score.student, score.grader, score.setting, score.k)
@@ -219,18 +219,18 @@ class RunResult:
         return sum(by_cell.values())
 
     def undecided(self, scores: Iterable[OutcomeScore]) -> int:
-        """Count texts in the graded cells without an outcome."""
+        """Count texts in the graded cells that have no outcome."""
         first = [score for score in scores if score.outcome == OUTCOMES[0]]
         return sum(s.undecided for s in first if (s.student, s.grader, s.setting, s.k) in self.graded_cells)
 
     @property
     def left_out(self) -> int:
-        """Count texts that a grade step could not grade because they are not written yet."""
+        """Count texts that a grade step could not grade because they do not exist yet."""
         return sum(counts.left_out for counts in self.counts.values())
 
     @property
     def stopped(self) -> StopReason | None:
-        """Return the reason why no more calls were started; None if all were."""
+        """Return the reason why no more calls were started; None if all calls were started."""
         return next((counts.stopped for counts in self.counts.values() if counts.stopped), None)
 
     @property
@@ -250,32 +250,32 @@ class RunResult:
 
     @property
     def short(self) -> "dict[str, list[SamplingYield]]":
-        """Return targets that data sets did not reach, by step."""
+        """Return the targets that data sets did not reach, by step."""
         return {name: dataset.short for name, dataset in self.datasets.items() if dataset.short}
 
 
 class StepKind(ABC, Generic[StepT]):
-    """The checks, estimates and execution of steps of one kind; a subclass overrides those that apply to its kind."""
+    """The checks, estimates and execution of steps of one kind; a subclass overrides the methods that apply to it."""
 
     def check(self, step: StepT, experiment: Experiment, catalog: Catalog, run: Run) -> None:
         """Find faults before the run is changed: missing files, and folders that the step must not replace.
 
-        Every kind that writes files outside `run.sqlite` needs this check; `ReportKind` has a short one.
+        Every kind that writes files outside `run.sqlite` needs this check; see `ReportKind` for a short example.
         """
 
     def check_students(self, step: StepT, experiment: Experiment, catalog: Catalog, run: Run) -> None:
         """Find students that the step must not call."""
 
     def first_cells(self, step: StepT, context: StepContext) -> Iterable[tuple[Conversations, PlannedCell]]:
-        """Return cells whose first conversation is compared with the journal before the first call."""
+        """Return the cells whose first conversation is compared with the journal before the first call."""
         return ()
 
     def estimates(self, step: StepT, basis: EstimateBasis) -> list[CallEstimate]:
-        """Estimate the step's requests to each model, for `--dry-run`."""
+        """Estimate the step's requests to each model for `--dry-run`."""
         return []
 
     def work(self, step: StepT, experiment: Experiment, catalog: Catalog, run: Run) -> Work | None:
-        """Return the step's work for the progress bar; None for a step that takes no time."""
+        """Return the step's work for the progress bar; None if the step takes no time."""
         if step.reads_whole_run:
             return Work(step.name, step.stage, total=1)  # no part of the step is measured
         return planned_calls(step, experiment, catalog) if step.makes_calls else None
@@ -288,7 +288,7 @@ class StepKind(ABC, Generic[StepT]):
         return None
 
     def made(self, step: StepT, run: Run, result: RunResult) -> dict[str, Any]:
-        """Return the record of a finished step's results, as JSON."""
+        """Return the record of a finished step's results as JSON."""
         return {}
 
     def take(self, step: StepT, made: Mapping[str, Any], run: Run, result: RunResult) -> str | None:
@@ -296,7 +296,7 @@ class StepKind(ABC, Generic[StepT]):
         return None
 
     def prepare(self, step: StepT, context: StepContext) -> None:
-        """Store inputs that the step itself decides, such as the combinations that its draws skip."""
+        """Store inputs that the step itself determines, such as the combinations that its draws skip."""
 
     @abstractmethod
     def run(self, step: StepT, context: StepContext, result: RunResult) -> bool:

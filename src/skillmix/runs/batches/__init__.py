@@ -1,1 +1,1 @@
-"""Calls in a provider's batches: recorded, sent once, found again, read."""
+"""Calls that are sent in a provider's batches: they are recorded, sent once, found again and read."""

@@ -1,11 +1,11 @@
 """A model whose calls are sent in a provider's batches.
 
-Calls gather until no other call of the run can release more of them. Then their batch is recorded in the journal,
-uploaded, created once, and polled until its results arrive. A call that the journal lists in a batch is not sent: its
-batch is found by its id or its tag, and its result is read.
+The model collects calls until no other call in the run can trigger more of them. Then the batch is recorded in the
+journal, uploaded, created once, and polled until its results arrive. A call that the journal lists in a batch is not
+sent again. Instead, the batch is found by its id or its tag, and the result is read.
 
-Times come from the process's monotonic clock: a batch counts as missing, or as lacking results, only after a whole
-waiting period of polling.
+Times come from the process's monotonic clock, so a batch or its results count as missing only after the process has
+polled for a whole waiting period.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ from skillmix.runs.journal import StoredBatch, Submissions, custom_id
 from skillmix.runs.rows import now
 
 _CERTAINLY_NOT: Final = ("no connection", "HTTP 429")
-"""Passing problems after which a batch does not exist; after any other, it may."""
+"""Temporary problems after which the batch does not exist; after any other problem, the batch may exist."""
 _MOST_FILE_LOOKS: Final = 60
 _MOST_LOST: Final = 2
 """The most consecutive batches that may be lost before the step stops."""
 _ABOUT_ROOM: Final = re.compile(r"token.?limit|enqueued|too many|quota.{0,40}batch|batch.{0,40}limit", re.IGNORECASE)
-"""Refusals that pass when other batches have ended, or for a smaller batch."""
+"""Rejections that no longer occur once other batches have ended or the batch is smaller."""
 _LEFT: Final = CallProblem("waiting", "in a batch", is_free=True)
 _LOST: Final = CallProblem("passing", "lost with its batch")
 
@@ -43,33 +43,33 @@ class BatchPace:
     """Waiting times in seconds, and limits on the number of polls."""
 
     first_look: float = 5.0
-    """From the creation of a batch to the first poll; each further wait is half as long again."""
+    """From the creation of a batch to the first poll; each later wait is 50% longer than the one before."""
     longest_wait: float = 120.0
     """Between two polls of a batch."""
     tick: float = 0.05
     """Between two checks for calls that can join the next batch."""
     settled: float = 60.0
-    """From the call that creates a batch until it counts as nonexistent if the provider's list lacks it."""
+    """From the call that creates a batch until the batch counts as nonexistent if it is not in the provider's list."""
     late: float = 600.0
-    """From the end of a batch until missing results count as nonexistent."""
+    """From the end of a batch until its missing results count as nonexistent."""
     pause: float = 30.0
-    """From the refusal of a whole batch until the next one; each further pause is twice as long."""
+    """From the rejection of a whole batch until the next batch; each later pause is twice as long as the one before."""
     longest_pause: float = 600.0
     refusals: int = 3
-    """The most consecutive batches that may be refused for a reason that may pass."""
+    """The most consecutive batches that the provider may reject for temporary reasons before the run stops."""
 
 
 PACE = BatchPace()
-"""The pace of this process; tests set a faster one here."""
+"""The pace of this process; tests set a faster pace here."""
 
 
 @dataclass(slots=True)
 class OpenBatch:
-    """A batch that was sent, its calls that wait for results, and the results read so far."""
+    """A batch that was sent, with the calls that wait for results and the results read so far."""
 
     stored: StoredBatch
     order: list[str]
-    """The ids of its calls, in the order of its lines; after a crash, only those without an outcome."""
+    """The ids of its calls, in the order of its lines; after a crash, only the ids of calls without an outcome."""
     waiting: dict[str, Request] = field(default_factory=dict)
     """Calls that wait for their results, by their ids in the batch."""
     lines: dict[str, LineResult] = field(default_factory=dict)
@@ -82,15 +82,15 @@ class OpenBatch:
     wait: float = 0.0
     looks: int = 0
     doubted: float | None = None
-    """The time since which every poll has missed the batch, or a part of its results."""
+    """The time since when the batch or some of its results have been missing at every poll."""
 
     def plan_look(self, asked: float | None = None) -> None:
-        """Schedule the next poll after a growing wait, and not before the provider's requested time."""
+        """Schedule the next poll after a growing wait, but not before the time that the provider requested."""
         self.wait = min(PACE.longest_wait, self.wait * 1.5 if self.wait else PACE.first_look)
         self.next_look = time.monotonic() + max(self.wait, min(asked or 0.0, 600.0))
 
     def has_doubted(self, seconds: float) -> bool:
-        """Record that something is missing at this poll; return True if it has been missing for the given seconds."""
+        """Record that something is missing at this poll; return True if it has been missing for this many seconds."""
         moment = time.monotonic()
         if self.doubted is None:
             self.doubted = moment
@@ -98,7 +98,7 @@ class OpenBatch:
 
 
 class Batched:
-    """Gathers calls into batches and reads their results; one process does so for a run."""
+    """Collects calls into batches and reads their results; only one process per run does this."""
 
     limits: Limits = Limits(may_rest=True)
 
@@ -160,14 +160,14 @@ class Batched:
 
     @property
     def resting(self) -> int:
-        """Count the calls that wait for a batch to be sent, or for its results."""
+        """Count the calls that wait for their batch to be sent or for its results."""
         return len(self._pending) + sum(len(batch.waiting) for batch in self._batches.values())
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing can happen before a provider acts or a pause ends.
+        """Whether nothing can happen until a provider acts or a pause ends.
 
-        A batch that may be lost keeps even a run that does not wait open until the question is decided.
+        If a batch may be lost, even a run that does not wait for batches stays open until it knows.
         """
         is_paused = time.monotonic() < self._not_before
         decided = all(one.looks and one.doubted is None for one in self._batches.values() if one.waiting)
@@ -193,7 +193,7 @@ class Batched:
     async def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
         """Yield every request with its outcome.
 
-        When the run leaves its batches, the outcome is a problem that states so.
+        When the run stops waiting for its batches, the outcome is a problem that says so.
         """
         direct = [self._call_directly(self._direct)] if self._direct else []
         workers = {asyncio.create_task(one) for one in (self._pull(requests), self._drive(), *direct)}
@@ -240,7 +240,7 @@ class Batched:
             self._answers.put_nowait(answer)
 
     async def _drive(self) -> None:
-        """Send and poll until the stream of calls has ended and none is left."""
+        """Send and poll until the stream of calls has ended and no call is left."""
         while True:
             if self._is_leaving:
                 waiting = [request for batch in self._batches.values() for request in batch.waiting.values()]
@@ -251,7 +251,7 @@ class Batched:
                     batch.waiting.clear()
             else:
                 self._is_busy = True
-                # A batch refused for lack of capacity makes the next one smaller, so polls come first.
+                # After a batch is rejected for lack of capacity, the next batch is smaller, so polls come first.
                 moment = time.monotonic()
                 for batch in [one for one in self._batches.values() if one.next_look <= moment and not one.is_over]:
                     await self._look(batch)
@@ -273,7 +273,7 @@ class Batched:
     # Sending
 
     async def _send(self, requests: list[Request]) -> None:
-        """Record a batch, upload it and create it; each step is in the journal before the next."""
+        """Record a batch, upload it and create it; each step is in the journal before the next one begins."""
         dialect, address = self._client.dialect, self._client.server.address
         lost = self._journal.lost(self._name)
         if lost >= _MOST_LOST:
@@ -330,7 +330,7 @@ class Batched:
         batch.plan_look()
 
     def _adopt(self, batch: OpenBatch, view: BatchView) -> None:
-        """Record the id of a batch that was created or found again."""
+        """Store the id of a batch that was created or found again."""
         word = shown(view.word)
         self._journal.note(batch.stored.tag, state="created", provider_id=view.id, seen=word)
         self._say(f"{self._words(batch)}: created")
@@ -338,7 +338,7 @@ class Batched:
         batch.wait = 0.0
 
     def _forget(self, batch: OpenBatch) -> None:
-        """Drop a batch of which no call was made; its calls can be sent again."""
+        """Drop a batch whose calls were never made, so that they can be sent again."""
         tag = batch.stored.tag
         self._journal.forget(tag)
         self._batches.pop(tag, None)
@@ -347,9 +347,9 @@ class Batched:
     def _refuse(
         self, batch: OpenBatch, requests: list[Request], problem: CallProblem, *, is_counted: bool = False
     ) -> None:
-        """Drop a batch that was refused as a whole, and handle its calls as the problem requires.
+        """Drop a batch that the provider rejected as a whole, and handle its calls as the problem requires.
 
-        Only a few counted consecutive refusals are tolerated; one for lack of capacity never counts.
+        Only a few consecutive rejections are tolerated; a rejection for lack of capacity does not count.
         """
         self._forget(batch)
         for request in requests:
@@ -358,7 +358,8 @@ class Batched:
         kind = "passing" if is_about_room and problem.kind == "failed" else problem.kind
         problem = replace(problem, kind=kind, is_free=True)
         self._refused += is_counted and not is_about_room
-        # After a crash a batch may be refused before its calls have arrived here, so its own size counts.
+        # After a crash, a batch may be rejected before its calls have arrived here, so the size of the batch itself
+        # counts.
         is_alone = all(other.is_over for other in self._batches.values())
         may_shrink = is_about_room and is_alone and batch.stored.requests > 1
         if may_shrink:
@@ -366,7 +367,8 @@ class Batched:
         if problem.kind == "passing" and self._refused <= PACE.refusals:
             for request in requests:
                 self._take(request)
-            # A smaller batch can be sent at once; a run that does not wait would meet the same refusal again.
+            # A smaller batch can be sent at once. In a run that does not wait, it would be rejected again for the same
+            # reason.
             self._pause = 0.0 if may_shrink else min(PACE.longest_pause, self._pause * 2 or PACE.pause)
             self._not_before = time.monotonic() + max(self._pause, min(problem.retry_after or 0.0, 600.0))
             calls, why = plural(batch.stored.requests, "call"), f"{problem.reason}: {problem.detail}".removesuffix(": ")
@@ -378,7 +380,7 @@ class Batched:
                 self._answers.put_nowait((request, replace(problem, kind="failed")))
 
     def _end_run(self, requests: list[Request], problem: CallProblem) -> None:
-        """Answer one call with a fatal problem, which ends the run; the others are left unchanged."""
+        """Answer one call with a fatal problem, which ends the run; the other calls are left unchanged."""
         if not requests:  # the calls of a batch from an earlier run arrive later
             return
         first, *others = requests
@@ -392,7 +394,7 @@ class Batched:
     async def _look(self, batch: OpenBatch) -> None:
         """Poll a batch by its id.
 
-        Look for its tag in the list if it has no id, or if the provider does not know the id.
+        If the batch has no id, or if the provider does not know the id, look for its tag in the list.
         """
         batch.looks += 1
         stored = batch.stored
@@ -449,7 +451,7 @@ class Batched:
             await self._read(batch, view)
 
     def _fail(self, batch: OpenBatch, view: BatchView) -> None:
-        """Handle a batch that was refused after its creation: none of its calls was made."""
+        """Handle a batch that was rejected after its creation, so that none of its calls was made."""
         named = {fault.line: fault for fault in view.faults if fault.line is not None}
         at_fault = {batch.order[line - 1]: fault for line, fault in named.items() if 0 < line <= len(batch.order)}
         texts = [f"{fault.code} {fault.message}".strip() for fault in view.faults]
@@ -511,7 +513,7 @@ class Batched:
         self._end(batch, without)
 
     def _end(self, batch: OpenBatch, without: CallProblem) -> None:
-        """Stop expecting results; calls without one get the outcome `without`."""
+        """Stop expecting results; calls without a result receive the outcome `without`."""
         batch.is_over, batch.without, batch.doubted = True, without, None
         self._hand_out(batch)
 

@@ -1,4 +1,4 @@
-"""Batches of a run: which models use them, their cost, those in progress, and when a run leaves them.
+"""Batches of a run: which models use batches, what they cost, which are in progress, and when a run stops waiting.
 
 A conversation takes three to five batches in a row: the two turns of the student, the gradings, and retries of gradings
 that could not be parsed.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from skillmix.runs.scheduler import Scheduler
 
 WAIT: Final = 26 * 3600.0
-"""Seconds without a result after which a run leaves its batches; providers end theirs after 24 hours."""
+"""Seconds without a result after which a run stops waiting for its batches; providers end a batch after 24 hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class BatchWishes:
     """The user's options for the batches of a run."""
 
     wait: float = WAIT
-    """Seconds without a result after which the run leaves its batches; 0 leaves them as soon as they are sent."""
+    """Seconds without a result after which the run stops waiting for its batches; with 0, it does not wait at all."""
     forgets: bool = False
     """Whether calls in batches are repeated, although they may be billed."""
 
@@ -42,9 +42,9 @@ USUAL: Final = BatchWishes()
 
 
 def batched(settings: Settings, name: str, stored: Sequence[StoredBatch]) -> BatchDialect | None:
-    """Return the batch settings of a model: from its settings, else from its calls in the journal.
+    """Return the batch settings of a model, taken from its own settings or else from its calls in the journal.
 
-    None if it needs none.
+    None if the model does not use batches.
     """
     if settings.batch:
         return dialect_of(parse_spec(str(settings.asked)), settings.batch)
@@ -54,7 +54,7 @@ def batched(settings: Settings, name: str, stored: Sequence[StoredBatch]) -> Bat
 def open_batched(
     used: Mapping[str, Settings], models: dict[str, Model], journal: Submissions, budget: Budget, opened: AsyncExitStack
 ) -> "dict[str, Batched]":
-    """Replace the models whose calls use batches by batched models, which are returned by name."""
+    """Replace models whose calls use batches with batched models, and return the batched models by name."""
     stored = journal.batches()
     if not stored and not any(settings.batch for settings in used.values()):
         return {}
@@ -92,15 +92,15 @@ def opened_clients(used: Mapping[str, Settings], opened: AsyncExitStack) -> "dic
 
 
 def watch(models: "Iterable[Batched]", scheduler: "Scheduler", *, wait: float) -> None:
-    """Tell the batched models of a step when no other call is in flight, and when to leave."""
+    """Tell the batched models of a step when no other call is in flight, and when to stop waiting."""
     models = list(models)
 
     def expects_more() -> bool:
-        """Whether a call outside batches is in flight, or further conversations are to begin."""
+        """Whether a call outside batches is in flight, or more conversations will begin."""
         return not scheduler.source_rests or scheduler.awaited > 0
 
     def look_around() -> None:
-        """Leave if only batches are left and none has had a result during the waiting time of the run."""
+        """Stop waiting if only batches are left and none has returned a result during the waiting time of the run."""
         if expects_more() or not all(model.is_idle for model in models):
             return
         last = max(model.last_result for model in models)
@@ -113,7 +113,7 @@ def watch(models: "Iterable[Batched]", scheduler: "Scheduler", *, wait: float) -
 
 
 def hold_submitted(budget: Budget, journal: Submissions, settings: Mapping[str, Settings]) -> None:
-    """Reserve the worst case of every call that is part of a batch."""
+    """Reserve the worst-case cost of every call that is part of a batch."""
     by_tag = {batch.tag: batch for batch in journal.batches()}
     for call in journal.calls():
         batch = by_tag.get(call.tag)
@@ -124,7 +124,10 @@ def hold_submitted(budget: Budget, journal: Submissions, settings: Mapping[str, 
 
 
 def forget_batches(journal: Submissions) -> None:
-    """Abandon all batches of a run: their calls are repeated, and count with their worst case."""
+    """Abandon all batches of a run.
+
+    Their calls are repeated, and the abandoned calls count with their worst-case cost.
+    """
     batches = journal.batches()
     given_up = journal.give_up([batch.tag for batch in batches], "given up with its batch")
     if given_up:
