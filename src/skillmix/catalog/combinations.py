@@ -225,7 +225,7 @@ def _begins_with(draw: Draw) -> Callable[[Collection[str], str], bool]:
 
 
 def is_reserved(skills: Sequence[str], share: float) -> bool:
-    """Whether a set of two or more skills is reserved, that is, excluded from all data sets and reported separately.
+    """Return whether a set of two or more skills is excluded from all data sets and reported separately.
 
     The choice hashes only the names, so the sets are the same for every seed, and a larger share only adds sets.
 

@@ -191,7 +191,7 @@ class Verdict:
 
     @cached_property
     def woven(self) -> Mapping[str, bool]:
-        """Whether the text shows each requested skill about the topic; False for a skill that it does not show at all.
+        """Return, for each requested skill, whether the text shows it about the topic; False if it is not shown at all.
 
         Empty for a catalog of figures, unless it requires this: a part of a clause has no topic word of its own.
         """

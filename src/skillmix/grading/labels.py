@@ -181,7 +181,7 @@ def _is_about_another(rubric: Rubric, label: str, index: int) -> bool:
 
 
 def is_hint(rubric: Rubric, label: str, index: int) -> bool:
-    """Whether a label shares a content word with a criterion, and no other interpretation of the label is closer.
+    """Return whether a label shares a content word with a criterion and has no closer interpretation.
 
     A word for a kind of skill is not enough: "hypothetical syllogism" is not "statistical syllogism". Any other shared
     word is enough, because every other criterion has its own row. For example, a grader that was asked about folk
