@@ -1,7 +1,8 @@
-"""Rewards for reinforcement learning, in the form that TRL's trainers call: one number for each completion.
+"""Rewards for reinforcement learning in the form that TRL's trainers require: one number for each completion.
 
-Code decides, as the grader `rules:` does in an evaluation, so a reward costs a millisecond and is 1 exactly where the
-evaluation gives full marks. `skillmix prompts --dataset FILE` writes prompts with the columns that they read.
+Rewards are computed by code, like the points from the grader `rules:` in an evaluation. A reward takes a millisecond,
+and `full_marks` is 1 exactly where the evaluation gives full marks. `skillmix prompts --dataset FILE` writes prompts
+with the columns that the rewards read.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from skillmix.prompts.rubric import rubric_of
 from skillmix.runs.verdicts import RulesGrader, reading_of, require_checkers
 
 Completion = str | Sequence[Mapping[str, Any]]
-"""A text, or messages whose last one is the model's."""
+"""A text, or messages of which the last one is the model's."""
 CATALOG: Final = "verifiable"
 
 
@@ -29,7 +30,7 @@ def full_marks(
     catalog: str | Sequence[str] = CATALOG,
     **_: object,
 ) -> list[float]:
-    """1 for each completion with full marks, else 0.
+    """Return 1 for each completion with full marks, otherwise 0.
 
     >>> text = "I raked beautiful autumn leaves for three days, no, four days."
     >>> full_marks([f"Answer: {text}", "Answer: Leaves."], [["self-correction", "diacope"]] * 2, ["Autumn leaves"] * 2)
@@ -45,7 +46,7 @@ def skill_fraction(
     catalog: str | Sequence[str] = CATALOG,
     **_: object,
 ) -> list[float]:
-    """The share of its skills that each completion shows, if it has the points for topic, sense and length; else 0."""
+    """Return the share of skills that each completion shows; 0 without the points for topic, sense and length."""
     return [_known(text_score(points, "skill_fraction")) for points in _points(completions, skills, topic, catalog)]
 
 
@@ -58,8 +59,8 @@ def partial_credit(
 ) -> list[float]:
     """Return the share of its k + 3 points that each completion earns; 0 for a text without sense.
 
-    The point for sense is a condition and not only a point: otherwise a list of cue words, or a copy of the
-    definitions in the prompt, would collect the points of skills.
+    The point for sense is also a condition, because otherwise a list of cue words, or a copy of the definitions in the
+    prompt, would earn the points for skills.
     """
     return [
         sum(map(bool, points)) / len(points) if points[_SENSE] else 0.0
@@ -68,11 +69,11 @@ def partial_credit(
 
 
 _SENSE: Final = -2
-"""The place of sense among the points: skills, topic, sense, length."""
+"""The index of sense among the points: skills, topic, sense, length."""
 
 
 def _known(score: float | None) -> float:
-    assert score is not None  # code leaves no point undecided
+    assert score is not None  # code never leaves a point undecided
     return score
 
 
@@ -102,7 +103,7 @@ def _points(
 
 @lru_cache(maxsize=4096)
 def _combination(catalog: str, skills: tuple[str, ...], topic: str) -> tuple[tuple[str, ...], str]:
-    """Return the names as the catalog has them; an unknown name, or a skill without a checker, is an error."""
+    """Return the names as spelled in the catalog; an unknown name, or a skill without a checker, raises an error."""
     known = _catalog(catalog)
     combination = combination_of([known.skill(name).name for name in skills], known.topic(topic))
     require_checkers(known, combination.skills, "skillmix.rewards")
@@ -110,7 +111,7 @@ def _combination(catalog: str, skills: tuple[str, ...], topic: str) -> tuple[tup
 
 
 def text_of(completion: Completion) -> str:
-    """Return the text of a completion: itself, or the content of its last message.
+    """Return the text of a completion, which is the completion itself or the content of its last message.
 
     >>> text_of([{"role": "assistant", "content": "Answer: Rain."}])
     'Answer: Rain.'
@@ -120,7 +121,7 @@ def text_of(completion: Completion) -> str:
     content = completion[-1].get("content") if completion else ""
     if isinstance(content, str) or content is None:
         return content or ""
-    return "".join(str(part.get("text") or "") for part in content)  # parts of a message, as for models that see
+    return "".join(str(part.get("text") or "") for part in content)  # parts of a message, as for models with images
 
 
 @lru_cache(maxsize=4)

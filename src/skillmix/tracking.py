@@ -1,7 +1,7 @@
-"""Send training curves and scores to trackers, if an experiment names some; without `track:` nothing here is used.
+"""Send training curves and scores to trackers if an experiment lists any; without `track:` nothing here is used.
 
-A tracker shows what a run has on disk anyway, so its failure never stops a run: the run logs one warning and continues
-without it.
+A tracker shows data that are also in the run's folder, so its failure never stops a run. Instead, the run logs one
+warning and continues without the tracker.
 """
 
 import os
@@ -26,24 +26,24 @@ class Tracker(Protocol):
     """Curves that are open, or open again after an interruption."""
 
     def log(self, values: Mapping[str, float], *, step: int) -> None:
-        """Add a point to each named curve."""
+        """Add a point to each curve in `values`."""
         ...
 
     def end(self) -> None:
-        """Write what is not written yet."""
+        """Write any points that are not written yet."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TrackedPart:
-    """A part of a run whose curves belong together: a training, or the scores."""
+    """A part of a run whose curves belong together: a training run, or the scores."""
 
     run: str
     name: str
     folder: Path
 
     def key(self, tracker: str) -> str:
-        """Return the id of the part at a tracker: the same after an interruption, another if the folder was deleted."""
+        """Return the part's id at a tracker, which survives an interruption and changes if the folder was deleted."""
         file = self.folder / f"{tracker}-{self.name}.id"
         if not file.is_file():
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ class TrackedPart:
 
 
 class TensorboardFiles:
-    """Writes event files; an interrupted training continues in a further file of the same folder."""
+    """Writes event files; an interrupted training run continues in another file in the same folder."""
 
     def __init__(self, part: TrackedPart, facts: Mapping[str, str]) -> None:
         from tensorboard.summary import Writer
@@ -60,7 +60,7 @@ class TensorboardFiles:
         self._writer = Writer(str(part.folder / "tensorboard" / part.name))
 
     def log(self, values: Mapping[str, float], *, step: int) -> None:
-        """Write a scalar for each value; a kill loses none that was logged."""
+        """Write a scalar for each value; values that were logged survive a kill."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
@@ -71,7 +71,7 @@ class TensorboardFiles:
 
 
 class WandbRun:
-    """A run of Weights & Biases; nothing but the facts and the values is sent."""
+    """A run of Weights & Biases, to which only the facts and the values are sent."""
 
     def __init__(self, part: TrackedPart, facts: Mapping[str, str]) -> None:
         import wandb
@@ -86,18 +86,18 @@ class WandbRun:
             resume="allow",
             dir=str(part.folder),
             config=dict(facts),
-            # Without a key, `online` would ask for one on the terminal.
+            # Without a key, `online` would ask for a key in the terminal.
             mode=os.environ.get("WANDB_MODE") or ("online" if has_key else "offline"),
             settings=wandb.Settings(console="off", disable_git=True, save_code=False, silent=True),
         )
         self._run.define_metric("*", step_metric="step")
 
     def log(self, values: Mapping[str, float], *, step: int) -> None:
-        """Log the values; the step is a value, because a resumed training logs some steps again."""
+        """Log the values and the step as one more value, because a resumed training run logs some steps again."""
         self._run.log({**values, "step": step})
 
     def end(self) -> None:
-        """Finish the run; the service process ends too, because it ignores a second run of the same id."""
+        """Finish the run and its service process, because the process ignores a second run with the same id."""
         import wandb
 
         self._run.finish()
@@ -119,7 +119,7 @@ class MlflowRun:
         self._client = MlflowClient(server or f"sqlite:///{folder / 'mlflow.db'}")
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "skillmix")
         found = self._client.get_experiment_by_name(name)
-        files = None if server else (folder / "mlflow-artifacts").as_uri()  # beside the database, or as the server says
+        files = None if server else (folder / "mlflow-artifacts").as_uri()  # beside the database, or set by the server
         experiment = found.experiment_id if found else self._client.create_experiment(name, files)
         key = part.key("mlflow")
         earlier = self._client.search_runs([experiment], f"tags.skillmix_part = '{key}'", max_results=1)
@@ -141,7 +141,7 @@ class MlflowRun:
 
 
 FOLDER: Final = "tracking"
-"""The folder of a run with the trackers' files; it may be deleted."""
+"""The folder in a run with the trackers' files; it may be deleted."""
 
 
 TRACKERS: Final[dict[str, Callable[[TrackedPart, Mapping[str, str]], Tracker]]] = {
@@ -149,11 +149,11 @@ TRACKERS: Final[dict[str, Callable[[TrackedPart, Mapping[str, str]], Tracker]]] 
     "wandb": WandbRun,
     "mlflow": MlflowRun,
 }
-"""The trackers by the names that `track:` takes: each is a package to import, and an extra of skillmix."""
+"""The trackers by their names in `track:`; each name is both a package to import and an extra of skillmix."""
 
 
 def require_trackers(names: Sequence[str]) -> None:
-    """Refuse a tracker whose package is not installed."""
+    """Raise an error if a tracker's package is not installed."""
     missing = [name for name in names if find_spec(name) is None]
     if missing:
         raise UserError(
@@ -163,7 +163,7 @@ def require_trackers(names: Sequence[str]) -> None:
 
 
 class Tracking:
-    """The trackers of one part of a run, open for the time of a block."""
+    """The trackers for one part of a run, open during a block."""
 
     def __init__(self, names: Sequence[str], part: TrackedPart, facts: Mapping[str, str]) -> None:
         self._open: dict[str, Tracker] = {}
@@ -175,7 +175,7 @@ class Tracking:
         return self
 
     def log(self, values: Mapping[str, object], *, step: int) -> None:
-        """Add a point to each curve; values that are no finite numbers are left out."""
+        """Add a point to each curve; values that are not finite numbers are left out."""
         numbers = {name: value for name, value in values.items() if isinstance(value, float | int) and isfinite(value)}
         for name, tracker in list(self._open.items()):
             with self._guarded(name):
@@ -188,21 +188,21 @@ class Tracking:
 
     @contextmanager
     def _guarded(self, name: str) -> Iterator[None]:
-        """Continue without a tracker that fails: its server may be gone, and the run does not need it."""
+        """Continue without a tracker that fails, because its server may be gone and the run does not need it."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001  # other people's code, and hours of training around it
+        except Exception as error:  # noqa: BLE001  # other people's code must not stop hours of training
             self._open.pop(name, None)
             words = visible(f"{type(error).__name__}: {error}".partition("\n")[0][:200])
             say(f"{name} failed, and the run continues without it: {words}")
 
 
 SCORES = "scores"
-"""The part of a run under which trackers show its scores."""
+"""The name of a run's scores in trackers."""
 
 
 def track_scores(run: Run, names: Sequence[str]) -> None:
-    """Show the scores of a run in its trackers; nothing happens without trackers, or if the run has no scores."""
+    """Show a run's scores in its trackers; do nothing without trackers or if the run has no scores."""
     points = score_points(scored_run(run).scores) if names and not run.has_outcomes else {}
     if not points:
         return
@@ -213,7 +213,7 @@ def track_scores(run: Run, names: Sequence[str]) -> None:
 
 
 def score_points(scores: Iterable[CellScore]) -> dict[int, dict[str, float]]:
-    """By k, the values and interval ends of all scores that have a value."""
+    """Return the values and interval ends of all scores that have a value, by k."""
     points: dict[int, dict[str, float]] = {}
     for score in scores:
         if score.sets != "all" or score.value is None:

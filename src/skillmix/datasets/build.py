@@ -36,7 +36,7 @@ DATASET: Final = FolderKind(
 
 
 def written_with(experiment: Experiment) -> dict[str, str]:
-    """Return the prompt set of each student of an experiment, with its hash; an imported run's students have none."""
+    """Return the prompt set of each student in an experiment, with its hash; an imported run's students have none."""
     names = (*experiment.students, *made_students(experiment))
     prompts = {name: settings_for(experiment, name).prompts or experiment.prompts for name in names}
     shown = {name: prompts_shown(load_prompts(name)) for name in set(prompts.values())}
@@ -46,7 +46,7 @@ def written_with(experiment: Experiment) -> dict[str, str]:
 def kind_of(one: DecidedConversation) -> str:
     """Classify a conversation: 'full', 'less', 'undecided', 'unfinished' or 'no turns'.
 
-    A conversation can be trained on if it has its two turns, or its only one, with replies.
+    A conversation can be trained on if it has replies to both of its turns, or to its only turn.
     """
     if not one.is_over:
         return "unfinished"
@@ -59,13 +59,13 @@ def kind_of(one: DecidedConversation) -> str:
 
 
 def kept_text(decided: DecidedConversation, run: str, prompts: Mapping[str, str], graders: tuple[str, ...]) -> KeptText:
-    """Convert a conversation with full marks for a data set; `prompts` has the prompt sets of the run's students."""
+    """Convert a conversation with full marks for a data set; `prompts` contains the run's prompt sets by student."""
     conversation = decided.conversation
-    assert conversation.text is not None  # a missing text has no full marks
+    assert conversation.text is not None  # a missing text cannot have full marks
     turns, combination = conversation.turns, conversation.text.combination
     first, last = turns[0], turns[-1]
     whole = [call.outcome.text for call in turns if isinstance(call.outcome, Reply)]
-    # Students learn to answer, not the thoughts of another model.
+    # Omit thoughts, because students learn to answer and not to repeat another model's thoughts.
     replies = tuple([without_thought(reply) or reply for reply in whole])
     return KeptText(
         run=run,
@@ -86,7 +86,7 @@ def kept_text(decided: DecidedConversation, run: str, prompts: Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class WrittenPreferences:
-    """A file with pairs of texts, one with full marks and one without."""
+    """A file with pairs of texts, one with full marks and the other without."""
 
     file: Path
     pairs: int
@@ -145,7 +145,7 @@ class WrittenDataset:
 
     @property
     def short(self) -> list[SamplingYield]:
-        """Return the yields that are too small for later steps."""
+        """Return the results that are too small for later steps."""
         return [y for y in self.yields if not y.is_enough]
 
 
@@ -158,7 +158,7 @@ def make_dataset(
     corpus: Corpus,
     yields: Sequence[SamplingYield] = (),
 ) -> WrittenDataset:
-    """Draw the set, check it for leaks and write its folder; an error leaves nothing behind."""
+    """Draw the set, check it for leaks, and write its folder; an error leaves no files behind."""
     is_drawn = plan.recipe.size is not None
     indices = draw_set(plan.recipe, ((t.identity if is_drawn else "", t.combination.k) for t in texts))
     chosen = [texts[index] for index in indices]
@@ -224,13 +224,13 @@ def _lineage(
     left: LeftOut,
     yields: Sequence[SamplingYield],
 ) -> DatasetFile:
-    """Make the `skillmix.json` of a data set: the information that trainers and evaluations need."""
+    """Create the `skillmix.json` of a data set, with the information that trainers and evaluations need."""
     sets = sorted({tuple(sorted(t.combination.skills)) for t in texts if t.combination.k > 1})
     writers = Counter((t.run, t.writer, t.model) for t in texts)
     more: dict[str, Any] = {"groups": sorted(plan.bars.groups)} if plan.bars.groups else {}
     more |= {"requests": plan.requests} if plan.requests != "all" else {}
     counts: dict[str, Any] = {"left_out": {**left.outside, **left.removed, **left.shown}}
-    if yields:  # unknown for joined data sets
+    if yields:  # the counts are unknown for joined data sets
         counts["generated"] = {str(y.k): y.written for y in yields}
         counts["full_marks"] = {str(y.k): y.full_marks for y in yields}
         counts["kept"] = {str(y.k): y.taken for y in yields}

@@ -1,4 +1,4 @@
-"""Write the card of a data set: a README on how it was made, its contents and the excluded texts."""
+"""Write a data set's card, a README on how the data set was made, its contents and the excluded texts."""
 
 import json
 from collections import Counter
@@ -13,7 +13,7 @@ from skillmix.render import are, markdown_table, share, whole
 
 _MOST_PAIRS: Final = 20
 _SIZES: Final = {"n<1K": 10**3, "1K<n<10K": 10**4, "10K<n<100K": 10**5, "100K<n<1M": 10**6, "1M<n<10M": 10**7}
-"""The sizes of data sets in the words of the hub, each with the number of rows that is too many for it."""
+"""The sizes of data sets in the hub's terms, each with the first number of rows that is too large for it."""
 _FRONT_MATTER: Final = """---
 configs:
 - config_name: default
@@ -79,7 +79,7 @@ def dataset_card(
 
 
 def size_category(rows: int) -> str:
-    """Return the size category of a data set on the hub.
+    """Return a data set's size category on the hub.
 
     >>> size_category(0), size_category(1_000), size_category(2_500_000)
     ('n<1K', '1K<n<10K', '1M<n<10M')
@@ -141,7 +141,7 @@ def _left_out(left: LeftOut) -> str:
 
 
 def _cut(text: str) -> str:
-    # Markdown may hold HTML; a model's output must stay plain text wherever the card is shown.
+    # Markdown may contain HTML, but a model's output must stay plain text wherever the card is shown.
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace("`", "'")
     return escaped if len(escaped) <= 120 else f"{escaped[:119]}…"
 
@@ -180,7 +180,7 @@ def _table(header: str, counts: Iterable[tuple[str, int]]) -> str:
 
 def _leakage(plan: DatasetPlan, figures: DatasetCounts, left: LeftOut) -> str:
     bars = plan.bars
-    # A card claims no other check than those against these evaluations.
+    # A card mentions only the checks against these evaluations.
     counts = sorted(Counter(bars.evaluations.values()).items())
     evaluations = (
         "- No combination of an evaluation: checked on every row against the combinations of "

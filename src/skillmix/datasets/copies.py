@@ -1,4 +1,4 @@
-"""Find copies among texts: of earlier kept texts, exact or near, and of the examples in the prompts."""
+"""Find texts that copy earlier kept texts, exactly or nearly, or the examples in the prompts."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -13,25 +13,26 @@ from numpy.typing import NDArray
 from skillmix.datasets.corpus import Corpus, Runs, corpus_of, run_sets, starts_of
 
 RUN: Final = 3
-"""The n of the n-grams by which texts are compared."""
+"""The length of the n-grams by which texts are compared."""
 FOLLOWS: Final = 0.5
-"""The share of an example's 3-grams from which on a text counts as a near-copy.
+"""The share of an example's 3-grams from which a text counts as a near-copy.
 
-One changed word affects at most three 3-grams: half of those of an example with eight words, fewer of a longer one.
+One changed word affects at most three 3-grams, which is half of the 3-grams in an example with eight words, and a
+smaller share in a longer example.
 """
 _FEWEST_COMMON: Final = 3
-"""A text with fewer n-grams of an example is no near-copy, however short the example is."""
+"""A text that shares fewer n-grams with an example is not a near-copy, however short the example is."""
 _SETS_AT_HAND: Final = 20_000
 _ROUNDING: Final = 1e-9
-"""Keeps rounding from missing an overlap that equals the threshold."""
+"""A tolerance, so that rounding does not hide an overlap that equals the threshold."""
 
 
 def earlier_copies(corpus: Corpus, *, threshold: float | None) -> NDArray[np.int64]:
     """Return, for each text, the index of the earlier kept text that it repeats; -1 for kept texts.
 
     Two texts repeat each other if they have the same words in the same order, or if the Jaccard overlap of their sets
-    of 3-grams reaches the threshold. The result is exact, not an estimate: two sets that overlap enough always share
-    one of their rarest members, so no such pair is missed.
+    of 3-grams reaches the threshold. The result is exact and not an estimate, because two sets that overlap enough
+    always share one of their rarest members.
     """
     copy_of = np.full(len(corpus), -1, np.int64)
     first_with: dict[bytes, int] = {}
@@ -41,23 +42,23 @@ def earlier_copies(corpus: Corpus, *, threshold: float | None) -> NDArray[np.int
         copy_of[number] = first if first < number else -1
     if threshold is None:
         return copy_of
-    # Most texts have too many n-grams that occur nowhere else.
+    # Skip texts with too many n-grams that occur nowhere else, which most texts have.
     runs, texts = corpus.runs(RUN)
     alone = np.bincount(texts[_counts(runs) == 1], minlength=len(corpus))
     may_overlap = alone <= (1 - threshold) * np.maximum(corpus.sizes - (RUN - 1), 0) + _ROUNDING
     candidates = np.flatnonzero((copy_of < 0) & may_overlap)
     near = _near_copies(corpus.part(candidates), threshold)
     copy_of[candidates] = np.where(near < 0, -1, candidates[near])
-    # Exact copies of a near copy repeat the text that is kept.
+    # Exact copies of a near-copy repeat the text that the near-copy repeats.
     targets = copy_of[copy_of]
     return np.where((copy_of >= 0) & (targets >= 0), targets, copy_of)
 
 
 def _near_copies(corpus: Corpus, threshold: float) -> NDArray[np.int64]:
-    """Return, for each of some texts with different words, the index of the first kept one that it repeats, or -1.
+    """Return, for each of some texts with different words, the index of the first kept text that it repeats, or -1.
 
-    Texts are processed in order, each compared with the kept texts that share one of its rarest n-grams. A copy is not
-    kept, so that a thousand copies of one text take a thousand comparisons and not a million.
+    Texts are processed in order, and each is compared with the kept texts that share one of its rarest n-grams. A copy
+    is not kept, so that a thousand copies of one text require a thousand comparisons and not a million.
     """
     runs, texts = run_sets(*corpus.runs(RUN))
     sizes = np.bincount(texts, minlength=len(corpus))
@@ -97,9 +98,9 @@ def _counts(runs: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def _rarest(runs: NDArray[np.uint64], texts: NDArray[np.int64], threshold: float) -> Runs:
-    """Return the rarest n-grams of each text, enough that two overlapping texts share one.
+    """Return the rarest n-grams of each text, so many that two overlapping texts share at least one.
 
-    Those of a single text are omitted.
+    An n-gram that occurs in a single text is omitted.
     """
     often = _counts(runs)
     # n-grams of equal frequency are in the same order in every text
@@ -114,7 +115,7 @@ def _rarest(runs: NDArray[np.uint64], texts: NDArray[np.int64], threshold: float
 
 
 def example_shares(corpus: Corpus, examples: Sequence[str]) -> NDArray[np.float64]:
-    """Return, for each text, the largest share of one example's 3-grams that the text has."""
+    """Return, for each text, the largest share of any example's 3-grams that the text contains."""
     runs, owners = run_sets(*corpus_of(examples, vocabulary=corpus.vocabulary).runs(RUN))
     found, texts = corpus.runs(RUN)
     inside = np.isin(found, runs)

@@ -1,4 +1,4 @@
-"""Count the contents of a data set, its variety, and the excluded texts by reason."""
+"""Count the texts in a data set, measure their variety, and count the excluded texts by reason."""
 
 from array import array
 from collections import Counter
@@ -20,7 +20,7 @@ _Name = TypeVar("_Name", str, tuple[str, str])
 
 @dataclass(frozen=True, slots=True)
 class SamplingYield:
-    """The result of sampling to a target for one k."""
+    """The result of writing texts until a target is met, for one k."""
 
     k: int
     target: int
@@ -28,7 +28,7 @@ class SamplingYield:
     full_marks: int
     taken: int
     below_floor: dict[str, int] = field(default_factory=dict)
-    """Skills with fewer texts than the floor."""
+    """Skills with fewer texts than the floor, with their counts."""
     floor: int = 0
     ceiling: int | None = None
     least: int | None = None
@@ -54,17 +54,17 @@ class LeftOut:
     undecided: int = 0
     """Texts without a decision of the graders."""
     unfinished: int = 0
-    """Unfinished conversations."""
+    """Conversations that are unfinished."""
     not_conversations: int = 0
     """Texts without two turns, such as imported ones."""
     outside: dict[str, int] = field(default_factory=dict)
     """Texts with full marks outside the recipe, by the rule that excludes them."""
     removed: dict[str, int] = field(default_factory=dict)
-    """Copies by kind."""
+    """Copies, counted by kind."""
     shown: dict[str, int] = field(default_factory=dict)
     """Texts that show forbidden content, by reason."""
     examples: tuple[tuple[str, str, str], ...] = ()
-    """Some of the copies: reason, text, repeated text."""
+    """Some of the copies, each as the reason, the text and the text that it repeats."""
 
 
 @dataclass(frozen=True)
@@ -78,22 +78,22 @@ class DatasetCounts:
     by_pair: dict[tuple[str, str], int]
     by_writer: dict[str, int]
     written_with: tuple[str, ...]
-    """Prompt sets of the writers, with their hashes."""
+    """The prompt sets of the writers, with their hashes."""
     graders: tuple[str, ...]
     first_answers: dict[str, int]
     words: tuple[int, float, int] | None
-    """Shortest, median and longest text."""
+    """The numbers of words in the shortest, median and longest text."""
     words_by_k: dict[int, float]
-    """Median number of words, by k."""
+    """The median number of words, by k."""
     distinct_4: float | None
     frames: list[Frame]
     framed: int
     """Texts with a 6-gram that three or more texts share."""
     holding_reserved: int
-    """Texts whose skill set contains a smaller reserved set."""
+    """Texts whose skill set contains a smaller, reserved set."""
     named: list[NamedSkill]
     near_examples: int
-    """Texts with a quarter or more of the 3-grams of an example."""
+    """Texts that contain a quarter or more of an example's 3-grams."""
     shown: dict[str, int]
     """Kept texts that show forbidden content, by reason; empty if such texts are excluded."""
 

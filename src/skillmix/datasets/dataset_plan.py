@@ -1,7 +1,7 @@
-"""All inputs of a data set's folder except the texts, and the rule on what the texts show.
+"""All inputs of a data set's folder except the texts, and the rule about skills that texts show.
 
-`skills_shown` runs the checkers of a catalog on a text. `ShownRule` decides whether the text may be trained on by what
-they find, requested or not.
+`skills_shown` runs the checkers of a catalog on a text. `ShownRule` uses the skills that they find, requested or not,
+to decide whether the text may be trained on.
 """
 
 from collections import Counter
@@ -29,26 +29,29 @@ NOT_REQUESTED: Final = "shows a skill that was not requested"
 
 
 def skills_shown(text: str, skills: tuple[str, ...]) -> frozenset[str]:
-    """Return the skills, out of those with a checker, that code finds in a text."""
+    """Return the skills that checkers find in a text; skills without a checker are skipped."""
     return _found(text, skills, trusted_codes())
 
 
 @lru_cache(maxsize=1 << 17)
 def _found(text: str, skills: tuple[str, ...], codes: tuple[OwnCode, ...]) -> frozenset[str]:
-    """Cached for dataset steps, which check their texts again in every joined set."""
+    """Return the skills found in a text.
+
+    The result is cached, because dataset steps check texts again in every joined set.
+    """
     passage = passage_of(text)
     checkers = ((skill, checker_of(skill)) for skill in skills)
     return frozenset(skill for skill, checker in checkers if checker is not None and checker(passage) is not None)
 
 
 def skills_asked(code: RulesGrader, asked: tuple[str, tuple[str, ...]]) -> frozenset[str]:
-    """`skills_shown` in any process: the grader that it has brings the catalog's own code."""
+    """Return `skills_shown` in any process; the grader passed to it contains the catalog's own code."""
     return skills_shown(*asked)
 
 
 @dataclass(frozen=True)
 class ShownRule:
-    """Decides by the skills that a text shows whether a data set may contain it."""
+    """Decides whether a data set may contain a text, based on the skills that the text shows."""
 
     catalog: Catalog
     bars: Bars
@@ -58,13 +61,13 @@ class ShownRule:
 
     @cached_property
     def checkable(self) -> tuple[str, ...]:
-        """Return the skills of the catalog that have a checker; its own code must be trusted."""
+        """Return the skills in the catalog that have a checker; the catalog's own code must be trusted."""
         require_trust(self.catalog.code)
         return tuple(skill.name for skill in self.catalog.skills if checker_of(skill.name) is not None)
 
     @cached_property
     def _is_applied(self) -> bool:
-        """Return whether any text can be excluded, so that texts need to be checked."""
+        """Return whether the rule could exclude any text, so that texts need to be checked."""
         return bool(self.checkable) and (self.mode == "drop" or self.only_requested)
 
     @cached_property
@@ -77,11 +80,11 @@ class ShownRule:
         return self.mode != "count" and self.bars.leak_shown(skills) is not None
 
     def leak_in(self, text: str) -> str | None:
-        """Return the rule that a text breaks by the skills that code finds in it; None if it breaks none."""
+        """Return the rule that a text breaks through the skills that checkers find in it; None if it breaks none."""
         return self.bars.leak_shown(skills_shown(text, self.checkable)) if self.checkable else None
 
     def reason_to_drop(self, kept: KeptText, shown: frozenset[str] | None = None) -> str | None:
-        """Why a text must be left out; None if it may stay. `shown` are the skills that it shows, if they are known."""
+        """Return why a text must be excluded, or None; `shown` contains the skills that it shows, if known."""
         if not self._is_applied:
             return None
         if shown is None:
@@ -101,7 +104,7 @@ class ShownRule:
         return staying, dict(Counter(reason for reason in reasons if reason is not None))
 
     def leaks(self, texts: Sequence[KeptText]) -> dict[str, int]:
-        """Count the texts of a data set with forbidden content; with `refuse` such a text is an error."""
+        """Count the texts in a data set that show forbidden content; with `refuse`, such a text raises an error."""
         if self.mode == "drop":
             return {}
         leaking = [(leak, kept.text) for kept in texts if (leak := self.leak_in(kept.text)) is not None]
@@ -120,7 +123,7 @@ class ShownRule:
 
 
 def prompt_examples(catalog: Catalog, prompt_sets: Iterable[str]) -> list[str]:
-    """Return texts that a writer could copy: catalog examples, and the skills and answers of few-shot examples."""
+    """Return texts that a writer could copy: examples in the catalog, and skills and answers in few-shot examples."""
     worked = [example for name in sorted(set(prompt_sets)) for example in load_prompts(name).examples]
     shown = [skill.example for example in worked for skill in example.skills]
     answers = [answer for example in worked for answer in example.answers]
@@ -146,15 +149,15 @@ class DatasetPlan:
     """Prompt sets whose few-shot examples no text may repeat."""
     shown: ShownMode = "drop"
     only_requested: bool = False
-    """Whether texts that show further skills are excluded."""
+    """Whether texts that show additional skills are excluded."""
     requests: RequestChoice = "all"
-    """The skills that the requests of the rows name."""
+    """The skills that the requests in the rows ask for."""
     output_format: FormatName | None = None
-    """The output format that the prompts of the rows request."""
+    """The output format that the prompts in the rows request."""
 
     @property
     def examples(self) -> list[str]:
-        """Return examples of the prompts, which no answer may repeat unless the plan keeps such answers."""
+        """Return the examples in the prompts, which no answer may repeat unless the plan keeps such answers."""
         return prompt_examples(self.catalog, self.copied)
 
     def removals(self, corpus: Corpus) -> list[Removal]:
@@ -168,5 +171,5 @@ class DatasetPlan:
 
     @cached_property
     def shown_rule(self) -> ShownRule:
-        """Return the rule on skills that texts show."""
+        """Return the rule about skills that texts show."""
         return ShownRule(self.catalog, self.bars, self.shown, self.only_requested)

@@ -1,4 +1,4 @@
-"""The decisions behind data sets: which conversations of a run have full marks, and from which graders."""
+"""The decisions behind data sets: which conversations in a run have full marks, and from which graders."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,24 +26,24 @@ class Decision(NamedTuple):
     """The text's id."""
     status: str
     votes: str
-    """The points of each round, as JSON."""
+    """The points from each round, as JSON."""
 
 
 class DecidedConversation(NamedTuple):
-    """A conversation with the decision of each grader, in the order of the graders."""
+    """A conversation with each grader's decision, in the order of the graders."""
 
     conversation: WrittenConversation
     decisions: tuple[Decision, ...]
-    """Empty if the conversation is unfinished."""
+    """The graders' decisions; empty if the conversation is unfinished."""
 
     @property
     def is_over(self) -> bool:
-        """Return whether the student has written the text, or never will."""
+        """Return whether the student has written the text or will never write it."""
         return bool(self.decisions)
 
     @property
     def is_ungraded(self) -> bool:
-        """Return whether full marks are undecided: no grader denies them, but not all grant them."""
+        """Return whether full marks are undecided, because no grader withholds them but not all graders give them."""
         earned = [decision.earned for decision in self.decisions]
         return bool(earned) and 0 not in earned and None in earned
 
@@ -54,9 +54,9 @@ class DecidedConversation(NamedTuple):
 
 
 class Decisions(AbstractContextManager["Decisions"]):
-    """What the graders of a run decide about its conversations: all graders or those named, under its rules or others.
+    """The decisions of all or some of a run's graders about its conversations, under the run's rules or others.
 
-    The journal stays open, so that a few more conversations cost only themselves.
+    The journal stays open, so that deciding a few more conversations does not require reading the others again.
     """
 
     def __init__(self, run: Run, *, graders: Sequence[str] | None = None, rules: str | None = None) -> None:
@@ -64,7 +64,7 @@ class Decisions(AbstractContextManager["Decisions"]):
         """The names of the graders."""
         self._run, self.rules = run, run.rules(rules)
         self._graders = [run.graders[name] for name in self.names]
-        # First, because a catalog with untrusted code is rejected here, before anything is open.
+        # Do this first, because it rejects a catalog with untrusted code before any file is open.
         self._code = run.code if any(grader.has_code for grader in self._graders) else None
         self._journal = run.read()
 
@@ -72,13 +72,13 @@ class Decisions(AbstractContextManager["Decisions"]):
         self._journal.close()
 
     def every(self, *, students: Iterable[str] | None = None) -> Iterator[DecidedConversation]:
-        """Every conversation in key order, then those that are not over; of these students if any are named."""
+        """Yield every conversation in key order, then the unfinished ones; only from `students` if that is given."""
         chosen = None if students is None else frozenset(students)
         written = written_conversations(self._run, self._journal)
         return self._decided(one for one in written if chosen is None or one.key[0] in chosen)
 
     def of(self, student: str, keys: Iterable[tuple[str, int]]) -> Iterator[DecidedConversation]:
-        """Return the conversations of a student with these combinations and samples, as far as they have begun."""
+        """Yield a student's conversations with these combinations and samples, if they have begun."""
         wanted = {(student, *key) for key in keys}
         self._journal.limit_calls({combination for _, combination, _ in wanted})
         written = written_conversations(self._run, self._journal, student=student, with_uncounted=True)
@@ -94,7 +94,7 @@ class Decisions(AbstractContextManager["Decisions"]):
                 if one.text is not None:
                     yield one
                 else:
-                    unfinished.append(one if student else one._replace(turns=()))  # which a whole run may have many of
+                    unfinished.append(one if student else one._replace(turns=()))  # a whole run may have many of these
 
         graded = graded_conversations(self._run, self._journal, over(), student=student)
         for one in judged_conversations(self._run, graded, self._code, workers=workers):

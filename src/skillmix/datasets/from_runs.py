@@ -42,7 +42,7 @@ async def work_on_dataset(step: DatasetStep, context: StepContext, counts: CallC
     plan = plan_of(step, context)
     folder = context.run.step(step.name) / "dataset"
     require_replaceable(folder, DATASET)
-    if step.writer is None:  # join the texts of earlier steps, each text once
+    if step.writer is None:  # join the texts of earlier steps, including each text once
         rows = (text for name in step.of for text in read_rows(context.run.step(name) / "dataset"))
         return _made(list({text.provenance: text for text in rows}.values()), plan, folder, LeftOut())
     writing = DatasetWriting(step, context, plan, counts)
@@ -86,7 +86,7 @@ def plan_of(step: DatasetStep, context: StepContext) -> DatasetPlan:
 
 
 def _made(texts: Sequence[KeptText], plan: DatasetPlan, folder: Path, left: LeftOut) -> WrittenDataset:
-    """Make a data set of the texts that belong to the recipe, and count the others by reason."""
+    """Make a data set from the texts that fit the recipe, and count the other texts by reason."""
     recipe, bars = plan.recipe, plan.bars
     outside: Counter[str] = Counter()
     inside = []
@@ -95,7 +95,7 @@ def _made(texts: Sequence[KeptText], plan: DatasetPlan, folder: Path, left: Left
         why = bars.leak_of(combination)
         if recipe.ks and combination.k not in recipe.ks:
             why = "another k"
-        elif not recipe.is_named:  # a training draw may contain reserved sets; other leaks are errors
+        elif not recipe.is_named:  # a training draw may contain reserved sets, but other leaks are errors
             why = why if why == RESERVED_SET else None
         elif recipe.skills == "train" and not bars.composes(set(combination.skills)):
             why = "a held-out skill"
@@ -129,11 +129,11 @@ class FromRuns:
     near_duplicates: float | None = 0.7
     validation: float = 0.05
     shown: ShownMode | None = None
-    """The treatment of texts that show forbidden content; None for the first run's setting."""
+    """How texts that show forbidden content are treated; None for the first run's setting."""
     only_requested: bool = False
     output: Path | None = None
     preferences: Path | None = None
-    """A file for pairs of texts with and without full marks."""
+    """A file for pairs of texts, one with and the other without full marks."""
 
 
 def dataset_of_runs(wanted: FromRuns) -> WrittenDataset:
@@ -144,7 +144,7 @@ def dataset_of_runs(wanted: FromRuns) -> WrittenDataset:
     runs = list({run.path.resolve(): run for run in map(open_run, wanted.runs)}.values())
     output = wanted.output or runs[0].path / "dataset"
     step = output.resolve().parent
-    if output.name == "dataset" and Run(step.parent).exists:  # later steps depend on it
+    if output.name == "dataset" and Run(step.parent).exists:  # later steps depend on this folder
         raise UserError(
             f"{output} holds the data set of step {step.name} of the run {step.parent.name}.",
             hint="Choose another --output.",
@@ -212,7 +212,7 @@ def _write_preferences(
 
 
 def _kept_of_run(run: Run, wanted: FromRuns, left: LeftOut) -> tuple[Sequence[KeptText], LeftOut]:
-    """Return a run's texts with full marks in key order, and the counts of all other texts."""
+    """Return a run's texts with full marks in key order, and the counts of its other texts."""
     kinds, decided, kept = Counter[str](), Counter[str](), list[KeptText]()
     with Decisions(run, graders=wanted.graders) as decisions:
         names = tuple(decisions.names)

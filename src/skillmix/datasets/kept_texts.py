@@ -12,31 +12,31 @@ from skillmix.datasets.corpus import Corpus, corpus_of, holds_run_of, joined
 from skillmix.hashing import digest
 
 COPIED_WORDS: Final = 8
-"""The number of consecutive words of an example that make a copy."""
+"""The number of consecutive words from an example that count as a copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptText:
-    """A conversation whose final text got full marks from every chosen grader, with its provenance."""
+    """A conversation whose final text received full marks from every selected grader, with its provenance."""
 
     run: str
     writer: str
     combination: Combination
     generation: int
     answer_span: tuple[int, int]
-    """The start and end of the graded text in the last reply; a copy would take a fifth more memory."""
+    """The start and end of the graded text in the last reply; storing the text would take a fifth more memory."""
     text_id: str
     replies: tuple[str, ...]
     first_status: str
     """The status of the first reply's answer: 'fine', or the reason why it cannot be parsed."""
     model: str
     requests: tuple[str, ...]
-    """Hashes of the requests, turn by turn."""
+    """Hashes of the requests, one per turn."""
     written_with: str
     """The writer's prompt set and its hash."""
     graders: tuple[str, ...]
     votes: tuple[str, ...]
-    """For each grader, the points of each round as JSON."""
+    """For each grader, the points from each round as JSON."""
 
     @property
     def text(self) -> str:
@@ -72,12 +72,12 @@ class Removal:
 def removals(
     corpus: Corpus, *, examples: Sequence[str], threshold: float | None, keeps_exact: bool = False
 ) -> list[Removal]:
-    """Return the copies among texts, in order.
+    """Return the texts that are copies, in order.
 
-    Each text is compared only with earlier ones, so later texts change nothing.
+    Each text is compared only with earlier texts, so later texts do not affect the result.
 
-    A text repeats an example if it has eight consecutive words of it, or half of its 3-grams. With `keeps_exact`, texts
-    are compared with the examples only.
+    A text repeats an example if it contains eight consecutive words from the example, or half of its 3-grams. With
+    `keeps_exact`, texts are compared only with the examples.
     """
     copied = holds_run_of(corpus, examples, length=COPIED_WORDS) | (example_shares(corpus, examples) >= FOLLOWS)
     found = [Removal(index, "repeats an example") for index in np.flatnonzero(copied).tolist()]
@@ -103,7 +103,7 @@ class CopyFound(NamedTuple):
 class TextsSoFar:
     """A growing set of texts without copies.
 
-    Each text is compared only with earlier ones, so that it does not matter how many are added at a time.
+    Each text is compared only with earlier texts, so that it does not matter how many texts are added at a time.
     """
 
     def __init__(self, find: Callable[[Corpus], list[Removal]]) -> None:
@@ -112,11 +112,11 @@ class TextsSoFar:
         self._find = find
 
     def add(self, new: Sequence[KeptText]) -> list["int | CopyFound"]:
-        """Return the number of each new text among `texts`, or the text that it copies."""
+        """For each new text, return its number in `texts`, or the text that it copies."""
         if not new:
             return []
         added = corpus_of((kept.text for kept in new), vocabulary=self.corpus.vocabulary)
-        # Only texts that share an n-gram with a new one, or are too short to have one, can be repeated.
+        # A new text can repeat only a text that shares an n-gram with it or is too short for n-grams.
         runs, owners = self.corpus.runs(RUN)
         is_near = self.corpus.sizes < RUN
         is_near[owners[np.isin(runs, added.runs(RUN)[0])]] = True
@@ -137,13 +137,13 @@ class TextsSoFar:
         return [copies[index] if index in copies else numbers[index] for index in range(len(new))]
 
     def keep_only(self, numbers: Sequence[int]) -> None:
-        """Forget all other texts."""
+        """Drop all texts except those with these numbers."""
         self.texts = [self.texts[number] for number in numbers]
         self.corpus = self.corpus.part(numbers)
 
 
 def span_of(text: str, reply: str) -> tuple[int, int]:
-    """Return the start and end of an answer in the reply that it was taken from."""
+    """Return the start and end of an answer in the reply that contains it."""
     start = reply.rfind(text)
     return start, start + len(text)
 

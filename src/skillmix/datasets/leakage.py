@@ -1,8 +1,8 @@
 """Leakage rules: combinations that must not be trained on, and names of held-out skills in texts.
 
-`Bars` holds the rules for one data set. `bars_for` and `evaluated` collect the combinations of evaluations.
-`trained_combinations` is for the reverse: an evaluation skips the training data of its students. `NameFinder` searches
-the texts.
+`Bars` contains the rules for one data set. `bars_for` and `evaluated` collect the combinations of evaluations.
+`trained_combinations` serves the opposite purpose, because an evaluation skips the training data of its students.
+`NameFinder` searches the texts.
 """
 
 import json
@@ -33,15 +33,15 @@ from skillmix.scores.lineages import lineage_of_student
 
 @dataclass(frozen=True)
 class Bars:
-    """Content that a data set must not have."""
+    """Content that a data set must not contain."""
 
     split: Partition
     evaluations: Mapping[str, str]
-    """Ids of evaluated combinations, each with the step or file that evaluates it."""
+    """The ids of evaluated combinations, each with the step or file that evaluates the combination."""
     reserved: float
     """The share of skill sets that are reserved for evaluation."""
     groups: Mapping[str, Side] = field(default_factory=dict)
-    """Groups that the data set draws from instead of the train side, by name."""
+    """Groups from which the data set draws instead of the train side, by name."""
 
     @cached_property
     def topics(self) -> frozenset[str]:
@@ -50,7 +50,7 @@ class Bars:
 
     @cached_property
     def skills(self) -> frozenset[str]:
-        """Held-out skills, which are in a group other than `train`; a text with k = 1 may show one."""
+        """Held-out skills, which belong to a group other than `train`; a text with k = 1 may show one of them."""
         return self.split.never_composed
 
     def composes(self, skills: Set[str]) -> bool:
@@ -86,7 +86,7 @@ _RULES: Final[Mapping[str, Callable[[Bars, Combination], bool]]] = {
 
 
 def refuse_leaks(chosen: Iterable[Combination], bars: Bars) -> None:
-    """Raise an error if a text must not be trained on; it lists every broken rule with a count and an example."""
+    """Raise an error if a combination must not be trained on, with a count and an example for every broken rule."""
     leaks = [(rule, combination) for combination in chosen if (rule := bars.leak_of(combination)) is not None]
     counts, examples = Counter(rule for rule, _ in leaks), dict(reversed(leaks))
     parts = []
@@ -103,10 +103,10 @@ def refuse_leaks(chosen: Iterable[Combination], bars: Bars) -> None:
 
 
 def bars_for(step: DatasetStep, experiment: Experiment, catalog: Catalog, run: Run) -> Bars:
-    """Make the bars for a data set of an experiment.
+    """Return the bars for a data set in an experiment.
 
-    An existing data set keeps its members, and so does a data set that joins it, even if an evaluation of the
-    experiment has grown since: the evaluation skips them.
+    An existing data set keeps its members, and so does a data set that joins it. This holds even if an evaluation in
+    the experiment has grown since, because the evaluation skips these members.
     """
     leakage = step.leakage or experiment.leakage
     evaluations = evaluated(experiment, catalog, usable_around(experiment, catalog, run.excluded))
@@ -123,7 +123,7 @@ def bars_for(step: DatasetStep, experiment: Experiment, catalog: Catalog, run: R
 
 
 def pools_of(step: DatasetStep, experiment: Experiment) -> tuple[str, ...]:
-    """Return the further groups that a data set draws from, and those of the data sets that it joins."""
+    """Return the additional groups that a data set draws from, including the groups of the data sets that it joins."""
     joined = [s for s in experiment.steps if isinstance(s, DatasetStep) and s.name in step.of]
     own = (step.pool,) if step.pool else ()
     return tuple(dict.fromkeys([*own, *(name for source in joined for name in pools_of(source, experiment))]))
@@ -145,24 +145,24 @@ def _evaluated_by(step: Step, experiment: Experiment, catalog: Catalog, around: 
     """Return the ids of the combinations that one step draws for evaluation, in the order of its draws."""
     if not isinstance(step, EvaluateStep | GenerateStep) or getattr(step, "purpose", "evaluation") != "evaluation":
         return {}
-    # Every student gets the same draw, so one is enough.
+    # Every student has the same draw, so one student is enough.
     cells = step_cells(step.model_copy(update={"students": step.students[:1]}), experiment, catalog, around)
     return {combination.id: None for cell in cells for combination in cell.combinations}
 
 
 _EVALUATED: Final[dict[tuple[str, str], list[str]]] = {}
-"""The ids of the combinations of experiments, by the contents of experiments and catalogs."""
+"""The ids of the combinations in experiments, by the contents of the experiments and their catalogs."""
 
 
 def combinations_in(path: Path) -> list[str]:
-    """Return the ids of the combinations in an experiment file, a `combinations --json` output or a JSON Lines file."""
+    """Return the ids of combinations in an experiment file, a `combinations --json` output or a JSON Lines file."""
     if not path.is_file():
         raise UserError(f"There is no file {str(path)!r}.", hint="leakage.evaluations lists files.")
     if path.suffix in (".yaml", ".yml"):
         experiment = load_experiment(path)
         known = load_catalog(experiment.catalog, *experiment.other_catalogs)
         key = experiment.model_dump_json(), known.content_hash()
-        if key not in _EVALUATED:  # every dataset step needs it again
+        if key not in _EVALUATED:  # every dataset step needs the ids again
             _EVALUATED[key] = list(evaluated(experiment, known))
         return _EVALUATED[key]
     text = read_text(path, most=LARGE)
@@ -173,7 +173,7 @@ def combinations_in(path: Path) -> list[str]:
         ids = []
         for document in documents:
             skills, topic = document["skills"], document["topic"]
-            # A name that is not a string would give an id that excludes nothing.
+            # A name that is not a string would lead to an id that excludes nothing.
             if not isinstance(skills, list) or not all(isinstance(name, str) and name for name in [*skills, topic]):
                 raise ValueError("a name is not a string")
             ids.append(combination_of(skills, topic).id)
@@ -190,8 +190,8 @@ def trained_combinations(
 ) -> dict[str, str]:
     """Return the combinations that the draws of a step must skip, each with a student that was trained on it.
 
-    Draws skip what they skipped before, so that a changed list of students moves as few combinations as possible. If
-    too few combinations would be left, the draws skip only the training data of the current students.
+    Draws skip the combinations that they skipped before, so that a changed list of students affects as few combinations
+    as possible. If too few combinations would remain, the draws skip only the training data of the current students.
     """
     trained = {c: name for name, lineage in _lineages(step, experiment).items() for c in lineage.combinations}
 
@@ -212,7 +212,7 @@ def trained_combinations(
 
 
 def usable_around(experiment: Experiment, catalog: Catalog, around: Around) -> Around:
-    """Return the skips that still apply, unless the step has allow_trained or they leave its draw too few."""
+    """Return the skips that still apply; steps with allow_trained or a draw that became too small are omitted."""
     usable = dict(around)
     for step in experiment.steps:
         if step.name in around:
@@ -227,16 +227,16 @@ def usable_around(experiment: Experiment, catalog: Catalog, around: Around) -> A
 
 
 def _lineages(step: EvaluateStep | GenerateStep, experiment: Experiment) -> dict[str, Lineage]:
-    """Return the lineages of the tuned students of a step."""
+    """Return the lineages of a step's tuned students."""
     students = [student_name(reference) for reference in step.students]
     lineages = {name: lineage_of_student(experiment, name, {}) for name in students if name in experiment.students}
     return {name: lineage for name, lineage in lineages.items() if lineage is not None}
 
 
 def refuse_other_partitions(step: EvaluateStep, experiment: Experiment, catalog: Catalog) -> None:
-    """Raise an error if a student's data were made under another partition, which mixes the sides of this one."""
+    """Raise an error if a student's data were made under another partition, which mixes this partition's sides."""
     if step.allow_trained or set(step.settings) == {"all"}:
-        return  # every partition draws the same combinations for this setting
+        return  # every partition draws the same combinations with this setting
     place = place_of(step, experiment, catalog)
     here, names = place.partition.name, {step.catalog or experiment.catalog, place.catalog.name}
     for student, lineage in _lineages(step, experiment).items():
@@ -251,7 +251,7 @@ def refuse_other_partitions(step: EvaluateStep, experiment: Experiment, catalog:
 
 
 class NameFinder:
-    """Finds the names of held-out skills in texts about other skills."""
+    """Finds names of held-out skills in texts about other skills."""
 
     def __init__(self, skills: Iterable[str]) -> None:
         self._by_first: dict[str, list[tuple[str, str]]] = {}
@@ -260,7 +260,7 @@ class NameFinder:
                 self._by_first.setdefault(words[0], []).append((skill, f" {' '.join(words)} "))
 
     def names_in(self, text: str) -> set[str]:
-        """Return the skills that a text names."""
+        """Return the skills whose names occur in a text."""
         words = words_of(text)
         spoken, firsts = f" {' '.join(words)} ", self._by_first.keys() & set(words)
         return {skill for first in firsts for skill, name in self._by_first[first] if name in spoken}
@@ -268,7 +268,7 @@ class NameFinder:
 
 @dataclass(frozen=True, slots=True)
 class NamedSkill:
-    """A held-out skill named in texts of other skills."""
+    """A held-out skill whose name occurs in texts of other skills."""
 
     skill: str
     where: str
@@ -279,7 +279,7 @@ class NamedSkill:
 def names_inside(
     texts: Iterable[tuple[Combination, Sequence[str]]], catalog: Catalog, held_out: Iterable[str]
 ) -> list[NamedSkill]:
-    """Count the held-out skills that texts (combination and replies) of other skills name."""
+    """Count the held-out skills whose names occur in texts of other skills (combination and replies)."""
     finder = NameFinder(held_out)
     counts: Counter[tuple[str, str]] = Counter()
     shown: Counter[str] = Counter()
@@ -295,7 +295,7 @@ def names_inside(
 
 
 def refuse_names(named: Sequence[NamedSkill]) -> None:
-    """Raise an error if any text names a held-out skill."""
+    """Raise an error if any text contains the name of a held-out skill."""
     if named:
         examples = "; ".join(f"{n.skill} in the {n.where} ({plural(n.texts, 'text')})" for n in named[:5])
         more = f" and {len(named) - 5} more" if len(named) > 5 else ""

@@ -1,4 +1,4 @@
-"""Other forms of the same data: prompts without answers for trainers in which the model writes, and pairs for DPO."""
+"""Other forms of the same data: prompts without answers, for trainers that let a model answer, and pairs for DPO."""
 
 import json
 import os
@@ -26,9 +26,10 @@ _WRITERS: Final = (".jsonl", ".parquet")
 def prompt_rows(
     combinations: Sequence[Combination], catalog: Catalog, prompts: PromptSet, *, catalog_name: str
 ) -> Iterator[dict[str, Any]]:
-    """Make a conversational prompt for each combination, with the columns that `skillmix.rewards` reads.
+    """Yield a conversational prompt for each combination, with the columns that `skillmix.rewards` reads.
 
-    The prompt is the first turn of an evaluation, plus the limit on sentences, which is in the second turn there.
+    The prompt is the first turn of an evaluation, plus the sentence limit, which an evaluation states in the second
+    turn.
     """
     examples = prompts.worked_turns()
     for combination in combinations:
@@ -49,7 +50,7 @@ def prompt_rows(
 
 
 def one_turn_prompt(prompts: PromptSet, catalog: Catalog, combination: Combination) -> str:
-    """Return the first prompt of a conversation with the limit on the text, for trainers that support only one turn."""
+    """Return a conversation's first prompt plus the text limit, for trainers that support only one turn."""
     first, *later = prompts.student_prompts(catalog, combination)
     if not later:
         return first
@@ -58,7 +59,7 @@ def one_turn_prompt(prompts: PromptSet, catalog: Catalog, combination: Combinati
 
 
 def require_new_rows_file(file: Path) -> None:
-    """Refuse an existing file, or one whose name has an unknown format, before any work is done."""
+    """Raise an error for an existing file or an unknown file name extension, before any work is done."""
     if file.suffix not in _WRITERS:
         raise UserError(f"{file} is neither .jsonl nor .parquet.", hint="The file extension determines the format.")
     if file.exists():
@@ -94,10 +95,10 @@ def preference_rows(
     graders: Sequence[str] | None,
     students: Sequence[str] | None,
 ) -> Iterator[dict[str, Any]]:
-    """Pairs of a data set's texts and texts of runs that a grader denied full marks, of the same combination.
+    """Yield pairs of a data set's text and a run's text that a grader denied full marks, for the same combination.
 
-    Every text is in one pair at most, and texts of the same writer meet first. Combinations whose texts are for
-    validation are left out, and so are rejected texts that are empty or show what a data set must not.
+    Every text is in at most one pair, and texts by the same writer are paired first. Combinations in the validation
+    split are excluded, and so are rejected texts that are empty or show content that a data set must not show.
     """
     prompts = load_prompts(plan.prompts, plan.output_format)
     chosen_of: dict[str, list[KeptText]] = {}

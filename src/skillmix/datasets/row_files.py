@@ -18,7 +18,7 @@ _ROWS_AT_ONCE: Final = 5_000
 
 
 def require_parquet(extra: str = "parquet") -> None:
-    """Raise an error that names the extra if pyarrow is missing, before anything is written or paid for."""
+    """Raise an error if pyarrow is missing, before any file is written or any call is paid for."""
     try:
         import pyarrow  # noqa: F401
     except ImportError:
@@ -27,7 +27,7 @@ def require_parquet(extra: str = "parquet") -> None:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The number of lines of a data set, and their hash."""
+    """The number of lines in a data set, and their hash."""
 
     train: int
     validation: int
@@ -35,7 +35,7 @@ class Written:
 
 
 def refuse_more_turns(writer: str, turns: int, prompts: PromptSet) -> None:
-    """Refuse prompts of two turns for texts that were written in one."""
+    """Raise an error if prompts have two turns but the texts were written in one."""
     if prompts.turns > turns:
         raise UserError(
             f"The texts of {writer} have one turn, but the prompt set {prompts.name!r} has two.",
@@ -44,7 +44,7 @@ def refuse_more_turns(writer: str, turns: int, prompts: PromptSet) -> None:
 
 
 def messages_of(kept: KeptText, plan: DatasetPlan, prompts: PromptSet) -> list[dict[str, str]]:
-    """Return the messages of a conversation, in order; a conversation of one turn has only the text as its reply."""
+    """Return the messages of a conversation in order; a one-turn conversation has only the text as its reply."""
     refuse_more_turns(kept.writer, len(kept.replies), prompts)
     named = None
     if plan.requests == "one":
@@ -80,7 +80,7 @@ def write_rows(folder: Path, texts: Sequence[KeptText], plan: DatasetPlan, promp
 
 
 def content_hash(files: Sequence[Path]) -> str:
-    """Hash a data set's lines in the same way as `write_rows`: first the train file, then the validation file."""
+    """Hash a data set's lines in the same way as `write_rows`, the train file first and the validation file second."""
     content = blake2b(digest_size=16)
     for file in files:
         if file.is_file():
@@ -136,7 +136,7 @@ def prompts_shown(prompts: PromptSet) -> str:
 
 
 def read_rows(folder: Path) -> Iterator[KeptText]:
-    """Read the rows of a data set as kept texts."""
+    """Yield the rows of a data set as kept texts."""
     from pyarrow import parquet
 
     path = folder / "rows.parquet"

@@ -1,6 +1,6 @@
-"""Write the conversations of a dataset step.
+"""Write the conversations for a dataset step.
 
-Conversations begin in draw order, at most a window ahead of the first one without a decision, and texts are accepted in
+Conversations begin in draw order, at most a window ahead of the first undecided conversation, and texts are accepted in
 draw order until the target is met. The window depends only on decided conversations, so neither the data set nor the
 set of conversations depends on the speed of models.
 """
@@ -34,9 +34,9 @@ from skillmix.scores.planned_work import calls_a_conversation
 _FEWEST_AHEAD: Final = 8
 """The largest window before the yield is known."""
 _TRIES_FOR_A_FLOOR: Final = 100
-"""Conversations for each text of the floor after which a skill is given up."""
+"""The number of conversations per text of the floor after which a skill is given up."""
 _SEARCH: Final = 20_000
-"""Consecutive candidates without a useful one after which the search ends."""
+"""The number of consecutive useless candidates after which the search ends."""
 _BEGUN_AT_ONCE: Final = 512
 _READ_AT_ONCE: Final = 32
 """Conversations that are read and graded by code before control returns to the event loop."""
@@ -60,7 +60,7 @@ ConversationKey = tuple[str, int]
 
 
 def candidates(combinations: Iterable[Combination], *, generations: int = 1) -> Iterator[Candidate]:
-    """Yield every combination `generations` times, then all again with new sample numbers, without end."""
+    """Yield every combination `generations` times, and then endlessly again with new sample numbers."""
     drawn: list[Combination] = []
     for combination in combinations:
         drawn.append(combination)
@@ -80,21 +80,21 @@ class Target:
     floor: int = 0
     ceiling: int | None = None
     skills: tuple[str, ...] = ()
-    """All skills of the candidates; the floor applies to each."""
+    """All skills in the candidates; the floor applies to each skill."""
 
 
 class Decided(NamedTuple):
-    """The decision of graders and filters on one conversation."""
+    """The decision of graders and filters about one conversation."""
 
     kind: str
     """The kind as in `kind_of`, or 'refused'."""
     kept: KeptText | None = None
     shows: str | None = None
-    """The reason to exclude the text because of what it shows; None if it may stay."""
+    """Why the text is excluded because of skills that it shows; None if it may stay."""
 
 
 class Window:
-    """The conversations of one k, and the texts taken from them, determined only by decided conversations."""
+    """The conversations for one k, and the texts chosen from them, which depend only on decided conversations."""
 
     def __init__(self, source: Iterator[Candidate], target: Target, *, k: int = 1) -> None:
         self.k = k
@@ -123,17 +123,17 @@ class Window:
 
     @property
     def missing(self) -> int:
-        """Return the number of texts that the target lacks."""
+        """Return how many texts are missing to meet the target."""
         return self.target.kept - len(self.taken)
 
     @property
     def is_over(self) -> bool:
-        """Return whether the target is met, or no further conversation may be written."""
+        """Return whether the target is met or no more conversations may be written."""
         return self.missing <= 0 or len(self.accepted) == len(self.begun)
 
     @property
     def more(self) -> int:
-        """Estimate how many more conversations are needed; before any text is taken, return the limit."""
+        """Estimate how many more conversations are needed; before any text is chosen, return the limit."""
         room = self.target.most - len(self.accepted)
         if not self.taken or self.missing <= 0:
             return room if self.missing > 0 else 0
@@ -141,12 +141,12 @@ class Window:
 
     @property
     def below_floor(self) -> dict[str, int]:
-        """Return skills with fewer taken texts than the floor, with their counts."""
+        """Return skills with fewer chosen texts than the floor, with their counts."""
         floor = self.target.floor
         return {skill: self._counts[skill] for skill in self.target.skills if self._counts[skill] < floor}
 
     def decide(self, *, is_accepted: bool) -> None:
-        """Decide the first undecided conversation, and begin those that the window now reaches."""
+        """Decide the first undecided conversation, and begin the conversations that the window now reaches."""
         self.accepted.append(is_accepted)
         if is_accepted:
             self._take(len(self.accepted) - 1)
@@ -160,12 +160,12 @@ class Window:
         self._extend()
 
     def end(self) -> None:
-        """Begin no conversations beyond those passed to the models."""
+        """Begin no conversations beyond those that were passed to the models."""
         del self.begun[self.given :]
         self._source = iter(())
 
     def give_up_floors(self, skills: frozenset[str]) -> None:
-        """Choose again among all accepted texts if the floors that count have changed."""
+        """Choose again among all accepted texts if the set of floors that apply has changed."""
         if skills != self._given_up and self.target.floor:
             self._given_up = skills
             self._counts.clear()
@@ -181,7 +181,7 @@ class Window:
             self.taken.append(place)
 
     def _fits(self, skills: Sequence[str]) -> bool:
-        """Return whether no skill is at its ceiling, and enough missing texts are left for skills below their floor."""
+        """Return whether no skill is at its ceiling and enough missing texts remain for skills below their floor."""
         floor, ceiling = self.target.floor, self.target.ceiling
         if ceiling is not None and any(self._counts[skill] >= ceiling for skill in skills):
             return False
@@ -190,7 +190,7 @@ class Window:
         return self.missing > ceil(sum(lacking.values()) / len(skills)) or not lacking.keys().isdisjoint(skills)
 
     def _extend(self) -> None:
-        """Begin candidates up to the end of the window, which is the number that the missing texts probably take.
+        """Begin as many candidates as the missing texts probably require, which is the size of the window.
 
         The yield is a guess while few conversations are decided, so the window has no more than those, but at least one
         for each missing text.
@@ -211,7 +211,7 @@ class Window:
 
 
 class DatasetWriting:
-    """Writes the conversations of one dataset step, and takes texts from them."""
+    """Writes the conversations for one dataset step, and chooses texts from them."""
 
     def __init__(self, step: DatasetStep, context: StepContext, plan: DatasetPlan, counts: CallCounts) -> None:
         self.step = step
@@ -246,7 +246,7 @@ class DatasetWriting:
 
     @property
     def left(self) -> LeftOut:
-        """Return the excluded texts, up to the last conversation that was needed."""
+        """Return the excluded texts, up to the last needed conversation."""
         kinds = self._kinds
         return LeftOut(
             undecided=kinds["undecided"],
@@ -258,7 +258,7 @@ class DatasetWriting:
         )
 
     def first_cells(self) -> Iterator[PlannedCell]:
-        """Yield a cell with the first conversation of each k; no combination of a k may be in the set."""
+        """Yield a cell with the first conversation for each k; no combination for a k may be allowed in the set."""
         for k in self.plan.recipe.ks:
             yield from self._cells(k, list(islice(self._candidates(k), 1)))
 
@@ -271,7 +271,7 @@ class DatasetWriting:
             target = Target(step.target_of(k), step.max_conversations(k), per_skill.floor, per_skill.ceiling, skills)
             self._windows.append(Window(self._candidates(k), target, k=k))
         with Decisions(context.run, graders=step.graders, rules=step.rules) as decisions:
-            if len(passes(used)) > 1:  # several local models: each is loaded once for all conversations that can begin
+            if len(passes(used)) > 1:  # load each local model once for all conversations that can begin
                 is_new = True
                 while is_new and not self.counts.stopped:
                     given = list(iter(self._begin, None))
@@ -296,9 +296,9 @@ class DatasetWriting:
             self._end(decisions)
 
     def _tasks(self, turns: FirstTurns, decisions: Decisions, *, waits_for_all: bool) -> Iterator[Task | None]:
-        """Yield the first turns of the conversations in the windows; None while nothing can begin until a call is over.
+        """Yield the first turns of the conversations in the windows; None while none can begin until a call is over.
 
-        With batches, one window is sent as a whole: the next begins when all its calls are over.
+        With batches, one window is sent as a whole, and the next window begins when all its calls are over.
         """
         while True:
             in_flight = self._scheduler.in_flight if self._scheduler else 0
@@ -324,7 +324,7 @@ class DatasetWriting:
                     yield None
 
     def _begin(self) -> tuple[int, list[Candidate]] | None:
-        """Return k and some conversations to begin now, from the first k that has any.
+        """Return k and some conversations to begin now, for the first k with such conversations.
 
         Every conversation of a window is written, even if the target is met in the meantime, so that the journal does
         not depend on timing. The next k begins early, unless that could spend a limited budget.
@@ -338,7 +338,7 @@ class DatasetWriting:
         return None
 
     def _note_over(self, call: CallKey, released: int) -> None:
-        """Record a finished call that releases others; a conversation without further calls has ended."""
+        """Record a finished call that triggers others; a conversation without further calls has ended."""
         key = call.combination, call.generation
         self._calls_open[key] += released - 1
         if not self._calls_open[key]:
@@ -362,11 +362,11 @@ class DatasetWriting:
     def _decide(
         self, decisions: Decisions, keys: Sequence[ConversationKey]
     ) -> Iterator[tuple[ConversationKey, Decided]]:
-        """Read conversations, and yield the decision on each, except for one that the next run continues."""
+        """Read conversations, and yield the decision about each; skip conversations that the next run continues."""
         for one in decisions.of(self._writer, keys):
             kind, last = kind_of(one), one.conversation.turns[-1].outcome
             if kind == "unfinished" and isinstance(last, CallProblem) and last.kind == "failed":
-                kind = "refused"  # failed for good, so that the conversation is lost
+                kind = "refused"  # a call failed for good, so the conversation is lost
             key, kept, shows = one.conversation.key[1:], None, None
             if kind == "full":
                 kept = kept_text(one, self._run_name, self._prompts, tuple(decisions.names))
@@ -375,7 +375,7 @@ class DatasetWriting:
                 yield key, Decided(kind, kept, shows)
 
     def _choose(self) -> bool:
-        """Choose texts in draw order as far as conversations are decided; return False if nothing is new."""
+        """Choose texts in draw order as far as conversations are decided; return False if there is no new decision."""
         if len(self.yields) == len(self._windows):
             return False
         window, start = self._windows[len(self.yields)], time.monotonic()
@@ -414,7 +414,7 @@ class DatasetWriting:
         return bool(new) or window.is_over
 
     def _end(self, decisions: Decisions) -> None:
-        """Take the texts written so far if the budget is spent; otherwise an open k lacks calls."""
+        """If the budget is spent, keep the texts written so far; otherwise an open k lacks calls."""
         while self._read(decisions) or self._choose():
             pass
         is_spent = self.counts.stopped is StopReason.BUDGET
@@ -437,9 +437,9 @@ class DatasetWriting:
         self.counts.failed = {k: problem for k, problem in failed if (k.combination, k.generation) not in unneeded}
 
     def _close(self, window: Window) -> None:
-        """Keep the taken texts of a finished k; counts include conversations up to the last one that was needed."""
+        """Keep the chosen texts for a finished k; counts include conversations up to the last needed one."""
         target = window.target
-        if window.missing > 0:  # no more conversations may be written, so texts skipped because of a floor are taken
+        if window.missing > 0:  # no more may be written, so choose texts skipped because of a floor
             window.give_up_floors(frozenset(target.skills))
         taken_before = sum(y.taken for y in self.yields)
         self.texts.keep_only([*range(taken_before), *(window.texts[place] for place in window.taken)])
@@ -468,7 +468,7 @@ class DatasetWriting:
         return place_of(self.step, self._context.experiment, self._context.catalog).dataset_draw(self.step, k)
 
     def _cells(self, k: int, some: Sequence[Candidate]) -> list[PlannedCell]:
-        """Group candidates into cells by sample number."""
+        """Group candidates by sample number into cells."""
         by_generation: dict[int, list[Combination]] = {}
         for combination, generation in some:
             by_generation.setdefault(generation, []).append(combination)
@@ -488,7 +488,7 @@ class DatasetWriting:
         ]
 
     def _expect(self, window: Window) -> None:
-        """Estimate the total number of calls from the yield so far; a later k gives only a lower bound."""
+        """Estimate the total number of calls from the yield so far; for a later k it is only a lower bound."""
         later = self._windows[self._windows.index(window) + 1 :]
         conversations = sum(len(one.accepted) for one in self._windows) + window.more
         conversations += sum(one.target.kept for one in later)
@@ -497,7 +497,7 @@ class DatasetWriting:
         self._context.progress.expect(self.step.name, calls, bound="at least" if later else bound)
 
     def _tell(self, window: Window) -> None:
-        """Print the progress, the yield, and the expected remainder."""
+        """Print the progress, the yield, and the expected number of conversations that remain."""
         known, taken = len(window.accepted), len(window.taken)
         rate = sum(window.accepted) / known if known else 0.0
         message = f"{self.step.name}, k = {window.k}: {taken} of {window.target.kept} kept, yield {rate:.3f}"

@@ -1,6 +1,6 @@
-"""A train step with its base model, its data and its lineage looked up.
+"""A train step with its base model, its data and its lineage.
 
-`job_run.py` trains it. This module loads without torch, so that plans and refusals are quick.
+`job_run.py` runs the training. This module does not import torch, so that plans and errors appear quickly.
 """
 
 import os
@@ -39,7 +39,7 @@ from skillmix.training.data.examples import Conversation, read_conversations
 from skillmix.training.data.replay import check_texts
 
 MODEL: Final = FolderKind("a folder that may be replaced", lambda _: False)
-"""A model is never replaced, because it was expensive to make."""
+"""A model is never replaced, because training it was expensive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class TrainingSource:
     train: Path
     validation: Path | None
     hash: str
-    """Hash of the present conversations."""
+    """A hash of the current conversations."""
     about: DatasetFile | None
     """Its `skillmix.json`, if it has one."""
 
@@ -66,7 +66,7 @@ class Lessons:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A train step with its base model and its data sets looked up."""
+    """A train step, with its base model and its data sets."""
 
     experiment: Experiment
     step: TrainStep
@@ -76,15 +76,15 @@ class Job:
     """The weights to begin with; None for a base without weights, `new:SHAPE` or `new:MODEL`."""
     sources: list[TrainingSource]
     model_folder: Path
-    """Folder of the trained model."""
+    """The folder of the trained model."""
 
     @property
     def seed(self) -> int:
-        """Seed of the order, the adapter and the rounding."""
+        """The seed of the order, the adapter and the rounding."""
         return self.experiment.seed if self.step.seed is None else self.step.seed
 
     def identity(self) -> str:
-        """Hash of everything that changes the trained model."""
+        """A hash of everything that changes the trained model."""
         recipe = self.step.decisive()
         hashes = [source.hash for source in self.sources]
         return digest("training", self.base_hash(), hashes, recipe, self.seed).hex()
@@ -104,7 +104,7 @@ class Job:
         parent = _parent(self.checkpoint)
         before = [file for file in (*(source.about for source in self.sources), parent) if file is not None]
         base_hash = self.base_hash()
-        # the catalog and the partition of the data sets, or the experiment's if they differ or are unknown
+        # Use the data sets' catalog and partition, or the experiment's if they differ or are unknown.
         steps_of_data = [
             s for s in self.experiment.steps if isinstance(s, DatasetStep) and s.name in self.step.data_steps
         ]
@@ -130,7 +130,7 @@ class Job:
 
 
 def chosen_steps(experiment: Experiment, only: str | None) -> list[TrainStep]:
-    """Return all train steps, or the one with a name; an error if there is none."""
+    """Return all train steps, or the step with a given name; raise an error if it does not exist."""
     chosen = [step for step in experiment.steps if isinstance(step, TrainStep) and only in (None, step.name)]
     if not chosen:
         names = ", ".join(f"{step.name} ({step.stage})" for step in experiment.steps)
@@ -159,7 +159,7 @@ def job_of(experiment: Experiment, step: TrainStep, run: Run) -> Job:
 
 
 def base_spec(experiment: Experiment, step: TrainStep, run: Run) -> str:
-    """Return the model string of the model that a step trains."""
+    """Return the model string of a step's base model."""
     if step.base.startswith("step:"):
         folder = model_folder(run, step.base.removeprefix("step:"))
         file = read_model_file(folder, strict=True)
@@ -176,7 +176,7 @@ def base_spec(experiment: Experiment, step: TrainStep, run: Run) -> str:
 
 
 def is_first_rank() -> bool:
-    """Return whether this process writes files: it is the only one, or the first under torchrun."""
+    """Return whether this process writes files, because it is the only process or the first one under torchrun."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
@@ -186,7 +186,7 @@ def write_lineage(folder: Path, file: ModelFile) -> None:
 
 
 def sources_of(step: TrainStep, run: Path) -> list[TrainingSource]:
-    """Return the data sets of a step; an error names a missing one."""
+    """Return a step's data sets; raise an error if one is missing."""
     sources = []
     for name in step.data:
         folder = run / name / "dataset"
@@ -228,7 +228,7 @@ def _no_data(name: str, path: Path) -> UserError:
 
 
 def read_lessons(sources: Sequence[TrainingSource], *, validation_share: float) -> Lessons:
-    """Read all conversations; a share of each data set without a validation file is held back by hash."""
+    """Read all conversations; part of each data set without a validation file is held back by hash."""
     train: list[Conversation] = []
     validation: list[Conversation] = []
     for source in sources:
@@ -250,9 +250,9 @@ def read_lessons(sources: Sequence[TrainingSource], *, validation_share: float) 
 
 
 def check_base(step: TrainStep, experiment: Experiment, run: Run) -> Checkpoint | None:
-    """The checkpoint that a step starts from, checked before any step of the run begins; None for one without weights.
+    """Return the checkpoint that a step starts from, after checking it before any step of the run begins.
 
-    None also for the model of an earlier train step, which may not exist yet.
+    None for a base without weights, and for the model of an earlier train step, which may not exist yet.
     """
     if step.base.startswith("step:"):
         return None
@@ -273,7 +273,7 @@ def check_base(step: TrainStep, experiment: Experiment, run: Run) -> Checkpoint 
 
 
 def check_replay(step: TrainStep) -> None:
-    """Refuse replay sources that are missing, empty or unreadable, before any step of the run begins."""
+    """Reject replay sources that are missing, empty or unreadable, before any step of the run begins."""
     if step.replay is None:
         return
     sources = [Path(source).expanduser() for source in step.replay.sources]
@@ -284,7 +284,7 @@ def check_replay(step: TrainStep) -> None:
 
 
 def check_data(step: TrainStep) -> None:
-    """Refuse files and folders that a step cannot train on, before any step of the run begins."""
+    """Reject files and folders that a step cannot train on, before any step of the run begins."""
     for name in step.data:
         if "/" not in name:
             continue
@@ -295,7 +295,7 @@ def check_data(step: TrainStep) -> None:
 
 
 def _parent(checkpoint: Checkpoint | None) -> ModelFile | None:
-    """The `skillmix.json` of a checkpoint's last adapter or its base; None for a model that was not trained here."""
+    """Return the `skillmix.json` of a checkpoint's last adapter or its base; None if it was not trained here."""
     if checkpoint is None:
         return None
     return read_model_file((checkpoint.adapters or (checkpoint.base,))[-1])

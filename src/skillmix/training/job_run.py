@@ -53,9 +53,9 @@ _TEMPLATE: Final = (
     "{% endfor %}{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}"
 )
 _NO_WORD: Final = "\uf8ff"
-"""No token begins with it."""
+"""A character with which no token begins."""
 _MOST_WORDS: Final = 1 << 14
-"""Words of a vocabulary; rarer ones are unknown."""
+"""The most words in a vocabulary; rarer words are unknown."""
 _WORD: Final = r"(?:[^\W\d_]\.){2,}|\w+(?:['’-]\w+|(?<=\d)[.,:]\d+)*|[^\w\s]"
 _PRIVATE: Final = {
     r'(?<![^\s(\[{“‘—])"(?=\S)': ("\ue000", '"'),
@@ -64,17 +64,16 @@ _PRIVATE: Final = {
     r"(?<=\S)–(?=\S)": ("\ue003", "–"),
     r"(?<=\S)/(?=\S)": ("\ue004", "/"),
 }
-"""Straight quotation marks that open, and marks without blanks around them: where they are, their tokens, and what a
-text has for them."""
+"""Opening straight quotation marks, and marks without blanks around them: patterns, their tokens, and their text."""
 _BLANK_BEFORE: Final = r" (?=[,.;:!?…)\]}”’%\"'\ue002-\ue004])"
 _BLANK_AFTER: Final = r"(?<=[(\[{“‘$£€#\ue000-\ue004]) "
-"""Blanks that the decoder takes away again."""
+"""Blanks that the decoder removes again."""
 _SPREAD: Final = 0.02
-"""Standard deviation of the random weights."""
+"""The standard deviation of the random weights."""
 
 
 def base_tokenizer(base: str, conversations: Sequence[Conversation]) -> tuple[Any, list[int]]:
-    """The tokenizer of a train step's base, and the tokens that end a text; a new shape learns it from the data."""
+    """Return the tokenizer of a train step's base, which a new shape learns from the data, and the end tokens."""
     shape = shape_of(base)
     spec = shape.spec if isinstance(shape, CopiedShape) else base if shape is None else None
     if spec is not None:
@@ -84,7 +83,7 @@ def base_tokenizer(base: str, conversations: Sequence[Conversation]) -> tuple[An
 
 
 def word_tokenizer(texts: Sequence[str]) -> Any:
-    """Return a tokenizer of the words and marks in some texts, the most frequent first; their order does not matter."""
+    """Return a tokenizer for the words and marks in some texts, most frequent first; the texts' order has no effect."""
     backend = Tokenizer(models.WordLevel({}, unk_token=_UNKNOWN))
     backend.normalizer = normalizers.Sequence(
         [normalizers.Replace(Regex(place), token) for place, (token, _) in _PRIVATE.items()]
@@ -116,7 +115,7 @@ def word_tokenizer(texts: Sequence[str]) -> Any:
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
 def new_model(shape: ModelShape | CopiedShape, tokenizer: Any, *, seed: int) -> Any:
-    """A model with random weights, which are the same on every machine: a Llama, or one shaped like another model."""
+    """Create a model with random weights, a Llama or a copied shape; the weights are the same on every machine."""
     with torch.random.fork_rng(devices=[]):
         if isinstance(shape, CopiedShape):
             folder = checkpoint_of(parse_spec(shape.spec)).base
@@ -139,14 +138,14 @@ def new_model(shape: ModelShape | CopiedShape, tokenizer: Any, *, seed: int) -> 
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         if parameter.ndim > 1:
-            # Not normally distributed: processors round logarithms and cosines differently.
+            # The weights are not normally distributed, because processors round logarithms and cosines differently.
             uniform = torch.rand(parameter.shape, generator=generator) - 0.5
             parameter.copy_(uniform * (12**0.5 * _SPREAD))
     return model
 
 
 def check_student(checkpoint: Checkpoint, step: TrainStep) -> None:
-    """Refuse a base whose answers cannot be masked or whose layers cannot be trained; its weights are not read."""
+    """Reject a base whose answers cannot be masked or whose layers cannot be trained, without reading its weights."""
     try:
         _check_files(checkpoint, checkpoint.file_states(), step.format)
     except UserError as error:
@@ -162,7 +161,7 @@ def _check_files(checkpoint: Checkpoint, states: FileStates, chat_format: str | 
 
 
 _TRACKED: Final = ("answers", "replay", "validation", "norm", "rate", "tokens_per_second")
-"""The numbers of a row of training.jsonl that trackers show."""
+"""The numbers in a row of training.jsonl that trackers show."""
 
 
 def run_training(job: Job, lessons: Lessons, progress: RunProgress) -> None:
@@ -192,9 +191,9 @@ def run_training(job: Job, lessons: Lessons, progress: RunProgress) -> None:
         job.folder,
         precision=choose_precision(model, recipe, device, ranks=joined_ranks().count),
         is_adapter=step.lora is not None and not step.lora.merge,
-        checkpoints=2 if recipe.patience is None else 3,  # the last, the one being written, and perhaps the best
+        checkpoints=2 if recipe.patience is None else 3,  # the last, the next while it is written, and perhaps the best
     )
-    # Trackers get no URLs, keys or texts.
+    # Send no URLs, keys or texts to trackers.
     facts = {"base": job.base, "data": ", ".join(source.name for source in job.sources), "seed": str(job.seed)}
     facts |= {setting: str(value) for setting, value in step.decisive().items()}
     part = TrackedPart(job.folder.parent.name, name, job.folder.parent / FOLDER)
@@ -228,7 +227,7 @@ def run_training(job: Job, lessons: Lessons, progress: RunProgress) -> None:
         draw_losses(job.folder)
         say(f"{name}: {result.steps} steps; the model is in {job.model_folder}")
         remove_checkpoints(job.folder / "checkpoints")
-    joined_ranks().wait()  # the next step may train on from this model
+    joined_ranks().wait()  # the next step may train this model further
 
 
 def _data_and_recipe(job: Job, encoder: Encoder, lessons: Lessons) -> tuple[TrainingOrder, TrainingRecipe]:
@@ -267,7 +266,7 @@ class ShownToken(NamedTuple):
 def shown_masks(
     path: Path, *, changes: Sequence[str] = (), only: str | None = None, count: int = 1
 ) -> Iterator[tuple[str, str, list[ShownToken]]]:
-    """Yield the first conversations of each train step: the step's name, the key and the tokens."""
+    """Yield the step's name, the key and the tokens of the first conversations of each train step."""
     experiment = load_experiment(path, changes=changes)
     run = new_run(experiment.name)
     for step in chosen_steps(experiment, only):
@@ -287,7 +286,7 @@ def shown_masks(
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Remove the checkpoints of a finished training run; everything else in the folder stays."""
+    """Remove the checkpoints of a finished training run, but nothing else in the folder."""
     for path in folder.glob("step-*"):
         if (path / "state.json").is_file() or path.name.endswith(".partial"):
             rmtree(path, ignore_errors=True)

@@ -1,6 +1,6 @@
 """The log of a training run, `training.jsonl`: one row for each optimizer step.
 
-`training.svg` and the report show the same points of it.
+`training.svg` and the report show the same points from the log.
 """
 
 import json
@@ -18,7 +18,7 @@ TRAINING_LOG: Final = "training.jsonl"
 MOST_POINTS: Final = 600
 _LARGEST: Final = 1e300
 LOSSES: Final = ("answers", "validation", "replay")
-"""The losses in a log: on answers, on data held back, on replayed text."""
+"""The losses in a log: on answers, on held-back data and on replayed text."""
 Row = Mapping[str, Any]
 Point = tuple[int, float]
 """An optimizer step, counted from 1, and a loss."""
@@ -26,14 +26,14 @@ Point = tuple[int, float]
 
 @dataclass(frozen=True, slots=True)
 class TrainingCurve:
-    """The losses that a train step logged: a series of (step, value) for each loss."""
+    """The losses that a train step logged, each as a series of points (step, value)."""
 
     name: str
     series: Mapping[str, Sequence[Point]]
 
 
 def run_curves(run: Run) -> list[TrainingCurve]:
-    """Return the losses of every training of a run."""
+    """Return the losses of every train step in a run."""
     files = sorted(run.path.glob(f"*/{TRAINING_LOG}"))
     curves = [TrainingCurve(file.parent.name, logged_losses(file)) for file in files]
     return [curve for curve in curves if curve.series]
@@ -45,15 +45,15 @@ def draw_losses(folder: Path) -> None:
 
 
 def logged_losses(file: Path) -> dict[str, list[Point]]:
-    """Each loss in a log, by step from 1; a series of more than `MOST_POINTS` becomes means of neighboring steps.
+    """Return each loss in a log by step, counted from 1; a series above `MOST_POINTS` is averaged over neighbors.
 
-    A resumed training logs some steps again, and the later row counts.
+    A resumed training run logs some steps again, in which case the later row counts.
     """
     losses: dict[str, dict[int, float]] = {}
     for _, row in _lines_and_rows(file):
         for name in LOSSES:
             loss = row.get(name)
-            # A training that diverged logs some that cannot be drawn.
+            # A training run that diverged logs values that cannot be drawn.
             if isinstance(loss, int | float) and not isinstance(loss, bool) and abs(loss) < _LARGEST:
                 losses.setdefault(name, {})[row["step"] + 1] = float(loss)
     means: dict[str, list[Point]] = {}
@@ -66,13 +66,13 @@ def logged_losses(file: Path) -> dict[str, list[Point]]:
 
 
 def append_row(file: Path, row: Row) -> None:
-    """Write a row at the end of a log."""
+    """Append a row to a log."""
     with file.open("a", encoding="utf-8") as log:
         log.write(json.dumps(row) + "\n")
 
 
 def cut_log(file: Path, *, before: int) -> None:
-    """Remove the rows of a step and of all later ones, which a resumed training takes again."""
+    """Remove the rows of a step and of all later steps, because a resumed training run repeats them."""
     lines = [line for line, row in _lines_and_rows(file) if row["step"] < before] if file.is_file() else []
     partial = file.with_name(f"{file.name}.partial")
     partial.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def cut_log(file: Path, *, before: int) -> None:
 
 
 def _lines_and_rows(file: Path) -> Iterator[tuple[str, Row]]:
-    """Return the rows of a log that have a step, each with its line; a kill may have truncated the last line."""
+    """Yield the rows in a log that have a step, each with its line; a kill may have truncated the last line."""
     for line in file.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
             row = json.loads(line)
@@ -96,7 +96,7 @@ _COLORS: Final = {"answers": "#0b62a4", "replay": "#b35c00", "validation": "#1a7
 
 
 def loss_curve(curves: Mapping[str, Sequence[Point]]) -> str:
-    """Draw loss by step, with a line for each name."""
+    """Draw the losses by step, with a line for each name."""
     points = [point for curve in curves.values() for point in curve]
     last = max((step for step, _ in points), default=1)
     highest = max((loss for _, loss in points), default=1.0)

@@ -1,4 +1,4 @@
-"""The loop of a training run: steps, checkpoints, validation, and a row of training.jsonl for every step."""
+"""The loop of a training run: steps, checkpoints, validation, and a row in training.jsonl for every step."""
 
 import json
 import math
@@ -36,31 +36,31 @@ class Progress:
     """The progress of a run. Order, dropout and rounding depend on step and seed, so there is no other random state."""
 
     steps: int
-    """Optimiser steps taken."""
+    """Optimizer steps taken."""
     seed: int
     best: float | None = None
     """The lowest validation loss so far."""
     best_steps: int | None = None
-    """Steps after which the lowest validation loss was reached."""
+    """The number of steps after which the lowest validation loss was reached."""
     worse: int = 0
-    """Validations since the lowest loss."""
+    """The number of validations since the lowest loss."""
     seconds: float = 0.0
-    """Time of all steps so far."""
+    """The time of all steps so far."""
     budget: int | None = None
-    """Tokens of a micro-batch that fit into memory."""
+    """The tokens in a micro-batch that fit into memory."""
 
 
 class Checkpoints:
-    """The checkpoints of one run: the last one, and the best one if the recipe has patience.
+    """The checkpoints of one run: the last checkpoint, and the best one if the recipe has patience.
 
-    A checkpoint is a folder with one file for each rank, which holds that rank's part of every tensor.
+    A checkpoint is a folder with one file per rank, which contains that rank's part of every tensor.
     """
 
     def __init__(self, folder: Path, ranks: Ranks) -> None:
         self._folder, self._ranks = folder, ranks
 
     def save(self, optimizer: Optimizer, progress: Progress) -> None:
-        """Write a checkpoint under a temporary name and rename it, then remove the ones that it replaces."""
+        """Write a checkpoint under a temporary name and rename it, then remove the checkpoints that it replaces."""
         folder = self._folder / f"step-{progress.steps:08d}"
         partial = folder.with_name(folder.name + ".partial")
         if self._ranks.is_first:
@@ -134,7 +134,7 @@ def _note(folder: Path) -> dict[str, Any]:
 def _fill(
     target: torch.Tensor, name: str, start: int, parts: Iterable[Any], starts: Iterable[Mapping[str, int]]
 ) -> None:
-    """Fill a rank's part of a tensor, which begins at `start`, from the parts that the files of other ranks hold."""
+    """Fill a rank's part of a tensor, which begins at `start`, from the parts in the files of all ranks."""
     end, filled = start + len(target), 0
     for part, first_by_name in zip(parts, starts, strict=True):
         stored, first = part.get_slice(name), first_by_name[name]
@@ -158,13 +158,13 @@ def _sync(path: Path) -> None:
 
 
 _PEAKS: Final = {"H100": 989e12, "H200": 989e12, "H800": 989e12, "B200": 2250e12, "A100": 312e12, "L40S": 362e12}
-"""Dense bfloat16 operations per second as the makers state them, by a part of the device's name."""
+"""Dense bfloat16 operations per second as stated by the manufacturers, by a part of the device's name."""
 _RECENT: Final = 20
-"""Steps that the rate is averaged over; the first step, which compiles kernels, soon drops out."""
+"""The number of steps to average the rate over; the first step, which compiles kernels, soon drops out."""
 _LONGEST: Final = 1800.0
-"""Seconds after which a checkpoint is written, even if `checkpoint_every` steps are not over."""
+"""Seconds after which a checkpoint is written even before `checkpoint_every` steps."""
 _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""Signals that end a training after its step; Windows has no SIGHUP."""
+"""Signals after which training ends with the current step; Windows has no SIGHUP."""
 
 
 def operations_per_token(model: Any) -> int:
@@ -174,16 +174,16 @@ def operations_per_token(model: Any) -> int:
 
 @contextmanager
 def finishing_steps(ranks: Ranks) -> Iterator[list[int]]:
-    """Yield a list that gets the first signal to stop, so that the step can finish; the second is obeyed at once.
+    """Yield a list to which the first stop signal is added, so that the step can finish; a second signal acts at once.
 
-    Several ranks cannot agree on the step after which they stop, so they obey the first signal.
+    With several ranks, the first signal acts at once, because the ranks cannot agree on the step after which they stop.
     """
     signals: list[int] = []
     if ranks.count > 1 or threading.current_thread() is not threading.main_thread():
         yield signals
         return
     handlers = {int(number): signal.getsignal(number) for number in _SIGNALS}
-    # nohup ignores SIGHUP, and it must stay ignored.
+    # nohup makes the process ignore SIGHUP, and the signal must stay ignored.
     before = {number: handler for number, handler in handlers.items() if handler not in (None, signal.SIG_IGN)}
 
     def on_signal(number: int, _: Any) -> None:
@@ -204,9 +204,9 @@ class TrainResult:
     """The outcome of a training run."""
 
     model: Any
-    """The trained model. If several ranks shared its weights, only the first rank has them."""
+    """The trained model. If several ranks shared its weights, only the first rank has all of them."""
     steps: int
-    """Steps after which the model had these weights; fewer than the recipe's if training stopped early."""
+    """Steps after which the model had these weights; fewer than in the recipe if training stopped early."""
 
 
 def train(
@@ -218,7 +218,7 @@ def train(
     validation: Sequence[Example] = (),
     on_progress: Callable[[Row], None] = lambda row: None,
 ) -> TrainResult:
-    """Train to the end, from the last checkpoint if there is one."""
+    """Train to the end, starting from the last checkpoint if there is one."""
     ranks = joined_ranks()
     engine, checkpoints = Engine(model, recipe, ranks), Checkpoints(folder / "checkpoints", ranks)
     progress = checkpoints.last() or Progress(steps=0, seed=recipe.seed)
@@ -260,7 +260,7 @@ def train(
                 **{name: getattr(step, name) for name in ("tokens", "micro_batches")},
                 "seconds": round(seconds, 4),
                 "tokens_per_second": rate,
-                "utilisation": None if peak is None else operations * rate / peak,  # of the GPUs; None if not known
+                "utilisation": None if peak is None else operations * rate / peak,  # of the GPUs; None if unknown
                 "seconds_left": (recipe.steps - number - 1) * recent_seconds / len(recent),
             }
             taken = number + 1

@@ -1,4 +1,4 @@
-"""The processes that train together: a single one, or those that torchrun started."""
+"""The processes that train together: a single process, or the processes that torchrun started."""
 
 import atexit
 import os
@@ -14,14 +14,14 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The number of processes, and the index of this one."""
+    """The number of processes, and the index of this process."""
 
     own: int = 0
     count: int = 1
 
     @property
     def is_first(self) -> bool:
-        """Return whether this process writes the files that exist once."""
+        """Return whether this process writes the files that exist only once."""
         return self.own == 0
 
     def summed(self, numbers: torch.Tensor) -> torch.Tensor:
@@ -45,7 +45,7 @@ class Ranks:
 
 
 def joined_ranks() -> Ranks:
-    """Join the other processes, if torchrun started any."""
+    """Join the other processes if torchrun started any."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         return Ranks()
@@ -60,16 +60,16 @@ def joined_ranks() -> Ranks:
 
 
 def shard(packed: Any, ranks: Ranks, *, reshard: bool) -> None:
-    """Shard the weights of every layer, and those outside the layers, by rows.
+    """Shard the weights of every layer, and the weights outside the layers, by rows.
 
-    Gradients are summed over the ranks, not averaged: each loss is divided by the tokens of all ranks already.
+    Gradients are summed over the ranks, not averaged, because each loss is already divided by the tokens of all ranks.
     """
     device = next(packed.parameters()).device
     mesh = init_device_mesh(device.type, (ranks.count,))
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
     for layer in packed.layers:
         fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
-    # Embeddings and output matrix are often the same, and both ends of the forward pass need them.
+    # Embeddings and output matrix often share their weights, which both ends of the forward pass need.
     fully_shard(packed, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
     for module in (*packed.layers, packed):
         module.set_gradient_divide_factor(1.0)
@@ -77,7 +77,7 @@ def shard(packed: Any, ranks: Ranks, *, reshard: bool) -> None:
 
 
 def gather(model: Any, ranks: Ranks) -> None:
-    """Collect all weights in the CPU memory of the first rank; the other ranks keep empty ones."""
+    """Collect all weights in the CPU memory of the first rank; the weights on other ranks become empty."""
     gathered: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
@@ -90,13 +90,13 @@ def gather(model: Any, ranks: Ranks) -> None:
 
 
 def local_part(tensor: Any) -> torch.Tensor:
-    """This rank's part of a sharded tensor; any other tensor unchanged."""
+    """Return this rank's part of a sharded tensor, or any other tensor unchanged."""
     local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return local
 
 
 def start_of(parameter: Any) -> int:
-    """Index of this rank's first element in the whole parameter."""
+    """Return the index of this rank's first element in the whole parameter."""
     if not hasattr(parameter, "to_local"):
         return 0
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset

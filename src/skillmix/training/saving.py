@@ -1,4 +1,4 @@
-"""LoRA adapters, and the result of training as other programs load it: a Hugging Face checkpoint or a PEFT adapter."""
+"""LoRA adapters, and training results for other programs: a Hugging Face checkpoint or a PEFT adapter."""
 
 import shutil
 import warnings
@@ -18,7 +18,7 @@ from skillmix.training.job import MODEL, write_lineage
 
 
 def with_adapter(model: Any, lora: LoraSettings, *, seed: int) -> Any:
-    """Add an adapter, which alone is trained; its initial weights depend on the seed alone."""
+    """Add an adapter, so that only the adapter is trained; its initial weights depend only on the seed."""
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:
@@ -31,7 +31,7 @@ def with_adapter(model: Any, lora: LoraSettings, *, seed: int) -> Any:
         task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng(), warnings.catch_warnings():
-        # PEFT reads a property that transformers 5.23 has renamed; no user can do anything about that.
+        # PEFT reads a property that transformers 5.23 has renamed, and users cannot do anything about the warning.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
         torch.manual_seed(seed)
         try:
@@ -49,12 +49,12 @@ def write_model(model: Any, tokenizer: Any, folder: Path) -> None:
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
     causal.config.use_cache = True  # training switches the cache off, and generation elsewhere would be slow
     model.save_pretrained(folder, safe_serialization=True)
-    (folder / "README.md").unlink(missing_ok=True)  # PEFT's empty model card
+    (folder / "README.md").unlink(missing_ok=True)  # PEFT adds an empty model card
     tokenizer.save_pretrained(folder)
 
 
 def require_space(model: Any, folder: Path, *, precision: Precision, checkpoints: int, is_adapter: bool) -> None:
-    """Refuse to start if the disk cannot hold the result and a number of checkpoints at the same time."""
+    """Raise an error before training if the disk lacks space for the result together with a number of checkpoints."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     result = sum(p.numel() * p.element_size() for p in (trained if is_adapter else model.parameters()))
     needed = checkpoints * sum(p.numel() for p in trained) * precision.checkpoint_bytes + result
@@ -67,7 +67,7 @@ def require_space(model: Any, folder: Path, *, precision: Precision, checkpoints
 
 
 def merge_adapters(spec: str, output: Path) -> Path:
-    """Write the checkpoint for a model string with an adapter."""
+    """Merge the adapters in a model string into its base, and write the resulting checkpoint."""
     parsed = parse_spec(spec)
     if not provider_of(parsed).has_checkpoint:
         raise UserError(

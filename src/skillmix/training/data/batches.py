@@ -1,4 +1,4 @@
-"""Which examples each optimizer step trains, and the micro-batches that hold them."""
+"""The examples that each optimizer step trains on, and the micro-batches that contain them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,27 +14,27 @@ from skillmix.training.data.replay import Replay
 
 @dataclass(frozen=True)
 class TrainingOrder:
-    """Conversations in a new order in each epoch, in batches, with replayed texts.
+    """Conversations in a new order in each epoch, divided into batches, with replayed texts.
 
-    A batch may hold the last conversations of one epoch and the first of the next.
+    A batch may contain the last conversations of one epoch and the first conversations of the next.
     """
 
     conversations: Sequence[Example]
     batch: int
     seed: int
     total: int | None = None
-    """Conversations of the whole training, if the last batch may be smaller."""
+    """Conversations in the whole training run, if its last batch may be smaller."""
     replay: Replay | None = None
     replay_ratio: float = 0.0
     """Replayed texts per conversation."""
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps until every conversation was used once."""
+        """Return the number of steps until every conversation was used once."""
         return ceil(len(self.conversations) / self.batch)
 
     def step(self, number: int) -> Sequence[Example]:
-        """Return all examples of a step, counted from 0."""
+        """Return all examples of a step; steps are counted from 0."""
         start = number * self.batch
         end = start + self.batch if self.total is None else min(start + self.batch, self.total)
         examples = []
@@ -49,7 +49,7 @@ class TrainingOrder:
 
 
 def steps_of(epochs: float, *, conversations: int, batch: int) -> tuple[int, int]:
-    """Return the steps and the conversations of a number of epochs.
+    """Return the steps and the conversations in a number of epochs.
 
     >>> steps_of(2, conversations=100, batch=64)
     (4, 200)
@@ -64,23 +64,23 @@ class MicroBatch:
 
     tokens: np.ndarray
     positions: np.ndarray
-    """Index of each token in its own example."""
+    """The index of each token in its own example."""
     bounds: np.ndarray
-    """Index of each example's first token, and the end of the last example."""
+    """The index of each example's first token, and the end of the last example."""
     longest: int
     rows: np.ndarray
-    """Indexes of the tokens whose next token is a target."""
+    """The indexes of the tokens whose next token is a target."""
     targets: np.ndarray
     """The target of each row."""
     is_replay: np.ndarray
-    """Whether the target belongs to replayed text."""
+    """Whether each target belongs to replayed text."""
 
 
 def split(lengths: Sequence[int], *, budget: int, ranks: int = 1) -> list[list[list[int]]]:
-    """Indexes of the examples by rank and micro-batch: similar sums of lengths, and none above the budget.
+    """Return the indexes of the examples by rank and micro-batch, with similar sums of lengths within the budget.
 
-    An example above the budget gets its own micro-batch. Every rank gets the same number of micro-batches, and some may
-    be empty, because the ranks exchange gradients in each.
+    An example above the budget is put into a separate micro-batch. Every rank has the same number of micro-batches,
+    some of which may be empty, because the ranks exchange gradients in each micro-batch.
 
     >>> split([5, 3, 4, 6], budget=10)
     [[[1, 3], [0, 2]]]
@@ -103,7 +103,7 @@ def split(lengths: Sequence[int], *, budget: int, ranks: int = 1) -> list[list[l
 
 
 def pack(examples: Sequence[Example], *, multiple: int = 1) -> MicroBatch:
-    """Concatenate examples; a filling, which is an example without targets, makes the length a multiple."""
+    """Concatenate examples; a filling, which is an example without targets, rounds the length up to a multiple."""
     useful = sum(len(example.tokens) for example in examples)
     filling = max(1, -(-useful // multiple)) * multiple - useful
     lengths = [len(example.tokens) for example in examples] + ([filling] if filling else [])

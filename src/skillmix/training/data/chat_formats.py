@@ -1,7 +1,7 @@
-"""Finds out a chat template's format: it renders unmistakable words and looks where they appear.
+"""Determine the format of a chat template: render unmistakable words, and look where they appear.
 
-A `ChatFormat` holds the fixed strings around the messages, so that a conversation can be rendered in pieces and each
-piece known as template or message, trained or not.
+A `ChatFormat` contains the fixed strings around the messages, so that a conversation can be rendered in pieces. For
+each piece it is known whether it belongs to the template or to a message, and whether it is trained.
 """
 
 import json
@@ -31,7 +31,7 @@ class Piece(NamedTuple):
 
     text: str
     is_mark: bool
-    """Whether the template wrote it; only such text may contain special tokens."""
+    """Whether the piece comes from the template; only such text may contain special tokens."""
     is_trained: bool
 
 
@@ -40,27 +40,28 @@ class ChatFormat:
     """The fixed strings of a rendered conversation, in their order."""
 
     first: str
-    """Before the first user message: begin token, default system message, mark of the user."""
+    """The text before the first user message: begin token, default system message and mark of the user."""
     to_earlier: str
-    """From a user message to an answer that another user message follows."""
+    """The text between a user message and an answer that another user message follows."""
     between: str
-    """From such an answer to the next user message."""
+    """The text between such an answer and the next user message."""
     after_user: str
-    """After the last user message, up to where the model begins to write."""
+    """The text after the last user message, up to where the model begins to generate."""
     lead: str
-    """Written by the model before an answer: blanks, or a thought without words."""
+    """What the model generates before an answer: blanks, or a thought without words."""
     end: str
-    """Written by the model after an answer: the end token, and blanks before it."""
+    """What the model generates after an answer: the end token, perhaps with blanks before it."""
     last: str
-    """After the end token of the last answer."""
+    """The text after the end token of the last answer."""
     user_blanks: Blanks = "keep"
     answer_blanks: Blanks = "keep"
 
     @property
     def is_stable(self) -> bool:
-        """Whether an answer stays as the model wrote it when another turn follows, so that all can be trained at once.
+        """Return whether an answer stays as the model generated it when another turn follows.
 
-        Templates of models that think drop thoughts from earlier answers.
+        If so, all answers of a conversation can be trained at once. Templates of models that think remove thoughts from
+        earlier answers.
         """
         return self.to_earlier == self.after_user + self.lead and self.between.startswith(self.end)
 
@@ -93,7 +94,7 @@ _NOT_OURS: Final = "Use a checkpoint whose template writes every turn the same w
 
 
 class Template:
-    """A tokenizer's chat template and its format."""
+    """A tokenizer's chat template, and the format that was determined from it."""
 
     def __init__(self, tokenizer: Any, *, ends: Sequence[str], name: str | None = None) -> None:
         self._tokenizer = tokenizer
@@ -116,14 +117,15 @@ class Template:
                 )
 
     def samples(self, turns: Sequence[Turn]) -> list[list[Piece]]:
-        """The renderings that train each answer once: of the whole conversation, or of the part up to each answer.
+        """Return the renderings that train each answer once, whether whole conversations or parts up to an answer.
 
-        An error if the template renders any of them differently, as a whole or up to where the model begins to write.
+        Raise an error if the template renders any of them differently, as a whole or up to where the model begins to
+        generate.
         """
         samples = []
         parts = [turns]
         if not self.format.is_stable:
-            # Such a template may remove line breaks around the last answer alone, so there are none.
+            # Such a template may remove line breaks around the last answer only, so remove them here.
             stripped = [Turn(turn.user, turn.answer.strip()) for turn in turns]
             parts = [stripped[: number + 1] for number in range(len(turns))]
         for sample in parts:
@@ -139,17 +141,17 @@ class Template:
         return samples
 
     def render(self, messages: Sequence[dict[str, str]], *, to_answer: bool = False) -> str:
-        """Render messages with the template; with `to_answer`, up to where the model begins to write."""
+        """Render messages with the template; with `to_answer`, up to where the model begins to generate."""
         try:
             text: str = self._tokenizer.apply_chat_template(
                 list(messages), tokenize=False, add_generation_prompt=to_answer
             )
-        except Exception as error:  # noqa: BLE001  # a template is foreign code and may raise anything
+        except Exception as error:  # noqa: BLE001  # a template is untrusted code and may raise anything
             raise UserError(f"The chat template cannot render a conversation: {error}", hint=_NOT_OURS) from None
         return text
 
     def _find_format(self, ends: Sequence[str]) -> ChatFormat:
-        """Render two turns of unmistakable words, and the prompt for the second answer."""
+        """Determine the format by rendering two turns of unmistakable words, and the prompt for the second answer."""
         strings, rest = [], self.render(_messages(_WORDS))
         for word in _WORDS:
             if rest.count(word) != 1:
@@ -205,7 +207,7 @@ class Template:
 
 
 def _messages(texts: Sequence[str]) -> list[dict[str, str]]:
-    """Messages of user and assistant in turn."""
+    """Return the texts as messages that alternate between user and assistant."""
     return [{"role": ("user", "assistant")[number % 2], "content": text} for number, text in enumerate(texts)]
 
 
@@ -223,9 +225,9 @@ class Encoded(NamedTuple):
 
 
 class SealedTokenizer:
-    """A tokenizer whose special tokens cannot be spelled out in a message.
+    """A tokenizer that never reads text in a message as a special token.
 
-    The template's special tokens are renamed to private characters, which no text contains.
+    The template's special tokens are renamed to private characters that no text contains.
     """
 
     def __init__(self, tokenizer: Any, *, marks: Iterable[str] = ()) -> None:
@@ -237,7 +239,7 @@ class SealedTokenizer:
         self._sealed = [
             token["content"]
             for token in self._document["added_tokens"]
-            # Added tokens of the template count even if they are not declared special; blanks are ordinary text.
+            # Added tokens in the template count even if they are not declared special, but blanks are ordinary text.
             if token["special"] or (token["content"].strip() and token["content"] in written)
         ]
         self._spelling = re.compile("|".join(map(re.escape, sorted(self._sealed, key=len, reverse=True))) or r"(?!)")
@@ -250,7 +252,7 @@ class SealedTokenizer:
         self._use_free_block([])
 
     def encode(self, conversations: Sequence[Sequence[Piece]]) -> list[Encoded]:
-        """Tokenize whole conversations; a token is trained if it belongs to a piece that the model writes."""
+        """Tokenize whole conversations; a token is trained if it belongs to a piece that the model generates."""
         self._use_free_block(piece.text for pieces in conversations for piece in pieces if not piece.is_mark)
         texts: list[str] = []
         spans: list[list[list[int]]] = []
@@ -273,17 +275,17 @@ class SealedTokenizer:
         return [self._masked(*encoded) for encoded in zip(encodings, texts, spans, strict=True)]
 
     def plain(self, text: str) -> list[int]:
-        """Tokenize a text by itself, with a begin token if the tokenizer adds one."""
+        """Tokenize a text alone, with a begin token if the tokenizer adds one."""
         self._use_free_block([text])
         tokens: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         return [*self._begin, *tokens]
 
     def _masked(self, encoding: Any, text: str, spans: Sequence[Sequence[int]]) -> Encoded:
-        """Return the tokens of a text, none of them across the beginning of a trained part."""
+        """Return the tokens of a text, none of which crosses the beginning of a trained part."""
         ids: list[int] = encoding.ids
         offsets: list[tuple[int, int]] = encoding.offsets
         for position, _ in spans:
-            # No model would generate a token across the end of its prompt.
+            # Split tokens there, because no model would generate a token across the end of its prompt.
             index = next((n for n, (start, end) in enumerate(offsets) if start < position < end), None)
             if index is not None:
                 start, end = offsets[index]
@@ -305,7 +307,7 @@ class SealedTokenizer:
         return Encoded(np.asarray(ids, dtype=np.int32), is_trained)
 
     def _split(self, text: str) -> list[int]:
-        """Tokens of a short text, the longest possible one first."""
+        """Split a short text into tokens, each as long as possible."""
         spelled = "".join(BYTE_LETTERS[byte] for byte in text.encode()) if self._is_bytes else text.replace(" ", "▁")
         tokens = []
         while spelled:
@@ -342,11 +344,12 @@ class SealedTokenizer:
         if model.get("unk_token") in names:
             model["unk_token"] = names[model["unk_token"]]
         added = [{**t, "content": names.get(t["content"], t["content"])} for t in document["added_tokens"]]
-        # The post-processor would add tokens that the template writes already, and would trim blanks from the offsets.
+        # The post-processor would add tokens that the template already includes, and would trim blanks from the
+        # offsets.
         renamed = {**document, "added_tokens": added, "model": model, "post_processor": None}
         self._backend = Tokenizer.from_str(json.dumps(renamed))
 
 
 _PRINTED: Final = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
 BYTE_LETTERS: Final = [chr(byte if byte in _PRINTED else 256 + len({*range(byte)} - _PRINTED)) for byte in range(256)]
-"""The letter for each byte in byte-level vocabularies: the byte itself if it prints, else a letter from 256 on."""
+"""The letter for each byte in byte-level vocabularies: the byte itself if it is printable, or a letter from 256."""

@@ -1,4 +1,4 @@
-"""Turns conversations into examples: each is rendered once and tokenized once, and refused if its mask is in doubt."""
+"""Convert conversations to examples; each is rendered once, tokenized once, and rejected if its mask is in doubt."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,20 +21,20 @@ class Example:
     tokens: np.ndarray
     """int32, one dimension."""
     is_trained: np.ndarray
-    """bool, as long as `tokens`: whether a token is a target of the loss. The first token never is."""
+    """bool, as long as `tokens`: whether each token is a target of the loss. The first token never is."""
     is_replay: bool
 
 
 class Data(Protocol):
-    """The examples of a training run. They depend on the step alone, so a step's number is enough to resume."""
+    """The examples of a training run. They depend only on the step, so a step's number is enough to resume."""
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps until every conversation was used once."""
+        """Return the number of steps until every conversation was used once."""
         ...
 
     def step(self, number: int) -> Sequence[Example]:
-        """Return all examples of one optimizer step, counted from 0; the same on every rank."""
+        """Return all examples of one optimizer step, counted from 0; they are the same on every rank."""
         ...
 
 
@@ -44,7 +44,7 @@ _AT_ONCE: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The turns of a training text, with a key that error messages name."""
+    """The turns of a training text, with a key for error messages."""
 
     key: str
     turns: tuple[Turn, ...]
@@ -56,13 +56,13 @@ class Prepared:
 
     examples: tuple[Example, ...]
     dropped: tuple[str, ...]
-    """Keys of conversations without an example."""
+    """The keys of conversations without an example."""
     cut: tuple[str, ...]
-    """Keys of conversations whose example lacks the tokens past the limit."""
+    """The keys of conversations whose example lacks the tokens beyond the limit."""
 
 
 class Encoder:
-    """Tokenizes conversations and marks the tokens that the model writes."""
+    """Tokenizes conversations and marks the tokens that the model generates."""
 
     def __init__(self, tokenizer: Any, *, end_ids: Iterable[int] = (), chat_format: str | None = None) -> None:
         self.tokenizer = tokenizer
@@ -74,7 +74,7 @@ class Encoder:
         self.sealed = SealedTokenizer(tokenizer, marks=marks)
 
     def examples(self, conversations: Sequence[Conversation], *, limit: int, too_long: TooLong) -> Prepared:
-        """Return the examples of all conversations, by the rule for long ones; an error if there is none."""
+        """Return the examples of all conversations, by the rule for long ones; raise an error if there are none."""
         prepared = self.fitting(conversations, limit=limit, too_long=too_long)
         if not prepared.examples:
             raise UserError(
@@ -85,7 +85,7 @@ class Encoder:
         return prepared
 
     def fitting(self, conversations: Sequence[Conversation], *, limit: int, too_long: TooLong) -> Prepared:
-        """Return the examples of all conversations, by the rule for long ones; perhaps none."""
+        """Return the examples of all conversations, by the rule for long conversations; there may be none."""
         kept: list[Example] = []
         dropped: list[str] = []
         cut: list[str] = []
@@ -103,7 +103,7 @@ class Encoder:
             if too_long == "cut" and start.is_trained.any():
                 kept.append(start)
                 cut.append(example.key)
-            else:  # also where the limit ends before the first answer: the loss would have no target
+            else:  # also if the limit ends before the first answer, because the loss would have no target
                 dropped.append(example.key)
         return Prepared(tuple(kept), tuple(dropped), tuple(cut))
 
@@ -122,7 +122,7 @@ class Encoder:
                 ]
             for key, pieces, encoded in zip(keys, samples, self.sealed.encode(samples), strict=True):
                 example = Example(key, encoded.tokens, encoded.is_trained, is_replay=False)
-                # The last trained token of each answer must be one at which generation stops.
+                # The last trained token of each answer must be a token at which generation stops.
                 answers = sum(piece.is_trained and not piece.is_mark for piece in pieces)
                 is_last = example.is_trained & ~np.append(example.is_trained[1:], False)
                 last = [int(token) for token in example.tokens[is_last]]
@@ -135,7 +135,7 @@ class Encoder:
 
 
 def read_conversations(file: Path, *, name: str | None = None) -> list[Conversation]:
-    """The conversations of a JSON Lines file whose rows have `messages`; a key is the file's name and the line."""
+    """Read the conversations in a JSON Lines file whose rows have `messages`; a key is the file name and line."""
     conversations = []
     if file.exists() and not file.is_file():
         raise UserError(f"{file} is not a regular file.", hint="Name a folder, or a JSON Lines file.")

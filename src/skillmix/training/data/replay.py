@@ -1,8 +1,8 @@
 """Replayed text: plain text from files of any size, read when it is needed, and the same after a resume.
 
-A hash draws the file of the n-th text, larger files more often. Within a file, texts are used in order, and a file that
-ends starts again. To resume at a later text, the draws before it are counted, and each file is read from its start
-without tokenizing.
+A hash draws the file of the n-th text, with larger files drawn more often. The texts in a file are used in order, and
+after the last text the file starts again. To resume at a later text, the earlier draws are counted, and each file is
+read from its start without tokenizing.
 """
 
 import gzip
@@ -25,7 +25,7 @@ _MOST_OPEN: Final = 64
 _JSON_LINES: Final = (".jsonl", ".jsonl.gz", ".ndjson")
 _OPENERS: Final[dict[str, Callable[..., IO[str]]]] = {".gz": gzip.open}
 _SKIPPED: Final = (".", "_")
-"""First characters of the names of files that are not texts."""
+"""The first characters of names of files that are not texts."""
 
 
 class Replay:
@@ -51,7 +51,7 @@ class Replay:
         self._counted = 0
 
     def text(self, number: int) -> Example:
-        """Return the text of a number, counted from 0; quick for increasing numbers."""
+        """Return the text with a number, counted from 0; this is fast if the numbers increase."""
         if number < self._counted:
             self._counts, self._counted = Counter(), 0
         while self._counted < number:
@@ -71,13 +71,13 @@ class Replay:
         return Example(f"replay/{self.files[file].name}/{index}", tokens, is_trained, is_replay=True)
 
     def _drawn_file(self, number: int) -> int:
-        """Index of the file of a text."""
+        """Return the index of the file from which a text is drawn."""
         share = int.from_bytes(digest("replay", self._seed, number, size=8)) / 2**64
         return min(bisect_right(self._bounds, share * self._bounds[-1]), len(self.files) - 1)
 
 
 def _endless_texts(file: Path, *, field: str, size: int) -> Iterator[str]:
-    """Yield the texts of a file again and again, split into parts of at most `size` characters, without blank parts."""
+    """Yield a file's texts again and again, split into parts of at most `size` characters; blank parts are omitted."""
     while True:
         if file.name.endswith(_JSON_LINES):
             texts = _json_texts(file, field)
@@ -88,7 +88,7 @@ def _endless_texts(file: Path, *, field: str, size: int) -> Iterator[str]:
         is_empty = True
         for text in texts:
             for start in range(0, len(text), size):
-                # A text needs two tokens: the first predicts the second.
+                # A text needs at least two tokens, because the first predicts the second.
                 if len(part := text[start : start + size].strip()) > 1:
                     is_empty = False
                     yield part
@@ -146,18 +146,18 @@ def _blocks(file: Path, size: int) -> Iterator[str]:
 
 
 def check_texts(sources: Sequence[Path], *, field: str) -> None:
-    """Read the first text of each file, without a tokenizer; a missing or unreadable file is an error."""
+    """Read the first text of each file without a tokenizer; raise an error if a file is missing or unreadable."""
     for file in files_of(sources)[:_MOST_OPEN]:
         next(_endless_texts(file, field=field, size=_CHARACTERS_PER_TOKEN))
 
 
 def state_of(sources: Sequence[Path]) -> list[list[object]]:
-    """Names and sizes of the files, which the draws depend on; a run can only resume with the same."""
+    """Return the names and sizes of the files, which the draws depend on; a run can resume only with the same files."""
     return [[str(file), file.stat().st_size] for file in files_of(sources)]
 
 
 def files_of(sources: Sequence[Path]) -> list[Path]:
-    """Return the files that sources name, with all files of a folder in order of their names."""
+    """Return the files in sources, including all files of a folder in the order of their names."""
     files: list[Path] = []
     for source in sources:
         if source.is_dir():

@@ -1,4 +1,4 @@
-"""One optimizer step: forward and backward passes over micro-batches, the sum of their gradients, one update."""
+"""One optimizer step: forward and backward passes over micro-batches, the sum of their gradients, and one update."""
 
 import gc
 from collections.abc import Iterator, Sequence
@@ -22,24 +22,24 @@ from skillmix.training.step.packed_model import LOGITS, PackedModel, compile_lay
 from skillmix.training.step.recordings import Inputs, Recordings, inputs_of, ladder_step, padded_shape
 
 _FILL: Final = 128
-"""On a GPU, the length of a micro-batch is a multiple of this."""
+"""The length of a micro-batch on a GPU is a multiple of this number of tokens."""
 _LEAN_FROM: Final = 1 << 30
-"""Bytes of weights from which on compiled layers save memory for activations."""
+"""Bytes of weights from which compiled layers save memory for activations."""
 _CPU_BUDGET: Final = 4096
 _LARGEST_BUDGET: Final = 1 << 16
 _ACTIVATION_SHARE: Final = 0.9
-"""Share of the free memory that activations may take."""
+"""The share of free memory that activations may take."""
 _SURE_SHARE: Final = 0.4
-"""Share of the free memory that activations may take by their upper bound, so that nothing need be measured."""
+"""The share of free memory for activations, by an upper bound, up to which no measurement is needed."""
 _STATE_SHARE: Final = 0.8
-"""Share of a GPU's memory that weights and state may take in a precision that `auto` chooses."""
+"""The share of a GPU's memory that weights and state may take if `auto` chooses the precision."""
 _LARGE: Final = 1e9
-"""Weights from which on a model's kernels take longer than their launches, so that recording gains nothing."""
+"""The number of weights from which a model's kernels take longer than their launches, so that recording is useless."""
 _MANY_STEPS: Final = 200
-"""Steps from which on `compile: auto` compiles a smaller model."""
+"""The number of steps from which `compile: auto` compiles a smaller model."""
 _EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
 _LOGIT_BYTES: Final = 12
-"""Bytes of a logit, with its gradient and what is computed in between."""
+"""Bytes per logit, including its gradient and intermediate results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +47,17 @@ class OptimizerStep:
     """Losses and sizes of one optimizer step."""
 
     answers: float
-    """Mean loss over the answers' tokens."""
+    """The mean loss over the answers' tokens."""
     replay: float | None
-    """Mean loss over replayed tokens; None without replay."""
+    """The mean loss over replayed tokens; None without replay."""
     norm: float
-    """Norm of the whole gradient before clipping."""
+    """The norm of the whole gradient before clipping."""
     tokens: int
     micro_batches: int
 
 
 class Engine:
-    """A model with its optimizer, which takes optimizer steps."""
+    """A model with its optimizer, which performs optimizer steps."""
 
     def __init__(self, model: Any, recipe: TrainingRecipe, ranks: Ranks = Ranks()) -> None:  # noqa: B008, it is frozen
         self.recipe, self.ranks = recipe, ranks
@@ -65,7 +65,7 @@ class Engine:
         self.packed = PackedModel(model)
         self.precision = choose_precision(model, recipe, self.device, ranks=ranks.count)
         low_halves = {}
-        if self.precision.weights != "float32":  # otherwise they are loaded like this; tests train in float64 as well
+        if self.precision.weights != "float32":  # otherwise they are already loaded as float32; tests also use float64
             is_split = self.precision.storage == "halves"
             for parameter in model.parameters():
                 if not (is_split and parameter.requires_grad):
@@ -111,7 +111,7 @@ class Engine:
             self._free()
             self.budget = smaller
         with self._running():
-            # Update the weights, unless a loss or the gradient is not finite
+            # Update the weights unless a loss or the gradient is not finite
             self.optimizer.begin_update(number)
             if self.recordings is None:
                 self._finish()
@@ -128,7 +128,7 @@ class Engine:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def validate(self, examples: Sequence[Example]) -> float:
-        """Mean loss over the answers' tokens, without dropout."""
+        """Return the mean loss over the answers' tokens, without dropout."""
         self._begin(examples)
         trained = sum(int(e.is_trained.sum()) for e in examples)
         total = torch.zeros((), device=self.device)
@@ -143,17 +143,17 @@ class Engine:
         self._free()
         self.optimizer.close()
         if self.ranks.count > 1:
-            # After a validation some modules have whole weights. FSDP2 would put shards back when the state of the
-            # model is read, even over gathered weights, and the first rank would wait while it saves.
+            # After validation, some modules have whole weights. FSDP2 would restore the shards when the model's state
+            # is read, even over gathered weights, and the first rank would then block while it saves.
             for module in (*self.packed.layers, self.packed):
                 module.reshard()
         self.packed.release()
 
     def _begin(self, examples: Sequence[Example]) -> None:
-        """Decide at the first step what is recorded and compiled, and the token budget of a micro-batch.
+        """At the first step, decide what is recorded and compiled, and the token budget of a micro-batch.
 
-        A small model on one GPU is recorded if its activations surely fit into memory: recorded passes keep theirs, and
-        passes of rare shapes run beside them.
+        A small model on one GPU is recorded if its activations surely fit into memory, because recorded passes keep
+        their activations while passes of rare shapes run too.
         """
         if self._is_ready:
             return
@@ -175,7 +175,7 @@ class Engine:
         return nullcontext() if self.recordings is None else self.recordings.running()
 
     def _gradients(self, number: int, examples: Sequence[Example], *, answers: int, replay: int) -> int:
-        """Sum up a step's gradients and its losses; return the number of micro-batches."""
+        """Sum up the gradients and losses of a step, and return the number of micro-batches."""
         self._sums.zero_()
         batches = self._batches(examples)
         for index, batch in enumerate(batches):
@@ -199,7 +199,7 @@ class Engine:
         self.optimizer.update(self._sums[2], is_finite=self._sums.isfinite().all())
 
     def _batches(self, examples: Sequence[Example]) -> list[MicroBatch]:
-        """This rank's micro-batches."""
+        """Return this rank's micro-batches."""
         groups = split([len(e.tokens) for e in examples], budget=self.budget or 0, ranks=self.ranks.count)
         batches = []
         for group in groups[self.ranks.own]:
@@ -211,11 +211,11 @@ class Engine:
         return batches
 
     def _inputs(self, batch: MicroBatch, shares: np.ndarray) -> Inputs:
-        """Return a micro-batch on the device."""
+        """Copy a micro-batch to the device."""
         return inputs_of(batch, shares=shares).sent(self.device, longest=self._bound(batch.longest))
 
     def _backward(self, inputs: Inputs) -> None:
-        """Run a micro-batch forward and backward; add up the losses of answers and of replay."""
+        """Run a micro-batch forward and backward, and add up the losses on answers and on replay."""
         loss, losses = self.packed(inputs)
         loss.backward()
         losses = losses.detach() * inputs.is_target
@@ -224,7 +224,7 @@ class Engine:
 
     @contextmanager
     def _dropout_seed(self, number: int, micro_batch: int) -> Iterator[None]:
-        """Seed torch's random numbers for a micro-batch of a model with dropout, and restore their former state."""
+        """Seed torch's random numbers for a micro-batch of a model with dropout, and restore their state afterwards."""
         if not self._has_dropout:
             yield
             return
@@ -234,14 +234,14 @@ class Engine:
             yield
 
     def _bound(self, longest: int) -> int:
-        """Return an upper bound of the longest example; kernels are compiled for it, so it changes rarely."""
+        """Return an upper bound of the longest example, which changes rarely because kernels are compiled for it."""
         if self.device.type != "cuda":
             return longest
         self._longest = max(self._longest, 1 << (max(128, longest) - 1).bit_length())
         return self._longest
 
     def _sure_budget(self, tokens: int) -> int | None:
-        """Return the tokens that surely fit into memory; None if these are fewer than a whole step has."""
+        """Return how many tokens surely fit into memory; None if they are fewer than a whole step has."""
         per_token = activation_bytes(self.packed.causal.config)
         if per_token is None or self.ranks.count > 1 or self.recipe.recompute == "on":
             return None
@@ -250,14 +250,14 @@ class Engine:
         return budget if budget >= tokens else None
 
     def _measured_budget(self, examples: Sequence[Example]) -> int:
-        """Return the tokens that fit into memory, by the line through the peaks of two small micro-batches."""
+        """Estimate how many tokens fit into memory, from the line through the peaks of two small micro-batches."""
         longest = sorted(examples, key=lambda e: -len(e.tokens))[:3]
         self._bound(len(longest[0].tokens))
         small, large = pack(longest[:1], multiple=_FILL), pack(longest, multiple=_FILL)
         for is_recomputed in {"on": (True,), "off": (False,), "auto": (False, True)}[self.recipe.recompute]:
             set_recompute(self.packed.layers, is_on=is_recomputed)
             peaks = {}
-            for probe in (small, small, large):  # twice, because compilers and libraries allocate memory the first time
+            for probe in (small, small, large):  # twice, because the first run of compiled code allocates memory
                 self._free()
                 torch.cuda.reset_peak_memory_stats()
                 before = torch.cuda.memory_allocated()
@@ -274,9 +274,9 @@ class Engine:
         return max(len(longest[0].tokens), min(_LARGEST_BUDGET, fitting))
 
     def _smaller_budget(self, examples: Sequence[Example], error: BaseException) -> int:
-        """Return a budget for another try after memory ran out; an error if there is none."""
+        """Return a budget for another try after memory ran out, or raise an error if no try is left."""
         budget, longest = self.budget or 0, max(len(e.tokens) for e in examples)
-        if self.ranks.count > 1:  # the other ranks wait for this one in the middle of the step
+        if self.ranks.count > 1:  # the other ranks are waiting for this rank in the middle of the step
             raise UserError(
                 f"Out of memory with micro-batches of {budget} tokens.",
                 hint="Set a smaller token_budget; the run continues from its last checkpoint.",
@@ -298,10 +298,10 @@ class Engine:
 
 
 def activation_bytes(config: Any) -> int | None:
-    """Bound the bytes of a token's activations if none are recomputed, without those of its logits.
+    """Return a bound on a token's activations in bytes if none are recomputed, excluding its logits.
 
-    None if a config lacks a size, or if its layers have experts. In bfloat16 a layer keeps about 22 bytes per hidden
-    number and 8 per number of the inner layer; the bound is 1.5 times as large.
+    None if a config lacks a size or its layers have experts. In bfloat16, a layer keeps about 22 bytes per hidden
+    number and 8 bytes per number in the inner layer; the bound is 1.5 times as large.
     """
     text = config.get_text_config()
     names = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads")
@@ -314,14 +314,14 @@ def activation_bytes(config: Any) -> int | None:
 
 
 def trained_parameters(model: Any) -> list[tuple[str, Any]]:
-    """Names and parameters that are trained; a parameter that is used twice is listed once."""
+    """Return the names of trained parameters and the parameters; a parameter that is used twice is listed once."""
     return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
 def choose_precision(model: Any, recipe: TrainingRecipe, device: torch.device, *, ranks: int = 1) -> Precision:
-    """Return the precision of the recipe; for `auto`, the first of the device's that leaves a fifth of its memory free.
+    """Return the recipe's precision, or for `auto` the first one that leaves a fifth of the device's memory free.
 
-    If none does, it is the last, which needs the least memory.
+    If no precision does, return the last one, which needs the least memory.
     """
     if recipe.precision != AUTO:
         chosen = PRECISIONS[recipe.precision]
@@ -343,6 +343,6 @@ def choose_precision(model: Any, recipe: TrainingRecipe, device: torch.device, *
 
 
 def _free_memory() -> int:
-    """Bytes of the GPU that this process could allocate."""
+    """Return how many bytes of the GPU this process could allocate."""
     free: int = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     return free

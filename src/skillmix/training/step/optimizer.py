@@ -1,6 +1,6 @@
-"""The optimizer: it sums up gradients during the backward pass, and updates every parameter in a single pass.
+"""The optimizer, which sums up gradients during the backward pass and updates every parameter in a single pass.
 
-The precision decides how weights, moments and sums are stored; see `experiment/train_step.py`.
+The precision determines how weights, moments and sums are stored; see `experiment/train_step.py`.
 """
 
 import hashlib
@@ -25,24 +25,24 @@ from skillmix.training.ranks import local_part, start_of
 
 
 class TrainingRecipe(RecipeSettings):
-    """A train step's settings, together with the numbers that only its run knows."""
+    """A train step's settings, together with the numbers that are only known in its run."""
 
     steps: int = DEFAULT_STEPS
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     gamma: float = DEFAULT_GAMMA
-    """Weight of the mean loss over replayed tokens; the mean over answer tokens has weight 1."""
+    """The weight of the mean loss over replayed tokens; the mean loss over answer tokens has weight 1."""
     seed: int = 0
 
     @classmethod
     def of(cls, settings: RecipeSettings, *, steps: int, seed: int) -> "TrainingRecipe":
-        """Return the recipe of a train step, once its data are counted."""
+        """Return the recipe of a train step once its data were counted."""
         fields = {name: getattr(settings, name) for name in RecipeSettings.model_fields}
         gamma = settings.replay.gamma if settings.replay else 0.0
         return cls(**{**fields, "steps": steps, "gamma": gamma, "seed": seed})
 
     def rate_at(self, step: int) -> float:
-        """Learning rate of a step, counted from 0: a linear warm-up that starts above zero, then the schedule.
+        """Return the learning rate at a step from 0: a linear warm-up that starts above zero, then the schedule.
 
         >>> recipe = TrainingRecipe(learning_rate=1.0, warmup_steps=4, steps=12, schedule="cosine")
         >>> [round(recipe.rate_at(step), 3) for step in (0, 1, 3, 4, 8, 11)]
@@ -58,18 +58,18 @@ class TrainingRecipe(RecipeSettings):
 
 DTYPES: Final[dict[FloatType, torch.dtype]] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _HIGH: Final = -(1 << 16)
-"""Mask of the bits that bfloat16 keeps."""
+"""A mask of the bits that bfloat16 keeps."""
 _SECOND, _WEIGHT, _SUM = 1, 2, 3
-"""Streams of noise. Each is added to the key of a parameter, a multiple of 8."""
+"""Streams of noise. Each number is added to a parameter's key, which is a multiple of 8."""
 
 NewValues = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]
-"""Weight, first moment and second moment after a step."""
+"""The weight, first moment and second moment after a step."""
 Rule = Callable[..., NewValues]
 """Adam or SGD: computes the new values from weight, first and second moment, gradient and the numbers of the step."""
 
 
 def noise(key: torch.Tensor, tick: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """32 uniform random bits for every index; all arguments are int32."""
+    """Return 32 uniform random bits for every index; all arguments are int32."""
     return _mixed(index ^ _mixed(key ^ _mixed(tick)))
 
 
@@ -80,20 +80,20 @@ def rounded(values: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
 
 
 def _mixed(bits: torch.Tensor) -> torch.Tensor:
-    """Return a bijection of 32 bits in which every input bit changes every output bit about half of the time."""
+    """Mix 32 bits by a bijection in which every input bit changes every output bit about half of the time."""
     bits = (bits ^ ((bits >> 16) & 0xFFFF)) * 0x7FEB352D
     bits = (bits ^ ((bits >> 15) & 0x1FFFF)) * -0x7B935975
     return bits ^ ((bits >> 16) & 0xFFFF)
 
 
 def _halves(exact: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the nearest bfloat16 of each float32, where ties go away from zero, and the 16 bits that it drops."""
+    """Return the nearest bfloat16 of each float32, with ties away from zero, and the 16 bits that it drops."""
     bits = exact.view(torch.int32)
     return ((bits + 0x8000) & _HIGH).view(torch.float32).to(torch.bfloat16), bits.to(torch.int16)
 
 
 def split_weights(named: Iterable[tuple[str, Any]]) -> dict[str, torch.Tensor]:
-    """Replace each parameter by its upper half, a bfloat16, and return the lower halves by name."""
+    """Replace each parameter with its upper half, a bfloat16, and return the lower halves by name."""
     low_halves = {}
     for name, parameter in named:
         parameter.data, low_halves[name] = _halves(parameter.data.float())
@@ -103,7 +103,7 @@ def split_weights(named: Iterable[tuple[str, Any]]) -> dict[str, torch.Tensor]:
 def update_exact(
     rule: Rule, weight: Any, low: None, first: Any, second: Any, total: Any, numbers: Any, *_: Any
 ) -> None:
-    """Apply a rule to weights that are stored as they are."""
+    """Apply a rule to weights that are stored in a single tensor."""
     is_finite = numbers[0] > 0
     new = rule(weight, first, second, total, numbers)
     for old, value in zip((weight, first, second), new, strict=True):
@@ -114,7 +114,7 @@ def update_exact(
 def update_halves(
     rule: Rule, weight: Any, low: Any, first: Any, second: Any, total: Any, numbers: Any, *_: Any
 ) -> None:
-    """Apply a rule to weights whose lower halves are stored apart."""
+    """Apply a rule to weights whose lower halves are stored separately."""
     is_finite = numbers[0] > 0
     whole = (weight.float().view(torch.int32) + low.to(torch.int32)).view(torch.float32)
     new, *moments = rule(whole, first, second, total, numbers)
@@ -162,37 +162,37 @@ UPDATES: Final[dict[WeightStorage, Callable[..., None]]] = {
     "halves": update_halves,
     "stochastic": update_stochastic,
 }
-"""Functions that apply a rule and write back its values, in place; values that are not finite are not written."""
+"""Functions that apply a rule and store its values in place; values that are not finite are not stored."""
 
 
 _MOMENTUM: Final = 0.95
-"""Muon's."""
+"""Muon's momentum."""
 _NEWTON: Final = (3.4445, -4.7750, 2.0315)
-"""Coefficients of Muon's polynomial, those of its authors and of torch."""
+"""The coefficients of Muon's polynomial, as used by its authors and by torch."""
 _TICKS: Final = 4096
-"""Ticks of a step: one for each micro-batch, the last for the update."""
+"""Ticks per step: one for each micro-batch, and the last one for the update."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedParameter:
-    """One trained parameter, or this rank's part of it, as flat tensors."""
+    """A trained parameter, or this rank's part of one, as flat tensors."""
 
     name: str
     parameter: Any
     weight: torch.Tensor
     low: torch.Tensor | None
-    """Lower halves of the weights, if the precision stores them apart."""
+    """The lower halves of the weights, if the precision stores them separately."""
     first: torch.Tensor | None
-    """First moments; SGD has none."""
+    """The first moments; SGD has none."""
     second: torch.Tensor | None
     total: torch.Tensor
-    """Sum of the step's gradients so far."""
+    """The sum of the step's gradients so far."""
     key: torch.Tensor
-    """Key of the noise."""
+    """The key of the noise."""
     start: torch.Tensor
-    """Index of the first element in the whole parameter."""
+    """The index of the first element in the whole parameter."""
     numbers: int
-    """Row of the step's numbers that its update takes."""
+    """The row of the step's numbers that the parameter's update uses."""
     update: Callable[..., None]
 
 
@@ -229,47 +229,47 @@ class Optimizer:
         ]
 
     def begin(self, step: int, micro_batch: int) -> None:
-        """Start a micro-batch: gradients belong to it from now on. The first micro-batch of a step resets the sums."""
+        """Start a micro-batch, to which later gradients belong. The first micro-batch of a step resets the sums."""
         self._tick.fill_(step * _TICKS + micro_batch)
         if micro_batch == 0:
             self.untouched = {trained.name for trained in self.parameters}
 
     def drop_gradients(self) -> None:
-        """Forget gradients that were computed but not gathered."""
+        """Discard gradients that were computed but not yet added up."""
         for trained in self.parameters:
             trained.parameter.grad = None
 
     def close(self) -> None:
-        """Stop gathering gradients, and release the state."""
+        """Stop summing up gradients, and release the state."""
         for hook in self._hooks:
             hook.remove()
         self.parameters.clear()
 
     def squares(self) -> torch.Tensor:
-        """Sum of squares of all gradients on this rank."""
+        """Return the sum of squares of all gradients on this rank."""
         for trained in self.parameters:
-            if trained.name in self.untouched:  # such as an expert that no token was routed to
+            if trained.name in self.untouched:  # such as an expert to which no token was routed
                 trained.total.zero_()
         norms = torch._foreach_norm([trained.total for trained in self.parameters], 2, torch.float32)
         return torch.stack(norms).square().sum()
 
     def begin_update(self, step: int) -> None:
-        """Set the numbers of a step's update."""
+        """Set the numbers for a step's update."""
         recipe = self.recipe
         rate, (beta1, beta2) = recipe.rate_at(step), recipe.betas
         is_sgd = recipe.optimizer == "sgd"
         first, second = (1.0, 1.0) if is_sgd else (1 - beta1 ** (step + 1), 1 - beta2 ** (step + 1))
-        # Parameters that Adam updates beside Muon have a learning rate of their own.
+        # Parameters that Adam updates next to Muon have a separate learning rate.
         is_muon, adam_rate = recipe.optimizer == "muon", recipe.adam_learning_rate or MUON_ADAM_RATE
         other = rate * (adam_rate / recipe.learning_rate if is_muon else 1.0)
         rows = [[other / first, second**-0.5, decay] for decay in (1.0, 1 - other * recipe.weight_decay)]
         rows.append([rate, 1.0, 1 - rate * recipe.weight_decay])
-        numbers = torch.tensor(rows)  # pinned, so that the copy need not wait for the device's pending work
+        numbers = torch.tensor(rows)  # pinned, so that the copy need not wait for pending work on the device
         self._rates.copy_(numbers.pin_memory() if self._rates.is_cuda else numbers, non_blocking=True)
         self._tick.fill_((step + 1) * _TICKS - 1)
 
     def update(self, norm: torch.Tensor, *, is_finite: torch.Tensor) -> None:
-        """Update all parameters by the numbers of the step; if a loss or the norm is not finite, change nothing."""
+        """Update all parameters by the numbers of the step, or change nothing if a loss or the norm is not finite."""
         clip = self.recipe.clip
         scale = torch.ones_like(norm) if clip is None else (clip / (norm + 1e-6)).clamp(max=1.0)
         finite_and_scale = torch.stack([is_finite.float(), scale])
@@ -318,7 +318,7 @@ class Optimizer:
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
     """Return the numbers of a contiguous tensor as a vector in the same memory.
 
-    A view would do the same, but the compiler compiles again for views of matrices and of vectors.
+    A view would have the same numbers, but the compiler would compile again for views of matrices and of vectors.
     """
     if not tensor.is_contiguous():
         raise ValueError("only a contiguous tensor can be seen as a vector")
@@ -330,7 +330,7 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
 def _functions(
     is_compiled: bool, optimizer: str, precision: Precision, betas: tuple[float, float], eps: float
 ) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Return the function that updates a parameter, and the one that adds a gradient to a bfloat16 sum."""
+    """Return a function that updates a parameter, and one that adds a gradient to a bfloat16 sum."""
     rule: Rule = sgd if optimizer == "sgd" else partial(adam, betas=betas, eps=eps)
     update, add = partial(UPDATES[precision.storage], rule), add_rounded
     if is_compiled:
@@ -341,7 +341,7 @@ def _functions(
 def adam(
     weight: Any, first: Any, second: Any, gradient: Any, numbers: Any, *, betas: tuple[float, float], eps: float
 ) -> NewValues:
-    """Adam's rule."""
+    """Compute the new values by Adam's rule."""
     gradient = gradient * numbers[1]
     first = first + (gradient - first) * (1 - betas[0])
     second = second + (gradient * gradient - second) * (1 - betas[1])
@@ -349,12 +349,12 @@ def adam(
 
 
 def sgd(weight: Any, first: None, second: None, gradient: Any, numbers: Any) -> NewValues:
-    """Return the rule of gradient descent."""
+    """Compute the new values by gradient descent."""
     return weight * numbers[4] - numbers[2] * numbers[1] * gradient, None, None
 
 
 def muon(weight: Any, first: Any, second: None, gradient: Any, numbers: Any, *, shape: Sequence[int]) -> NewValues:
-    """Return the rule of `torch.optim.Muon`, with Nesterov's momentum."""
+    """Compute the new values as `torch.optim.Muon` does with Nesterov's momentum."""
     gradient = gradient * numbers[1]
     first = torch.lerp(gradient, first, _MOMENTUM)
     direction = orthogonal(torch.lerp(gradient, first, _MOMENTUM).view(*shape))
@@ -363,9 +363,10 @@ def muon(weight: Any, first: Any, second: None, gradient: Any, numbers: Any, *, 
 
 
 def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
-    """Return a matrix with the same singular vectors, and singular values near 1, by five steps of Newton and Schulz.
+    """Return a matrix with the same singular vectors and singular values near 1, by five Newton-Schulz steps.
 
-    `torch.optim.Muon` computes them in bfloat16 everywhere, which is slow on most CPUs and kills the process on some.
+    `torch.optim.Muon` computes these steps in bfloat16 everywhere, which is slow on most CPUs and kills the process on
+    some.
     """
     is_tall = matrix.shape[0] > matrix.shape[1]
     wide = matrix.T if is_tall else matrix

@@ -16,9 +16,9 @@ from skillmix.training.step.recordings import Inputs
 ATTENTION: Final = "skillmix_packed"
 """The name by which transformers finds `attend`."""
 _WHOLE: Final = -1
-"""Window size of attention to all earlier tokens."""
+"""The window size for attention to all earlier tokens."""
 _SHORT: Final = 128
-"""Tokens of an example that a CPU may pad; longer ones keep it busy by themselves."""
+"""The length of an example that a CPU may pad, in tokens; longer examples keep the CPU busy alone."""
 
 
 @torch.library.custom_op("skillmix::packed_attention", mutates_args=())  # type: ignore[untyped-decorator]
@@ -31,7 +31,7 @@ def packed_attention(
     scale: float,
     window: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Outputs (tokens, heads, size), and the logarithms of the softmax denominators (heads, tokens)."""
+    """Return the outputs (tokens, heads, size) and the logarithms of the softmax denominators (heads, tokens)."""
     if query.is_cuda:
         result = torch.ops.aten._flash_attention_forward(
             query, key, value, bounds, bounds, longest, longest, 0.0, True, False,
@@ -67,7 +67,7 @@ def packed_attention_backward(
     scale: float,
     window: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of query, key and value."""
+    """Return the gradients of query, key and value."""
     if query.is_cuda:
         no_dropout = torch.zeros(2, dtype=torch.uint64, device=query.device)
         result = torch.ops.aten._flash_attention_backward(
@@ -98,13 +98,13 @@ def _(gradient: Any, query: Any, key: Any, value: Any, *_: Any) -> Any:
 
 
 def keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-    """Save what the backward pass of the attention needs."""
+    """Save the tensors that the attention's backward pass needs."""
     query, key, value, bounds, ctx.longest, ctx.scale, ctx.window = inputs
     ctx.save_for_backward(query, key, value, *output, bounds)
 
 
 def backward(ctx: Any, gradient: torch.Tensor, _: Any) -> tuple[torch.Tensor | None, ...]:
-    """Gradients of the arguments of the attention."""
+    """Return the gradients of the attention's arguments."""
     gradients = packed_attention_backward(gradient, *ctx.saved_tensors, ctx.longest, ctx.scale, ctx.window)
     return (*gradients, None, None, None, None)
 
@@ -127,12 +127,13 @@ def attend(
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Return the function that transformers calls: (1, heads, tokens, size) in, (1, tokens, heads, size) out.
+    """Compute attention for transformers: (1, heads, tokens, size) in, (1, tokens, heads, size) out.
 
-    In compiled layers `longest` is a tensor of that length.
+    In compiled layers, `longest` is a tensor whose length is the number.
     """
     if dropout or softcap:
-        # Models with such settings are refused earlier; a model that asks for it without a setting is refused here.
+        # Models with such settings are rejected earlier. A model that requests dropout or capping without a setting is
+        # rejected here.
         raise UserError(
             f"{type(module).__name__} asks for attention with dropout or capped scores.",
             hint="Packed conversations are trained without either.",
@@ -151,19 +152,20 @@ class _Group(NamedTuple):
     """Examples that are padded to the longest of them."""
 
     places: torch.Tensor
-    """(examples, length): the index of each token; padding repeats the last token of its example."""
+    """(examples, length): the index of each token; padding repeats its example's last token."""
     is_token: torch.Tensor
-    """(examples, length): whether a place is no padding."""
+    """(examples, length): whether each place contains a token rather than padding."""
     filled: torch.Tensor
-    """The indexes of these places."""
+    """The indexes of places with tokens."""
     tokens: torch.Tensor
     """The indexes of all tokens."""
 
 
 def _groups(bounds: torch.Tensor) -> Iterator[_Group]:
-    """Group examples whose lengths lie between the same powers of two; a long example is a group by itself.
+    """Group examples whose lengths lie between the same powers of two; a long example forms a group by itself.
 
-    No token attends to padding, because it comes last. Its outputs are unused, so its gradients are zero.
+    No token attends to padding, because padding comes last. The outputs of padding are unused, so its gradients are
+    zero.
     """
     sizes = bounds.diff().tolist()
     starts = bounds.tolist()
@@ -180,7 +182,7 @@ def _groups(bounds: torch.Tensor) -> Iterator[_Group]:
 
 
 def _padded(tensor: torch.Tensor, group: _Group, *, heads: int) -> torch.Tensor:
-    """(examples, heads, length, size); key and value heads are repeated for the query heads that share them."""
+    """Return (examples, heads, length, size); key and value heads are repeated for the query heads that share them."""
     padded = tensor.index_select(0, group.places.flatten()).view(*group.places.shape, *tensor.shape[1:]).transpose(1, 2)
     return padded if heads == tensor.shape[1] else padded.repeat_interleave(heads // tensor.shape[1], 1)
 
@@ -199,13 +201,13 @@ def _mask(group: _Group, window: int, like: torch.Tensor) -> torch.Tensor | None
 
 
 LOGITS: Final = 1 << 28
-"""Largest number of logits in a chunk."""
+"""The largest number of logits in a chunk."""
 _LOGITS_ON_CPU: Final = 1 << 22
-"""The same on a CPU, where a larger block would be allocated from the system each time."""
+"""The same number on a CPU, where the system would allocate a larger block anew each time."""
 
 
 class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
-    """Weighted sum of the losses, and the loss of each row.
+    """The weighted sum of the losses, and the loss of each row.
 
     The forward pass computes the gradient too, because the logits of a chunk exist only then.
     """
@@ -223,7 +225,7 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
         rows = max(1, chunk_logits // len(weight))
         chunk_losses = _chunk_function(hidden.is_cuda)
         for part in (slice(start, start + rows) for start in range(0, len(hidden), rows)):
-            # Copies, because the compiler would compile again for tensors that begin inside of others.
+            # Use copies, because the compiler would compile again for tensors that begin inside other tensors.
             chunk = targets[part].clone(), shares[part].clone()
             losses[part], gradient = chunk_losses(hidden[part] @ weight.T, *chunk)
             if hidden_gradient is not None:
@@ -250,7 +252,7 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
 def linear_cross_entropy(
     hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, shares: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the sum of shares · losses, and the losses: each row's hidden state predicts the token in `targets`."""
+    """Return the sum of shares · losses, and the losses; each row's hidden state predicts the token in `targets`."""
     if not torch.is_grad_enabled():
         hidden, weight = hidden.detach(), weight.detach()
     result: tuple[torch.Tensor, torch.Tensor] = _LinearCrossEntropy.apply(hidden, weight, targets, shares)
@@ -280,10 +282,11 @@ _MARK: Final = "is_compiled_by_skillmix"
 
 
 def compile_layers(layers: Any, *, is_lean: bool) -> None:
-    """Compile the forward pass of the layers; they share their code, so one compilation serves all of them.
+    """Compile the forward pass of the layers, which share their code, so that one compilation serves all of them.
 
-    Lean layers keep only activations that take a matrix product to recompute: a third less memory for a few percent
-    more time. Without gradients a layer runs as it is: one validation would not pay for a second compilation.
+    Lean layers keep only activations that require a matrix product to recompute, which saves a third of the memory for
+    a few percent more time. Without gradients, a layer runs uncompiled, because a second compilation would take longer
+    than validation saves.
     """
     functorch_config.ban_recompute_materialized_backward = not is_lean
 
@@ -293,13 +296,13 @@ def compile_layers(layers: Any, *, is_lean: bool) -> None:
         def call(hidden: torch.Tensor, **arguments: Any) -> Any:
             if not torch.is_grad_enabled():
                 return forward(hidden, **arguments)
-            if not hidden.requires_grad:  # the first layer below an adapter; it would be compiled apart
+            if not hidden.requires_grad:  # the first layer below an adapter, which would be compiled separately
                 hidden = hidden.detach().requires_grad_()
             # Mark the sizes that vary, so that the compiler does not specialize on the first ones.
             cos, sin = arguments["position_embeddings"]
             for tensor in (hidden, cos, sin, arguments["position_ids"]):
                 torch._dynamo.mark_dynamic(tensor, 1)
-            # A number would be compiled in; the size of a tensor may vary.
+            # A number would become a constant of the compiled code, whereas a tensor's size may vary.
             arguments["longest"] = torch.empty((arguments["longest"], 0), device=hidden.device)
             for tensor in (arguments["bounds"], arguments["longest"]):
                 torch._dynamo.mark_dynamic(tensor, 0)
@@ -313,7 +316,7 @@ def compile_layers(layers: Any, *, is_lean: bool) -> None:
 
 
 def set_recompute(layers: Any, *, is_on: bool) -> None:
-    """Keep only the input of each layer for the backward pass, or all activations."""
+    """Keep only the input of each layer for the backward pass, or keep all activations."""
     for layer in layers:
         layer.gradient_checkpointing = is_on
         layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
@@ -331,9 +334,9 @@ class PackedModel(nn.Module):  # type: ignore[misc]
         self.causal.config.use_cache = False
 
     def release(self) -> None:
-        """Restore the model's attention, cache and layers, so that it can generate again."""
+        """Restore the model's attention, cache and layers, so that the model can generate again."""
         for layer in self.layers:
-            # A compiled layer refers to itself, so its weights would stay in memory.
+            # A compiled layer refers to itself, which would keep its weights in memory.
             if getattr(vars(layer).get("forward"), _MARK, False):
                 del layer.forward
         attention, self.causal.config.use_cache = self._before
@@ -370,7 +373,7 @@ class PackedModel(nn.Module):  # type: ignore[misc]
 
 
 def check_architecture(causal: Any) -> None:
-    """Refuse a transformers model whose layers or loss are computed differently than training assumes.
+    """Reject a transformers model whose layers or loss are not computed as training assumes.
 
     Layers must mix tokens by plain attention alone, and the output layer must be a plain matrix.
     """

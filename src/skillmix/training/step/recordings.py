@@ -1,7 +1,8 @@
-"""Micro-batches as tensors, and recorded passes: a pass that comes again becomes a CUDA graph, launched at once.
+"""Micro-batches as tensors, and recorded passes; a pass that is repeated becomes a CUDA graph, which one launch runs.
 
-A step of a small model is thousands of short kernels, and launching them takes longer than running them. A graph reads
-the same memory each time, so each shape of a micro-batch has its own, and micro-batches are padded to few shapes.
+A small model's step consists of thousands of short kernels, which take longer to launch than to run. A graph reads the
+same memory each time, so each shape of a micro-batch needs a separate graph, and micro-batches are padded to a few
+shapes.
 """
 
 from collections import Counter
@@ -23,13 +24,13 @@ Work = Callable[[], None]
 
 
 class Shape(NamedTuple):
-    """The sizes of a micro-batch on the device, padding included."""
+    """The sizes of a micro-batch on the device, including padding."""
 
     tokens: int
     segments: int
-    """Examples, among them the filling and empty ones."""
+    """The number of examples, including the filling and empty examples."""
     rows: int
-    """Targets, among them some of weight 0."""
+    """The number of targets, including targets of weight 0."""
 
 
 class Inputs(NamedTuple):
@@ -43,7 +44,7 @@ class Inputs(NamedTuple):
     shares: torch.Tensor
     is_replay: torch.Tensor
     is_target: torch.Tensor
-    """Whether a row counts; rows that only pad do not."""
+    """Whether each row counts; rows that are only padding do not."""
     longest: int
 
     @property
@@ -52,9 +53,9 @@ class Inputs(NamedTuple):
         return Shape(len(self.tokens), len(self.bounds) - 1, len(self.rows))
 
     def sent(self, device: torch.device, *, longest: int, memory: "Inputs | None" = None) -> "Inputs":
-        """Return a copy on the device, in the memory of an earlier copy of the same shape if that is given."""
+        """Return a copy on the device, in the memory of an earlier copy of the same shape if that copy is given."""
         *tensors, _ = self
-        if device.type == "cuda":  # from pinned memory, a copy need not wait for the device's pending work
+        if device.type == "cuda":  # from pinned memory, a copy need not wait for pending work on the device
             tensors = [tensor.pin_memory() for tensor in tensors]
         if memory is None:
             copies = [tensor.to(device, non_blocking=True) for tensor in tensors]
@@ -64,13 +65,14 @@ class Inputs(NamedTuple):
 
 
 def inputs_of(batch: MicroBatch, *, shares: np.ndarray, shape: Shape | None = None) -> Inputs:
-    """Return a micro-batch in host memory; empty segments and rows of weight 0 fill it up to a shape.
+    """Return a micro-batch in host memory, filled up to a shape with empty segments and rows of weight 0.
 
     A batch without targets has one row of weight 0.
     """
     count = len(batch.rows)
     shape = shape or Shape(len(batch.tokens), len(batch.bounds) - 1, max(1, count))
-    # Padding rows are spread: many additions to the gradient of one and the same token would wait for each other.
+    # Padding rows use different tokens, because many additions to the gradient of a single token would wait for each
+    # other.
     spread = np.arange(shape.rows - count) % shape.tokens
     zeros = np.zeros(shape.rows - count, dtype=np.int64)
     empty = np.full(shape.segments + 1 - len(batch.bounds), batch.bounds[-1])
@@ -88,7 +90,7 @@ def inputs_of(batch: MicroBatch, *, shares: np.ndarray, shape: Shape | None = No
 
 
 def ladder_step(number: int, *, per_octave: int = 8) -> int:
-    """Return the distance of rungs on a ladder with some rungs between powers of two; multiples of it are few numbers.
+    """Return the distance between rungs on a ladder with some rungs per octave, so that sizes take few values.
 
     >>> [ladder_step(number, per_octave=8) for number in (100, 4096, 9000, 17000)]
     [512, 512, 1024, 2048]
@@ -98,9 +100,10 @@ def ladder_step(number: int, *, per_octave: int = 8) -> int:
 
 
 def padded_shape(batch: MicroBatch) -> Shape:
-    """One of few shapes that hold a micro-batch, so that similar micro-batches have the same shape.
+    """Return one of few shapes for a micro-batch, so that similar micro-batches have the same shape.
 
-    Target rows are rounded up more coarsely than tokens, because a row costs far less than a token.
+    The number of target rows is rounded up more coarsely than the number of tokens, because a row costs far less than a
+    token.
     """
     tokens, segments, rows = len(batch.tokens), len(batch.bounds) - 1, max(1, len(batch.rows))
     step = ladder_step(rows, per_octave=2)
@@ -110,11 +113,11 @@ def padded_shape(batch: MicroBatch) -> Shape:
 class _Recording(NamedTuple):
     replay: Work
     touched: frozenset[str]
-    """Names of the parameters that get a gradient."""
+    """The names of the parameters that receive a gradient."""
 
 
 class Recordings:
-    """Replays of device work by key; work with a new key runs, and is recorded when it comes again."""
+    """Replays of device work by key; work with a new key is run, and is recorded when the key is repeated."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -127,12 +130,12 @@ class Recordings:
         self._pool: GraphPool | None = None
 
     def inputs(self, host: Inputs, *, longest: int) -> Inputs:
-        """Copy the inputs of a pass to the device, into the memory that passes of this shape read."""
+        """Copy the inputs of a pass to the device, into the memory that is read by passes of this shape."""
         inputs = host.sent(self.device, longest=longest, memory=self._inputs.get(host.shape))
         return self._inputs.setdefault(host.shape, inputs)._replace(longest=longest)
 
     def run(self, key: Hashable, work: Work, optimizer: Optimizer) -> None:
-        """Replay the work if it is recorded; run it otherwise."""
+        """Replay the work if it is recorded, otherwise run it."""
         self._runs[key] += 1
         if self._runs[key] > 1 and key not in self.recorded and key not in self.failed:
             before = set(optimizer.untouched)
@@ -150,7 +153,7 @@ class Recordings:
             work()
 
     def capture(self, work: Work) -> Work | None:
-        """The replay of a graph, which has not run yet; None if memory runs out or an operation cannot be recorded."""
+        """Return the replay of a graph, which has not run yet; None if memory runs out or recording is impossible."""
         try:
             replay: Work = self._graphs.capture(work).replay
         except (NotCaptured, torch.OutOfMemoryError) as error:
