@@ -258,7 +258,7 @@ class DatasetWriting:
         )
 
     def first_cells(self) -> Iterator[PlannedCell]:
-        """Yield a cell with the first conversation for each k; no combination for a k may be allowed in the set."""
+        """Yield a cell with the first conversation for each k; skip a k of which no combination is allowed."""
         for k in self.plan.recipe.ks:
             yield from self._cells(k, list(islice(self._candidates(k), 1)))
 
