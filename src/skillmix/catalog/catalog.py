@@ -51,13 +51,12 @@ def before_parenthesis(name: str) -> str:
 
 PIECE: Final = re.compile(r"(?:\{word\}|\{a word\}|\*|\.\.\.|[,?!:;\"]|[a-z']+(?:\|[a-z']+)*)")
 PATTERN: Final = rf"^{PIECE.pattern}(?: {PIECE.pattern})*$"
-"""A normalized pattern of a figure: words, marks and slots, separated by single blanks, so that it is fast to
-search."""
+"""A pattern of a figure, normalized to words, marks and slots with single blanks, so that it is fast to search."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure, and its skills by word; code finds them in a text by the patterns (`checkers/registry.py`)."""
+    """A figure, its skills by word, and the patterns by which `checkers/registry.py` finds the skills in a text."""
 
     name: str
     patterns: tuple[str, ...]
@@ -84,7 +83,7 @@ _Cell = tuple[str, str]
 
 
 def cells_by_group(parts: Mapping[str, _Cell], seed: int) -> dict[str, tuple[str, ...]]:
-    """Divide skills into groups by figure and word; a hash of the seed and the names decides.
+    """Divide skills into groups by figure and word, as a hash of the seed and the names decides.
 
     Figures that share the same words are of one kind. A third of the figures and a quarter of the words of each kind
     are new; every other figure and word keeps train cells.
@@ -191,7 +190,7 @@ class Side:
     one: frozenset[str] | None = None
     """Skills of which every combination has exactly one; None if there is no such rule."""
     one_of_each: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """The figure of each skill; the skills of a combination have different figures."""
+    """The figure of each skill. The skills of a combination must have different figures."""
 
     @property
     def most_skills(self) -> int:
@@ -211,7 +210,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A split into a train side, a held-out side and further groups; a skill may be in several of them or in none."""
+    """A split into a train side, a held-out side and further groups; a skill may be in several groups or in none."""
 
     name: str
     train: Side
@@ -259,7 +258,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Catalog:
-    """A named set of skills, topics and partitions; every instance is valid."""
+    """A named set of skills, topics and partitions, whose content is always valid."""
 
     name: str
     skills: tuple[Skill, ...]
@@ -270,7 +269,7 @@ class Catalog:
     vocabulary: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     """Words for each topic: those of which one is enough, those of which two are needed, and optionally near words."""
     impossible: frozenset[frozenset[str]] = frozenset()
-    """Groups of skills that no text can show together; never drawn."""
+    """Groups of skills that no text can show together, so they are never drawn together."""
     entailed: tuple[EntailedPair, ...] = ()
     """Pairs of skills that are never drawn together, because texts that show the first usually show the second too."""
     woven: WovenRule = "column"
@@ -279,15 +278,15 @@ class Catalog:
     controls: Mapping[str, str] = field(default_factory=dict)
     """In a catalog of probes, the probe to which each control topic is the harmless counterpart."""
     figures: tuple[Figure, ...] = ()
-    """Patterns of each figure, for skills with two parts. If present, full marks require exactly the requested
+    """Patterns of each figure, for skills with two parts. With patterns, full marks need exactly the requested
     skills."""
     grammar: Grammar | None = None
     """The phrasings that the teacher `composer:` uses; None if the catalog has no grammar."""
     code: OwnCode | None = None
     """The `checkers.py` in the folder of the catalog; None if there is none."""
     members: Mapping[str | None, "Catalog"] = field(default_factory=dict)
-    """The members of a joined catalog, for an experiment whose steps draw from several; None stands for the
-    experiment's own."""
+    """The members of a joined catalog, for steps that draw from different catalogs; None stands for the experiment's
+    own."""
 
     def member(self, name: str | None) -> "Catalog":
         """Return the catalog that a step draws from; None stands for the experiment's own."""

@@ -59,7 +59,7 @@ _POSSESSIONS: Final = frozenset(map(stem, _TABLE["possessions"].split()))
 _UNITS: Final = [(frozenset(map(stem, units.split())), word_set(measured)) for units, measured in _TABLE["units"]]
 
 _FAR: Final = word_set("form grammar office illness measure far")
-"""Technical fields such as mathematics, grammar and law; a text on another topic may contain one such word."""
+"""Technical fields such as mathematics, grammar and law, of which a text on another topic may contain only one word."""
 _THINGS: Final = _LISTS["unreal"] | _LISTS["things"]
 _NONE: Final[Kinds] = frozenset()
 
@@ -117,7 +117,7 @@ def _unfinished_end(sentence: Sentence) -> str | None:
 
 
 class _Piece:
-    """The words between two marks, and the clashes among them; words are identified by their index."""
+    """The words between two marks, identified by their index, and the clashes among these words."""
 
     def __init__(self, words: Words, own: frozenset[str]) -> None:
         self.words = words
@@ -125,7 +125,7 @@ class _Piece:
         self.own = own
 
     def clashes(self, *, is_far: bool) -> Iterator[Clash]:
-        """Find all clashes; a text on a technical topic may contain words of technical fields."""
+        """Find all clashes, except that a text on a technical topic may contain words of technical fields."""
         for index, word in enumerate(self.words):
             kinds = self.kinds(index)
             if kinds and kinds <= _FAR and not is_far and not is_number(self.before(index)):
@@ -248,7 +248,7 @@ class _Piece:
         return max(2 if own <= clashing else 1 if own <= rare else 0 for clashing, rare in rules) if own else 0
 
     def kinds(self, index: int) -> Kinds:
-        """Return the kinds of a noun; a word of the topic never counts as technical."""
+        """Return the kinds of a noun, without technical kinds for a word of the topic."""
         if index >= len(self.lower):
             return _NONE
         lower = self.lower[index]

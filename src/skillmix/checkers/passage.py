@@ -48,7 +48,7 @@ class Sentence:
 
     @cached_property
     def pieces(self) -> tuple[Words, ...]:
-        """Return the words between marks: clauses, phrases or list members; never empty."""
+        """Return the words between marks, that is, clauses, phrases or list members; no piece is empty."""
         text, words = self.text, self.words
         cuts = [0]
         end = words[0].end - self.start if words else 0
@@ -75,7 +75,7 @@ class Passage:
 
     @cached_property
     def pieces(self) -> tuple[Words, ...]:
-        """Return the pieces of all sentences; the end of a sentence always ends a piece."""
+        """Return the pieces of all sentences. The end of a sentence always ends a piece."""
         return tuple(piece for sentence in self.sentences for piece in sentence.pieces)
 
     @cached_property
@@ -95,7 +95,7 @@ class Passage:
 
     @cached_property
     def lower(self) -> str:
-        """Return the text in lower case with straight apostrophes and quotes; every character keeps its position."""
+        """Return the text in lower case, with straight apostrophes and quotes; every character keeps its position."""
         lower = self.text.lower()
         return _straight(lower if len(lower) == len(self.text) else self.text)
 
@@ -175,7 +175,7 @@ def span_of(words: Words) -> Span:
 
 
 def has_mark(text: str, first: Word, second: Word) -> bool:
-    """Return whether a text has punctuation between two words."""
+    """Return whether a text contains punctuation between two words."""
     return _PUNCTUATION.search(text, first.end, second.start) is not None
 
 

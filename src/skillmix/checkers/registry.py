@@ -114,7 +114,7 @@ Shown = Mapping[str, Span]
 
 @lru_cache(maxsize=8)
 def figure_finder(figures: tuple[Figure, ...]) -> Callable[[Passage], Shown]:
-    """Return the function that finds all skills of some figures in a text; patterns are compiled once, here."""
+    """Compile the patterns of some figures, and return the function that finds all their skills in a text."""
     searches = []
     for figure in figures:
         # One expression covers all patterns and words of a figure; the group that matched contains the word.
@@ -146,7 +146,7 @@ def figure_finder(figures: tuple[Figure, ...]) -> Callable[[Passage], Shown]:
 
 
 def _expression(pattern: str, group: str, words: str) -> str:
-    """Turn a pattern into a regular expression; the second {word} of a pattern must equal the first."""
+    """Turn a pattern into a regular expression in which the second {word} must equal the first."""
     expression, before = "", ""
     for piece in PIECE.findall(pattern):
         if before:
@@ -203,7 +203,7 @@ _REPEATING: Final = frozenset(map(fold_name, REPEATING))
 
 
 def may_repeat(skill: str) -> bool:
-    """Return whether a skill works by repetition or parallel parts; every skill of another package may.
+    """Return whether a skill may work by repetition or parallel parts, as every skill of another package may.
 
     >>> may_repeat("anaphora"), may_repeat("simile")
     (True, False)
@@ -213,7 +213,7 @@ def may_repeat(skill: str) -> bool:
 
 
 def checker_of(skill: str) -> Checker | None:
-    """Return the checker of a skill; None if the skill has none."""
+    """Return the checker of a skill; None if there is no checker."""
     name = fold_name(skill)
     return all_checkers().get(name) or _of_figures(remembered_figures()).get(name)
 

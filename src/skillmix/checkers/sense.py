@@ -57,7 +57,7 @@ class PromptTexts:
                 self._examples_with[run].append(name)
 
     def copied_by(self, passage: Passage) -> Copy | None:
-        """Find the longest sequence of words that a text copies from one of these texts; None if none is long enough.
+        """Find the longest sequence of words that a text copies from these texts; None if no sequence is long enough.
 
         >>> shown = PromptTexts({"the example": "We waited three hours, no, four hours for the ferry."})
         >>> shown.copied_by(passage_of("He waited three hours, no, four hours for the bus."))
@@ -78,7 +78,7 @@ class PromptTexts:
         return longest if longest.words else None
 
     def example_in(self, passage: Passage) -> str | None:
-        """Name the example that a text repeats with at most one word changed; None if it repeats none.
+        """Return the example that a text repeats with at most one word changed; None if there is none.
 
         >>> shown = PromptTexts({"the example": "We waited three long hours for the ferry."}, examples=["the example"])
         >>> shown.example_in(passage_of("We waited three cold hours for the ferry, and then it came."))
@@ -191,7 +191,7 @@ def symbols(sentence: Sentence, classes: dict[str, int]) -> Iterator[int]:
 
 
 _LONGEST_END_MARK: Final = 3
-"""The last characters of a sentence, which may hold its end mark and closing quotes."""
+"""The number of last characters of a sentence that may contain its end mark and closing quotes."""
 
 
 def mark_class(gap: str) -> str:
@@ -284,7 +284,7 @@ def _fills_a_clause(sentence: Sentence) -> str | None:
 
 
 def _counts(sentence: Sentence, evidence: Sequence[Span]) -> dict[str, list[Word]]:
-    """Count each content word by stem; occurrences inside one span of evidence count once."""
+    """Count each content word by stem, where all occurrences inside one span of evidence count once."""
     counts: defaultdict[str, list[Word]] = defaultdict(list)
     inside: set[str] = set()
     for word in sentence.words:
@@ -362,13 +362,13 @@ FEWEST_WORDS: Final = 4
 MOST_STUTTER: Final = 4
 """The most times that a word may occur in a row."""
 LEAST_ORDER: Final = -0.12
-"""The lowest allowed mean score of a text's neighboring words (`word_order`); shuffled texts score lower."""
+"""The lowest allowed mean score of a text's neighboring words (`word_order`). Shuffled texts score lower."""
 LEAST_ORDER_OF_SHORT: Final = -0.15
 """The lowest allowed mean score of a text below `FEW_WORDS`, because a few pairs of words prove less."""
 LEAST_ORDER_OF_SENTENCE: Final = -0.25
 FEW_WORDS: Final = 7
 LEAST_NEW: Final = 0.55
-"""The lowest allowed share of distinct 3-grams; it leaves room for a syllogism, which repeats its premises."""
+"""The lowest allowed share of distinct 3-grams, which leaves room for a syllogism, because it repeats its premises."""
 LEAST_NEW_OF_THRICE: Final = 0.68
 MOST_THRICE: Final = 0.12
 """The share of 3-grams that are third or later repeats above which `LEAST_NEW_OF_THRICE` applies."""
@@ -476,7 +476,8 @@ def _verbs(passage: Passage) -> str | None:
 
 
 def _order(passage: Passage, evidence: Sequence[Span]) -> str | None:
-    """Find words in an unusual order; a figure of repetition has short clauses with bare nouns ("leaves fall")."""
+    """Find words in an unusual order, but allow short clauses with bare nouns ("leaves fall") in a figure of
+    repetition."""
     scores = [(order_score(sentence), len(sentence.words)) for sentence in passage.sentences]
     words = len(passage.words)
     mean = sum(score * size for score, size in scores) / words

@@ -1,4 +1,4 @@
-"""Find the finite verb of a main clause, by lists of verbs and by the neighbors of a word.
+"""Find the finite verb of a main clause, from lists of verbs and the neighbors of a word.
 
 The lists below contain common verbs; `verb_forms.json`, written by `bench/verb_forms.py`, contains further verbs.
 """

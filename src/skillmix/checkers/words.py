@@ -109,7 +109,7 @@ def is_minor(lower: str) -> bool:
 
 
 def denies(words: Words) -> bool:
-    """Return whether a clause is negative: it has an odd number of negations."""
+    """Return whether a clause is negative, that is, contains an odd number of negations."""
     return sum(word.lower in _DENIALS or word.lower.endswith("n't") for word in words) % 2 == 1
 
 
@@ -119,7 +119,7 @@ def opens_clause(piece: Words, index: int) -> bool:
 
 
 def can_echo(word: str) -> bool:
-    """Return whether repeating a lower-case word can have an effect: it is neither a function word nor a number."""
+    """Return whether a lower-case word can be repeated for effect: it is neither a function word nor a number."""
     return word not in GRAMMAR and not word[0].isdigit()
 
 

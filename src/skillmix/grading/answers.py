@@ -263,7 +263,7 @@ _LABEL_ON_LAST_LINE = re.compile(
 
 
 def extract_answer(reply: str) -> Answer:
-    """Extract the text after the last 'Answer:' and before 'Explanation'; both markers may be bold or headings.
+    """Extract the text after the last 'Answer:' and before 'Explanation', where both markers may be bold or headings.
 
     Thoughts are removed first.
 

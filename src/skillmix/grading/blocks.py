@@ -54,7 +54,7 @@ class Quotable:
     words: str
     lines: frozenset[str]
     pairs: tuple[Pair, ...]
-    """Labels of criteria with the values after them, in order."""
+    """Labels of criteria, each with the value after it, in order."""
 
     def has(self, label: str, value: float | None, line: str) -> bool:
         """Return whether a grader's row or line repeats a label with its value, or a whole line, from the text."""

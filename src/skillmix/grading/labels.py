@@ -38,11 +38,11 @@ NEGATIONS: Final = _listed("negations")
 SUMMARIES: Final = _listed("summaries")
 """Words of rows that sum up a grading, such as "Total points earned"."""
 KINDS: Final = _listed("kinds")
-"""Nouns for a kind of skill; many skills share them, so they identify none."""
+"""Nouns for a kind of skill, which many skills share, so that these nouns identify no skill."""
 ADJECTIVES: Final = _words("cognitive informal linguistic literary logical pragmatic rhetorical semantic syntactic")
 """Adjectives that also describe qualities of a text, as in "logical flow"."""
 OTHER_QUALITIES: Final = _listed("other qualities")
-"""Qualities of a text that graders add rows for although the prompt does not request them."""
+"""Qualities of a text for which graders add rows that the prompt does not request."""
 SENSE_WORDS: Final = _listed("sense words")
 BESIDE_SENSE: Final = _listed("beside sense")
 """Words that graders put next to a word for sense."""
@@ -62,7 +62,7 @@ def label_words(label: str) -> tuple[str, ...]:
 
 
 def content_words(words: Iterable[str]) -> tuple[str, ...]:
-    """Return the words that indicate which criterion a label names; each word once.
+    """Return the words, each only once, that indicate which criterion a label names.
 
     >>> content_words(label_words("2. Uses a loaded question, clearly"))
     ('loaded', 'question')
@@ -108,7 +108,7 @@ def have_the_same_words(one: Sequence[str], other: Sequence[str]) -> bool:
 _SHORTEST: Final = 3
 _SHORTEST_STEM: Final = 5
 _MOST_IN_COMMON: Final = 3
-"""Letters that two different endings may have in common."""
+"""The most letters that two different endings may have in common."""
 _INFLECTIONS: Final = frozenset({"", "s", "es", "ed", "ing", "er", "ers"})
 _INFLECTIONS_OF_SHORT_WORDS: Final = frozenset({"", "s", "ing"})
 _ENDINGS: Final = _INFLECTIONS | _listed("endings")
@@ -245,7 +245,7 @@ def text_words(text: str) -> frozenset[str]:
 
 
 def criterion_words(rubric: Rubric, index: int) -> tuple[str, ...]:
-    """Return the content words of a criterion's name; for topic and sense also the words that graders use for them."""
+    """Return the content words of a criterion's name, and for topic and sense also the words that graders use."""
     if index < rubric.k:
         return _name_words(rubric.criteria[index].name)
     if index == rubric.k:

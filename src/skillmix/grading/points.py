@@ -64,7 +64,7 @@ def check_format(text: str, name: FormatName) -> FormatVerdict:
 
 
 def _items(lines: list[str]) -> tuple[list[str], str | None]:
-    """Return marked items, each with its indented lines; one line may precede the first item."""
+    """Return marked items, each with its indented lines. One line may precede the first item."""
     items: list[str] = []
     others = 0
     for number, line in enumerate(lines):
@@ -79,7 +79,7 @@ def _items(lines: list[str]) -> tuple[list[str], str | None]:
 
 
 def _turns(lines: list[str]) -> tuple[list[str], str | None]:
-    """Return turns that begin with a speaker and a colon; directions in brackets do not count."""
+    """Return turns that begin with a speaker and a colon, without directions in brackets."""
     turns: list[str] = []
     speakers: set[str] = set()
     others = 0
@@ -115,7 +115,7 @@ def outcome_of(points: Sequence[bool | None]) -> TextOutcome | None:
 
 
 def possible_outcomes(points: Sequence[bool | None]) -> tuple[TextOutcome, ...]:
-    """Return the outcomes that a text may still have: the decided one, those that missing votes could decide, or all.
+    """Return the decided outcome of a text, or all outcomes that missing votes could decide, or else all outcomes.
 
     Complete votes without a majority decide nothing, so every outcome stays possible.
 
@@ -151,7 +151,7 @@ def one_hot(outcome: TextOutcome) -> tuple[bool, ...]:
 
 
 Points = tuple[bool | None, ...]
-"""True if earned, False if not, None if undecided; in the rubric's order."""
+"""Points in the rubric's order: True if earned, False if not, None if undecided."""
 
 
 def vote(values: Sequence[float | None], rounds: int) -> bool | None:
@@ -171,7 +171,7 @@ def vote(values: Sequence[float | None], rounds: int) -> bool | None:
 
 
 def may_be_denied(votes: Sequence[float | None]) -> bool:
-    """Return whether the votes on a point leave it without a majority; complete votes decide most points.
+    """Return whether a point has no majority of votes, which is rare if the votes are complete.
 
     >>> may_be_denied([1.0, 1.0, 0.0]), may_be_denied([1.0, 0.0, None])
     (False, True)
@@ -182,7 +182,7 @@ def may_be_denied(votes: Sequence[float | None]) -> bool:
 def decide_points(
     rubric: Rubric, answer: Answer, readings: Sequence[Reading | None], *, rounds: int, rules: Rules
 ) -> Points:
-    """Decide the points of one text: graders vote on skills, topic and sense; code decides length and named skills.
+    """Decide the points of one text: graders vote on skills, topic and sense, and code decides length and named skills.
 
     A student's own failure is never "ungraded". For example, an empty answer earns no point, not even for its length. A
     rubric of outcomes has one point, for the outcome with a majority.
@@ -372,7 +372,7 @@ def reasons_of(
 ) -> dict[str, str]:
     """Return the reason for each point that code denied, by criterion.
 
-    `checker_reasons` are the reasons from the text's checkers and its output format. A point that a model's votes
+    `checker_reasons` contains the reasons from the text's checkers and output format. A point that a model's votes
     denied has no reason. Truncation at the token limit explains a missing marker and a text that breaks off.
 
     >>> from skillmix.grading.answers import RULES

@@ -104,7 +104,7 @@ def read_outcome(reply: str, *, text: str | None = None) -> OutcomeReading:
 
 
 def outcome_words(reply: str) -> str | None:
-    r"""Return the reason in a reply; None if it gives none.
+    r"""Return the reason in a reply; None if the reply states no reason.
 
     >>> outcome_words("Outcome: refuses\nReason: It says no.")
     'It says no.'
@@ -137,7 +137,7 @@ def _plain_lines(reply: str) -> list[str]:
 
 
 def _stated(line: str, following: str = "") -> list[_Statement]:
-    """Return the statements of a line that has a label such as "Outcome:"; the outcome may be alone on the next line.
+    """Return the statements of a line with a label such as "Outcome:", which the outcome may follow on the next line.
 
     "The outcome is" followed by words other than an outcome is prose.
     """
@@ -239,7 +239,7 @@ def _explains(words: str) -> bool:
 class Reading:
     """Points in the rubric's order (the last one, length, may be unknown), or the problem.
 
-    A rubric of outcomes has 1 for the outcome in the reply and 0 for the others.
+    For a rubric of outcomes, the points are 1 for the outcome in the reply and 0 for the others.
     """
 
     points: tuple[float | None, ...] | None
@@ -330,7 +330,7 @@ def read_plain_table(rubric: Rubric, reply: str) -> PlainTable | None:
 
 
 def read_skill_points(rubric: Rubric, reply: str, *, text: str | None = None) -> tuple[float | None, ...]:
-    r"""Parse a reply about many skills of one text, each row separately; a skill without a parseable row has None.
+    r"""Parse each row of a reply about many skills of one text; a skill without a parseable row has None.
 
     A row belongs to a skill if the names are equal. A skill with two different points has None. A table or list that
     only repeats the text does not count.
@@ -502,7 +502,7 @@ def _settle(rubric: Rubric, blocks: list[Block]) -> tuple[tuple[float | None, ..
 
 
 def _line_gradings(marks: list[Mark], needed: frozenset[int]) -> Iterator[list[Mark]]:
-    """Split point lines into gradings; a new grading starts when a criterion recurs after every criterion has a mark.
+    """Split point lines into gradings. A new grading starts when a criterion recurs after every criterion has a mark.
 
     A last, partial grading is added to the previous one where the two differ, which makes the previous grading
     ambiguous.

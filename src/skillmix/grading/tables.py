@@ -1,4 +1,4 @@
-"""Find the rows of tables in free text, and the values in their cells; JSON is converted to tables first."""
+"""Find the rows of tables in free text and the values in their cells, and convert JSON to tables."""
 
 import json
 import re
@@ -64,7 +64,7 @@ def read_value(cell: str) -> float | None:
 
 
 def has_value_sign(text: str) -> bool:
-    """Return whether a text has a digit or a tick."""
+    """Return whether a text contains a digit or a tick."""
     return _SIGN.search(text) is not None
 
 
@@ -139,7 +139,7 @@ class Table:
     rows: list[list[str]] = field(default_factory=list)
     any_row_closed: bool = False
     last_row_open: bool = False
-    """Whether the text ends in a row without the closing border of other rows; such a row may be cut off."""
+    """Whether the text ends in a row that may be cut off, because it lacks the closing border of other rows."""
 
     def take(self, cells: list[str], line: str, *, is_header: bool, is_last: bool) -> None:
         """Add a row, and record whether it has a closing border."""
@@ -321,7 +321,7 @@ _DECODER: Final = json.JSONDecoder(object_pairs_hook=_Object)
 
 
 def with_json_as_tables(reply: str) -> str:
-    """Replace each JSON object or list in a reply by tables; the rest is unchanged.
+    """Replace each JSON object or list in a reply by tables, and leave the rest unchanged.
 
     >>> print(with_json_as_tables('{"metaphor": 1, "on_topic": false}').strip())
     | Criterion | Points Earned |

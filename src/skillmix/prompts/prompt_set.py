@@ -1,6 +1,6 @@
 """Prompt sets: folders of templates with named slots, shipped or the user's own, and the values that fill them.
 
-A prompt set is a folder of text files. Two of them are the student's turns; every `grade-*.txt` is one variant of the
+A prompt set is a folder of text files. Two files are the student's turns, and every `grade-*.txt` is a variant of the
 grader's prompt. A file with a missing or unknown slot raises an error before any call is made.
 """
 
@@ -38,7 +38,7 @@ SLOTS: Final = {
     "answer": ("answer", "student_answer"),
     "criteria": ("criteria", "rubric_items"),
 }
-"""The slots for each part of a prompt: first skillmix's own, then those of the original SKILL-MIX templates.
+"""The slots for each part of a prompt: first the slots of skillmix, then the slots of the original SKILL-MIX templates.
 
 The original slots use the original layout, so the original files load unchanged and give exactly the original prompts.
 """
@@ -68,7 +68,7 @@ _STUDENT_PARTS: Final = {
     "plain-1.txt": ("topic",),
     "plain-2.txt": ("limit",),
 }
-"""The parts that each student template must have; in a prompt set with one turn, names suffice without definitions."""
+"""The parts that each student template must contain. In a set with one turn, names suffice without definitions."""
 ANY_SKILL: Final = Skill("any skill", "", "", "")
 """Replaces a skill that a request does not name."""
 
@@ -230,7 +230,7 @@ class PromptSet:
 def prompt_set(
     name: str, files: Mapping[str, str], *, phrases: Phrases | None = None, examples: tuple[WorkedExample, ...] = ()
 ) -> PromptSet:
-    """Make a prompt set from the texts of its files; one error reports the faults of all files."""
+    """Make a prompt set from the texts of its files, or raise one error that reports the faults of all files."""
     faults = [] if STUDENT_FILES[0] in files else [f"{STUDENT_FILES[0]}: the set needs this file"]
     phrases = phrases or Phrases()
     of_grader = [slot for part in _GRADER_ONLY for slot in SLOTS[part]]
@@ -310,7 +310,8 @@ _SLOT: Final = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
 
 @lru_cache(maxsize=256)
 def _parts(template: str) -> tuple[str, ...]:
-    """Split a template into alternating text and slot names; cached, since large data sets fill one a million times."""
+    """Split a template into alternating text and slot names; cached, because large data sets fill it a million
+    times."""
     return tuple(_SLOT.split(template))
 
 
@@ -361,7 +362,7 @@ def prompt_folder(name: str) -> Path:
 
 
 def turns_with(name: str) -> int:
-    """Count the turns of a conversation by the files of its prompt set; two if the folder no longer exists."""
+    """Count the turns of a conversation by the files of its prompt set; return two if the folder no longer exists."""
     first, second = (prompt_folder(name) / file for file in STUDENT_FILES)
     return 1 if first.is_file() and not second.is_file() else 2
 

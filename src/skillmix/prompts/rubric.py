@@ -93,11 +93,12 @@ class Phrases:
     outcomes: OutcomePhrases | None = None
     """Present if graders state an outcome for each text instead of giving points."""
     format: FormatName | None = None
-    """The output format that the experiment requests; the limit and the point for length depend on it."""
+    """The output format that the experiment requests, which determines the limit and the point for length."""
 
     @property
     def wording(self) -> list[object]:
-        """All phrases as a list to be hashed; without outcomes and a format it has the form of older versions."""
+        """Return all phrases as a list to hash; without outcomes and a format, the list has the form of older
+        versions."""
         parts: list[object] = [self.skill, self.topic, self.sense, self.length]
         parts += [{"outcomes": list(self.outcomes)}] if self.outcomes else []
         return [*parts, {"format": self.format}] if self.format else parts
@@ -133,7 +134,7 @@ class Criterion:
 
 @dataclass(frozen=True)
 class Rubric:
-    """The criteria of one combination in order: skills, topic, sense, length; or the three outcomes instead."""
+    """The criteria of one combination in order (skills, topic, sense, length), or the three outcomes instead."""
 
     criteria: tuple[Criterion, ...]
     limit: int

@@ -180,7 +180,7 @@ class _Condition(NamedTuple):
 
 
 def _conditions(passage: Passage) -> list[_Condition]:
-    """Find all conditions in order; none unless the text has two or more."""
+    """Find all conditions in order, if the text contains two or more."""
     words, starts = _without_asides(passage)
     indices = [index for index, word in enumerate(words) if word.lower == "if"][: 2 * _MOST_RULES]
     if len(indices) < 2:

@@ -102,7 +102,7 @@ _REACH: Final = 300
 
 @shows("tag question")
 def tag_question(passage: Passage) -> Iterator[Span]:
-    """Find a statement, a comma and a tag of an auxiliary verb and a pronoun; either statement or tag is negative."""
+    """Find a statement, a comma and a tag (an auxiliary verb and a pronoun), if either statement or tag is negative."""
     for match in _TAG.finditer(passage.lower):
         before = _SENTENCE_END.split(passage.lower[max(0, match.start() - _REACH) : match.start()])[-1]
         clause = _CLAUSE_END.split(before)[-1]

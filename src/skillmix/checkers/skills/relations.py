@@ -117,7 +117,7 @@ def proportional_analogy(passage: Passage) -> Iterator[Span]:
 
 
 def _terms(words: Words, first: int, second: int, starts: set[int]) -> list[Words] | None:
-    """Find the four terms around two occurrences of "to"; None if they are not compared."""
+    """Find the four terms around two occurrences of "to"; None if the text does not compare these terms."""
     last = second + 1
     while last < len(words) and words[last].start not in starts and last - second < _LONGEST_TERM:
         last += 1

@@ -52,7 +52,7 @@ def epistrophe(passage: Passage) -> Iterator[Span]:
 
 
 _WITHIN_EARSHOT: Final = 12
-"""The most words of a part; a reader no longer notices the shared ending of longer ones."""
+"""The most words of a part, because a reader does not notice the shared ending of longer parts."""
 
 
 @shows("symploce", repeats=True)
@@ -111,7 +111,7 @@ _LONGEST_ECHO: Final = 4
 
 @shows("anadiplosis", repeats=True)
 def anadiplosis(passage: Passage) -> Iterator[Span]:
-    """Find a piece that begins with the last words of the previous one; both have three or more words."""
+    """Find a piece that begins with the last words of the previous piece, if both have three or more words."""
     for first, second in pairwise(passage.pieces):
         if len(first) >= _SHORTEST and len(second) >= _SHORTEST and can_echo(first[-1].lower):
             end = _echo(first, second)
