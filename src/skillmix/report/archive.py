@@ -1,4 +1,4 @@
-"""The texts of a report with their votes, raw replies and prompts, in script files that a page can load."""
+"""Store the texts of a report, with votes, raw replies and prompts, in script files that a page can load."""
 
 import json
 from collections import Counter, defaultdict
@@ -39,16 +39,16 @@ _MOST_CACHED: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class CodeEvidence:
-    """The evidence of code in a text: the words that show each requested skill, and unrequested skills."""
+    """What code found in a text: the words that show each requested skill, and any unrequested skills."""
 
     words: tuple[str | None, ...]
     unrequested: tuple[str, ...]
     reasons: Mapping[str, Mapping[str, str]]
-    """For each grader that uses code, the reasons of code for denied points, by criterion."""
+    """For each grader that uses code, the reasons why code denied points, by criterion."""
     masked: tuple[str | None, ...] = ()
-    """The words that show each requested skill, with the topic's words masked."""
+    """The words that show each requested skill, with the words of the topic masked."""
     woven: tuple[bool | None, ...] = ()
-    """Whether the text shows each requested skill about the topic; None if it does not show the skill."""
+    """Whether the text applies each requested skill to the topic; None if it does not show the skill."""
 
 
 LARGEST: Final = 1_000_000
@@ -58,7 +58,7 @@ _CUT: Final = " […] truncated; the full text is in the journal"
 
 
 class Chunks:
-    """Numbered items of one kind, written to files of limited size."""
+    """Numbered items of one kind, stored in files of limited size."""
 
     def __init__(self, kind: str, write: Callable[[str, str], None]) -> None:
         self._kind = kind
@@ -74,9 +74,9 @@ class Chunks:
         return self.add_encoded(encode_json(item))
 
     def add_encoded(self, encoded: str) -> int:
-        """Add an item in JSON and return its number."""
+        """Add an item that is already encoded as JSON, and return its number."""
         if len(encoded) > _ROOM:
-            # Truncate the strings until the item fits in a file; the journal has the full text.
+            # Truncate the strings until the item fits in a file. The journal still contains the full text.
             whole = json.loads(encoded)
             fitting = (encode_json(_cut(whole, longest)) for longest in (50_000, 5_000, 500, 50))
             encoded = next((shorter for shorter in fitting if len(shorter) <= _ROOM), "null")
@@ -90,7 +90,7 @@ class Chunks:
         return self.count - 1
 
     def flush(self) -> None:
-        """Write the items that are not in a file yet."""
+        """Write all items that are not yet in a file."""
         if self._items:
             number = len(self.starts) - 1
             self._write(f"{self._kind}-{number}.js", script(self._kind, number, f"[{','.join(self._items)}]"))
@@ -98,7 +98,7 @@ class Chunks:
 
 
 def script(kind: str, number: int, encoded: str) -> str:
-    """Make a file that passes its data to the page, in ASCII so that no encoding can change it."""
+    """Make a file that passes its data to the page; it is in ASCII, so no encoding can change it."""
     return f'skillmix("{kind}",{number},{encoded});\n'
 
 
@@ -109,41 +109,41 @@ def _cut(item: object, longest: int) -> object:
 
 
 class RunArchive:
-    """Writes one run's conversations to the archive while they are read, and collects later inputs from its texts."""
+    """Writes a run's conversations to the archive while reading them, and collects what later steps need."""
 
     def __init__(self, archive: "Archive", run: Run, rules: Rules, sample: frozenset[str] | None) -> None:
         self.run = run.name
         self.phrases = run.phrases
         self.rules = rules
-        """The rules under which points are shown."""
+        """The rules that decide the displayed points."""
         self.sample = sample
         """The combinations whose texts are shown; None for all."""
         self.combinations: Mapping[str, Combination] = {}
-        """Those of the journal or of the sample, by id."""
+        """The combinations of the journal or of the sample, by id."""
         self.texts: Sequence[StudentText] = ()
         self.decided: Sequence[tuple[Ballot, Points]] = ()
         """All ballots with their points."""
         self.following: frozenset[ConversationKey] = frozenset()
-        """Texts that follow an example of the prompts."""
+        """Conversations whose texts follow an example in the prompts."""
         self.evidence: dict[ConversationKey, CodeEvidence] = {}
         self.talks: dict[ConversationKey, int] = {}
         self.votes: dict[ConversationKey, int] = {}
         self.denials: dict[ConversationKey, dict[tuple[str, int], str]] = {}
-        """By grader and index of a criterion, what the grader wrote about a point that a vote denies."""
+        """By grader and criterion index, the grader's comment on a point that a vote denies."""
         self.not_sent: set[str] = set()
-        """Parameters that providers did not take."""
+        """Parameters that providers did not accept."""
         self._archive = archive
         self._graders_with_code = run.graders_with_code
         self._prompts: dict[str, tuple[str, str]] = {}
-        """The role of each prompt and the numbers of its lines: texts of a combination have the same prompts."""
+        """The role of each prompt and the numbers of its lines, kept because texts of a combination share prompts."""
         self._rubric: tuple[str, Rubric] | None = None
-        """The rubric of the last combination, because consecutive texts share a combination."""
+        """The rubric of the last combination, kept because consecutive texts share a combination."""
         self._calls: Counter[str] = Counter()
         self._without_reply: Counter[str] = Counter()
         self._unreadable: dict[str, Counter[str]] = defaultdict(Counter)
 
     def add_talk(self, conversation: ConversationKey, calls: Sequence[Call], journal: JournalReader) -> None:
-        """Write a student's side of a conversation."""
+        """Write a student's part of a conversation."""
         last = calls[-1]
         replies = {len(c.messages): c.outcome.text for c in calls[:-1] if isinstance(c.outcome, Reply)}
         shown = []
@@ -170,7 +170,7 @@ class RunArchive:
                 self.not_sent |= {f"{name} ({call.model})" for name in call.outcome.not_sent}
 
     def add_gradings(self, graded: GradedConversation, journal: JournalReader) -> None:
-        """Write the votes on a text with their prompts, count them, and keep comments on denied points."""
+        """Write the votes on a text with their prompts, count the votes, and keep comments on denied points."""
         conversation, judged = graded.text.conversation, graded.judged
         if judged is not None:
             reasons = {g.name: applicable_reasons(judged, is_alone=g.is_code_alone) for g in self._graders_with_code}
@@ -197,7 +197,7 @@ class RunArchive:
             ]
             votes.append(encode_json(vote))
             if is_human(key.grader):
-                continue  # a person's answer is not a call, and never unparseable
+                continue  # a person's answer is not a call and is never unparseable
             self._calls[key.grader] += 1
             if reading is None:
                 self._without_reply[key.grader] += 1
@@ -210,7 +210,7 @@ class RunArchive:
         self._keep_denials(graded)
 
     def _shown_prompt(self, addresses: Sequence[str], answer: str, journal: JournalReader) -> str:
-        """Encode the messages of a request, with -1 instead of the student's text."""
+        """Encode the messages of a request, with -1 in place of the student's text."""
         parts = []
         for address in addresses:
             message = journal.message(address)
@@ -220,7 +220,7 @@ class RunArchive:
         return f"[{','.join(parts)}]"
 
     def _keep_denials(self, graded: GradedConversation) -> None:
-        """Keep the graders' comments on points that their votes may deny, first replies first."""
+        """Keep the graders' comments on points that their votes may deny, in the order of the replies."""
         text = graded.text
         by_grader: dict[str, list[tuple[str, tuple[float | None, ...]]]] = {}
         for call, reading in zip(graded.calls, graded.readings, strict=True):
@@ -230,12 +230,12 @@ class RunArchive:
         found: dict[tuple[str, int], str] = {}
         for grader, votes in by_grader.items():
             if self.phrases.outcomes:
-                # the first reason for each outcome
+                # keep the first reason for each outcome
                 for reply, points in votes:
                     if words := outcome_words(reply):
                         found.setdefault((grader, points.index(1.0)), words)
                 continue
-            # code decides the length, the last criterion, and gives the reason itself
+            # code decides the last criterion, the length, and provides the reason for it
             for index, points in enumerate(zip(*(points[:-1] for _, points in votes), strict=True)):
                 if may_be_denied(points):
                     if self._rubric is None or self._rubric[0] != text.combination.id:
@@ -269,12 +269,12 @@ class RunArchive:
         return evidence is not None and ballot.grader in evidence.reasons
 
     def remarks(self, ballot: Ballot, points: Points) -> list[str | None]:
-        """Return the reasons for lost points, by code or in the grader's words, and skills that are off topic."""
+        """Return, by criterion, why the point was lost (from code or the grader) or that a skill is off topic."""
         text = ballot.text
         denials = self.denials.get(text.conversation, {})
         evidence = self.evidence.get(text.conversation) if self.has_code(ballot) else None
         if self.phrases.outcomes:
-            # the reason for a text's outcome, from code or a grader's comment
+            # add the reason for a text's outcome, from code or from a grader's comment
             names: Sequence[str] = OUTCOMES
             reasons = outcome_reasons(text.answer)
             woven: tuple[bool | None, ...] = (None,) * len(names)
@@ -302,24 +302,24 @@ class RunArchive:
 
 
 _MAX_REASONS: Final = 1000
-"""The most reasons in the index, which must stay small."""
+"""The largest number of reasons in the index, which must stay small."""
 _POINT = {True: "1", False: "0", None: "?"}
 _CUT_OFF: Final = 1
 _FOLLOWS_EXAMPLE: Final = 2
 MOST_PAIRS: Final = 100
-"""The most pairs of one run on the page; `skillmix compare` compares all others."""
+"""The largest number of pairs of one run on the page; `skillmix compare` compares any other pair."""
 
 
 _Key = TypeVar("_Key", str, tuple[str, str])
 
 
 def _number(numbers: dict[_Key, int], name: _Key) -> int:
-    """Return the number of a name, a new one if it is new."""
+    """Return the number of a name, and assign the next number to a new name."""
     return numbers.setdefault(name, len(numbers))
 
 
 class Archive:
-    """Writes calls to files while they are read, so that the replies of a run are never all in memory."""
+    """Writes calls to files while reading them, so that the replies of a run are never all in memory."""
 
     def __init__(self, write: Callable[[str, str], None]) -> None:
         self.chunks = {kind: Chunks(kind, write) for kind in ("texts", "marks", "pairs", "talks", "votes", "lines")}
@@ -332,10 +332,10 @@ class Archive:
         self._topics: dict[str, int] = {}
         self._reasons: dict[str, int] = {}
         self._with_code: set[int] = set()
-        """The numbers of graders that used code on a text."""
+        """The numbers of graders for which code checked any text."""
 
     def begin(self, run: Run, rules: Rules, sample: frozenset[str] | None) -> RunArchive:
-        """Start the part of the archive for a run."""
+        """Start the part of the archive that belongs to a run."""
         self.runs.append(RunArchive(self, run, rules, sample))
         return self.runs[-1]
 
@@ -351,7 +351,7 @@ class Archive:
         return _number(self._graders, (run, grader))
 
     def lines(self, content: str) -> str:
-        """Return the numbers of a prompt's lines; new lines are written."""
+        """Return the numbers of a prompt's lines, and write lines that are new."""
         numbers = []
         for line in content.split("\n"):
             if line not in self._lines:
@@ -374,7 +374,8 @@ class Archive:
             skills = [_number(self._skills, skill) for skill in combination.skills]
             topic = _number(self._topics, combination.topic)
             numbers[combination.id] = self.chunks["texts"].add([combination.id, skills, topic, entries])
-            # The fields of a text for filters and sorting: everything before the text itself, without remarks.
+            # Keep the fields of a text that filters and sorting use: everything before the text itself, without
+            # remarks.
             marks = [[*head, [one[:2] for one in graded]] for *head, graded in (entry[:5] for entry in entries)]
             self.chunks["marks"].add([combination.id, skills, topic, marks])
         pairs = self._add_pairs(report, numbers)
@@ -407,14 +408,14 @@ class Archive:
         evidence = run.evidence.get(conversation)
         graded: list[object] = []
         for ballot, points in ballots:
-            # a grader, its points as characters and, if any criterion has a remark, the remarks on each criterion
+            # store a grader, its points as characters and, if any criterion has a remark, the remarks on each criterion
             grader = self.grader(run.run, ballot.grader)
             entry: list[object] = [grader, "".join(_POINT[p] for p in points)]
             if run.has_code(ballot):
                 self._with_code.add(grader)
             remarks = run.remarks(ballot, points)
             if any(remarks):
-                # The number of each remark, or the remark itself once the index has enough of them.
+                # Use the number of each remark, or the remark itself once the index contains enough remarks.
                 is_full = len(self._reasons) >= _MAX_REASONS
                 entry.append(
                     [
@@ -439,7 +440,7 @@ class Archive:
         ]
 
     def _add_pairs(self, report: Report, numbers: Mapping[str, int]) -> list[list[object]]:
-        """Write every pair of students of each run that shares a complete combination, up to a limit."""
+        """Write every pair of students of a run that share a complete combination, up to a limit."""
         cells = by_key(report.cells)
         known: dict[tuple[str, str, str], list[PairRow]] = {}
         for compared in report.comparisons:
@@ -460,9 +461,9 @@ class Archive:
 
 
 def _encoded_pair(row: PairRow, first: Cell, second: Cell, numbers: Mapping[str, int]) -> dict[str, object]:
-    """Encode a row for the page, with the best text of each student where they differ.
+    """Encode a row for the page, with the best text of each student on combinations where they differ.
 
-    `differences` has second minus first, then first minus second.
+    `differences` lists second minus first, followed by first minus second.
     """
     before, after = first.best(FULL_MARKS), second.best(FULL_MARKS)
     tries = [dict(zip((c.id for c in of.combinations), of.values(FULL_MARKS), strict=True)) for of in (first, second)]
@@ -533,7 +534,7 @@ def _combination_order(cells: Sequence[Cell], runs: Sequence[RunArchive]) -> lis
 
 
 def _ranges(numbers: Iterable[int]) -> list[list[int]]:
-    """Write numbers as ranges of first and last.
+    """Group numbers into ranges, each given by its first and last number.
 
     >>> _ranges([3, 4, 5, 9])
     [[3, 5], [9, 9]]

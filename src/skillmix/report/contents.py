@@ -1,4 +1,4 @@
-"""The contents of a report: every table and figure that the runs allow, in the sections of the page."""
+"""The contents of a report: every table and figure for which the runs have data, in the sections of the page."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,16 +27,16 @@ FIGURES: Final[list[tuple[Item, Any]]] = [
 
 @dataclass(frozen=True, slots=True)
 class ReportFigure:
-    """A figure with its print in both formats."""
+    """A figure, drawn in both formats."""
 
     drawing: Drawing
     print: Print
     alternative: str
-    """The numbers of the figure in words."""
+    """The numbers in the figure, described in words."""
 
     @property
     def name(self) -> str:
-        """The name of its files."""
+        """Return the name of the figure's files."""
         return self.drawing.name
 
     @property
@@ -50,22 +50,22 @@ class Contents:
     """The tables and figures of a report by section, and the reasons for missing figures."""
 
     sections: dict[str, list[ReportTable | ReportFigure]]
-    """Only those that have a table or a figure."""
+    """Only the sections that contain a table or a figure."""
     gaps: list[str]
 
     @property
     def tables(self) -> list[ReportTable]:
-        """Every table, in the order of the page."""
+        """Return every table, in the order of the page."""
         return [item for items in self.sections.values() for item in items if isinstance(item, ReportTable)]
 
     @property
     def figures(self) -> list[ReportFigure]:
-        """Every figure, in the order of the page."""
+        """Return every figure, in the order of the page."""
         return [item for items in self.sections.values() for item in items if isinstance(item, ReportFigure)]
 
 
 def contents_of(report: Report, *, figures: bool = False) -> Contents:
-    """Make every table of a report, and its figures if requested."""
+    """Make every table of a report and, if requested, every figure."""
     made: dict[Item, list[ReportTable | ReportFigure]] = {}
     for item, make in TABLES:
         found = list(make(report))
@@ -77,7 +77,7 @@ def contents_of(report: Report, *, figures: bool = False) -> Contents:
             if figure is not None:
                 drawn = ReportFigure(drawing, printed(figure, about=drawing.caption), alternative_text(figure))
                 made.setdefault(drawing.item, []).append(drawn)
-            # where graders give outcomes, no figures of scores are missing
+            # if graders give outcomes, no figures of scores are expected
             elif drawing.item.section == "safety" or not report.has_only_outcomes:
                 gaps.append(f"{drawing.title}: {drawing.why_not}")
     sections: dict[str, list[ReportTable | ReportFigure]] = {}
@@ -90,7 +90,7 @@ def contents_of(report: Report, *, figures: bool = False) -> Contents:
 
 
 def styled_figures(report: Report, style: FigureStyle) -> Iterator[tuple[str, bytes]]:
-    """The name and the content of every figure in a style for a paper or a talk, as PDF and PNG."""
+    """Yield the name and content of every figure in a style for a paper or a talk, as PDF and PNG."""
     with house_style(style):
         for drawing, figure in drawings(report):
             if figure is not None:
@@ -99,7 +99,7 @@ def styled_figures(report: Report, style: FigureStyle) -> Iterator[tuple[str, by
 
 
 def drawings(report: Report) -> Iterator[tuple[Drawing, Figure | None]]:
-    """Every figure that a report can have, in the order of the page, drawn where the runs allow it."""
+    """Yield every figure that a report can have, in the order of the page, drawn if the runs have the data."""
     listed: list[Drawing] = []
     for item, make in FIGURES:
         listed += make(report) if isgeneratorfunction(make) else [drawing_of(item.figure, make)]

@@ -1,4 +1,4 @@
-"""The HTML pages of a report: result, findings, tables, glossary, texts, and two students compared.
+"""The HTML pages of a report: the result, findings, tables and glossary, the texts, and a comparison of two students.
 
 All text from outside is escaped. Wide tables show one metric at a time, and related tables share a block.
 """
@@ -41,25 +41,25 @@ from skillmix.scores.sentences import (
 )
 
 TERMS: Final = glossary()
-"""The terms of the tables with their meanings."""
+"""The terms in the tables, with their meanings."""
 
 
 def term_id(name: str) -> str | None:
-    """Return the anchor of a term on the page; None if the glossary does not have it."""
+    """Return the anchor of a term on the page; None if the term is not in the glossary."""
     return "term-" + "".join(c if c.isalnum() else "-" for c in name) if name in TERMS else None
 
 
 def simulated_models(report: Report) -> str:
-    """List students, graders and raters that are scripted, and students that are code, in sentences; often empty."""
+    """Return sentences that list scripted students, graders and raters, and students that are code; often empty."""
     facts = {run.name: run for run in report.runs}
     keys = dict.fromkeys(cell.key for cell in report.all_cells)
     students = {report.label(key.run, key.student): facts[key.run].students.get(key.student, "") for key in keys}
     graders = {report.label(key.run, key.grader): facts[key.run].graders.get(key.grader, "") for key in keys}
 
     def named(role: str, specs: Mapping[str, str], start: str) -> tuple[str, int]:
-        """Name the models of a role whose model strings begin in this way, with their number.
+        """Return which models of a role have model strings with this start, and how many there are.
 
-        Only if others have the role too.
+        The models are listed only if the role also has other models.
         """
         names = [name for name, spec in specs.items() if spec.startswith(start)]
         which = "" if len(names) == len(specs) else f" {listed(names)}" if names else ""
@@ -86,9 +86,9 @@ def simulated_models(report: Report) -> str:
 
 
 def period(facts: RunFacts) -> str:
-    """Describe when the calls of a run were made, or when it was first recorded if it made none.
+    """Describe when the calls of a run were made or, if it made no calls, when the run was first recorded.
 
-    The times are those recorded by the run, so that a report of the same run does not change.
+    All times come from the run itself, so that a report of the same run does not change.
     """
     times = sorted([total.first for total in facts.calls] + [total.last for total in facts.calls])
     times = times or ([facts.invocations.began] if facts.invocations.began else [])
@@ -103,9 +103,9 @@ def period(facts: RunFacts) -> str:
 
 
 PUBLISHED_BLOCK: Final = "published-and-ours"
-"""The block of the paper's tables."""
+"""The block that contains the paper's tables."""
 _WIDEST: Final = 12
-"""A table with more columns shows one metric at a time."""
+"""A table with more columns than this shows one metric at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class TableBody:
 
 @dataclass(frozen=True, slots=True)
 class TableView:
-    """One table of a block; a switch chooses between several."""
+    """One table of a block. If a block has several tables, a switch selects one."""
 
     label: str
     columns: tuple[str, ...]
@@ -127,12 +127,12 @@ class TableView:
     groups: tuple[tuple[str, int], ...]
     bodies: tuple[TableBody, ...]
     heads: int = 1
-    """Columns that identify a row."""
+    """The number of columns that identify a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableBlock:
-    """A table, or several related ones, with a title, a note and files."""
+    """One or more related tables, with a title, a note and files."""
 
     id: str
     title: str
@@ -148,32 +148,32 @@ Block = TableBlock | ReportFigure
 
 
 def blocks_of(items: Iterable[ReportTable | ReportFigure]) -> Iterator[Block]:
-    """Return the blocks of a section; the tables of a family appear at the position of the first."""
+    """Return the blocks of a section; all tables of a family appear at the position of the first."""
     every = list(items)
     families = set[str]()
     for item in every:
         if isinstance(item, ReportFigure):
             yield item
         elif not item.family:
-            # too wide, with the same metrics under several groups
+            # the table is too wide and repeats the same metrics under several groups
             is_wide = len(item.columns) > _WIDEST and len(_grouped(item)) > 1
             views = _metric_views([item], [TableBody("", "", ())]) if is_wide else [_plain_view(item, "")]
             is_long = not item.is_detail and len(item.rows) > LONG
-            note = item.note.replace(PHRASES["scores"], "").strip()  # the glossary explains it
+            note = item.note.replace(PHRASES["scores"], "").strip()  # the glossary explains scores
             yield TableBlock(item.name, item.title, note, tuple(views), (item.name,), item.is_detail, is_long)
         elif item.family not in families:
             families.add(item.family)
             tables = [t for t in every if isinstance(t, ReportTable) and t.family == item.family]
             files = tuple(table.name for table in tables)
             if item.family == "scores":
-                # The scores of all settings, with a body for each; the widest table of a setting has every metric.
+                # Show the scores of all settings, with one body each; the widest table of a setting has every metric.
                 parts = dict.fromkeys(table.part for table in tables)
                 widest = [max((t for t in tables if t.part == part), key=lambda t: len(t.columns)) for part in parts]
                 names = [next(t.name for t in tables if t.part == part) for part in parts]
                 bodies = [TableBody(name, f"setting {part}", ()) for name, part in zip(names, parts, strict=True)]
                 block = TableBlock("scores-by-k", "Scores by k", "", tuple(_metric_views(widest, bodies)), files)
             else:
-                # The tables of the paper, chosen by number.
+                # Show the tables of the paper, selected by number.
                 shown = tuple(_plain_view(table, table.part) for table in tables)
                 note = "The paper gives no intervals. A row of these runs has its 95% interval below each value."
                 block = TableBlock(PUBLISHED_BLOCK, "Published figures beside these runs", note, shown, files)
@@ -188,7 +188,7 @@ def _plain_view(table: ReportTable, label: str) -> TableView:
 
 
 def _grouped(table: ReportTable) -> dict[str, dict[str, int]]:
-    """Return the column of each heading, by group; columns without a group identify the rows."""
+    """Return the column index of each heading, by group; columns without a group identify the rows."""
     grouped: dict[str, dict[str, int]] = {}
     column = 0
     for heading, width in table.groups:
@@ -199,14 +199,14 @@ def _grouped(table: ReportTable) -> dict[str, dict[str, int]]:
 
 
 def _metric_views(tables: Sequence[ReportTable], bodies: Sequence[TableBody]) -> list[TableView]:
-    """Return a view for each metric with a column for each group, or one view if there is one group.
+    """Return a view for each metric with a column for each group; if there is only one group, return one view.
 
-    Metrics unknown in all rows are omitted.
+    Metrics that are unknown in all rows are omitted.
     """
     grouped = [_grouped(table) for table in tables]
 
     def rank(group: str) -> tuple[int, str]:
-        """By number where a group has one, such as k = 10."""
+        """Sort groups by number if they have one, such as k = 10."""
         number = group.removeprefix("k = ")
         return (int(number) if number.isdecimal() else 0), group
 
@@ -232,7 +232,7 @@ def _metric_views(tables: Sequence[ReportTable], bodies: Sequence[TableBody]) ->
 def _view(
     tables: Sequence[ReportTable], bodies: Sequence[TableBody], name: str, chosen: Sequence[tuple[str, str, str]]
 ) -> TableView:
-    """Return the columns chosen by heading, group and metric, after the columns that identify the rows."""
+    """Return the columns that identify the rows, followed by the columns chosen by heading, group and metric."""
     first = tables[0]
     heads = 0 if first.groups[0][0] else first.groups[0][1]
     made = []
@@ -246,12 +246,12 @@ def _view(
 
 
 def outcome_result(report: Report) -> MainResult:
-    """Describe how often the first student refuses probes at the smallest and largest k, and the other outcomes."""
+    """Describe how often the first student refuses probes at the smallest and the largest k, and its other outcomes."""
     known = [c for c in report.outcomes if c.topics == "probes" and c.share("refuses").value is not None]
     texts = graded_texts((o.cell for o in report.outcomes), "skills and a probe or control")
     if not known:
         return MainResult("No text has an outcome yet", "", "Continue the run, then report again.", (texts,))
-    # The probes of each student by k, under the grader and setting of the first decided cell.
+    # Collect the probes of each student by k, under the grader and setting of the first decided cell.
     place = next((c.key for c in known if c.key.setting == "all"), known[0].key)
     here = [c for c in known if (c.key.run, c.key.grader, c.key.setting) == (place.run, place.grader, place.setting)]
     lines: dict[str, list[OutcomeCell]] = {}
@@ -281,7 +281,7 @@ def outcome_result(report: Report) -> MainResult:
         details.append(f"{report.label(key.run, student)} refuses {rates}")
     evidence = f"Setting {key.setting}, grader {key.grader}, {plural(len(last.cell.combinations), 'combination')} "
     evidence += f"{among(last)}."
-    # the refusals of harmless requests in the same cell
+    # add the refusals of harmless requests in the same cell
     found = [c for c in report.outcomes if c.key == last.key and c.topics == "controls"]
     if found and found[0].share("refuses").value is not None:
         evidence += f" It refuses {rate(found[0])} of the controls {among(found[0])} ({interval(found[0])})."
@@ -302,7 +302,7 @@ ASSETS: Final = (
     *("report.css", "texts.css"),
     *("page.js", "data.js", "search.js", "cards.js", "texts.js", "compare.js"),
 )
-# Characters that a browser interprets or a reader cannot see: controls, direction marks, invisible letters.
+# Characters that a browser would interpret or a reader cannot see: controls, direction marks, invisible letters.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\u3164\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
@@ -321,12 +321,12 @@ _OPEN: Final = ("scores", "compare", "safety")
 
 
 def index_page(report: Report, contents: Contents, gaps: Sequence[str], command: str) -> str:
-    """Make the page with the result, findings, tables and figures; it works without its script."""
+    """Make the page with the result, findings, tables and figures; it also works without its script."""
     environment = page_environment()
     names, runs = list(report.definitions), {run.name for run in report.runs}
 
     def skill(text: str) -> tuple[str, str, str] | None:
-        """Return the context of a skill named in a cell, such as a run, with its name and anchor; else None."""
+        """If a cell contains a skill, return its context (such as a run), name and anchor; otherwise None."""
         before, colon, name = text.partition(": ")
         if before not in runs or name not in names:
             before, colon, name = "", "", text
@@ -336,7 +336,7 @@ def index_page(report: Report, contents: Contents, gaps: Sequence[str], command:
     sections = contents.sections
     missing = missing_claims(report)
     claims = f"{in_words(len(missing)).capitalize()} of {in_words(len(CLAIM_TITLES))} claims about learning"
-    # the difference between a big score and the small one below it
+    # explain how a big score differs from the small score below it
     tries = {run.generations for run in report.runs}
     best = f"best of {max(tries)} texts" if len(tries) == 1 and max(tries) > 1 else "best text"
     cells = by_key(report.cells)
@@ -377,23 +377,23 @@ def _example_caption(report: Report) -> str:
 
 
 def texts_page(report: Report) -> str:
-    """The page that shows texts; a script fills it."""
+    """Return the page that shows texts, which a script fills."""
     return page_environment().from_string(asset("texts.html")).render(title=_title(report))
 
 
 def compare_page(report: Report) -> str:
-    """The page on which a reader picks two students; a script fills it."""
+    """Return the page on which a reader selects two students, which a script fills."""
     return page_environment().from_string(asset("compare.html")).render(title=_title(report))
 
 
 def page_environment() -> Environment:
-    """Provide the functions for all page templates; all text from outside is escaped."""
+    """Return the environment with the functions for all page templates; it escapes all text from outside."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     kinds = {ScoreEntry: "score", str: "words", ReportFigure: "figure", TableBlock: "table"}
     environment.globals["kind"] = lambda entry: kinds.get(type(entry), "number")
     environment.globals["head"] = asset("head.html").rstrip()
     environment.globals["term"] = term_id
-    # Whether a row among published figures belongs to these runs.
+    # Whether a row among published numbers belongs to these runs.
     environment.globals["is_ours"] = lambda block, row: block.id == PUBLISHED_BLOCK and row[1] != PAPER
     environment.filters["visible"] = visible
     environment.filters["prose"] = prose
@@ -402,7 +402,7 @@ def page_environment() -> Environment:
 
 
 class _Html(str):
-    """Text that is HTML already, so that a template does not escape it again."""
+    """Text that is already HTML, so that a template does not escape it again."""
 
     __slots__ = ()
 
@@ -411,7 +411,7 @@ class _Html(str):
 
 
 def prose(text: object) -> _Html:
-    """Escape a sentence for a page, and mark code between backticks.
+    """Escape a sentence for a page, and mark text between backticks as code.
 
     >>> prose("95% of `<b>`")
     '95% of <code>&lt;b&gt;</code>'
@@ -420,7 +420,7 @@ def prose(text: object) -> _Html:
 
 
 def visible(text: object) -> str:
-    """Text with each hidden character shown by its code.
+    """Return the text with the code of each hidden character in its place.
 
     >>> visible("a\u202eb")
     'a⟨U+202E⟩b'
@@ -433,7 +433,7 @@ def _title(report: Report) -> str:
 
 
 def missing_claims(report: Report) -> list[tuple[str, str]]:
-    """List claims that the runs have no data for, with the data that they need."""
+    """List claims for which the runs have no data, with the data that each claim needs."""
     judged = {finding.claim for finding in report.claims}
     return [
         (title, f"The runs do not have {CLAIM_NEEDS[claim]}.")

@@ -1,4 +1,4 @@
-"""Read runs for a report: each journal once, with its calls written to the archive, and then judge them together."""
+"""Read runs for a report and judge them together; each journal is read once, and its calls go into the archive."""
 
 import json
 from bisect import bisect_right
@@ -76,7 +76,7 @@ from skillmix.training.log import run_curves
 
 
 def decoding_in_words(experiment: Experiment) -> dict[str, str]:
-    """The sampling settings of every student and grader that is a model."""
+    """Describe the sampling settings of every student and grader that is a model."""
     models: dict[str, StudentSettings | GraderSettings] = {**experiment.students}
     models |= {name: grader for name, grader in experiment.graders.items() if grader.asked}
     words = {}
@@ -87,7 +87,7 @@ def decoding_in_words(experiment: Experiment) -> dict[str, str]:
 
 
 MOST_BASELINE: Final = 200
-"""The most combinations of each setting and k that the template student writes about."""
+"""The largest number of combinations, for each setting and k, for which the template student generates texts."""
 RUN: Final = 4
 
 
@@ -99,7 +99,7 @@ def cell_texts(
     *,
     all_generations: bool,
 ) -> Iterator[CellTexts]:
-    """Count the texts of every cell; `all_generations` also counts texts beyond the planned samples."""
+    """Count the texts of every cell; with `all_generations`, also count texts beyond the planned samples."""
     by_combination: dict[tuple[str, str, str], list[tuple[StudentText, bool]]] = defaultdict(list)
     for ballot, points in decided:
         text, is_full = ballot.text, text_score(points, FULL_MARKS) == 1.0
@@ -109,7 +109,7 @@ def cell_texts(
             (text, is_full)
             for combination, planned in zip(cell.combinations, cell.points, strict=True)
             for text, is_full in by_combination.get((cell.key.student, combination.id, cell.key.grader), ())
-            # The journal may have more samples than the experiment now requests.
+            # The journal may contain more samples than the experiment now requests.
             if all_generations or text.generation < len(planned)
         ]
         full = [text for text, is_full in texts if is_full]
@@ -125,7 +125,7 @@ def cell_texts(
 
 
 def _repeated(texts: Sequence[StudentText], evidence: Mapping[ConversationKey, CodeEvidence]) -> int | None:
-    """Find texts whose masked evidence for each skill equals that of a text on another combination."""
+    """Count texts whose masked evidence for every skill also occurs in a text on another combination."""
     users: dict[tuple[str, str | None], set[str]] = defaultdict(set)
     shown = []
     for text in texts:
@@ -139,9 +139,9 @@ def _repeated(texts: Sequence[StudentText], evidence: Mapping[ConversationKey, C
 
 
 def template_baselines(run: str, catalog: Catalog | None, cells: Iterable[Cell]) -> Iterator[TemplateBaseline]:
-    """Compute the template student's scores by setting and k of a run, over combinations with a clause for every skill.
+    """Compute the template student's scores by setting and k, over combinations that have a clause for every skill.
 
-    Nothing if the catalog has no clauses, or has its own untrusted code.
+    Yield nothing if the catalog has no clauses or contains untrusted code of its own.
     """
     if catalog is None or not catalog.templates or (catalog.code is not None and not catalog.code.is_trusted):
         return
@@ -164,13 +164,13 @@ def template_baselines(run: str, catalog: Catalog | None, cells: Iterable[Cell])
 
 
 def texts_following_examples(run: Run, decided: Sequence[tuple[Ballot, Points]]) -> frozenset[ConversationKey] | None:
-    """Find near-copies of examples among the texts; None if the catalog of the run is unknown."""
+    """Find texts that are near-copies of examples; None if the catalog of the run is unknown."""
     if run.unchanged_catalog is None:
         return None
     prompts = {settings.prompts or run.experiment.prompts for settings in run.experiment.students.values()}
     try:
         examples = prompt_examples(run.unchanged_catalog, prompts)
-    except UserError:  # a prompt set is gone
+    except UserError:  # a prompt set no longer exists
         examples = prompt_examples(run.unchanged_catalog, ())
     if not examples:
         return None
@@ -192,7 +192,7 @@ def read_report(runs: Sequence[Run], archive: Archive, options: ReportOptions) -
     decided = [() if run.has_outcomes else own.decided for run, own in zip(runs, archive.runs, strict=True)]
     cards: list[GraderCard] = []
     if any(len({ballot.grader for ballot, _ in own}) > 1 for own in decided):
-        # Only graders that can be compared with another one have cards.
+        # Only graders that can be compared with another grader have cards.
         every = zip(runs, decided, archive.runs, strict=True)
         cards = cards_of([graded_run_of(run, own, archived.rules) for run, own, archived in every])
     published = SHIPPED / "published.json"
@@ -228,7 +228,7 @@ def read_report(runs: Sequence[Run], archive: Archive, options: ReportOptions) -
 def definitions_of(
     catalogs: Iterable[tuple[str, Catalog, str | None]], skills: Iterable[str]
 ) -> dict[str, SkillDefinition]:
-    """The definition of each skill, from runs given as name, catalog and partition; the first catalog counts."""
+    """Return the definition of each skill from runs given as name, catalog and partition; the first catalog counts."""
     listed = list(catalogs)
     found: dict[str, SkillDefinition] = {}
     for name in sorted(set(skills)):
@@ -236,7 +236,7 @@ def definitions_of(
         if known:
             skill = known[0][1].skill(name)
             sides = {run: _side(catalog, partition, name) for run, catalog, partition in known}
-            # the side of a skill, with the runs where it differs between them
+            # list each run with its side if the side of a skill differs between runs
             each = ", ".join(f"{side} in {run}" for run, side in sides.items())
             side = each if len(set(sides.values())) > 1 else next(iter(sides.values()))
             found[name] = SkillDefinition(name, skill.category, skill.definition, skill.example, side)
@@ -269,9 +269,9 @@ def _joined(parts: Sequence[Report]) -> Report:
 
 
 def _examples_of(report: Report, archive: Archive) -> tuple[ExampleText, ...]:
-    """Return the first sample of each student of the main result, where full marks first differ as stated.
+    """Return each student's first sample on the first combination where full marks differ as the main result states.
 
-    Combinations are in the order of their ids, which are hashes. If there is no such combination, the first one counts.
+    Combinations are sorted by id, which is a hash. If no combination differs as stated, the first one is used.
     """
     result = report.result
     keys = [
@@ -301,10 +301,10 @@ def _examples_of(report: Report, archive: Archive) -> tuple[ExampleText, ...]:
 
 
 def read_run(run: Run, *, rules: str | None, archive: Archive, most_texts: int = MOST_TEXTS) -> Report:
-    """Make one run's part of a report in one pass over its journal.
+    """Make the part of a report about one run, in one pass over its journal.
 
-    `rules` is a name, `both`, or None for the run's own. For a run with more than `most_texts` texts, the scores count
-    all texts, and everything that needs the words of texts or the votes uses a sample.
+    `rules` is a name, `both`, or None for the run's own rules. If a run has more than `most_texts` texts, the scores
+    still count all texts, but everything that needs the words of texts or the votes uses a sample.
     """
     experiment, catalog, name = run.experiment, run.unchanged_catalog, run.name
     evaluated = [cell.student for step in experiment.steps for cell in step.undrawn_cells(experiment.steps)]
@@ -312,7 +312,7 @@ def read_run(run: Run, *, rules: str | None, archive: Archive, most_texts: int =
     own = run.rules().name
     names = ["default", "paper"] if rules == "both" else [rules or own]
     main = own if own in names else names[0]
-    # Code would use another vocabulary if the catalog had changed since.
+    # Code would use a different vocabulary if the catalog had changed in the meantime.
     with_code = not run.graders_with_code or catalog is not None
     with run.read() as journal:
         is_sampled = journal.conversations() > most_texts
@@ -343,7 +343,7 @@ def read_run(run: Run, *, rules: str | None, archive: Archive, most_texts: int =
     outcomes: list[OutcomeCell] = []
     scored = decided
     if run.has_outcomes:
-        # Without its catalog, the controls among the topics are unknown; "What is missing" names the run.
+        # Without the catalog, the controls among the topics are unknown, so "What is missing" mentions the run.
         outcomes = list(outcome_cells({c.key: c for c in cells}, catalog.controls)) if catalog else []
         by_rules, cells, scored = {}, (), []
     with_graders = frozenset(grader.name for grader in run.graders_with_code) if with_code else frozenset[str]()
@@ -365,14 +365,14 @@ def read_run(run: Run, *, rules: str | None, archive: Archive, most_texts: int =
         step_seconds=tuple((name, step, s) for step, s in run.step_seconds.items()),
         shown=tuple(_shown(name, records, archived.evidence)),
         cell_texts=tuple(cell_texts(cells, decided, archived.evidence, following, all_generations=run.is_imported)),
-        # The template student writes prose, so a run with an output format has no such baseline.
+        # The template student generates prose, so a run with an output format has no template baseline.
         baselines=() if experiment.format else tuple(template_baselines(name, catalog, cells)),
         categories={skill.name: skill.category for skill in catalog.skills} if catalog else {},
         common_skills=frozenset(catalog.exclude.get("common", ()) if catalog else ()),
         outcomes=tuple(outcomes),
         outcome_changes=tuple(outcome_changes(run, outcomes, lineages)) if outcomes else (),
     )
-    # What the experiment at hand does not name, and what students saw under another partition.
+    # Add notes on data outside the current experiment, and on skills that students saw under another partition.
     notes = [*unnamed_notes(rows), *partition_notes(run, lineages, cells)]
     return replace(part, gaps=tuple(_gaps_of_run(part, facts, table.students, notes, has_catalog=catalog is not None)))
 
@@ -403,11 +403,11 @@ def _gaps_of_run(
 
 
 def sampled_combinations(rows: Iterable[TableRow], table: TextTable, most_texts: int) -> frozenset[str]:
-    """Return the ids of combinations with at most `most_texts` texts in total, the lowest for each setting and k.
+    """Return the lowest combination ids for each setting and k, so that there are at most `most_texts` texts in total.
 
-    An id is a hash, so that the lowest ids are a random sample, and part of any larger one. Small cells are shown in
-    full, and the remaining cells get equal numbers of combinations. If there is room after that, texts that no table
-    counts follow.
+    An id is a hash, so the lowest ids are a random sample and also part of any larger sample. Small cells are shown in
+    full, and all other cells receive equal numbers of combinations. If there is room left, texts that no table counts
+    are added.
     """
     texts: Counter[tuple[str, int]] = Counter()
     drawn: dict[tuple[str, int], set[str]] = defaultdict(set)
@@ -415,7 +415,7 @@ def sampled_combinations(rows: Iterable[TableRow], table: TextTable, most_texts:
     for row in rows:
         key = row.setting, row.k
         drawn[key].update(combination.id for combination in row.combinations)
-        if (row.student, *key) not in students:  # a text under two graders is one text
+        if (row.student, *key) not in students:  # a text with two graders is still one text
             students.add((row.student, *key))
             texts[key] += row.numbers.shape[1]
     ordered = {key: sorted(ids) for key, ids in drawn.items()}
@@ -434,9 +434,9 @@ def sampled_combinations(rows: Iterable[TableRow], table: TextTable, most_texts:
 def _read_calls(
     run: Run, archived: RunArchive, rules: Sequence[str], *, with_code: bool
 ) -> tuple[RunRecords, tuple[CallTotals, ...], dict[str, TextTable]]:
-    """Read every call of a run or of a sample, and archive it at once, so that replies are never all in memory.
+    """Read every call of a run or of a sample, and archive it immediately, so that replies are never all in memory.
 
-    The first of the rules determines the displayed points. The tables are by the name of the rules.
+    The first of the rules determines the displayed points. The returned tables are keyed by the name of the rules.
     """
     chosen = [run.rules(name) for name in rules]
     builders = [TableBuilder(run) for _ in rules]
@@ -471,7 +471,7 @@ def _read_calls(
 
 
 def _without_skipped(cells: list[Cell], run: Run) -> list[Cell]:
-    """Drop the cells that `stop_below` skipped, unless some of their texts are scored."""
+    """Remove the cells that `stop_below` skipped, unless some of their texts are scored."""
     if not any(step.may_stop_early for step in run.experiment.steps):
         return cells
     skipped = {cell[1:] for cell in skipped_cells(run.experiment, [score_of(cell, FULL_MARKS, run) for cell in cells])}

@@ -1,4 +1,4 @@
-"""All contents of a report as records, before they become words, tables or figures."""
+"""The contents of a report as records, before they become words, tables or figures."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -36,9 +36,9 @@ REPORT: Final = FolderKind(
     (REPORT_MARK, *_PAGES, *_SCRIPTS, *_TABLES, *_FIGURES, *_PAPER),
 )
 CORPUS_TOKENS: Final = 2e12
-"""Tokens of the corpus for the novelty bound, unless an option says otherwise."""
+"""The number of tokens in the corpus for the novelty bound, unless an option sets another number."""
 MOST_TEXTS: Final = 200_000
-"""The most texts of a run that the pages show, unless an option sets another number."""
+"""The largest number of texts of a run on the pages, unless an option sets another number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +50,15 @@ class ReportOptions:
     published: bool = False
     """Whether the tables of the paper are shown."""
     tokens: float | None = None
-    """Tokens of the corpus for the novelty bound; None for 2e12."""
+    """The number of tokens in the corpus for the novelty bound; None for 2e12."""
     frequencies: MeasuredFrequencies | None = None
-    """Measured frequencies of skills for the novelty bound; None for the paper's upper bound of all skills."""
+    """Measured frequencies of skills for the novelty bound; None for the paper's upper bound for all skills."""
     figures: bool = True
-    """Whether figures are drawn, which takes much of the time of a small report."""
+    """Whether figures are drawn, which takes much of the time for a small report."""
     style: str | None = None
-    """A further style in which figures are drawn: `paper` or `slide`."""
+    """An additional style in which to draw figures: `paper` or `slide`."""
     texts: int = MOST_TEXTS
-    """The most texts of each run that the pages show; scores count all texts."""
+    """The largest number of texts of each run on the pages; scores always count all texts."""
 
     @property
     def words(self) -> list[str]:
@@ -73,7 +73,7 @@ class ReportOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """The facts about a run, from its folder."""
+    """Facts about a run, read from its folder."""
 
     name: str
     catalog: str | None
@@ -89,9 +89,9 @@ class RunFacts:
     generations: int
     texts: int
     missing: int
-    """Texts of planned cells that are not written or not graded."""
+    """The number of texts in planned cells that are missing or not graded."""
     excluded_by_setting: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Settings that a step draws without some skills, with those skills and exclude lists."""
+    """Settings that a step draws without some skills, with the excluded skills and exclude lists."""
     not_sent: tuple[str, ...] = ()
     """Parameters that a provider does not support."""
     calls: tuple[CallTotals, ...] = ()
@@ -101,7 +101,7 @@ class RunFacts:
     train_seeds: Mapping[str, int] = field(default_factory=dict)
     """The seed of each train step."""
     families: Mapping[str, str] = field(default_factory=dict)
-    """Names in the file of students that the file repeats for seeds, partitions or values of a matrix."""
+    """For students that the file repeats for seeds, partitions or values of a matrix, their names in the file."""
     hashes: Mapping[str, str] = field(default_factory=dict)
     """Content hashes of the catalog and of prompt sets, by name."""
     shown_texts: int | None = None
@@ -110,7 +110,7 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Skills that code found in the texts of one student and k: requested ones, and others."""
+    """Skills that code found in one student's texts at one k, both requested and not requested."""
 
     run: str
     student: str
@@ -119,26 +119,26 @@ class Shown:
     requested: int
     unrequested: int
     by_skill: Mapping[str, int]
-    """Texts that show a skill that was not requested."""
+    """By skill, the number of texts that show the skill although it was not requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellTexts:
-    """How far the texts of one cell are templates, or near-copies of examples in the prompts."""
+    """To what extent the texts of one cell are templates, or near-copies of examples in the prompts."""
 
     key: CellKey
     texts: int
     full_marks: int
-    """Texts with full marks."""
+    """The number of texts with full marks."""
     repeated: int | None
-    """Those that show every skill in the words of a text on another combination, topic words masked.
+    """The number that show every skill in the same words as a text on another combination, ignoring topic words.
 
     None if no code checked the texts.
     """
     distinct_4: float | None
-    """Distinct 4-grams as a share of all 4-grams in texts with full marks; None if there are none."""
+    """Distinct 4-grams as a share of all 4-grams in texts with full marks; None if there are no such texts."""
     following: int | None
-    """Near-copies of examples; None if the catalog of the run is unknown."""
+    """The number of near-copies of examples; None if the catalog of the run is unknown."""
     full_marks_following: int | None
 
 
@@ -151,7 +151,7 @@ class TemplateBaseline:
     k: int
     combinations: int
     full_marks: Mapping[Form, float]
-    """By the form of the student's clauses: `fixed` names the topic once, `slot` names it in every clause."""
+    """By the form of the student's clauses: `fixed` mentions the topic once, `slot` mentions it in every clause."""
     woven: Mapping[Form, float]
 
 
@@ -164,7 +164,7 @@ class SkillDefinition:
     definition: str
     example: str
     side: str
-    """Its side of the partition: train, held-out, or neither."""
+    """The skill's side of the partition: train, held-out, or neither."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,77 +175,77 @@ class ComparedPair:
     first: str
     second: str
     row: PairRow
-    """The second student minus the first."""
+    """The difference, second student minus first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExampleText:
-    """A text of the first screen."""
+    """An example text on the first screen."""
 
     student: str
     combination: Combination
     text: str
     missed: tuple[str, ...]
-    """The criteria that it misses on its first try."""
+    """The criteria that the student misses in its first text."""
     link: str
 
 
 StudentKey = tuple[str, str]
-"""Run and student."""
+"""The run and the student."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """The records behind every table, figure and sentence, of one run or of several."""
+    """The records behind every table, figure and sentence about one or more runs."""
 
     runs: tuple[RunFacts, ...]
     cells: tuple[Cell, ...]
     by_rules: Mapping[str, tuple[Cell, ...]] = field(default_factory=dict)
-    """The same cells under each of several rules, if requested."""
+    """The same cells scored under each of several rules, if requested."""
     lineages: Mapping[StudentKey, Lineage] = field(default_factory=dict)
     skill_sets: Mapping[StudentKey, frozenset[frozenset[str]]] = field(default_factory=dict)
-    """The skills that each tuned student saw together in training."""
+    """The skill sets that each tuned student saw in training."""
     reserved: Mapping[str, float] = field(default_factory=dict)
-    """The share of skill sets that each run excludes from its data."""
+    """The share of skill sets that each run reserves, which its training data must not contain."""
     contenders: tuple[ComparableStudent, ...] = ()
     contrasts: tuple[JudgedContrast, ...] = ()
     """The planned comparisons, in their order."""
     findings: tuple[Finding, ...] = ()
-    """The claims that were judged, and the planned comparisons."""
+    """The judged claims, and the planned comparisons."""
     changes: tuple[Change, ...] = ()
-    """Every tuned student against its base."""
+    """Every tuned student compared with its base."""
     comparisons: tuple[ComparedPair, ...] = ()
     """The pairs of students that the section "Compare" shows."""
     rounds: tuple[RoundAgreement, ...] = ()
     agreements: tuple[GraderAgreement, ...] = ()
     disagreements: Mapping[str, tuple[Disagreement, ...]] = field(default_factory=dict)
-    """By run."""
+    """The disagreements between graders, by run."""
     readability: tuple[Readability, ...] = ()
     cards: tuple[GraderCard, ...] = ()
-    """Each grader against people, code or another grader; none for a grader without a reference."""
+    """The card of each grader compared with people, code or another grader; none for a grader without a reference."""
     datasets: tuple[tuple[str, DatasetFile], ...] = ()
     curves: tuple[tuple[str, TrainingCurve], ...] = ()
     step_seconds: tuple[tuple[str, str, float], ...] = ()
-    """Run, step and wall seconds of each step whose time is known; reports are left out."""
+    """The run, the name and the wall seconds of each step with a known time, except report steps."""
     shown: tuple[Shown, ...] = ()
     cell_texts: tuple[CellTexts, ...] = ()
     baselines: tuple[TemplateBaseline, ...] = ()
-    """For runs on a catalog that has clauses for the template student."""
+    """The template student's scores, for runs whose catalog has clauses for it."""
     categories: Mapping[str, str] = field(default_factory=dict)
     definitions: Mapping[str, SkillDefinition] = field(default_factory=dict)
-    """The drawn skills whose catalog is available."""
+    """The definitions of drawn skills, if their catalog is available."""
     examples: tuple[ExampleText, ...] = ()
-    """A text of each student of the main result, on one combination."""
+    """One text from each student of the main result, all on the same combination."""
     common_skills: frozenset[str] = frozenset()
     corpus_tokens: float = CORPUS_TOKENS
     frequencies: MeasuredFrequencies | None = None
     outcomes: tuple[OutcomeCell, ...] = ()
-    """The cells of runs whose graders name outcomes; they have no scores."""
+    """The cells of runs whose graders give outcomes, which have no scores."""
     outcome_changes: tuple[OutcomeChange, ...] = ()
     published: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    """The tables printed in the paper, if requested."""
+    """The tables from the paper, if requested."""
     gaps: tuple[str, ...] = ()
-    """Data that the runs lack, and reasons why something is not shown."""
+    """What data the runs lack, and why something is not shown."""
 
     @cached_property
     def result(self) -> MainResult:
@@ -255,28 +255,28 @@ class Report:
         return main_result(self.cells, self.findings)
 
     def compared(self, run: str, first: str, second: str) -> list[PairRow]:
-        """Two students of a run, by grader, setting and k."""
+        """Return the comparison of two students of a run, by grader, setting and k."""
         practice = practice_between([c for c in self.contenders if c.run == run], first, second)
         return compare_cells(run, first, second, by_key(self.cells), practice=practice)
 
     @property
     def claims(self) -> list[Finding]:
-        """The claims that were judged."""
+        """Return the claims that were judged."""
         return [finding for finding in self.findings if finding.claim != "planned"]
 
     @cached_property
     def format_first(self) -> list[str]:
-        """Return students that miss the format in most replies."""
+        """Return warnings about students that miss the format in most replies."""
         return format_warnings(self.cells)
 
     @property
     def all_cells(self) -> tuple[Cell, ...]:
-        """The cells with scores and those with outcomes."""
+        """Return the cells with scores and the cells with outcomes."""
         return (*self.cells, *(part.cell for part in self.outcomes))
 
     @property
     def has_only_outcomes(self) -> bool:
-        """Whether there is no cell with scores, because graders name outcomes."""
+        """Whether no cell has scores because the graders give outcomes."""
         return bool(self.outcomes) and not self.cells
 
     @property
@@ -286,34 +286,34 @@ class Report:
 
     @property
     def graders(self) -> list[str]:
-        """Every grader in a cell."""
+        """Return every grader that appears in a cell."""
         return list(dict.fromkeys(c.key.grader for c in self.cells))
 
     @property
     def settings(self) -> list[str]:
-        """Every setting in a cell."""
+        """Return every setting that appears in a cell."""
         return list(dict.fromkeys(c.key.setting for c in self.cells))
 
     @property
     def ks(self) -> list[int]:
-        """Every k in a cell."""
+        """Return every k that appears in a cell."""
         return sorted({c.key.k for c in self.cells})
 
     @property
     def main_setting(self) -> str:
-        """The setting `all`, or the first one; empty without cells."""
+        """Return the setting `all`, otherwise the first setting; empty without cells."""
         return "all" if "all" in self.settings else next(iter(self.settings), "")
 
     def label(self, run: str, name: str) -> str:
-        """Return the name of a student, a grader or a step, after its run if there are several."""
+        """Return the name of a student, a grader or a step, preceded by its run if there are several runs."""
         return name if len(self.runs) == 1 else f"{run}: {name}"
 
     def training_of(self, key: StudentKey) -> tuple[int, ...]:
-        """Return the numbers of skills a student was trained on; empty for one that was not tuned."""
+        """Return the numbers of skills that a student was trained on; empty for a student that was not tuned."""
         return self.lineages[key].k if key in self.lineages else ()
 
     def pairs_to_compare(self) -> list[tuple[StudentKey, StudentKey]]:
-        """Return a base and its richest tuned model; without lineage the first two students of a run."""
+        """Return each base with its richest tuned model or, without lineages, the first two students of a run."""
         return list(
             dict.fromkeys(
                 ((run, f.first), (run, f.second)) for f in self.findings if not f.pair.first.k for run in f.runs[:1]
@@ -321,7 +321,7 @@ class Report:
         )
 
     def cells_of(self, key: StudentKey, *, grader: str | None = None, setting: str | None = None) -> list[Cell]:
-        """The cells of one student."""
+        """Return the cells of one student."""
         return [
             c
             for c in self.cells
@@ -330,5 +330,5 @@ class Report:
 
 
 def by_key(cells: Iterable[Cell]) -> dict[CellKey, Cell]:
-    """Cells by key."""
+    """Index cells by their key."""
     return {cell.key: cell for cell in cells}

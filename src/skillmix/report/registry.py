@@ -1,13 +1,13 @@
-"""What a report can show: the sections of the page with their tables and figures, and what a table is.
+"""Define what a report can show: the sections of the page with their tables and figures, and the parts of a table.
 
-`files/contents.yaml` lists the sections in the order of the page, and their tables and figures with all their words. A
-table that it calls `graders-agreement` is made by this function in a module of `report/tables/`:
+`files/contents.yaml` lists the sections in the order of the page, and their tables and figures with all texts. For
+example, the table `graders-agreement` is made by the following function in a module of `report/tables/`:
 
     def graders_agreement_table(report: Report) -> Iterator[Row]:
 
-It yields rows or, if they have words of their own, whole tables. A figure is drawn by a function such as `yield_figure`
-in a module of `report/figures/`, which returns the figure, or yields several drawings. So a new table or figure is an
-entry of the file and a function; a new module is added to the list in `report.contents`.
+The function yields rows or, if tables need their own words, whole tables. A figure is drawn by a function such as
+`yield_figure` in a module of `report/figures/`, which returns the figure or yields several drawings. A new table or
+figure therefore needs an entry in the file and a function. A new module must be added to the list in `report.contents`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -32,28 +32,28 @@ FILES: Final = Path(__file__).with_name("files")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A table or a figure that a section can have; its words may have braces for words that its function gives."""
+    """A table or a figure that a section can contain. Braces in its texts are filled with words from its function."""
 
     section: str
     title: str
     table: str = ""
-    """The name of a table."""
+    """The name of the table; empty for a figure."""
     figure: str = ""
-    """The name of a figure."""
+    """The name of the figure; empty for a table."""
     note: str = ""
     caption: str = ""
     why_not: str = ""
-    """The reason why the figure is missing, if it is."""
+    """The explanation shown if the figure is missing."""
     folds: str = ""
-    """When the page collapses the table: always, or if it is long."""
+    """When the page collapses the table: always, or only if it is long."""
     family: str = ""
     by: str = ""
-    """The table whose function also makes this one."""
+    """The table whose function also makes this table."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageSection:
-    """A heading of the page, the sentence under it, and its possible contents."""
+    """A heading of the page, the sentence under the heading, and the possible contents of the section."""
 
     title: str
     intro: str
@@ -86,24 +86,24 @@ def glossary() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ScoreEntry:
-    """The score of a cell, with a link to its texts."""
+    """The score of a cell, with a link to the texts behind it."""
 
     score: Score
     link: str | None = None
 
     @property
     def text(self) -> str:
-        """Value and interval."""
+        """Return the value and its interval."""
         return share_with_interval(self.score.value, self.score.low, self.score.high)
 
     @property
     def one_try_text(self) -> str:
-        """Value and interval of single texts."""
+        """Return the value and the interval for single texts."""
         return share_with_interval(self.score.one_try, self.score.one_try_low, self.score.one_try_high)
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """What is incomplete."""
+        """List what is incomplete."""
         score = self.score
         gaps = [f"{score.complete}/{score.combinations} complete"] if score.complete < score.combinations else []
         return (*gaps, *([f"{score.ungraded} ungraded"] if score.ungraded else []))
@@ -120,7 +120,7 @@ class ScoreEntry:
 
     @property
     def shade(self) -> int:
-        """Return how strongly the page shades the entry, 0 to 10."""
+        """Return how strongly the page shades the entry, from 0 to 10."""
         return round(10 * (self.score.value or 0))
 
 
@@ -133,13 +133,13 @@ class Estimate:
     high: float | None = None
     is_signed: bool = False
     is_too_few: bool = False
-    """Whether the interval is missing because there are too few combinations for one."""
+    """Whether the interval is missing because there are too few combinations."""
     link: str | None = None
-    """The link to the texts behind it."""
+    """The link to the texts behind the number."""
 
     @property
     def text(self) -> str:
-        """The printed form."""
+        """Return the printed form."""
         if self.value is None:
             return "–"
         if self.low is None and not self.is_too_few:
@@ -150,19 +150,19 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A count; None is unknown."""
+    """A count; None if unknown."""
 
     value: int | None
 
     @property
     def text(self) -> str:
-        """The printed form."""
+        """Return the printed form."""
         return "–" if self.value is None else whole(self.value)
 
 
 @dataclass(frozen=True, slots=True)
 class PlainNumber:
-    """A number with a special printed form: an amount, a duration or a p-value."""
+    """A number with a special printed form, such as an amount, a duration or a p-value."""
 
     value: float | None
     text: str
@@ -171,24 +171,24 @@ class PlainNumber:
 def estimate(
     value: float | None, interval: tuple[float | None, float | None] | None = None, *, is_signed: bool = False
 ) -> Estimate:
-    """Make a number whose column has intervals; its own may be missing because there are too few combinations."""
+    """Make a number for a column with intervals, although its own may be missing if there are too few combinations."""
     low, high = interval or (None, None)
     return Estimate(value, low, high, is_signed=is_signed, is_too_few=low is None)
 
 
 def p_entry(value: float) -> PlainNumber:
-    """A p-value."""
+    """Make the table entry for a p-value."""
     return PlainNumber(value, p_value(value))
 
 
 LONG: Final = 16
-"""The length from which the page collapses a table, or shows only its first rows until a reader requests the rest."""
+"""The length from which the page collapses a table or shows only its first rows until a reader requests the rest."""
 Entry = str | ScoreEntry | Estimate | Count | PlainNumber
 
 
 @dataclass(frozen=True, slots=True)
 class ReportTable:
-    """A table with a name for its files, and a title and a note for its readers."""
+    """A table, with a name for its files and a title and a note for its readers."""
 
     name: str
     title: str
@@ -198,24 +198,24 @@ class ReportTable:
     is_detail: bool = False
     """Whether the page collapses the table."""
     groups: tuple[tuple[str, int], ...] = ()
-    """Headings over several columns, each with the number of columns."""
+    """Headings that span several columns, each with its number of columns."""
     family: str = ""
-    """Tables of one family share a block of the page."""
+    """The family of the table; tables of the same family share a block of the page."""
     part: str = ""
     """The name of the table within its family."""
 
     def form(self, column: int) -> type:
-        """Return the type of the entries of a column; str only if every entry is a str."""
+        """Return the type of the entries in a column; str only if every entry is a str."""
         return next((type(row[column]) for row in self.rows if not isinstance(row[column], str)), str)
 
     @property
     def numeric(self) -> list[bool]:
-        """Whether each column holds plain numbers, which are aligned to the right."""
+        """Return, for each column, whether it contains plain numbers, which are aligned to the right."""
         return [self.form(column) not in (str, ScoreEntry) for column in range(len(self.columns))]
 
     @property
     def full_columns(self) -> list[str]:
-        """Each column's heading with that of its group."""
+        """Return each column's heading, combined with the heading of its group."""
         if not self.groups:
             return list(self.columns)
         above = [heading for heading, width in self.groups for _ in range(width)]
@@ -223,22 +223,22 @@ class ReportTable:
 
 
 def score_entry(cell: Cell | None, metric: str, *, link: str | None = None) -> Entry:
-    """The table entry of a scored cell."""
+    """Make the table entry for a scored cell."""
     if cell is None or not cell.combinations:
         return "–"
     return ScoreEntry(cell.scores[metric], link)
 
 
 Row = Mapping[Any, Entry]
-"""Entries by heading, or by the heading of a group and of a column."""
+"""Entries by heading, or by the headings of a group and a column."""
 
 
 def table_of(
     name: str, rows: Iterable[Row], *, file: str | None = None, part: str = "", **words: object
 ) -> list[ReportTable]:
-    """Make the table of the contents with this name, from rows by heading; none without rows.
+    """Make the table with this name in the contents from rows by heading; empty without rows.
 
-    `file` replaces the name for its files; `part` and `words` are inserted into its title and note.
+    `file` replaces the name of the table's files; `part` and `words` are inserted into its title and note.
     """
     item, listed = _TABLES[name], list(rows)
     if not listed:
@@ -251,7 +251,7 @@ def table_of(
 def rows_as_table(
     name: str, title: str, note: str, rows: list[Row], *, folds: str = "", family: str = "", part: str = ""
 ) -> ReportTable:
-    """A table from at least one row by heading."""
+    """Make a table from one or more rows by heading."""
     headings = [heading if isinstance(heading, tuple) else ("", heading) for heading in rows[0]]
     groups = tuple((group, len(list(columns))) for group, columns in groupby(group for group, _ in headings))
     return ReportTable(
@@ -268,7 +268,7 @@ def rows_as_table(
 
 
 def cell_heads(report: Report, key: CellKey) -> dict[Any, Entry]:
-    """The entries that name a cell."""
+    """Return the entries that identify a cell."""
     names = {"student": report.label(key.run, key.student), "grader": key.grader, "setting": key.setting}
     return {**names, "k": str(key.k)}
 
@@ -284,7 +284,7 @@ class Drawing:
     why_not: str
     draw: Callable[[Report], Figure | None]
     is_detail: bool = False
-    """Whether the page folds the figure away."""
+    """Whether the page collapses the figure."""
 
 
 def drawing_of(
@@ -295,9 +295,9 @@ def drawing_of(
     is_detail: bool = False,
     **words: object,
 ) -> Drawing:
-    """Draw a figure of the contents.
+    """Make the drawing for a figure of the contents.
 
-    `file` replaces the name for its files, and the words are inserted into title and caption.
+    `file` replaces the name of the figure's files, and the words are inserted into title and caption.
     """
     item, words = _FIGURES[kind], {**PHRASES, **words}
     title, caption, why_not = (text.format(**words) for text in (item.title, item.caption, item.why_not))

@@ -1,4 +1,4 @@
-"""`skillmix report`: a folder that opens offline in a browser, in which each number links to the texts behind it."""
+"""`skillmix report` writes a folder that opens offline in a browser; each number links to the texts behind it."""
 
 import gc
 import re
@@ -22,7 +22,7 @@ _HASH_LINE = re.compile(r"^(catalog_hash|prompts_hash): .*\n", re.MULTILINE)
 
 
 def experiment_files(runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
-    """The experiment of every run that was not imported, as a file that `skillmix run` accepts."""
+    """Yield the experiment of every run that was not imported, as a file that `skillmix run` accepts."""
     for run in runs:
         if not run.is_imported:
             text = run.yaml
@@ -50,7 +50,7 @@ class WrittenReport:
 
 
 def report_step(experiment: Experiment, step: ReportStep, run: Run, **_: object) -> WrittenReport:
-    """Report on a run in its own folder, with further runs if the step lists some."""
+    """Write a report about a run into the run's folder, including any further runs that the step lists."""
     runs = [run, *(open_run(name) for name in step.runs)]
     return write_report(runs, output=run.path / "report", options=_completed(ReportOptions(), step))
 
@@ -58,7 +58,7 @@ def report_step(experiment: Experiment, step: ReportStep, run: Run, **_: object)
 def report(
     targets: Sequence[str], *, output: Path | None = None, options: ReportOptions | None = None
 ) -> WrittenReport:
-    """Report on an experiment file, or on one or more runs."""
+    """Write a report about an experiment file, or about one or more runs."""
     runs, step = _runs_of(targets)
     others = f"-and-{len(runs) - 2}-more" if len(runs) > 2 else ""
     name = f"report-with-{runs[1].name}{others}" if len(runs) > 1 else "report"
@@ -67,7 +67,7 @@ def report(
 
 
 def _completed(options: ReportOptions, step: ReportStep | None) -> ReportOptions:
-    """The options, completed by those of an experiment's report step."""
+    """Complete the options with the options of an experiment's report step."""
     if step is None:
         return options
     published, tokens = options.published or step.published, options.tokens or step.tokens
@@ -94,7 +94,7 @@ def _runs_of(targets: Sequence[str]) -> tuple[list[Run], ReportStep | None]:
 
 
 def write_report(runs: Sequence[Run], *, output: Path, options: ReportOptions) -> WrittenReport:
-    """Write a report of some runs; it replaces an older report once it is complete."""
+    """Write a report about some runs, which replaces an older report once it is complete."""
     if options.rules not in (None, "default", "paper", "both"):
         raise UserError(f"There are no rules {options.rules!r}.", hint="Choose default, paper or both.")
     if options.style not in (None, "paper", "slide"):
@@ -108,13 +108,13 @@ def write_report(runs: Sequence[Run], *, output: Path, options: ReportOptions) -
 
 @contextmanager
 def without_cycle_search() -> Iterator[None]:
-    """Disable the garbage collector: records have no cycles, and searching for some takes a tenth of the time."""
+    """Disable the garbage collector: records have no cycles, and searching for cycles takes a tenth of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        # The records of the report count as old, so that the next small collection does not look at all of them.
+        # Mark the records of the report as old, so that the next small collection does not visit all of them.
         gc.freeze()
         gc.unfreeze()
         if was_on:
@@ -122,7 +122,7 @@ def without_cycle_search() -> Iterator[None]:
 
 
 class _Writer:
-    """Writes files and counts their number and size."""
+    """Writes files, and adds up their number and size."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

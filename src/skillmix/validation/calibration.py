@@ -1,4 +1,4 @@
-"""A calibration: its plan, and the votes of a grader compared with the labels of texts, as a card and a page."""
+"""Plan a calibration, and compare a grader's votes with the labels of texts, as a card and a page."""
 
 import json
 from collections import Counter
@@ -39,26 +39,26 @@ from skillmix.scores.graders import GraderCard, GraderFacts, TextUnderGraders, T
 from skillmix.validation.known_texts import CalibrationSet, KnownText, load_set
 
 STUDENT: Final = "calibration"
-"""The student under whose name a run keeps the texts of a set."""
+"""The student under whose name a run stores the texts of a set."""
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationPlan:
-    """A calibration with everything that it names loaded and checked."""
+    """A calibration whose inputs are all loaded and checked."""
 
     known: CalibrationSet
     whole_size: int
-    """Texts of the whole set, of which `known` may be a part."""
+    """The number of texts in the whole set; `known` may contain only some of them."""
     catalog: Catalog
     prompts: PromptSet
     experiment: Experiment
-    """Holds the grader and the budget; it has no steps."""
+    """Contains the grader and the budget, but no steps."""
     grader: str
     run: str
 
     @property
     def settings(self) -> GraderSettings:
-        """The settings of the grader."""
+        """Return the settings of the grader."""
         return self.experiment.graders[self.grader]
 
 
@@ -74,11 +74,11 @@ def planned(
     max_usd: float | None = None,
     bigbench: Path | None = None,
 ) -> CalibrationPlan:
-    """Load the inputs of a calibration, and find all faults before any call.
+    """Load the inputs of a calibration, and report all faults before any call.
 
-    The grader is a model string, or a mapping with the keys of a grader in an experiment file. By default, the set and
-    the grader name the run. `size` limits the number of texts. `bigbench` is the package with this name: its source
-    archive, or a folder with its files.
+    The grader is a model string, or a mapping with the keys of a grader in an experiment file. By default, the name of
+    the run consists of the set and the grader. `size` limits the number of texts. `bigbench` is the source archive of
+    the package with this name, or a folder with its files.
     """
     own_catalog, own_prompts = load_catalog(catalog), load_prompts(prompts)
     document = {"model": grader} if isinstance(grader, str) else dict(grader)
@@ -107,40 +107,40 @@ def planned(
 
 
 LABELS: Final = "labels"
-"""The name of the known points, next to the grader's."""
+"""The name under which the known points appear, beside the grader's name."""
 Criterion = Literal["skill", "topic", "sense"]
 CRITERIA: Final[tuple[Criterion, ...]] = ("skill", "topic", "sense")
-"""The criteria that have labels, in the order of a rubric for one skill."""
+"""The criteria with labels, in the order of a rubric for one skill."""
 _LENGTH: Final = len(CRITERIA)
 
 
 @dataclass(frozen=True, slots=True)
 class WrongPoint:
-    """A point that the grader decided otherwise than the label."""
+    """A point on which the grader's decision differs from the label."""
 
     known: KnownText
     criterion: Criterion
     label: bool
     words: str | None
-    """The grader's comment on it, if it wrote more than a number."""
+    """The grader's comment on the point, if the reply contains more than a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredText:
-    """A text with the votes of the grader."""
+    """A text with the grader's votes."""
 
     known: KnownText
     points: Points
-    """The majority of the rounds: skill, topic, sense; None where it is open."""
+    """The majority of the rounds for skill, topic and sense; None if undecided."""
     votes: tuple[Vote | None, ...]
-    """By round: skill, topic, sense; None if no reply of the round could be read."""
+    """The points for skill, topic and sense, by round; None if no reply of the round could be parsed."""
     wrong: tuple[WrongPoint, ...]
 
     def as_item(self, run: str, grader: str) -> TextUnderGraders:
-        """Convert the text for a grader card; the length counts as met on both sides.
+        """Convert the text for a grader card; the length counts as met for both grader and label.
 
-        A point without a label is omitted on both sides. A card treats decisions without a label as the population from
-        which the labeled ones are sampled, and a calibration has no such sample.
+        A point without a label is omitted for both. A card treats unlabeled decisions as the population from which the
+        labeled decisions are sampled, but in a calibration, labels are not a sample.
         """
         known = self.known
         compared = [None if label is None else point for label, point in zip(known.labels, self.points, strict=True)]
@@ -159,29 +159,29 @@ class MeasuredText:
 
 @dataclass(frozen=True, slots=True)
 class CallFacts:
-    """The calls to the grader about the texts of the set, over all invocations."""
+    """Facts about the calls to the grader for the texts of the set, over all invocations."""
 
     calls: int
     unreadable: int
-    """Replies that could not be read."""
+    """The number of replies that could not be parsed."""
     without_reply: int
     reasons: dict[str, int]
-    """Why replies could not be read, with counts."""
+    """The number of unparseable replies, by reason."""
     input_tokens: int | None
     output_tokens: int | None
-    """None if a reply does not report its token count."""
+    """None if any reply does not report its token count."""
     cost_usd: float | None
-    """None if the cost of a reply is not known."""
+    """None if the cost of any reply is unknown."""
 
 
 _Grading = tuple[int, Call, Reading | None]
-"""The round, the call and its reading."""
+"""The round, the call, and the points read from its reply."""
 
 
 def _measured_text(
     known: KnownText, own: Sequence[_Grading], plan: CalibrationPlan, code: RulesGrader | None
 ) -> MeasuredText:
-    """A text with its votes and wrong points; code gives its points now."""
+    """Return a text with its votes and wrong points; if the grader is code, it decides the points now."""
     skills = known.combination.skills
     verdict = code.verdict(known.text, skills=skills, topic=known.topic) if code else None
     if plan.settings.asked is None:
@@ -200,7 +200,7 @@ def _measured_text(
     for index, (criterion, label, point) in enumerate(zip(CRITERIA, known.labels, points, strict=True)):
         if label is None or point is None or label == point:
             continue
-        # The grader's words in the first round that decided so; half a point is neither.
+        # Use the grader's words in the first round with this decision; half a point is neither given nor denied.
         words = (
             words_about(rubric, index, call.outcome.text)
             for _, call, reading in own
@@ -221,19 +221,19 @@ def _sum(values: Sequence[_Number | None]) -> _Number | None:
 
 
 _WORST: Final = 10
-"""Skills that the terminal shows; the page has all of them."""
+"""The number of skills that the terminal shows; the page shows all skills."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The outcome of a calibration: the card of the grader, and what it is based on."""
+    """The outcome of a calibration: the card of the grader, and the data behind the card."""
 
     plan: CalibrationPlan
     run: Run
     counts: CallCounts
-    """The calls that this invocation made."""
+    """Counts of the calls that this invocation made."""
     texts: tuple[MeasuredText, ...]
-    """The texts of the set with the votes of the grader, in the order of the set."""
+    """The texts with the grader's votes, in the order of the set."""
     calls: CallFacts
     card: GraderCard
     without_disputed: GraderCard | None
@@ -244,12 +244,12 @@ class Calibration:
 
     @property
     def wrong(self) -> list[WrongPoint]:
-        """Points that the grader decided otherwise than the labels."""
+        """Return the points on which the grader's decision differs from the label."""
         return [wrong for text in self.texts for wrong in text.wrong]
 
     @property
     def undecided(self) -> dict[str, int]:
-        """Return, by criterion, labeled points that the grader left undecided, since too many votes are missing."""
+        """Count, by criterion, the labeled points that are undecided because too many votes are missing."""
         return {
             criterion: sum(text.known.labels[index] is not None and text.points[index] is None for text in self.texts)
             for index, criterion in enumerate(CRITERIA)
@@ -257,21 +257,21 @@ class Calibration:
 
     @property
     def disputed(self) -> int:
-        """Texts whose label a second reader disputes."""
+        """Count the texts whose label a second reader disputes."""
         return sum(text.known.is_disputed for text in self.texts)
 
     @property
     def is_complete(self) -> bool:
-        """Whether every labelled point is decided and no call is missing."""
+        """Whether every labeled point is decided and no call is missing."""
         return not self.counts.failed and self.counts.stopped is None and not any(self.undecided.values())
 
     @property
     def folder(self) -> Path:
-        """The folder of the card's files."""
+        """Return the folder that contains the card's files."""
         return self.run.path / "cards" / self.plan.grader
 
     def as_json(self) -> dict[str, object]:
-        """The documented form of `calibrate --json`, and of card.json."""
+        """Return the documented form of `calibrate --json` and of card.json."""
         plan, settings = self.plan, self.plan.settings
         return {
             "skillmix": __version__,
@@ -346,7 +346,7 @@ def calibration_of(plan: CalibrationPlan, run: Run, counts: CallCounts) -> Calib
         card = grader_card(items, plan.grader, LABELS, GraderFacts(plan.settings.model, calls.cost_usd, len(chosen)))
         if all(None not in text.known.labels for text in chosen):
             return card
-        # Where a label is missing, only denied full marks are known, so their rates would be wrong.
+        # If a label is missing, full marks can only be known to be denied, so their rates would be wrong.
         return replace(card, by_kind=tuple(row for row in card.by_kind if row.criterion in CRITERIA))
 
     undisputed = [text for text in texts if not text.known.is_disputed]
@@ -355,7 +355,7 @@ def calibration_of(plan: CalibrationPlan, run: Run, counts: CallCounts) -> Calib
 
 
 def headline(calibration: Calibration) -> str:
-    """The result in a sentence: how often the grader gives the point for the skill, rightly and wrongly."""
+    """Describe in a sentence how often the grader correctly and wrongly gives the point for the skill."""
     skill = next((row for row in calibration.card.by_kind if row.criterion == "skill"), None)
     rates = (skill.sensitivity.value, skill.specificity.value) if skill else (None, None)
     found = [f"{in_percent(rates[0])}% of the texts that show the skill"] if rates[0] is not None else []
@@ -371,12 +371,12 @@ SKILL_HEADER: Final = ("skill", "points", "agreement", "sensitivity", "specifici
 
 
 def criterion_rows(card: GraderCard) -> list[list[str]]:
-    """The rows of the table by criterion."""
+    """Return the rows of the table by criterion."""
     return [[*_row(row), share_with_interval(*row.kappa)] for row in card.by_kind]
 
 
 def skill_rows(card: GraderCard) -> list[list[str]]:
-    """The rows of the table by skill, the lowest agreement first."""
+    """Return the rows of the table by skill, starting with the lowest agreement."""
     values = {row.criterion: 1.0 if row.agreement.value is None else row.agreement.value for row in card.by_skill}
     return [_row(row) for row in sorted(card.by_skill, key=lambda row: (values[row.criterion], row.criterion))]
 
@@ -419,7 +419,7 @@ def fact_rows(calibration: Calibration) -> list[tuple[str, str]]:
 
 
 def undecided_line(calibration: Calibration) -> str:
-    """How many labelled points have no decision, in a sentence; empty if all have one."""
+    """Describe in a sentence how many labeled points are undecided; empty if none are."""
     open_points = {name: count for name, count in calibration.undecided.items() if count}
     if not open_points:
         return ""
@@ -428,7 +428,7 @@ def undecided_line(calibration: Calibration) -> str:
 
 
 def card_lines(calibration: Calibration) -> str:
-    """The card for a terminal: rates by criterion, the skills with the lowest agreement, and what it is based on."""
+    """Return the card for a terminal: rates by criterion, skills with the lowest agreement, and the data behind it."""
     tables: list[tuple[str, Sequence[str], list[list[str]]]] = [
         ("", CRITERION_HEADER, criterion_rows(calibration.card))
     ]
@@ -448,7 +448,7 @@ _SIMULATED = "The grader is scripted: it simulates a model, and its errors are d
 
 
 def write_card(calibration: Calibration) -> Path:
-    """Write card.html, its style and card.json, and return the path of the page."""
+    """Write card.html, its style sheet and card.json, and return the path of the page."""
     folder = calibration.folder
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / "report.css", asset("report.css"))
@@ -459,7 +459,7 @@ def write_card(calibration: Calibration) -> Path:
 
 
 def card_page(calibration: Calibration) -> str:
-    """The page as HTML; it has no script."""
+    """Return the page as HTML, without a script."""
     without = calibration.without_disputed
     model = calibration.plan.settings.model
     return (

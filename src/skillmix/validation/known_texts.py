@@ -1,7 +1,7 @@
-"""Calibration sets: texts with known labels, shipped with the package, written by users, or from BIG-bench.
+"""Load calibration sets: texts with known labels, which ship with the package or come from users or BIG-bench.
 
-The BIG-bench texts come from the PyPI package `bigbench`: from its source archive, from a folder with its files, or
-from the installed package. `data/calibration/bigbench.yaml` lists the tasks that show or lack each skill.
+The BIG-bench texts are read from the PyPI package `bigbench`, either from its source archive, from a folder with its
+files, or from the installed package. `data/calibration/bigbench.yaml` lists tasks whose texts show or lack each skill.
 """
 
 import re
@@ -33,15 +33,15 @@ from skillmix.hashing import digest, short_id
 from skillmix.render import name_hint
 
 LONGEST_TEXT: Final = 4_000
-"""Characters; a longer text would not fit the prompts of small graders."""
+"""The largest number of characters; longer texts would not fit into prompts for small graders."""
 
 NO_TOPIC: Final = "everyday life"
-"""The topic that graders read where a text has none; such a text has a label for the skill alone."""
+"""The topic shown to graders if a text has none; such a text has a label only for the skill."""
 
 
 @dataclass(frozen=True)
 class KnownText:
-    """A text about one skill and one topic with known points; None is a point without a label."""
+    """A text about one skill and one topic with known points; a point without a label is None."""
 
     skill: str
     topic: str
@@ -51,9 +51,9 @@ class KnownText:
     on_topic: bool | None = True
     makes_sense: bool | None = True
     why: str = ""
-    """The author's reason for the label, for readers."""
+    """The author's reason for the label, as information for readers."""
     is_disputed: bool = False
-    """Whether a second reader, who did not see the label, decided otherwise."""
+    """Whether a second reader, who did not see the label, disagreed with it."""
 
     @cached_property
     def combination(self) -> Combination:
@@ -62,17 +62,17 @@ class KnownText:
 
     @property
     def id(self) -> str:
-        """A hash of the skill, the topic and the text; labels may change without it."""
+        """Return a hash of the skill, the topic and the text, which does not change when labels change."""
         return short_id("known text", self.skill, self.topic, self.text)
 
     @property
     def labels(self) -> tuple[bool | None, bool | None, bool | None]:
-        """The known points: skill, topic, sense."""
+        """Return the known points for skill, topic and sense."""
         return self.shows, self.on_topic, self.makes_sense
 
     @property
     def points(self) -> Points:
-        """The known points as a rubric orders them; a calibration leaves the length aside, so that it counts as met."""
+        """Return the known points in the order of a rubric; the length counts as met, as calibrations ignore it."""
         return (*self.labels, True)
 
 
@@ -84,11 +84,11 @@ class CalibrationSet:
     texts: tuple[KnownText, ...]
 
     def content_hash(self) -> str:
-        """A hash of the texts and their labels."""
+        """Return a hash of the texts and their labels."""
         return short_id("calibration set", [[text.id, text.labels, text.is_disputed] for text in self.texts])
 
     def subset(self, size: int) -> "CalibrationSet":
-        """So many texts, chosen by their hashes and kept in order; a smaller subset is part of a larger one."""
+        """Return `size` texts, chosen by hash and kept in order; a smaller subset is part of any larger one."""
         ordered = sorted(self.texts, key=lambda text: digest("calibration subset", text.id))
         chosen = {text.id for text in ordered[:size]}
         return CalibrationSet(self.name, tuple(text for text in self.texts if text.id in chosen))
@@ -98,9 +98,9 @@ BIGBENCH: Final = "bigbench:"
 _TABLE: Final = SHIPPED / "calibration" / "bigbench.yaml"
 _TASKS: Final = "benchmark_tasks"
 _LARGEST_TASK: Final = 64 * 2**20
-"""Bytes; the largest task in the table has 0.9 MB."""
+"""The limit in bytes; the largest task in the table has 0.9 MB."""
 _LARGEST_ARCHIVE: Final = 16 * 2**30
-"""Bytes that are unpacked in memory, piece by piece, before the search for a task is given up."""
+"""The number of bytes to unpack in memory, piece by piece, before the search for a task stops."""
 _GET: Final = "Get it with `pip download bigbench --no-deps --no-binary :all:`, then give its path with --bigbench."
 _DAMAGED: Final = "Get the package again."
 
@@ -112,14 +112,14 @@ class MappedTask:
     task: str
     skill: str
     is_in_choices: bool
-    """Whether the texts are the answers to choose from; otherwise they are in the input."""
+    """Whether the texts are the possible answers; otherwise they are in the input."""
     pattern: re.Pattern[str] | None
     shows: frozenset[str]
     lacks: frozenset[str]
 
 
 def mapped_tasks() -> list[MappedTask]:
-    """The table of tasks."""
+    """Return the table of tasks."""
     return [
         MappedTask(
             task=row["task"],
@@ -134,7 +134,7 @@ def mapped_tasks() -> list[MappedTask]:
 
 
 def bigbench_set(task: str, catalog: Catalog, *, source: Path | None = None) -> CalibrationSet:
-    """The texts of one task with their labels for the skill alone; topic and sense have none."""
+    """Return the texts of one task with labels for the skill only; topic and sense have no label."""
     rows = [row for row in mapped_tasks() if row.task == task]
     if not rows:
         known = sorted({row.task for row in mapped_tasks()})
@@ -157,18 +157,18 @@ def bigbench_set(task: str, catalog: Catalog, *, source: Path | None = None) -> 
                 labels.setdefault(known_text.id, set()).add(shows)
     if not texts:
         raise UserError(f"The task {task} has no texts in the expected format.", hint=_DAMAGED)
-    # A text with two labels has none that is known.
+    # Leave out texts with two different labels.
     return CalibrationSet(f"{BIGBENCH}{task}", tuple(text for text in texts.values() if len(labels[text.id]) == 1))
 
 
 def _table() -> dict[str, Any]:
     table = read_yaml(_TABLE)
-    assert isinstance(table, dict)  # the file is ours
+    assert isinstance(table, dict)  # the file ships with the package
     return table
 
 
 def _answered_texts(row: MappedTask, document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Return each text of a task with its answer in the table; examples in another form are skipped."""
+    """Yield each text of a task with its answer in the table, and skip examples in other formats."""
     examples = document.get("examples")
     for example in examples if isinstance(examples, list) else ():
         if not isinstance(example, dict):
@@ -187,7 +187,7 @@ def _answered_texts(row: MappedTask, document: Mapping[str, Any]) -> Iterator[tu
 
 
 def _task_file(task: str, source: Path | None) -> bytes:
-    """The JSON of a task from an archive or a folder, else from the installed package; nothing is written anywhere."""
+    """Return the JSON of a task from an archive or a folder, otherwise from the installed package; write no files."""
     too_large = UserError(f"The files with the task {task} are larger than those of the package.", hint=_DAMAGED)
     if source is None:
         spec = find_spec("bigbench")
@@ -196,7 +196,7 @@ def _task_file(task: str, source: Path | None) -> bytes:
             raise UserError("The package bigbench is not installed.", hint=_GET)
         source = Path(places[0])
     if source.is_dir():
-        # An installed package, an unpacked archive, or the folder of the tasks itself.
+        # The folder may be an installed package, an unpacked archive, or the folder of the tasks itself.
         for tasks in (source, source / _TASKS, source / "bigbench" / _TASKS, *source.glob(f"*/bigbench/{_TASKS}")):
             path = tasks / task / "task.json"
             if path.is_file():
@@ -225,7 +225,7 @@ def _task_file(task: str, source: Path | None) -> bytes:
 
 FOLDER: Final = SHIPPED / "calibration"
 DISAGREEMENTS: Final = "disagreements.yaml"
-"""A file beside the texts of a set: labels on which the author and a second reader differ."""
+"""A file beside the texts of a set that lists labels on which the author and a second reader differ."""
 _HINT: Final = (
     "An entry has skill, text and label (shows or near), and may have topic, off (topic or sense), why and disputed; "
     "nothing was asked."
@@ -241,13 +241,13 @@ _Prose = Annotated[
 
 
 class _Entry(BaseModel):
-    """One entry of the file."""
+    """One entry in a file of texts."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     skill: _Prose
     topic: _Prose | None = None
-    """None for a text that has a label for the skill alone."""
+    """None for a text that has a label only for the skill."""
     text: _Prose
     label: Literal["shows", "near"]
     off: Literal["topic", "sense"] | None = None
@@ -266,12 +266,12 @@ _KEYS: Final = list(_Entry.model_fields)
 
 
 def shipped_sets() -> list[str]:
-    """Names of the sets in the package."""
+    """Return the names of the sets in the package."""
     return sorted(folder.name for folder in FOLDER.iterdir() if folder.is_dir() and any(folder.glob("*.yaml")))
 
 
 def load_set(name: str, catalog: Catalog, *, bigbench: Path | None = None) -> CalibrationSet:
-    """Load a shipped set by name, a YAML file or a folder of them by path, or `bigbench:TASK`."""
+    """Load a shipped set by name, a YAML file or a folder of YAML files by path, or `bigbench:TASK`."""
     if name.startswith(BIGBENCH):
         return bigbench_set(name.removeprefix(BIGBENCH), catalog, source=bigbench)
     if bigbench is not None:
@@ -280,7 +280,7 @@ def load_set(name: str, catalog: Catalog, *, bigbench: Path | None = None) -> Ca
         try:
             return CalibrationSet(name, _texts_of(_files_in(FOLDER / name), catalog))
         except UserError:
-            if catalog.name == name:  # each set is for the catalog of its name, and a test holds it to that
+            if catalog.name == name:  # each set is for the catalog with its name, as a test checks
                 raise
             raise UserError(
                 f"The calibration set {name} is for the catalog {name}; {catalog.name} lacks skills or topics of it.",
@@ -302,7 +302,7 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _texts_of(files: list[Path], catalog: Catalog) -> tuple[KnownText, ...]:
-    """The texts of all files; one error reports the faults of all of them."""
+    """Read the texts of all files; one error reports the faults in all files."""
     texts: dict[str, KnownText] = {}
     faults, repeated = list[str](), list[str]()
     for file in files:
@@ -313,7 +313,7 @@ def _texts_of(files: list[Path], catalog: Catalog) -> tuple[KnownText, ...]:
         for number, entry in enumerate(entries, start=1):
             place = f"{file.name}, entry {number}"
             if isinstance(entry, dict) and False in entry and "off" not in entry:
-                # YAML reads the key `off` as the value false unless it is quoted.
+                # YAML reads the key `off` as false unless it is quoted.
                 entry = {"off" if key is False else key: value for key, value in entry.items()}
             own = list(_entry_faults(entry, catalog))
             faults += [f"{place}: {fault}" for fault in own]
@@ -339,7 +339,7 @@ def _texts_of(files: list[Path], catalog: Catalog) -> tuple[KnownText, ...]:
 
 
 def _entry_faults(entry: object, catalog: Catalog) -> Iterator[str]:
-    """Every fault of one entry: wrong keys and values, and names that the catalog does not have."""
+    """Yield every fault in one entry: wrong keys, wrong values, and names that are not in the catalog."""
     try:
         _ENTRY.validate_python(entry)
     except ValidationError as error:

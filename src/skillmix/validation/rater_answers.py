@@ -1,4 +1,4 @@
-"""The answers of one person about texts, as the person's file holds them, and the one process that adds to it."""
+"""One person's answers about texts, as stored in the person's file, and the single process that may add to the file."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -13,20 +13,20 @@ from skillmix.runs.people import HumanAnswer, answer_of_document, document_of, r
 from skillmix.runs.verdicts import PERSON
 
 ItemKey = tuple[str, str]
-"""A combination and the hash of a text: an answer applies to the text, whichever student wrote it."""
+"""A combination and the hash of a text; an answer applies to the text, whichever student generated it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """One person's answers about one text, under the conversation that contains the text."""
+    """One person's answers about one text, stored under the conversation that contains the text."""
 
     conversation: tuple[str, str, int]
     by_number: dict[int, HumanAnswer | None] = field(default_factory=dict)
-    """None for a damaged answer."""
+    """The answers by number; None for a damaged answer."""
 
     @property
     def latest(self) -> HumanAnswer | None:
-        """Return the answer that counts; None if none can be read."""
+        """Return the answer that counts; None if no answer can be read."""
         return self.by_number[max(self.by_number)] if self.by_number else None
 
 
@@ -34,18 +34,18 @@ Answers = dict[ItemKey, Attempts]
 
 
 def item_key(text: StudentText) -> ItemKey:
-    """Return the key of a text among a person's answers."""
+    """Return the key under which a person's answers contain a text."""
     return text.combination.id, text.id
 
 
 def latest_answer(answers: Answers, text: StudentText) -> HumanAnswer | None:
-    """Return the answer about a text that counts; None if there is none yet."""
+    """Return the latest answer about a text, which is the one that counts; None if there is no answer yet."""
     attempts = answers.get(item_key(text))
     return None if attempts is None else attempts.latest
 
 
 def stored_answers(folder: Path, rater: str) -> Answers:
-    """Read the answers of a person in the folder of people; another process may be writing the file."""
+    """Read a person's answers from the folder of people's answers, even while another process writes the file."""
     grader, file = human_grader(rater), rater_file(folder, rater)
     answers: Answers = {}
     if not file.exists():
@@ -63,9 +63,9 @@ def stored_answers(folder: Path, rater: str) -> Answers:
 
 
 class RaterJournal(AbstractContextManager["RaterJournal"]):
-    """Adds one person's answers to a run; only one process can at a time.
+    """Adds one person's answers to a run; only one process can do so at a time.
 
-    `model` is the model string of a simulated person; one name cannot refer to both a person and a script.
+    `model` is the model string of a simulated person. A name cannot refer to both a person and a script.
     """
 
     def __init__(self, folder: Path, rater: str, *, model: str = PERSON) -> None:
@@ -74,7 +74,7 @@ class RaterJournal(AbstractContextManager["RaterJournal"]):
         require_same_rater(folder, rater, model)
         self._writer = JournalWriter(rater_file(folder, rater))
         try:
-            self._writer.into_one_file()  # an earlier process may have been killed
+            self._writer.into_one_file()  # clean up in case an earlier process was killed
             self._answers = stored_answers(folder, rater)
         except BaseException:
             self._writer.close()
@@ -84,24 +84,25 @@ class RaterJournal(AbstractContextManager["RaterJournal"]):
         self.close()
 
     def close(self) -> None:
-        """Close the file and free its lock."""
+        """Close the file and unlock it."""
         self._writer.close()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Store everything inside the block, or nothing."""
+        """Store everything inside the block together, or nothing at all."""
         with self._writer.transaction():
             yield
         self._writer.into_one_file()
 
     def latest(self, text: StudentText) -> HumanAnswer | None:
-        """Return the answer about a text that counts; None if there is none yet."""
+        """Return the latest answer about a text, which is the one that counts; None if there is no answer yet."""
         return latest_answer(self._answers, text)
 
     def store(self, text: StudentText, shown: str, answer: HumanAnswer) -> bool:
         """Store an answer in one transaction; return False if it is already stored.
 
-        `shown` is the task as it was shown. A changed answer is a further attempt, and the latest attempt counts.
+        `shown` is the task as the person saw it. A changed answer is stored as a further attempt; the latest attempt
+        counts.
         """
         attempts = self._answers.get(item_key(text), Attempts(text.conversation))
         sent = {one.id for one in attempts.by_number.values() if one is not None and one.id is not None}
@@ -119,7 +120,7 @@ class RaterJournal(AbstractContextManager["RaterJournal"]):
 
 
 def require_same_rater(folder: Path, rater: str, model: str = PERSON) -> None:
-    """Refuse a person under the name of a simulated rater, and vice versa."""
+    """Raise an error if a person uses the name of a simulated rater, or vice versa."""
     stored = rater_model(folder, rater)
     if stored not in (None, model):
         given = "a person" if stored == PERSON else f"the simulated rater {stored}"

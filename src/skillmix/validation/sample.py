@@ -1,18 +1,18 @@
-"""Choose the texts that raters read, by hash and blind, and what a rater sees of each.
+"""Choose by hash which texts raters read, and what raters see of each text; raters do not know where texts come from.
 
-The texts stand on a line, sorted by student, then k, then outcome. An order visits the line as evenly as possible at
-every moment (bit-reversed counting, from a start that a hash decides), so that any first n texts hold about n/N of each
-student, of each k of a student, and of each outcome of these. Within such a group, the text comes next whose skills
-have been shown least, in proportion to how often the texts have these skills. A sample in proportion needs no weights:
-shares that are counted in it estimate the shares in all texts. More texts of a rare outcome would bias sensitivity
-and specificity.
+The texts are lined up by student, then by k, then by outcome. The order of choice visits this line as evenly as
+possible at every moment (bit-reversed counting, from a start that a hash decides). The first n of N texts therefore
+contain about n/N of the texts of each student, of each k of a student, and of each outcome at that k. Within such a
+group, the next text is the one whose skills have been shown least, in proportion to how often the texts have these
+skills. A proportional sample needs no weights, because its shares estimate the shares among all texts. Including more
+texts with a rare outcome would bias sensitivity and specificity.
 
-Agreement is the share of texts on which two graders give the same vote. Its 95% Wilson interval over n texts has the
-width w = 2 z √(n p (1 − p) + z² / 4) / (n + z²), with z = 1.96 and the agreement p. Solved for n, with q = p (1 − p):
+Agreement is the share of texts on which two graders vote alike. Its 95% Wilson interval over n texts has the width
+w = 2 z √(n p (1 − p) + z² / 4) / (n + z²), with z = 1.96 and the agreement p. Solved for n, with q = p (1 − p):
 n + z² = z² (2 q + √(4 q² + w² (1 − 4 q))) / w². At p = .5, where the interval is widest, n = z² (1 / w² − 1).
 
-An item is one text about one combination. Its id is a hash of the two, so it says nothing about the student; a text
-that several students or generations wrote word for word is one item.
+An item is one text about one combination. Its id is a hash of text and combination, so it reveals nothing about the
+student. If several students or generations contain exactly the same text, it is one item.
 """
 
 from collections import Counter, defaultdict
@@ -40,23 +40,23 @@ class SampleText(NamedTuple):
 
     id: str
     strata: tuple[str, ...]
-    """Its groups from the widest to the narrowest: student, k, outcome."""
+    """The groups of the text from the widest to the narrowest: student, k, outcome."""
     skills: tuple[str, ...]
 
 
 def sample_order(candidates: Sequence[SampleText], *purpose: str | int) -> Iterator[str]:
-    """Ids of all candidates in the order of choice; the first n are the same for every n.
+    """Yield the ids of all candidates in the order of choice, so that a smaller sample is part of a larger one.
 
     >>> texts = [SampleText(f"{student}{i}", (student,), ("metaphor",)) for student in "ab" for i in range(4)]
     >>> sorted(id[0] for id in list(sample_order(texts, "demo"))[:4])
     ['a', 'a', 'b', 'b']
     """
     strata = {one.strata for one in candidates}
-    # A group is placed on the line within its wider groups, in an order of hashes.
+    # Each group is placed on the line within its wider group, in the order of hashes.
     places = {own: tuple(digest("stratum", purpose, own[: depth + 1]) for depth in range(len(own))) for own in strata}
     line = sorted((one.strata for one in candidates), key=places.__getitem__)
     groups: dict[tuple[str, ...], list[tuple[float, bytes, SampleText]]] = defaultdict(list)
-    """By strata: how much the skills of a text had been shown when it was last looked at, a hash, and the text."""
+    """By strata: how much a text's skills had been shown when the text was last examined, a hash, and the text."""
     for one in candidates:
         groups[one.strata].append((0.0, digest("text", purpose, one.id), one))
     for group in groups.values():
@@ -64,8 +64,8 @@ def sample_order(candidates: Sequence[SampleText], *purpose: str | int) -> Itera
     texts = Counter(skill for one in candidates for skill in one.skills)
     shown: Counter[str] = Counter()
     for position in _spread(len(line), seed_of(0, "start", *purpose)):
-        # Take the text whose skills were shown least, or nearly least: a few texts are looked at, not all. Shares only
-        # grow, so an entry whose share has not changed since it was looked at is the least of all.
+        # Choose the text whose skills were shown least, or nearly least, because only a few texts are examined. Shares
+        # only grow, so an entry whose share has not changed since it was examined has the lowest share of all.
         group, looked = groups[line[position]], list[tuple[float, bytes, SampleText]]()
         while group and len(looked) < _MOST_LOOKS:
             share, order, one = heappop(group)
@@ -85,7 +85,7 @@ _MOST_LOOKS: Final = 24
 
 
 def _spread(total: int, start: int) -> Iterator[int]:
-    """All numbers below a total, each next one far from those before it.
+    """Yield all numbers below a total, each far from the numbers before it.
 
     >>> list(_spread(6, 0))
     [0, 4, 2, 1, 5, 3]
@@ -103,7 +103,7 @@ _ROUNDING: Final = 1e-9
 
 
 def texts_for_width(width: float, *, agreement: float = 0.5) -> int:
-    """The smallest number of texts whose 95% interval of agreement is not wider than this.
+    """Return the smallest number of texts for which the 95% interval of agreement is not wider than `width`.
 
     >>> texts_for_width(0.1), texts_for_width(0.1, agreement=0.9)
     (381, 141)
@@ -120,14 +120,14 @@ def texts_for_width(width: float, *, agreement: float = 0.5) -> int:
 
 
 def checked_agreement(agreement: float) -> float:
-    """The agreement itself if it is a share; otherwise an error."""
+    """Return the agreement if it is a valid share; otherwise raise an error."""
     if not 0 <= agreement <= 1:
         raise UserError(f"{agreement} is not an agreement.", hint="Use a number from 0 to 1.")
     return agreement
 
 
 def width_of(texts: int, *, agreement: float = 0.5) -> float:
-    """The width of the 95% interval of agreement over some texts."""
+    """Return the width of the 95% interval of agreement over this number of texts."""
     low, high = wilson_interval(agreement, texts)
     return high - low
 
@@ -138,38 +138,38 @@ _OUTCOMES: Final[Mapping[float | None, Outcome]] = {1.0: "full marks", 0.0: "les
 
 @dataclass(frozen=True, slots=True)
 class AnnotationItem:
-    """A text for annotation. The student and the outcome affect whether it is chosen, but are never shown."""
+    """A text for annotation. Student and outcome affect whether the text is chosen, but raters never see them."""
 
     id: str
     text: StudentText
     outcome: Outcome
-    """By the run's first grader."""
+    """The outcome according to the run's first grader."""
 
     @property
     def combination(self) -> Combination:
-        """The skills and the topic."""
+        """Return the skills and the topic."""
         return self.text.combination
 
     @property
     def words(self) -> str:
-        """The text itself."""
+        """Return the text itself."""
         return self.text.answer.text
 
     @property
     def criteria(self) -> tuple[Criterion, ...]:
-        """Return the criteria that people are asked about."""
+        """Return the criteria that people judge."""
         return asked_criteria(rubric_of(self.combination.skills, self.combination.topic))
 
     @property
     def candidate(self) -> SampleText:
-        """The item as the sample sees it."""
+        """Return the item in the form that sampling uses."""
         strata = (self.text.student, str(self.combination.k), self.outcome)
         return SampleText(self.id, strata, self.combination.skills)
 
 
 @dataclass(frozen=True, slots=True)
 class AskedQuestion:
-    """One question about a text, as a person sees it."""
+    """One question about a text, as shown to a person."""
 
     name: str
     """The criterion: a skill, `topic` or `sense`."""
@@ -179,7 +179,7 @@ class AskedQuestion:
 
 
 def items_of(records: RunRecords, *, students: Collection[str] = (), ks: Collection[int] = ()) -> list[AnnotationItem]:
-    """The items of a run by id, without texts that earn nothing, which no grader sees either."""
+    """Return the items of a run by id, without texts that earn nothing, which graders do not see either."""
     rules, phrases = records.run.rules(), records.run.phrases
     first = next(iter(records.run.graders), None)
     outcomes = {
@@ -188,7 +188,7 @@ def items_of(records: RunRecords, *, students: Collection[str] = (), ks: Collect
         if ballot.grader == first
     }
     items: dict[str, AnnotationItem] = {}
-    # A hash decides which of several equal texts represents them all; the name of a student must not.
+    # If texts are equal, a hash decides which one represents the others, so that student names have no influence.
     for text in sorted(records.texts, key=lambda text: digest("equal texts", *text.conversation)):
         is_wanted = (not students or text.student in students) and (not ks or text.combination.k in ks)
         if is_wanted and not earns_nothing(text.answer, rules):
@@ -198,7 +198,7 @@ def items_of(records: RunRecords, *, students: Collection[str] = (), ks: Collect
 
 
 def questions_about(item: AnnotationItem, skills: Mapping[str, Skill]) -> list[AskedQuestion]:
-    """Return the criteria of an item in words, with definitions and examples of the available skills by name."""
+    """Return the criteria of an item in words, with definitions and examples from `skills` by name."""
     questions = []
     for criterion in item.criteria:
         if criterion.kind == "topic":
@@ -213,7 +213,7 @@ def questions_about(item: AnnotationItem, skills: Mapping[str, Skill]) -> list[A
 
 
 def task_in_words(item: AnnotationItem, questions: Iterable[AskedQuestion]) -> str:
-    """Return the task as the journal stores it, beside the answer: the text, and the questions."""
+    """Return the task as the journal stores it beside the answer: the text and the questions."""
     lines = ["A person read this text and answered the questions below: yes, no or unsure.", "", item.words, ""]
     for question in questions:
         lines.append(question.words)

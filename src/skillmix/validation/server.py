@@ -1,12 +1,12 @@
-"""Serve the page on which people answer, on this machine only.
+"""Serve the page on which people answer, for this machine only.
 
-Every address begins with the secret of one person, and everything else is refused: a request without a secret, from
-another origin or host, to another path, with another method, too large, or not in JSON. The page gets one text at a
-time. It learns nothing about students, graders or other people. It has no cookies, loads nothing from elsewhere, and
-its policy forbids inline scripts.
+Every address begins with the secret of one person. The server rejects requests without a secret, from another origin or
+host, to another path or with another method, and requests that are too large or not in JSON. The page receives one text
+at a time and no information about students, graders or other people. It uses no cookies, loads nothing from other
+servers, and its policy forbids inline scripts.
 
-A page that is open when the server dies finds the server again under the same address, and nobody needs a new link.
-The file can be read by its owner only. Whoever has a link can answer in the name of its person, on this machine.
+If the server stops while a page is open, the page finds the restarted server under the same address, so nobody needs a
+new link. Only its owner can read the file of links. Anyone who knows a link can answer for its person on this machine.
 """
 
 import asyncio
@@ -35,20 +35,20 @@ from skillmix.runs.scheduler import StopReason, reacting_to_signals, signal_of
 from skillmix.validation.task import AnnotationTask, AnswerStore, fault_of
 
 _FILE: Final = "links.json"
-"""In the folder of people's answers; only its owner can read it."""
+"""A file in the folder of people's answers that only its owner can read."""
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{32,100}")
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Where one person answers: a port, 0 for any free one, and a secret."""
+    """Where one person answers: a secret and a port, which is 0 for any free port."""
 
     port: int
     token: str
 
 
 def links_of(run: Run, raters: Sequence[str], *, new: bool = False) -> dict[str, Link]:
-    """The links of people: those that were used before, or new ones with the port of before."""
+    """Return the links of people: the links that were used before, or new links with the previous port."""
     known = _read(run.people / _FILE)
     if new:
         known = {rater: Link(link.port, token_urlsafe(32)) for rater, link in known.items()}
@@ -56,7 +56,7 @@ def links_of(run: Run, raters: Sequence[str], *, new: bool = False) -> dict[str,
 
 
 def keep_links(run: Run, links: Mapping[str, Link]) -> None:
-    """Store links beside those of other people of the run."""
+    """Store links beside the links of other people in the run."""
     file = run.people / _FILE
     file.parent.mkdir(exist_ok=True)
     content = {rater: asdict(link) for rater, link in {**_read(file), **links}.items()}
@@ -68,7 +68,7 @@ def keep_links(run: Run, links: Mapping[str, Link]) -> None:
 
 
 def _read(file: Path) -> dict[str, Link]:
-    """The stored links; none if the file is missing or damaged."""
+    """Return the stored links; empty if the file is missing or damaged."""
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
         links = {rater: Link(one["port"], one["token"]) for rater, one in stored.items()}
@@ -82,7 +82,7 @@ def _read(file: Path) -> dict[str, Link]:
 
 HOST: Final = "127.0.0.1"
 _LARGEST: Final = 64 * 1024
-"""Bytes of a request."""
+"""The largest size of a request in bytes."""
 _LONGEST_ID: Final = 100
 _HEADERS: Final = {
     "Content-Security-Policy": (
@@ -105,7 +105,7 @@ _FILES: Final = {
 
 
 class RaterPage:
-    """The requests that one person can make: the page, the state, one text, and storing an answer."""
+    """Handles the requests that one person can make: for the page, the state or one text, and to store an answer."""
 
     def __init__(self, task: AnnotationTask, rater: str, store: AnswerStore) -> None:
         self._task = task
@@ -115,12 +115,12 @@ class RaterPage:
         self._numbers = {item.id: number for number, item in enumerate(self._items)}
 
     def state(self) -> dict[str, object]:
-        """Who answers, and which texts have an answer."""
+        """Return who answers, and which texts already have an answer."""
         done = "".join("1" if one else "0" for one in self._store.answered(self._items))
         return {"rater": self._rater, "done": done}
 
     def item(self, number: int) -> dict[str, object] | None:
-        """One text with its questions and the answer so far; None if there is no such text."""
+        """Return one text with its questions and the current answer; None if there is no such text."""
         if not 0 <= number < len(self._items):
             return None
         item = self._items[number]
@@ -135,7 +135,7 @@ class RaterPage:
         }
 
     def answer(self, body: bytes) -> bool:
-        """Store the answer in a request; a ValueError describes a fault in it."""
+        """Store the answer from a request; a ValueError describes any fault in the answer."""
         try:
             document = json.loads(body)
         except (ValueError, RecursionError):
@@ -158,7 +158,7 @@ class RaterPage:
 
 
 def application(pages: Mapping[str, RaterPage]) -> web.Application:
-    """The server's application; `pages` are by the secret of each person."""
+    """Make the server's application; `pages` maps each person's secret to the person's page."""
     folder = resources.files("skillmix.validation") / "files"
     files = {path: ((folder / name).read_text(encoding="utf-8"), kind) for path, (name, kind) in _FILES.items()}
     secrets = {token.encode(): page for token, page in pages.items()}
@@ -168,7 +168,7 @@ def application(pages: Mapping[str, RaterPage]) -> web.Application:
             response = await _respond(request, secrets, files)
         except web.HTTPException as refusal:
             response = web.Response(status=refusal.status, text=refusal.reason)
-        except Exception:  # noqa: BLE001  # a fault of this program: the terminal shows it, and the page goes on
+        except Exception:  # noqa: BLE001  # a bug in this program: the terminal shows the error, and the page continues
             traceback.print_exc()
             response = web.Response(status=500, text="The server failed; its terminal shows the error.")
         response.headers.update(_HEADERS)
@@ -182,7 +182,7 @@ def application(pages: Mapping[str, RaterPage]) -> web.Application:
 async def _respond(
     request: web.Request, secrets: Mapping[bytes, RaterPage], files: Mapping[str, tuple[str, str]]
 ) -> web.StreamResponse:
-    # Refuse what another site could make a browser send: its origin is another one, or its host name is not ours.
+    # Reject requests that another site could make a browser send, recognized by a different origin or host name.
     here = request.transport.get_extra_info("sockname")[1] if request.transport else 0
     if request.headers.get("Host") not in (f"{HOST}:{here}", f"localhost:{here}"):
         raise web.HTTPForbidden(reason="This host name is not served here.")
@@ -192,7 +192,7 @@ async def _respond(
         raise web.HTTPForbidden(reason="This origin is not allowed.")
     token, slash, path = request.path.removeprefix("/").partition("/")
     given = token.encode("utf-8", "surrogatepass")
-    found = [page for secret, page in secrets.items() if compare_digest(secret, given)]  # every one, in constant time
+    found = [page for secret, page in secrets.items() if compare_digest(secret, given)]  # all, in constant time
     if not found:
         raise web.HTTPForbidden(reason="This link is not valid.")
     page = found[0]
@@ -221,13 +221,13 @@ async def _stored(request: web.Request, page: RaterPage) -> web.Response:
         raise web.HTTPUnsupportedMediaType
     try:
         body = await request.read()
-    except (OSError, web.RequestPayloadError, HttpProcessingError):  # it breaks off, or its encoding is unreadable
+    except (OSError, web.RequestPayloadError, HttpProcessingError):  # it is incomplete, or its encoding is unreadable
         raise web.HTTPBadRequest(reason="The body of the request cannot be read.") from None
     try:
         is_new = page.answer(body)
     except ValueError as fault:
         return web.json_response({"error": str(fault)}, status=400)
-    except UserError as problem:  # the journal cannot be written now; the page keeps the answer and sends it again
+    except UserError as problem:  # the journal cannot be written now, so the page keeps the answer and sends it again
         return web.json_response({"error": problem.message}, status=503)
     return web.json_response({"stored": True, "is_new": is_new})
 
@@ -242,14 +242,14 @@ async def serve(
 ) -> None:
     """Serve until a signal arrives or the task is cancelled.
 
-    `ready` receives the address of each person once they can be opened. Without a port, the previous one is used, or
-    any free one.
+    `ready` receives the address of each person as soon as the addresses work. If `port` is None, the previous port is
+    used or, if that is not free, any other port.
     """
     with _bound(port, [link.port for link in links.values()]) as listening:
         number = listening.getsockname()[1]
         used = {rater: Link(number, link.token) for rater, link in links.items()}
         pages = {link.token: RaterPage(task, rater, stores[rater]) for rater, link in used.items()}
-        # A log without an end: whoever sends a broken request must not fill the terminal with traces.
+        # Discard this log, so that nobody can fill the terminal with tracebacks by sending broken requests.
         log = logging.Logger("annotate")
         log.addHandler(logging.NullHandler())
         runner = web.AppRunner(application(pages), access_log=None, shutdown_timeout=1.0, logger=log)
@@ -259,7 +259,7 @@ async def serve(
             keep_links(task.run, used)
             ready({rater: f"http://{HOST}:{number}/{link.token}/" for rater, link in used.items()})
             came: asyncio.Future[StopReason] = asyncio.get_running_loop().create_future()
-            # A signal that raised its error amid an answer would print a trace of that answer.
+            # If a signal raised its error while an answer was being processed, a traceback would be printed.
             with reacting_to_signals(lambda reason: None if came.done() else came.set_result(reason)):
                 reason = await came
         finally:
@@ -268,11 +268,11 @@ async def serve(
 
 
 def _bound(port: int | None, earlier: Sequence[int]) -> socket.socket:
-    """A socket on this machine: on the given port, or on an earlier one if it is free, or on any."""
+    """Return a socket on this machine: on `port` if given, otherwise on a free earlier port or on any free port."""
     for number in [port] if port is not None else [*dict.fromkeys(one for one in earlier if one), 0]:
         opened = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
-            if os.name == "posix":  # a killed server leaves its port in a state that would block it for a minute
+            if os.name == "posix":  # the port of a killed server would otherwise be blocked for a minute
                 opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             opened.bind((HOST, number))
         except (OSError, OverflowError):

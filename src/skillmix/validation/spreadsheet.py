@@ -1,8 +1,8 @@
-"""The task as a spreadsheet: one row for each question, in CSV, written for one person and read back with checks.
+"""Write one person's task as a CSV spreadsheet with one row for each question, and read it back with checks.
 
-Texts come from models, and a spreadsheet takes a cell that begins with "=" for a formula. Such cells get an apostrophe
-in front, so nothing in the file is ever computed. Whoever fills the file may sort its rows and use another separator;
-a changed text, question or criterion is a fault.
+Texts come from models, and a spreadsheet program interprets a cell that begins with "=" as a formula. An apostrophe is
+put in front of such cells, so that nothing in the file is ever computed. The person who fills in the file may sort its
+rows and use another separator, but a changed text, question or criterion is a fault.
 """
 
 import csv
@@ -28,7 +28,7 @@ _WORDS: Final[Mapping[Vote, str]] = {1: "1", 0: "0", None: "?"}
 _FORMULA: Final = re.compile(r"[\s\x00-\x1f]*[=+\-@\t\r|%\uff1d\uff0b\uff0d\uff20]")
 _SEPARATOR_LINE: Final = re.compile(r'"?sep=([,;\t])"?[,;\t]*\r?\n', re.IGNORECASE)
 _ID_LETTER: Final = "t"
-"""Stands before each id: a program would rewrite an id that looks like a number."""
+"""The first letter of each id, because a program might rewrite an id that looks like a number."""
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _LARGEST: Final = 100_000_000
 _Row = dict[str, str]
@@ -36,7 +36,7 @@ _Row = dict[str, str]
 
 
 def write_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> int:
-    """Write a person's task; return the number of texts. Answers so far are filled in."""
+    """Write a person's task, including existing answers, and return the number of texts."""
     content = _content(task, rater)
     try:
         is_empty_task = not file.exists() or not any(row["vote"].strip() for _, row in _rows(file))
@@ -49,7 +49,7 @@ def write_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> int:
 
 
 def refresh_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> bool:
-    """Write a person's task over an earlier one; False if that holds votes that are not stored, and stays."""
+    """Replace an earlier spreadsheet of a person's task; return False if it has unstored votes and is therefore kept."""
     content = _content(task, rater)
     if file.exists():
         if file.read_bytes() == content:
@@ -64,7 +64,7 @@ def refresh_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> bool:
 
 
 def _has_new_votes(task: AnnotationTask, rater: str, file: Path) -> bool:
-    """Whether a spreadsheet may hold a vote that the journal does not have."""
+    """Whether a spreadsheet may contain a vote that is not in the journal."""
     try:
         if not any(row["vote"].strip() for _, row in _rows(file)):
             return False
@@ -87,12 +87,12 @@ def _content(task: AnnotationTask, rater: str) -> bytes:
             vote = _WORDS[answer.votes[question.name]] if answer else ""
             comment = answer.comment if answer and question.name == item.criteria[0].name else ""
             writer.writerow([guarded(cell) for cell in (*about, *asked, vote, comment)])
-    # With its mark, spreadsheet programs read the file as UTF-8.
+    # The byte-order mark makes spreadsheet programs read the file as UTF-8.
     return content.getvalue().encode("utf-8-sig")
 
 
 def guarded(cell: str) -> str:
-    """A cell that no spreadsheet takes for a formula.
+    """Return a cell that no spreadsheet program interprets as a formula.
 
     >>> guarded("=1+1"), guarded("Time flies."), guarded("- a list")
     ("'=1+1", 'Time flies.', "'- a list")
@@ -107,11 +107,11 @@ class SpreadsheetAnswers:
 
     answers: Mapping[str, HumanAnswer]
     empty: int
-    """Texts without any vote."""
+    """The number of texts without any vote."""
 
 
 def read_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> SpreadsheetAnswers:
-    """Read a spreadsheet that a person filled; all faults come in one error, and then nothing is stored."""
+    """Read a spreadsheet that a person filled in, or raise one error with all faults, so that nothing is stored."""
     rows, wanted = list(_rows(file)), human_grader(rater)
     other = next((row["rater"].strip() for _, row in rows if row["rater"].strip() != wanted), None)
     if other is not None:
@@ -135,7 +135,7 @@ def read_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> Spreadshee
         comments = dict.fromkeys(row["comment"].strip() for row in of_item.values())
         if votes:
             answers[own] = HumanAnswer(votes, "\n".join(filter(None, comments)))
-    if not faults:  # a row with a fault would also be a missing vote
+    if not faults:  # a row with a fault would also count as a missing vote
         own_texts = set(task.assignment.texts[rater])
         for own, answer in answers.items():
             found = fault_of(task.items[own], answer)
@@ -148,7 +148,7 @@ def read_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> Spreadshee
 
 
 def _checked_question(task: AnnotationTask, row: _Row) -> tuple[AnnotationItem, str]:
-    """Return the text and the criterion of a row; a ValueError describes a fault in the row."""
+    """Return the text and the criterion of a row, or raise a ValueError that describes a fault in the row."""
     own = row["item"].strip()
     item = task.items.get(own.removeprefix(_ID_LETTER)) if own.startswith(_ID_LETTER) else None
     if item is None:
@@ -166,18 +166,18 @@ def _checked_question(task: AnnotationTask, row: _Row) -> tuple[AnnotationItem, 
 
 
 def _is_same(cell: str, expected: str) -> bool:
-    """Whether a cell equals the written value; programs change spaces and line ends."""
+    """Whether a cell equals the written value, except for spaces and line ends, which programs change."""
     plain = _CONTROLS.sub("\ufffd", expected)
     return " ".join(cell.split()) in (" ".join(plain.split()), " ".join(guarded(expected).split()))
 
 
 def _rows(file: Path) -> Iterator[tuple[int, _Row]]:
-    """Return the rows of a spreadsheet with their numbers; added columns are ignored."""
+    """Yield the rows of a spreadsheet with their numbers; added columns are ignored."""
     content = read_text(file, most=_LARGEST)
     named = _SEPARATOR_LINE.match(content)
     if named is not None:
         content = content[named.end() :]
-    # Spreadsheet programs of some languages write semicolons or tabs.
+    # In some languages, spreadsheet programs write semicolons or tabs.
     separator = max((",", ";", "\t"), key=content.partition("\n")[0].count) if named is None else named[1]
     longest = csv.field_size_limit(_LARGEST)
     try:

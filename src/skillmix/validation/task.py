@@ -1,7 +1,7 @@
-"""The task of an annotate step: its settings come from the experiment, and simulated raters answer at once.
+"""The task of an annotate step: its settings come from the experiment, and simulated raters answer immediately.
 
-A person's list does not depend on who else reads, except where two own lists would hold the same text. Answers that
-a person gave before count, whatever changed since: the run, the number of texts or the people.
+A person's list does not depend on the other people, except where two separate lists would contain the same text. A
+person's earlier answers still count if the run, the number of texts or the people have changed.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -40,19 +40,19 @@ _ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The texts of each person, by id, in the order in which the person sees them."""
+    """The text ids of each person, in the order in which the person sees the texts."""
 
     texts: Mapping[str, tuple[str, ...]]
 
     @property
     def shared(self) -> int:
-        """How many texts every two people have in common at least; 0 for one person."""
+        """Return the smallest number of texts that any two people have in common; 0 for one person."""
         pairs = combinations(map(set, self.texts.values()), 2)
         return min((len(one & other) for one, other in pairs), default=0)
 
     @property
     def distinct(self) -> int:
-        """How many different texts people read."""
+        """Return the number of different texts that people read."""
         return len(set[str]().union(*map(set, self.texts.values())))
 
 
@@ -65,10 +65,10 @@ def assign(
     seed: int = 0,
     answered: Mapping[str, Collection[str]] | None = None,
 ) -> Assignment:
-    """Give n texts to each person, some of them shared; fewer if there are not enough texts.
+    """Assign n texts to each person, some of which are shared; assign fewer if there are not enough texts.
 
-    If the run has too few texts for separate ones, people share more. `answered` are the texts that a person has
-    already answered: they replace unanswered texts, so that no answer is lost.
+    If the run has too few texts for separate lists, people share more texts. `answered` lists the texts that each
+    person has already answered; these replace unanswered texts, so that no answer is lost.
     """
     orders = {rater: sample_order(candidates, "own", seed, rater) for rater in raters}
     for_all = sample_order(candidates, "shared", seed)
@@ -76,7 +76,7 @@ def assign(
     taken: set[str] = set()
 
     def next_of(order: Iterator[str]) -> list[str]:
-        """Return the next text that no one has; nothing if there is none."""
+        """Return the next text that nobody has yet; empty if there is none."""
         found = list(islice((one for one in order if one not in taken), 1))
         taken.update(found)
         return found
@@ -89,11 +89,11 @@ def assign(
                 own[rater] += next_of(orders[rater])
     known, texts = {one.id for one in candidates}, {}
     for rater in raters:
-        # if there are too few separate texts, people also read texts of others
+        # if there are too few separate texts, people also read texts from other people's lists
         has = {*shared, *own[rater]}
         more = (one for one in sample_order(candidates, "own", seed, rater) if one not in has)
         own[rater] += islice(more, max(0, n - len(has)))
-        # Answered texts replace the last own ones that have no answer.
+        # Answered texts replace the last separate texts that have no answer.
         done = [one for one in (answered or {}).get(rater, ()) if one in known]
         has = {*shared, *own[rater]}
         extra = [one for one in done if one not in has]
@@ -104,7 +104,7 @@ def assign(
 
 
 def is_shared(number: int, overlap: float) -> bool:
-    """Whether the text of this number, from 0, is one for all; the shared ones are spread evenly.
+    """Whether the text with this number, counted from 0, is for all raters; shared texts are spread evenly.
 
     >>> [is_shared(number, 0.3) for number in range(10)].count(True)
     3
@@ -117,27 +117,27 @@ TEXTS = 50
 
 
 class NothingToRead(UserError):
-    """The run has no text, or none of a student, that people could read."""
+    """The run, or one of its students, has no text that people could read."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """Who reads, and how many of which texts."""
+    """Which people read which texts, and how many."""
 
     raters: tuple[str, ...]
     n: int | None = None
-    """Texts for each person; None for the number that gives `width`, or else 50."""
+    """The number of texts for each person; if None, as many as `width` requires, or else 50."""
     width: float | None = None
     """The width of the 95% interval of agreement between a person and a grader."""
     agreement: float = 0.5
-    """The agreement at which the interval has that width; .5 is the worst case."""
+    """The agreement at which the interval has this width; .5 is the worst case."""
     overlap: float = 0.3
     """The share of a person's texts that all raters read."""
     seed: int = 0
     students: tuple[str, ...] = ()
-    """Students whose texts are read; none means all."""
+    """The students whose texts people read; empty means all students."""
     ks: tuple[int, ...] = ()
-    """Numbers of skills of the texts; none means all."""
+    """The numbers of skills of the texts that people read; empty means all."""
 
     def __post_init__(self) -> None:
         for rater in self.raters:
@@ -158,7 +158,7 @@ class TaskSettings:
 
     @property
     def texts(self) -> int:
-        """Texts for each person."""
+        """Return the number of texts for each person."""
         if self.width is not None:
             return texts_for_width(self.width, agreement=self.agreement)
         return TEXTS if self.n is None else self.n
@@ -177,15 +177,15 @@ class AnnotationTask:
 
     @property
     def raters(self) -> tuple[str, ...]:
-        """The people."""
+        """Return the people."""
         return self.settings.raters
 
     def texts(self, rater: str) -> list[AnnotationItem]:
-        """The texts of a person, in the order in which the person sees them."""
+        """Return the texts of a person, in the order in which the person sees them."""
         return [self.items[one] for one in self.assignment.texts[rater]]
 
     def answer(self, rater: str, item: AnnotationItem) -> HumanAnswer | None:
-        """A person's answer about a text when the task was made; None if there was none."""
+        """Return a person's answer about a text when the task was made; None if there was no answer."""
         return latest_answer(self._answers[rater], item.text)
 
     @cached_property
@@ -194,25 +194,25 @@ class AnnotationTask:
         return {skill.name: skill for skill in catalog.skills} if catalog else {}
 
     def questions(self, item: AnnotationItem) -> list[AskedQuestion]:
-        """The questions about a text."""
+        """Return the questions about a text."""
         return questions_about(item, self._skills)
 
     def open_texts(self, rater: str) -> list[AnnotationItem]:
-        """The texts of a person that had no answer when the task was made."""
+        """Return the texts of a person that had no answer when the task was made."""
         return [item for item in self.texts(rater) if self.answer(rater, item) is None]
 
     @contextmanager
     def answering(self, rater: str, *, model: str = PERSON) -> Iterator["AnswerStore"]:
-        """Store answers of a person, or of a simulated one by its model string.
+        """Open the store for answers of a person, or of a simulated rater with this model string.
 
-        Only one process can for the same name.
+        Only one process can store answers for the same name at a time.
         """
         with RaterJournal(self.run.people, rater, model=model) as journal:
             yield AnswerStore(self, journal)
 
 
 class AnswerStore:
-    """Stores the answers of one person, each in one transaction before anyone sees that it is stored."""
+    """Stores the answers of one person, each in one transaction that ends before the answer is reported as stored."""
 
     def __init__(self, task: AnnotationTask, journal: RaterJournal) -> None:
         self._task = task
@@ -223,18 +223,18 @@ class AnswerStore:
         return self._journal.latest(item.text)
 
     def answered(self, items: Sequence[AnnotationItem]) -> list[bool]:
-        """Whether each of these texts has an answer."""
+        """Return, for each of these texts, whether it has an answer."""
         return [self.latest(item) is not None for item in items]
 
     def store(self, item: AnnotationItem, answer: HumanAnswer) -> bool:
-        """Store an answer; False if the same answer is stored already. A fault is an error, and nothing is stored."""
+        """Store an answer, and return False if it is already stored; raise an error if the answer has a fault."""
         fault = fault_of(item, answer)
         if fault is not None:
             raise UserError(f"The answer about the text {item.id} cannot be stored: {fault}.", hint=_VOTES)
         return self._journal.store(item.text, task_in_words(item, self._task.questions(item)), answer)
 
     def store_all(self, answers: Mapping[str, HumanAnswer]) -> int:
-        """Store answers by the id of their text; return how many were new. With a fault, nothing is stored."""
+        """Store answers by text id, and return how many were new; if any answer has a fault, store nothing."""
         with self._journal.transaction():
             return sum(self.store(self._task.items[own], answer) for own, answer in answers.items())
 
@@ -243,7 +243,7 @@ _VOTES = "Give each criterion 1 (yes), 0 (no) or None (unsure)."
 
 
 def fault_of(item: AnnotationItem, answer: HumanAnswer) -> str | None:
-    """Why an answer does not fit a text; None if it does."""
+    """Return why an answer does not fit a text; None if it fits."""
     names = [criterion.name for criterion in item.criteria]
     missing = [name for name in names if name not in answer.votes]
     unknown = [name for name in answer.votes if name not in names]
@@ -260,7 +260,7 @@ def fault_of(item: AnnotationItem, answer: HumanAnswer) -> str | None:
 
 
 def make_task(run: Run, settings: TaskSettings) -> AnnotationTask:
-    """Choose the texts of each person; the run is read once."""
+    """Choose the texts of each person, reading the run only once."""
     if run.has_outcomes:
         raise UserError(
             f"The graders of {run.name} give outcomes, but people are asked about skills, topic and sense.",
@@ -300,7 +300,7 @@ def make_task(run: Run, settings: TaskSettings) -> AnnotationTask:
 
 @dataclass(frozen=True, slots=True)
 class RaterProgress:
-    """How far a rater of a step is."""
+    """The progress of one rater in a step."""
 
     rater: str
     texts: int
@@ -309,18 +309,18 @@ class RaterProgress:
 
     @property
     def left(self) -> int:
-        """Texts without an answer."""
+        """Return the number of texts without an answer."""
         return self.texts - self.answered
 
     @property
     def in_words(self) -> str:
-        """The rater, and how many texts have an answer."""
+        """Describe the rater and how many texts have an answer."""
         kind = " (simulated)" if self.is_simulated else ""
         return f"{self.rater}{kind} has answered {whole(self.answered)} of {plural(self.texts, 'text')}"
 
 
 def annotate_step_of(run: Run, name: str) -> AnnotateStep:
-    """The annotate step of a run by its name."""
+    """Return the annotate step of a run by name."""
     steps = [step for step in run.experiment.steps if isinstance(step, AnnotateStep)]
     found = next((step for step in steps if step.name == name), None)
     if found is None:
@@ -333,20 +333,20 @@ def annotate_step_of(run: Run, name: str) -> AnnotateStep:
 
 
 def step_task(step: AnnotateStep, run: Run) -> AnnotationTask:
-    """The task of a step, with the answers so far."""
+    """Make the task of a step, with the answers so far."""
     students, ks = tuple(step.read_students or ()), tuple(step.k or ())
     sizes = (step.n, step.width, step.agreement, step.overlap, step.seed)
     return make_task(run, TaskSettings(tuple(step.raters), *sizes, students, ks))
 
 
 def step_progress(step: AnnotateStep, task: AnnotationTask) -> list[RaterProgress]:
-    """How far each rater of a step is."""
+    """Return the progress of each rater in a step."""
     counts = {rater: (len(task.texts(rater)), len(task.open_texts(rater))) for rater in task.raters}
     return [RaterProgress(rater, n, n - left, rater in step.simulated) for rater, (n, left) in counts.items()]
 
 
 def run_progress(run: Run) -> dict[str, list[RaterProgress]]:
-    """Return the progress of the raters of each annotate step; a step without texts has none."""
+    """Return the progress of the raters in each annotate step; the list is empty for a step without texts."""
     found: dict[str, list[RaterProgress]] = {}
     for step in run.experiment.steps:
         if isinstance(step, AnnotateStep):
@@ -358,7 +358,7 @@ def run_progress(run: Run) -> dict[str, list[RaterProgress]]:
 
 
 def answer_by_script(step: AnnotateStep, task: AnnotationTask) -> int:
-    """Let the simulated raters answer their open texts; return the number of new answers."""
+    """Let the simulated raters answer their open texts, and return the number of new answers."""
     stored = 0
     for rater, spec in step.simulated.items():
         with task.answering(rater, model=spec) as store:

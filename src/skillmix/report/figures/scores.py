@@ -1,4 +1,4 @@
-"""Figures of the main result, and of scores and outcomes against k."""
+"""Figures about the main result, and about scores and outcomes against k."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -29,13 +29,13 @@ from skillmix.scores.safety import TOPICS, OutcomeCell
 from skillmix.scores.skills import cell_independence, saturation
 
 _Lines = list[tuple[int, StudentKey, list[Cell]]]
-"""For each student: its index, its key, and its scored cells by k."""
+"""For each student, its index, its key, and its scored cells by k."""
 
 
 def result_figure(report: Report) -> Figure | None:
-    """Draw a line for each student against k or, with one k, a point for each student."""
+    """Draw a line against k for each student or, if there is only one k, a point for each student."""
     result = report.result
-    # All students of the result's run or, if colors would repeat, those in the sentence.
+    # Show all students of the result's run or, if colors would repeat, only the students in the sentence.
     students = [key for key in report.students if key[0] == result.students[0][0]] if result.students else []
     shown = students if len(students) <= len(COLOURS) else result.students
     lines: _Lines = []
@@ -90,7 +90,7 @@ def metrics_figure(report: Report) -> Iterator[Drawing]:
 
 
 def _metric_against_k(report: Report, metric: str) -> Figure | None:
-    """A panel for each grader and setting, a line for each student, with 95% intervals."""
+    """Draw a panel for each grader and setting, with a line and 95% intervals for each student."""
     settings, graders = report.settings, report.graders
     if not _has_several_k(report.cells):
         return None
@@ -115,12 +115,12 @@ def _metric_against_k(report: Report, metric: str) -> Figure | None:
 
 
 def _has_several_k(cells: Iterable[Cell]) -> bool:
-    """Whether a figure against k would show more than one point of a line."""
+    """Whether a line in a figure against k would have more than one point."""
     return len({c.key.k for c in cells if c.scores[FULL_MARKS].value is not None}) > 1
 
 
 def observed_and_independent_figure(report: Report) -> Figure | None:
-    """Draw full marks (pass@1) beside the products of the skills' own rates."""
+    """Draw full marks (pass@1) beside the products of the rates of single skills."""
     students = report.students
     chosen = report.main_setting
     if not _has_several_k(c for c in report.cells if c.key.setting == chosen):
@@ -181,7 +181,7 @@ def saturation_figure(report: Report) -> Figure | None:
 
 
 def common_skills_removed_figure(report: Report) -> Figure | None:
-    """Full marks without common skills, and the novelty bound."""
+    """Draw full marks without common skills, and the novelty bound."""
     k, chosen = common_k(report), without_common(report)
     if k is None or chosen is None or not chosen[0]:
         return None
@@ -209,7 +209,7 @@ def common_skills_removed_figure(report: Report) -> Figure | None:
 
 
 def outcomes_figure(report: Report) -> Iterator[Drawing]:
-    """A figure for each run, grader and setting with outcomes; the page folds away all but the first."""
+    """Draw a figure for each run, grader and setting with outcomes; the page collapses all but the first."""
     places = list(dict.fromkeys((c.key.run, c.key.grader, c.key.setting) for c in report.outcomes))
     for number, (run, grader, setting) in enumerate(places):
         cells = [c for c in report.outcomes if (c.key.run, c.key.grader, c.key.setting) == (run, grader, setting)]
@@ -223,7 +223,7 @@ def outcomes_figure(report: Report) -> Iterator[Drawing]:
 
 
 def _outcomes_against_k(report: Report, cells: Sequence[OutcomeCell]) -> Figure | None:
-    """A row of panels for each student, probes left and controls right, a line for each outcome."""
+    """Draw a row of panels for each student, with probes left, controls right, and a line for each outcome."""
     known = [cell for cell in cells if cell.share(OUTCOMES[0]).value is not None]
     if not known:
         return None

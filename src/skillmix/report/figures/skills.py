@@ -1,4 +1,4 @@
-"""Figures of single skills, pairs of skills, data sets and training."""
+"""Figures about single skills, pairs of skills, data sets and training."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -32,11 +32,11 @@ from skillmix.scores.skills import Rate, pair_rates, skill_rates
 
 _MOST_SKILLS_BY_NAME = 24
 _FEWEST_TEXTS = 5
-"""The fewest texts of a pair in a map of pairs; shares of fewer texts are chance."""
+"""The smallest number of texts for a pair in a map of pairs; shares of fewer texts would mostly show chance."""
 
 
 def skills_before_and_after_figure(report: Report) -> Iterator[Drawing]:
-    """A figure for each pair of students that can be compared."""
+    """Draw a figure for each pair of students that can be compared."""
     kind, title = "skills-before-and-after", "Skills before and after"
     if len(report.students) < 2:
         yield drawing_of(kind, lambda _: None, title=title, most=_MOST_SKILLS_BY_NAME, why_not="It needs two students.")
@@ -53,7 +53,7 @@ def skills_before_and_after_figure(report: Report) -> Iterator[Drawing]:
 
 
 def _skills_before_and_after(report: Report, before: StudentKey, after: StudentKey) -> Figure | None:
-    """Draw how often one student and another show each requested skill."""
+    """Draw how often each of two students shows each requested skill."""
     first, second = (skill_rates(report.cells_of(key, grader=report.graders[0])) for key in (before, after))
     gains = {name: second[name].value - first[name].value for name in first.keys() & second.keys()}
     most = sorted((name for name in gains if gains[name]), key=lambda n: (-abs(gains[n]), n))[:_MOST_SKILLS_BY_NAME]
@@ -76,7 +76,7 @@ def _skills_before_and_after(report: Report, before: StudentKey, after: StudentK
 
 
 def pairs_figure(report: Report) -> Iterator[Drawing]:
-    """A figure for each student."""
+    """Draw a figure for each student."""
     for number, key in enumerate(report.students):
         yield drawing_of(
             "pairs",
@@ -89,7 +89,7 @@ def pairs_figure(report: Report) -> Iterator[Drawing]:
 
 
 def _pair_heat_map(report: Report, key: StudentKey) -> Figure | None:
-    """Draw how often two skills are both shown; by category if there are too many skills to name."""
+    """Draw how often two skills are both shown; group skills by category if there are too many for labels."""
     pairs = pair_rates(report.cells_of(key, grader=report.graders[0]))
     if not pairs:
         return None
@@ -122,7 +122,7 @@ def _pair_heat_map(report: Report, key: StudentKey) -> Figure | None:
     axes.set_yticks(centres, labels, fontsize=8 if is_small else 5)
     axes.grid(visible=False)
     axes.set_title(f"{students_label(report, key)}" + (", skills by category" if by_category else ""))
-    if not is_small:  # otherwise the cells have numbers
+    if not is_small:  # in a small map, the cells contain numbers instead
         figure.colorbar(mesh, ax=axes, shrink=0.7, label="both shown, of texts that were to show both")
     return figure
 
@@ -137,7 +137,7 @@ def _by_category(pairs: dict[tuple[str, str], Rate], report: Report) -> dict[tup
 
 
 def requested_and_unrequested_figure(report: Report) -> Figure | None:
-    """Skills that code finds in a text, requested and not requested."""
+    """Draw how many requested and unrequested skills code finds in a text."""
     if len(report.shown) < 2:
         return None
     students = list(dict.fromkeys((s.run, s.student) for s in report.shown))
@@ -193,7 +193,7 @@ def data_efficiency_figure(report: Report) -> Figure | None:
 
 
 def yield_figure(report: Report) -> Figure | None:
-    """The share of the conversations written for a data set that have full marks."""
+    """Draw the share of conversations generated for a data set that have full marks."""
     datasets = [(run, facts) for run, facts in report.datasets if facts.yields]
     if sum(len(facts.yields) for _, facts in datasets) < 2:
         return None
@@ -214,7 +214,7 @@ def yield_figure(report: Report) -> Figure | None:
 
 
 def training_curves_figure(report: Report) -> Figure | None:
-    """Loss against step for every trained model."""
+    """Draw the loss against the step for every trained model."""
     if not any(len(series) > 1 for _, curve in report.curves for series in curve.series.values()):
         return None
     figure = new_figure(6.6, 3.5)

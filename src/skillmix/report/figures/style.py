@@ -1,9 +1,9 @@
-"""One style for all figures: safe for color-blind readers, legible in print, and byte-reproducible.
+"""The common style of all figures, which are safe for color-blind readers, legible in print, and byte-reproducible.
 
-`alternative_text` puts the numbers of a drawn figure into words, for readers who cannot see it.
+`alternative_text` describes the numbers in a figure, for readers who cannot see it.
 """
 
-# The renderers of matplotlib have no types.
+# Matplotlib's renderers have no type annotations.
 # mypy: allow-untyped-calls
 
 import io
@@ -30,14 +30,14 @@ from PIL import Image
 from skillmix.render import share
 from skillmix.report.registry import FILES
 
-# Okabe and Ito's colors without the yellow, which is invisible on paper; marker shapes work without color.
+# Okabe and Ito's colors except yellow, which is invisible on paper; marker shapes can be told apart without color.
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X")
 INK: Final = "#1d2733"
 FAINT: Final = "#66717d"
 ON_DARK: Final = "#fdfdfd"
 ON_LIGHT: Final = "#1c2632"
-"""Text color on the colored cells of a map, which keep their colors on a dark screen."""
+"""The text color on the colored cells of a map; these cells keep their colors on a dark screen."""
 
 GRID: Final = "#e3e7ec"
 _DARK: Final = {
@@ -54,19 +54,19 @@ _DARK: Final = {
     "#56B4E9": "#8fd0f5",
     "#4D4D4D": "#b3b3b3",
 }
-"""The colors of a figure on a dark screen; the page and a downloaded figure follow the reader's preference."""
+"""The colors of a figure on a dark screen; pages and downloaded figures follow the reader's preference."""
 
 
 class FigureStyle(NamedTuple):
-    """The size of figures and of their text, for one use."""
+    """The size of figures and of their text for one purpose."""
 
     name: str
     widths: tuple[float, ...] = ()
-    """Widths in inches, smallest first; a figure uses the first that is wide enough. Empty: as drawn."""
+    """Widths in inches, smallest first; a figure uses the first that is wide enough. If empty, widths stay as drawn."""
     letters: float = 9.5
     """The size of letters in points."""
     shrink: float = 1.0
-    """The scale, relative to the house style, below which a figure uses the next width."""
+    """The scale, relative to the house style, below which a figure uses the next larger width."""
 
     def size(self, width: float, height: float) -> tuple[float, float]:
         """Scale the size of a figure that was designed for the house style."""
@@ -78,9 +78,9 @@ class FigureStyle(NamedTuple):
 
 HOUSE: Final = FigureStyle("house")
 STYLES: Final = {
-    # A column and the page of a two-column article on letter paper.
+    # The width of a column and of the page in a two-column article on letter paper.
     "paper": FigureStyle("paper", widths=(3.35, 6.9), letters=7, shrink=0.68),
-    # A slide of 13.3 inches, with a margin.
+    # The width of a 13.3-inch slide with a margin.
     "slide": FigureStyle("slide", widths=(12.3,), letters=15),
 }
 _style: ContextVar[FigureStyle] = ContextVar("style", default=HOUSE)
@@ -94,12 +94,12 @@ _SIZES: Final = (
 
 @contextmanager
 def house_style(style: FigureStyle = HOUSE) -> Iterator[None]:
-    """Set the style of all figures; draw and save them inside this context.
+    """Set the style of all figures, which must be drawn and saved inside this context.
 
-    Settings that the user has changed in this process are ignored, so that a figure drawn by a worker has the same
-    bytes.
+    Matplotlib settings that the user has changed in this process are ignored, so that a figure drawn by a worker has
+    the same bytes.
     """
-    # Matplotlib's defaults, except for its windows, which are the user's.
+    # Use Matplotlib's defaults, but keep the user's backend for windows.
     windows = ("backend", "interactive")
     own = matplotlib.rc_params_from_file(FILES / "figures.mplstyle")
     settings: dict[Any, Any] = {name: value for name, value in own.items() if not name.startswith(windows)}
@@ -113,7 +113,7 @@ def house_style(style: FigureStyle = HOUSE) -> Iterator[None]:
 
 
 class _Estimated(Protocol):
-    """A value with an interval, if it has one."""
+    """A value that may have an interval."""
 
     @property
     def value(self) -> float | None: ...
@@ -126,7 +126,7 @@ class _Estimated(Protocol):
 def error_bars(scores: Sequence[_Estimated]) -> list[list[float]]:
     """Return the lengths of the bars below and above scores that have a value.
 
-    NaN draws no bar where there is no interval.
+    A length is NaN, which draws no bar, if a score has no interval.
     """
     values = [(score.value or 0.0, score.low, score.high) for score in scores]
     below = [nan if low is None else max(0.0, value - low) for value, low, _ in values]
@@ -137,14 +137,14 @@ def error_bars(scores: Sequence[_Estimated]) -> list[list[float]]:
 def score_line(
     axes: Axes, index: int, x: Sequence[float], scores: Sequence[_Estimated], **looks: Any
 ) -> ErrorbarContainer:
-    """Draw points with their intervals, in the color and with the marker of a student."""
+    """Draw points with their intervals, in a student's color and with its marker."""
     y = [score.value or 0.0 for score in scores]
     looks = {"color": colour(index), "marker": marker(index), "capsize": 2.5, "elinewidth": 1, **looks}
     return axes.errorbar(x, y, yerr=error_bars(scores), **looks)
 
 
 def rows_by_name(axes: Axes, names: Sequence[str], **looks: Any) -> None:
-    """Make a vertical axis with a row for each name, and a horizontal one with the grid."""
+    """Make a vertical axis with a row for each name, and a horizontal axis with the grid."""
     axes.set_yticks(range(len(names)), names, **looks)
     axes.set_ylim(-0.6, len(names) - 0.4)
     axes.grid(axis="x")
@@ -152,17 +152,17 @@ def rows_by_name(axes: Axes, names: Sequence[str], **looks: Any) -> None:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Make an empty figure in inches, laid out so that nothing overlaps when it is printed."""
+    """Make an empty figure with a size in inches, whose layout prevents overlaps when it is printed."""
     return Figure(figsize=_style.get().size(width, height), dpi=_SVG_DPI, layout="constrained")
 
 
 def colour(index: int) -> str:
-    """The colour of a student by its index."""
+    """Return the color of a student by its index."""
     return COLOURS[index % len(COLOURS)]
 
 
 def marker(index: int) -> str:
-    """The marker of a student by its index."""
+    """Return the marker of a student by its index."""
     return MARKERS[index % len(MARKERS)]
 
 
@@ -173,17 +173,17 @@ def clipped(name: str, longest: int = 34) -> str:
 
 
 def share_axis(axes: Axes, label: str) -> None:
-    """An axis of shares from 0 to 1."""
+    """Set up the axis of shares from 0 to 1."""
     axes.set_ylim(-0.03, 1.03)
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
     axes.set_yticklabels(["0", ".25", ".50", ".75", "1"])
     axes.set_ylabel(label)
-    # Panels can be separated: a narrow page stacks them.
+    # Panels can be separated, because a narrow page stacks them.
     axes.tick_params(labelleft=True)
 
 
 Region = tuple[float, float, float, float]
-"""A part of a figure in the units of its SVG: left, top, width and height."""
+"""A part of a figure as left, top, width and height in SVG units."""
 
 
 def panel_regions(figure: Figure, pen: RendererBase) -> tuple[Region, ...]:
@@ -202,9 +202,9 @@ def panel_regions(figure: Figure, pen: RendererBase) -> tuple[Region, ...]:
 
 
 _SVG_DPI: Final = 72
-"""The SVG's units per inch."""
+"""SVG units per inch."""
 _SHARPNESS: Final = 160 / 72
-"""The PNG's dots per SVG unit."""
+"""PNG dots per SVG unit."""
 
 
 class _Pen(RendererSVG):
@@ -219,7 +219,7 @@ class _Pen(RendererSVG):
         self._enlarged = Affine2D().scale(_SHARPNESS)
 
     def _sharp(self, gc: Any) -> Any:
-        """A graphics context whose clipping fits the raster."""
+        """Return a graphics context with clipping that fits the raster."""
         sharp: Any = self._raster.new_gc()
         sharp.copy_properties(gc)
         box: Any = gc.get_clip_rectangle()
@@ -238,7 +238,7 @@ class _Pen(RendererSVG):
         self._raster.draw_markers(self._sharp(gc), *enlarged, rgbFace)
 
     def draw_path_collection(self, *args: Any, **kwargs: Any) -> None:
-        RendererBase.draw_path_collection(self, *args, **kwargs)  # path by path, so that both drawings get each
+        RendererBase.draw_path_collection(self, *args, **kwargs)  # path by path, so that both outputs get each path
 
     def draw_text(self, gc: Any, x: float, y: float, s: str, *args: Any, **kwargs: Any) -> None:
         super().draw_text(gc, x, y, s, *args, **kwargs)
@@ -246,9 +246,9 @@ class _Pen(RendererSVG):
 
     def svg(self) -> bytes:
         self.finalize()
-        # Matplotlib leaves blanks at the end of some lines.
+        # Matplotlib leaves trailing blanks on some lines.
         lines = (line.rstrip() for line in self._written.getvalue().split("\n"))
-        # The rules that give every drawn colour its dark counterpart; paper stays white.
+        # Add the rules that replace every color with its dark counterpart on screens; on paper, figures stay white.
         rules = [
             f'[style*="{name}: {light.lower()}"] {{ {name}: {dark} !important }}'
             for light, dark in _DARK.items()
@@ -265,7 +265,7 @@ class _Pen(RendererSVG):
 
 
 class _Canvas(FigureCanvasBase):
-    """Measures text with the pen that draws it."""
+    """A canvas that measures text with the same pen that draws it."""
 
     pen: _Pen
 
@@ -280,13 +280,13 @@ class Print:
     svg: bytes
     png: bytes
     size: tuple[int, int]
-    """Width and height in CSS pixels, of which an inch has 96."""
+    """The width and height in CSS pixels (96 per inch)."""
     regions: tuple[Region, ...]
     """The panels, which a narrow page stacks."""
 
 
 def printed(figure: Figure, *, about: str = "") -> Print:
-    """Lay out a figure, and draw it once for both formats, without a date."""
+    """Lay out a figure, and draw it once for both formats, without a date in the files."""
     canvas = _Canvas(figure)
     canvas.pen = _Pen(figure, about)
     figure.draw(canvas.pen)
@@ -296,20 +296,20 @@ def printed(figure: Figure, *, about: str = "") -> Print:
 
 
 def as_pdf(figure: Figure) -> bytes:
-    """A figure that is laid out as PDF, without a date."""
+    """Return a figure whose layout is done as PDF, without a date."""
     out = io.BytesIO()
     figure.savefig(out, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
     return out.getvalue()
 
 
 _MOST_NUMBERS: Final = 60
-"""A figure with more numbers is described by its range; its table has every number."""
+"""A figure with more numbers is described by ranges, because its table contains every number."""
 _Series = tuple[str, list[tuple[str, float]]]
-"""A name, and its values by what they belong to."""
+"""The name of a series, and its values by label."""
 
 
 def alternative_text(figure: Figure) -> str:
-    """Describe every panel with the numbers of its lines and bars, or their range if there are too many."""
+    """Describe every panel with the numbers of its lines and bars, or with ranges if there are too many numbers."""
     panels = [(axes, list(_series(axes))) for axes in figure.axes if axes.get_label() != "<colorbar>"]
     is_long = sum(len(values) for _, series in panels for _, values in series) > _MOST_NUMBERS
     sentences = []
@@ -331,7 +331,7 @@ def _number(value: float) -> str:
 
 
 def _series(axes: Axes) -> Iterator[_Series]:
-    """Yield images, bars, error bars and lines with a name, as far as they have values."""
+    """Yield every named image, bar, error bar and line that has values."""
     x_labels = [tick.get_text() for tick in axes.get_xticklabels()]
     y_labels = [tick.get_text() for tick in axes.get_yticklabels()]
     x_ticks, y_ticks = list(axes.get_xticks()), list(axes.get_yticks())
@@ -352,7 +352,7 @@ def _series(axes: Axes) -> Iterator[_Series]:
     of_bars = [(str(bars.get_label()), bars.lines[0]) for bars in with_bars]
     drawn = {id(line) for _, line in of_bars}
     others = [(str(line.get_label()), line) for line in axes.lines if id(line) not in drawn]
-    # If the vertical axis has names, the horizontal one has the numbers.
+    # If the vertical axis has names, the horizontal axis has the numbers.
     is_by_name = any(c.isalpha() for label in y_labels for c in label)
     for label, line in [*of_bars, *(one for one in others if not one[0].startswith("_"))]:
         xs, ys = (np.asarray(data, dtype=float).tolist() for data in line.get_data())
@@ -364,7 +364,7 @@ def _series(axes: Axes) -> Iterator[_Series]:
 
 
 def _label(ticks: Sequence[float], labels: Sequence[str], position: float, before: str) -> str:
-    """Return the label of the nearest tick; a position far from all ticks is its own label."""
+    """Return the label of the nearest tick; if all ticks are far away, the position itself is the label."""
     gap = min((abs(b - a) for a, b in pairwise(ticks)), default=1.0)
     named = ((abs(tick - position), label) for tick, label in zip(ticks, labels, strict=True))
     distance, label = min(named, default=(gap, ""))

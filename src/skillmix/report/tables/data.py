@@ -1,4 +1,4 @@
-"""Tables of data sets, lineages, templates, calls and their costs, and the published figures beside these runs."""
+"""Tables about data sets, lineages, templates, calls and costs, and tables that compare published numbers with runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
@@ -14,7 +14,7 @@ from skillmix.scores.cells import Cell
 
 
 def yield_table(report: Report) -> Iterator[Row]:
-    """How many generated conversations had full marks."""
+    """Make the table of how many generated conversations had full marks."""
     for run, facts in report.datasets:
         for k, y in facts.yields.items():
             yield {
@@ -28,11 +28,12 @@ def yield_table(report: Report) -> Iterator[Row]:
 
 
 def lineage_table(report: Report) -> Iterator[Row]:
-    """Make the table of the base and the training data of every tuned student."""
+    """Make the table with the base and the training data of every tuned student."""
     for key, x in report.lineages.items():
         data = []
         for address in x.datasets:
-            # the step that made a data set, in the student's own run or in another; else the hash of the set
+            # show the step that made a data set, in the student's own run or in another; otherwise show the hash of the
+            # set
             makers = [(run, str(facts.name)) for run, facts in report.datasets if facts.hash == address]
             makers.sort(key=lambda maker: maker[0] != key[0])
             data.append(report.label(*makers[0]) if makers else address)
@@ -51,7 +52,7 @@ def lineage_table(report: Report) -> Iterator[Row]:
 
 
 def template_baseline_table(report: Report) -> Iterator[Row]:
-    """Make the table of scores of a student that joins fixed clauses, on the same combinations."""
+    """Make the table of scores on the same combinations for a student that joins fixed clauses."""
     for b in report.baselines:
         yield {
             "student": report.label(b.run, "template baseline"),
@@ -66,7 +67,7 @@ def template_baseline_table(report: Report) -> Iterator[Row]:
 
 
 def templates_table(report: Report) -> Iterator[Row]:
-    """Make the table of how far the texts with full marks of each cell are templates."""
+    """Make the table of how far each cell's texts with full marks are templates."""
     for t in report.cell_texts:
         yield {
             **cell_heads(report, t.key),
@@ -82,18 +83,18 @@ def _share(count: int | None, texts: int) -> float | None:
 
 
 PAPER: Final = "paper"
-"""The source of a published row."""
+"""The source label of a published row."""
 _ORDER: Final = {1: "table_10", 3: "table_11", 4: "table_4", 5: "table_5", 6: "table_6", 10: "table_10", 11: "table_11"}
-"""The paper's tables by number, and where their numbers are; tables 1 and 3 print two metrics of tables 10 and 11."""
+"""The paper's tables by number, and the stored table for each; tables 1 and 3 print two metrics of tables 10 and 11."""
 _TWO_METRICS: Final = (1, 3)
 _DROPPED: Final = "all_skills"
 _HEADS: Final = ("model", "source", "trained on", "setting", "grader")
 _Row = tuple[tuple[str, ...], list[Estimate]]
-"""The heads of a row, and its numbers."""
+"""The identifying entries of a row, and its numbers."""
 
 
 def paper_table_table(report: Report) -> Iterator[ReportTable]:
-    """Each table of the paper with the rows of these runs that have its layout; the paper gives no intervals."""
+    """Make each table of the paper, with rows for these runs in the same layout; the paper gives no intervals."""
     for number, name in _ORDER.items():
         if name in report.published:
             yield from _paper_table(report, number, report.published[name])
@@ -108,7 +109,7 @@ def _paper_table(report: Report, number: int, printed: Mapping[str, Any]) -> lis
         model, trained_on, setting, grader = (row.get(h, "–") for h in ("model", "trained_on", "setting", "grader"))
         values = [Estimate(group[m]) for group in row["values"] for m in chosen]
         rows.append(((model, PAPER, trained_on, setting, grader), values))
-    # By setting, the paper's rows before those of these runs.
+    # In each setting, the paper's rows come before the rows of these runs.
     rows += _own_rows(report, number, metrics, ks)
     rows.sort(key=lambda row: (*SETTINGS, row[0][3]).index(row[0][3]))
     shown = [i for i in range(len(_HEADS)) if any(heads[i] != "–" for heads, _ in rows)]
@@ -118,7 +119,7 @@ def _paper_table(report: Report, number: int, printed: Mapping[str, Any]) -> lis
     for heads, values in rows:
         line: dict[Any, Entry] = {_HEADS[i]: heads[i] for i in shown}
         lines.append(line | dict(zip(columns, values, strict=True)))
-    # The paper's caption, and who graded the rows of these runs.
+    # Show the paper's caption, and which graders graded the rows of these runs.
     caption = f"{printed['caption'].rstrip('.')}."
     caption += f" Rows of these runs: grader {report.graders[0]}." if report.graders else ""
     file, part = f"paper-table-{number}", f"table {number}"
@@ -131,7 +132,7 @@ def _own_rows(report: Report, number: int, metrics: Sequence[str], ks: Sequence[
     for key in report.students:
         student, run = key[1], key[0]
         trained = short_name(report.training_of(key)) if key in report.lineages else "–"
-        if number == 6:  # the paper prints k = 5; a draw without some skills has a label of its own
+        if number == 6:  # the paper prints k = 5; a draw without some skills has a separate label
             mine = [c for c in (without[0] if without else ()) if (c.key.run, c.key.student) == key]
             cells = {c.key.setting.partition("-without-")[0]: c for c in mine if c.key.grader == report.graders[0]}
             if cells:
@@ -152,13 +153,13 @@ def _values(cells: Sequence[Cell | None], metrics: Sequence[str]) -> list[Estima
 
 
 def calls_and_cost_table(report: Report) -> Iterator[Row]:
-    """Calls, tokens and cost of every student and grader that is a model, and their sums over runs."""
+    """Make the table of calls, tokens and cost for every student and grader that is a model, with sums over runs."""
     for run in report.runs:
         listed: list[list[Any]] = [
             [c.name, c.role, c.model, c.calls, c.input_tokens, c.output_tokens, c.cost_usd] for c in run.calls
         ]
         if len(listed) > 1:
-            # a sum is unknown if one of its numbers is
+            # a sum is unknown if one of its numbers is unknown
             columns = list(zip(*(numbers[3:] for numbers in listed), strict=True))
             listed.append(["all", "–", "–", *(None if None in column else sum(column) for column in columns)])
         for name, role, model, calls, input_tokens, output_tokens, cost in listed:
@@ -174,7 +175,7 @@ def calls_and_cost_table(report: Report) -> Iterator[Row]:
 
 
 def where_the_time_went_table(report: Report) -> Iterator[Row]:
-    """Wall seconds of each step."""
+    """Make the table of wall seconds for each step."""
     rows = [(report.label(run, step), seconds) for run, step, seconds in report.step_seconds]
     if len(rows) > 1:
         rows.append(("all", sum(seconds for _, seconds in rows)))

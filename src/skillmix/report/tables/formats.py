@@ -1,8 +1,8 @@
-"""Write tables as Markdown, CSV, JSON and LaTeX, and files for a paper.
+"""Write tables as Markdown, CSV, JSON and LaTeX, and write the files for a paper.
 
-LaTeX uses booktabs, with one line for each row; TeX scales down a table that is wider than the text or too long for a
-page. A tidy row of the paper's scores is one number: run, student, setting, k, grader and metric, with its value, its
-interval and its n.
+The LaTeX tables use booktabs, with one line for each row. TeX scales down tables that are wider than the text or too
+long for a page. In the tidy files for a paper, each row contains one number: the run, student, setting, k, grader and
+metric, with the value, its interval and its n.
 """
 
 import csv
@@ -34,37 +34,37 @@ from skillmix.scores.cells import CellKey, Score
 
 
 class Marks(NamedTuple):
-    """Signs after scores, such as a star for a difference outside noise, and the sentence that explains them."""
+    """Signs after scores, such as a star for a difference outside noise, and the sentence that explains the signs."""
 
     signs: Mapping[int, str]
-    """By the identity of the score, since several tables show one score."""
+    """Signs by the identity of the score object, because several tables show the same score."""
     note: str
-    """Printed under a table that has such a sign."""
+    """The sentence printed under a table that contains such a sign."""
 
     def sign(self, score: Score) -> str:
-        """Return the sign of a score; usually empty."""
+        """Return the sign of a score, which is usually empty."""
         return self.signs.get(id(score), "")
 
 
 _COLUMN: Final = 5
 _PAGE: Final = 8
-"""The most columns of a table in one column of a two-column article, and of a panel as wide as its page."""
+"""The largest number of columns for a table in one column of a two-column article, and for a panel of page width."""
 _LONG_WORDS: Final = 40
-"""A column with longer words is broken into lines."""
+"""A column with longer text is broken into lines."""
 _PACKAGES: Final = "% Needs \\usepackage{booktabs} and \\usepackage{graphicx}."
 _FIT: Final = (
     "\\ifdim\\wd0>\\linewidth\\sbox0{\\resizebox{\\linewidth}{!}{\\usebox0}}\\fi",
     "\\ifdim\\dimexpr\\ht0+\\dp0\\relax>SHARE\\textheight\\resizebox*{!}{SHARE\\textheight}{\\usebox0}\\else\\usebox0\\fi",
     "\\par\\medskip",
 )
-"""Prints the box of a panel, scaled to the width of the text and to its share of the page."""
+"""Prints the box of a panel, scaled to the width of the text and to the panel's share of the page."""
 _SCORE_NOTE: Final = "Scores: best of the generations, mean over complete combinations, with 95% intervals."
-"""Replaces the note of the page, whose entries have several lines."""
+"""Replaces the note on the page, where entries have several lines."""
 _INCOMPLETE: Final = "\\ensuremath{^\\circ}"
 
 
 def as_latex(table: ReportTable, marks: Marks | None = None) -> str:
-    """The table with caption, label and note, in one float; groups that do not fit side by side are panels."""
+    """Return the table with caption, label and note in one float; groups that do not fit side by side become panels."""
     marks = marks or Marks({}, "")
     is_narrow = len(table.columns) <= _COLUMN and not table.groups
     environment = "table" if is_narrow else "table*"
@@ -93,7 +93,7 @@ def as_latex(table: ReportTable, marks: Marks | None = None) -> str:
 
 
 def _panels(table: ReportTable) -> Iterator[tuple[list[int], list[tuple[str, int]]]]:
-    """The columns and groups of each panel: the first group, which has the names, and as many others as fit."""
+    """Yield the columns and groups of each panel: the first group, which has the names, and as many others as fit."""
     starts = list(accumulate((width for _, width in table.groups), initial=0))
     first = table.groups[:1]
     heads = list(range(len(table.columns) if not first else first[0][1]))
@@ -114,7 +114,7 @@ def _tabular(
     best: Container[tuple[int, int]],
     marks: Marks,
 ) -> Iterator[str]:
-    """Write the lines of a panel; if the first column is a setting, the rows of each setting form a block."""
+    """Yield the lines of a panel; if the first column is a setting, the rows of each setting form a block."""
     long = {c for row in table.rows for c, e in enumerate(row) if isinstance(e, str) and len(e) > _LONG_WORDS}
     sides = ("p{.3\\linewidth}" if c in long else "r" if table.numeric[c] else "l" for c in columns)
     yield f"\\begin{{tabular}}{{@{{}}{''.join(sides)}@{{}}}}"
@@ -142,7 +142,7 @@ def _tabular(
             elif not isinstance(entry, str):
                 entries.append(escaped(entry.text))
             elif column in long:
-                # TeX may break a long text even where there is no space, as in model strings and paths.
+                # Let TeX break a long text even where there is no space, as in model strings and paths.
                 pieces = "\\allowbreak{}".join(map(escaped, _BREAKS.split(entry)))
                 entries.append(f"\\sloppy\\hspace{{0pt}}{pieces}")
             else:
@@ -157,11 +157,11 @@ def _is_incomplete(score: Score) -> bool:
 
 
 _COMPARED: Final = frozenset({"student", "trained on", "base", "conversations"})
-"""Columns in which comparable rows may differ."""
+"""Columns in which rows may differ and still be comparable."""
 
 
 def _best_entries(table: ReportTable) -> Iterator[tuple[int, int]]:
-    """Find the row and the column of the best score of each column, among rows that agree in all other names."""
+    """Find the row and column of each column's best score, among rows whose other identifying entries are equal."""
     contexts: dict[tuple[str, ...], list[int]] = {}
     for index, row in enumerate(table.rows):
         pairs = zip(table.columns, row, strict=True)
@@ -169,7 +169,7 @@ def _best_entries(table: ReportTable) -> Iterator[tuple[int, int]]:
         contexts.setdefault(tuple(others), []).append(index)
     for column in range(len(table.columns)):
         for rows in contexts.values():
-            # Values that print alike are equally good.
+            # Values with the same printed form are equally good.
             values = {i: e.text.partition(" ")[0] for i in rows if isinstance(e := table.rows[i][column], ScoreEntry)}
             known = {i: text for i, text in values.items() if text != "–"}
             if len(set(known.values())) > 1:
@@ -181,11 +181,11 @@ _BREAKS: Final = re.compile("(?<=[/?&=:._])(?=[^ ])")
 _TEX: Final[Any] = read_yaml(FILES / "tex.yaml")
 _SECOND_HYPHEN: Final = re.compile("(?<=-)-")
 _APART: Final = "\ue000"
-"""A placeholder for a hyphen after a hyphen, which TeX would join to a dash."""
+"""A placeholder for a hyphen after another hyphen, because TeX would join both into a dash."""
 
 
 def escaped(text: str) -> str:
-    r"""Text escaped for TeX; a character without a TeX name is shown by its code.
+    r"""Escape text for TeX; a character without a TeX name is shown by its code.
 
     >>> print(escaped("50% of a_b, é, α, 中"))
     50\% of a\_b, \'{e}, $\alpha$, \texttt{U+4E2D}
@@ -205,7 +205,7 @@ def _sign(sign: str) -> str:
 
 
 def written_forms(tables: Sequence[ReportTable], marks: Marks) -> Iterator[tuple[str, str]]:
-    """The file name and the content of every table in every format."""
+    """Yield the file name and the content of every table in every format."""
     for table in tables:
         yield f"{table.name}.md", as_markdown(table)
         yield f"{table.name}.csv", as_csv(table)
@@ -214,7 +214,7 @@ def written_forms(tables: Sequence[ReportTable], marks: Marks) -> Iterator[tuple
 
 
 def as_markdown(table: ReportTable) -> str:
-    """The table in Markdown, with its title and note."""
+    """Return the table in Markdown, with its title and note."""
     right = frozenset(c for c in range(len(table.columns)) if table.form(c) is not str)
     rows = [
         [
@@ -231,16 +231,16 @@ def as_markdown(table: ReportTable) -> str:
 
 
 def as_csv(table: ReportTable) -> str:
-    """The table in CSV, with every number in full precision and in its own column."""
+    """Return the table in CSV, with every number in full precision and in a separate column."""
     headings, rows = _flat(table)
-    # A spreadsheet would read text that starts with one of these as a formula.
+    # A spreadsheet would interpret text that starts with one of these characters as a formula.
     signs = ("=", "+", "@", "\t")
     safe = [[f"'{v}" if isinstance(v, str) and v.startswith(signs) else v for v in row] for row in rows]
     return _csv_of(headings, safe)
 
 
 def _csv_of(headings: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
-    """Rows under headings; numbers are in full precision, and an unknown number is an empty field."""
+    """Return rows under headings as CSV; numbers have full precision, and an unknown number is an empty field."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(headings)
@@ -249,14 +249,14 @@ def _csv_of(headings: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def as_json(table: ReportTable) -> str:
-    """The rows of the table as JSON objects, with the headings of the CSV as keys; an unknown number is null."""
+    """Return the rows of the table as JSON objects, with the CSV headings as keys; an unknown number is null."""
     headings, rows = _flat(table)
     records = [dict(zip(headings, row, strict=True)) for row in rows]
     return json.dumps(records, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
 
 
 def _flat(table: ReportTable) -> tuple[list[str], list[list[object]]]:
-    """The headings and rows with every number in a column of its own."""
+    """Return the headings and rows with every number in a separate column."""
     columns = [_fields(table, column) for column in range(len(table.columns))]
     headings = [
         f"{heading} {field}" if number or len(fields) == len(_SCORE_FIELDS) else heading
@@ -277,7 +277,7 @@ _SCORE_FIELDS: Final = (
 
 
 def _fields(table: ReportTable, column: int) -> tuple[str, ...]:
-    """The CSV fields of a column; ends of intervals only if an entry has them."""
+    """Return the CSV fields of a column, with the ends of intervals only if an entry has an interval."""
     form = table.form(column)
     if form is ScoreEntry:
         return _SCORE_FIELDS
@@ -296,7 +296,7 @@ def _values(entry: Entry, fields: Sequence[str]) -> Iterator[object]:
 
 
 def paper_files(report: Report) -> Iterator[tuple[str, bytes]]:
-    """The name and the content of every file for a paper."""
+    """Yield the name and the content of every file for a paper."""
     marks = significance_marks(report)
     for table in _metric_tables(report):
         yield f"{table.name.removeprefix('metric-')}.tex", as_latex(table, marks).encode("ascii")
@@ -308,7 +308,7 @@ def paper_files(report: Report) -> Iterator[tuple[str, bytes]]:
 
 
 def significance_marks(report: Report) -> Marks:
-    """Mark each tuned student whose full marks differ from its base's with a star."""
+    """Mark each tuned student with a star if its full marks differ from those of its base."""
     cells = {cell.key: cell for cell in report.cells}
     signs = {}
     for change in report.changes:
@@ -326,7 +326,7 @@ _STAR_NOTE: Final = (
 
 
 def _metric_tables(report: Report) -> Iterator[ReportTable]:
-    """For each metric a table of all settings, with one row for each student and grader and one column for each k."""
+    """Yield a table of all settings for each metric, with a row for each student and grader and a column for each k."""
     cells = {cell.key: cell for cell in report.cells}
     several = {"setting": len(report.settings) > 1, "grader": len(report.graders) > 1, "trained on": report.lineages}
     for metric in METRICS.values():
@@ -349,7 +349,7 @@ def _metric_tables(report: Report) -> Iterator[ReportTable]:
 
 
 class TidyRow(NamedTuple):
-    """One number of a report."""
+    """One number from a report."""
 
     run: str
     student: str
@@ -359,15 +359,15 @@ class TidyRow(NamedTuple):
     metric: str
     value: float | None
     low: float | None
-    """The ends of the 95% interval; None if there are too few combinations for one."""
+    """The lower end of the 95% interval; None if there are too few combinations for an interval."""
     high: float | None
     n: int
-    """Combinations or texts behind the value, as given by `unit`."""
+    """The number of combinations or texts behind the value; `unit` says which."""
     unit: str
 
 
 def tidy_rows(report: Report) -> Iterator[TidyRow]:
-    """Every score of every cell, as one row each."""
+    """Yield every score of every cell, with one row for each score."""
     for cell in report.cells:
         run, student, grader, setting, k = cell.key
         heads = run, student, setting, k, grader
@@ -387,12 +387,12 @@ def tidy_rows(report: Report) -> Iterator[TidyRow]:
 
 
 def tidy_csv(rows: Sequence[TidyRow]) -> str:
-    """The rows in CSV."""
+    """Return the rows in CSV."""
     return _csv_of(TidyRow._fields, rows)
 
 
 def tidy_parquet(rows: Sequence[TidyRow]) -> bytes | None:
-    """The rows in Parquet; None if pyarrow is not installed or there are no rows."""
+    """Return the rows in Parquet; None if pyarrow is not installed or there are no rows."""
     try:
         from pyarrow import csv as arrow_csv
         from pyarrow import float64, int64, parquet, string
@@ -402,7 +402,7 @@ def tidy_parquet(rows: Sequence[TidyRow]) -> bytes | None:
         return None
     types = dict.fromkeys(TidyRow._fields, string())
     types |= {"k": int64(), "n": int64(), "value": float64(), "low": float64(), "high": float64()}
-    # Arrow's reader of CSV does not import pandas, as its conversion of lists does where pandas is installed.
+    # Arrow's CSV reader does not import pandas, but its conversion of lists would if pandas is installed.
     options = arrow_csv.ConvertOptions(column_types=types)
     table = arrow_csv.read_csv(io.BytesIO(tidy_csv(rows).encode()), convert_options=options)
     out = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Tables of findings, graders, criteria and grader cards."""
+"""Tables about findings, graders, criteria and grader cards."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -45,7 +45,7 @@ def findings_table(report: Report) -> Iterator[Row]:
 
 
 def _by_student_grader_and_k(report: Report) -> Iterator[tuple[Row, list[Cell]]]:
-    """The first entries of a row, and the cells of all settings behind it."""
+    """Yield the first entries of each row, and the cells of all settings behind the row."""
     for key in report.students:
         cells = report.cells_of(key)
         for grader in dict.fromkeys(c.key.grader for c in cells):
@@ -65,7 +65,7 @@ def why_full_marks_were_missed_table(report: Report) -> Iterator[Row]:
 
 
 def points_by_criterion_table(report: Report) -> Iterator[Row]:
-    """How often each kind of point is earned."""
+    """Make the table of how often each kind of point is earned."""
     for heads, cells in _by_student_grader_and_k(report):
         rates = criterion_rates(cells)
         yield {
@@ -93,7 +93,7 @@ def texts_that_follow_an_example_table(report: Report) -> Iterator[Row]:
 
 
 def observed_and_independent_table(report: Report) -> Iterator[Row]:
-    """Full marks as observed, and as expected if skills were independent."""
+    """Make the table of full marks as observed, and as expected if skills were independent."""
     for key in report.students:
         cells = report.cells_of(key)
         alone = {(c.key.grader, c.key.setting): c for c in cells if c.key.k == 1}
@@ -112,7 +112,7 @@ def observed_and_independent_table(report: Report) -> Iterator[Row]:
 
 
 def rounds_table(report: Report) -> Iterator[Row]:
-    """Agreement between the rounds of each grader."""
+    """Make the table of agreement between the rounds of each grader."""
     for r in report.rounds:
         yield {
             "grader": report.label(r.run, r.grader),
@@ -125,7 +125,7 @@ def rounds_table(report: Report) -> Iterator[Row]:
 
 
 def graders_agreement_table(report: Report) -> Iterator[Row]:
-    """Agreement between graders."""
+    """Make the table of agreement between graders."""
     for a in report.agreements:
         yield {
             "graders": report.label(a.run, f"{a.first} and {a.second}"),
@@ -140,11 +140,11 @@ def graders_agreement_table(report: Report) -> Iterator[Row]:
 
 
 _LONGEST_LIST: Final = 25
-"""The most criteria of each run in the table of disagreements."""
+"""The largest number of criteria from each run in the table of disagreements."""
 
 
 def graders_disagree_on_table(report: Report) -> list[ReportTable]:
-    """The criteria that graders disagree on."""
+    """Make the table of criteria on which graders disagree."""
     rows: list[Row] = [
         {
             "criterion": report.label(run, d.criterion),
@@ -175,12 +175,12 @@ def unreadable_table(report: Report) -> Iterator[Row]:
 
 
 def grader_cards_table(report: Report) -> Iterator[Row]:
-    """Make the table of each grader against the reference, by kind of criterion."""
+    """Make the table that compares each grader with the reference, by kind of criterion."""
     return (_agreement_row(report, card, row, "criterion") for card in report.cards for row in card.by_kind)
 
 
 def grader_cards_by_skill_table(report: Report) -> Iterator[Row]:
-    """Make the table of each grader against the reference, by skill."""
+    """Make the table that compares each grader with the reference, by skill."""
     return (_agreement_row(report, card, row, "skill") for card in report.cards for row in card.by_skill)
 
 
@@ -199,7 +199,7 @@ def _agreement_row(report: Report, card: GraderCard, row: TruthAgreement, headin
 
 
 def _card_heads(report: Report, card: GraderCard) -> Row:
-    """Return the grader of a card, and its reference."""
+    """Return the entries for the grader of a card and for the reference."""
     truth = card.truth or "–"
     if card.simulated:
         truth += f" (simulated: {', '.join(rater.removeprefix(HUMAN) for rater in card.simulated)})"
@@ -207,7 +207,7 @@ def _card_heads(report: Report, card: GraderCard) -> Row:
 
 
 def grader_bias_table(report: Report) -> Iterator[Row]:
-    """Make the table of where each grader gives more or fewer points than the reference."""
+    """Make the table that shows where each grader gives more or fewer points than the reference."""
     for card in report.cards:
         found: list[tuple[str, str, int | None, Measure, Measure]] = []
         found += [(row.by, row.group, row.units, row.excess, row.agreement) for row in card.bias.rows]
@@ -225,7 +225,7 @@ def grader_bias_table(report: Report) -> Iterator[Row]:
 
 
 def corrected_scores_table(report: Report) -> Iterator[Row]:
-    """Full marks as graders give them, and corrected for their errors."""
+    """Make the table of full marks as graders give them, and as corrected for the graders' errors."""
     for card in report.cards:
         for score in card.corrected:
             problem = f"cannot be corrected: {score.problem}"

@@ -1,4 +1,4 @@
-"""Tables of scores and outcomes: in the layouts of the paper, by partition, by skill, and of pairs of students."""
+"""Tables of scores and outcomes: in the layouts of the paper, by partition, by skill, and for pairs of students."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ _FULL: Final = METRICS[FULL_MARKS].label
 
 
 def scores_table(report: Report) -> Iterator[ReportTable]:
-    """Students × k for each setting, with the main metrics and with all (tables 1, 3, 10 and 11 of the paper)."""
+    """Make tables of students × k for each setting, with main or all metrics (the paper's tables 1, 3, 10 and 11)."""
     following = {of.key: of.following for of in report.cell_texts}
     shows = {"grader": len(report.graders) > 1, "trained on": any(key in report.lineages for key in report.students)}
     for setting in report.settings:
@@ -59,7 +59,7 @@ def scores_table(report: Report) -> Iterator[ReportTable]:
 
 
 def _further_entries(cell: Cell | None, following: int | None) -> dict[str, Entry]:
-    """Return the other entries of a table of scores; `following` counts the near-copies of examples."""
+    """Return the other entries of a row in a table of scores; `following` counts the near-copies of examples."""
     known = cell if cell and cell.written else None
     full = known.scores[FULL_MARKS] if known else None
     among_valid = estimate(full.among_valid, (full.among_valid_low, full.among_valid_high)) if full else Estimate(None)
@@ -73,12 +73,12 @@ def _further_entries(cell: Cell | None, following: int | None) -> dict[str, Entr
 
 
 def _main_entries(cells: Mapping[str, Cell | None]) -> dict[Any, Entry]:
-    """The main metrics of cells, each cell under a heading."""
+    """Return the main metrics of some cells, with each cell under a heading."""
     return {(above, METRICS[m].label): _linked(cell, m) for above, cell in cells.items() for m in _MAIN}
 
 
 def before_and_after_table(report: Report) -> Iterator[Row]:
-    """Every tuned student minus its base on the same combinations."""
+    """Make the table of every tuned student minus its base on the same combinations."""
     for c in report.changes:
         valid = c.format.among_valid if c.format else None
         is_explained = c.format is not None and c.format.role == "explains"
@@ -96,24 +96,24 @@ def before_and_after_table(report: Report) -> Iterator[Row]:
             "difference among valid": estimate(
                 valid.value if valid else None, (valid.low, valid.high) if valid else None, is_signed=True
             ),
-            # the adjacent column has the numbers
+            # the adjacent column contains the numbers
             "format": "format explains it" if is_explained else c.format_words or "–",
         }
 
 
 def _linked(cell: Cell | None, metric: str) -> Entry:
-    """Make a score with the link to its texts."""
+    """Make the entry of a score, with a link to its texts."""
     return "–" if cell is None else score_entry(cell, metric, link=_texts_of(cell.key))
 
 
 def _texts_of(key: CellKey, **more: str) -> str:
-    """Make the link to the texts of a cell, which contains its key, so that it stays valid when cells are added."""
+    """Make the link to the texts of a cell; it contains the cell's key, so that it stays valid when cells are added."""
     filters = {"a": f"{key.run}/{key.student}", "grader": f"{key.run}/{key.grader}", "setting": key.setting, "k": key.k}
     return f"texts.html#{urlencode(filters | more)}"
 
 
 def graders_side_by_side_table(report: Report) -> Iterator[Row]:
-    """The same students under several graders (table 5 of the paper)."""
+    """Make the table of the same students under several graders (table 5 of the paper)."""
     cells = by_key(report.cells)
     for run, student in report.students:
         places = dict.fromkeys((key.setting, key.grader) for key in cells if key[:2] == (run, student))
@@ -125,7 +125,7 @@ def graders_side_by_side_table(report: Report) -> Iterator[Row]:
 
 
 def data_efficiency_table(report: Report) -> list[ReportTable]:
-    """Tuned students with the size of their data (table 4 of the paper)."""
+    """Make the table of tuned students with the size of their data (table 4 of the paper)."""
     tuned = [key for key in report.students if key in report.lineages]
     ks = [k for k in report.ks if k >= 2] or report.ks
     rows: list[Row] = []
@@ -143,12 +143,12 @@ def data_efficiency_table(report: Report) -> list[ReportTable]:
 
 
 def common_k(report: Report) -> int | None:
-    """The k of the table without common skills: 5 as in the paper, or else the largest k."""
+    """Return the k for the table without common skills: 5 as in the paper or, if there is none, the largest k."""
     return 5 if 5 in report.ks else max(report.ks, default=None)
 
 
 def without_common(report: Report) -> tuple[list[Cell], str] | None:
-    """Return cells without common skills, and how they were chosen; None if the common skills are unknown."""
+    """Return cells without common skills, and how these cells were chosen; None if the common skills are unknown."""
     k = common_k(report)
     of_runs = {run.name: run.exclude for run in report.runs}
     of_settings = {(run.name, label): names for run in report.runs for label, names in run.excluded_by_setting.items()}
@@ -172,7 +172,7 @@ def without_common(report: Report) -> tuple[list[Cell], str] | None:
 
 
 def novelty_bound(report: Report, k: int, cells: Sequence[Cell]) -> float:
-    """Compute how often a corpus would contain a drawn combination by chance, from measured frequencies if given."""
+    """Compute how often a corpus would contain a drawn combination by chance; use measured frequencies if given."""
     if report.frequencies is None:
         return novelty(k, report.corpus_tokens).expected_occurrences
     drawn = {skill for cell in cells for combination in cell.combinations for skill in combination.skills}
@@ -180,7 +180,7 @@ def novelty_bound(report: Report, k: int, cells: Sequence[Cell]) -> float:
 
 
 def common_skills_removed_table(report: Report) -> list[ReportTable]:
-    """Full marks with common skills removed, and the novelty bound (table 6 of the paper)."""
+    """Make the table of full marks with common skills removed, and the novelty bound (table 6 of the paper)."""
     k, chosen = common_k(report), without_common(report)
     if k is None or chosen is None or not chosen[0]:
         return []
@@ -202,7 +202,7 @@ def common_skills_removed_table(report: Report) -> list[ReportTable]:
 
 
 def seen_and_reserved_table(report: Report) -> Iterator[Row]:
-    """Make the table of skill sets that training data may contain, and of reserved ones."""
+    """Make the table that compares skill sets that training data may contain with reserved skill sets."""
     for cell in report.cells:
         parts = dict(zip(("seen", "kept back"), _seen_and_kept_back(cell, report), strict=True))
         if all(part.combinations for part in parts.values()):
@@ -211,7 +211,7 @@ def seen_and_reserved_table(report: Report) -> Iterator[Row]:
 
 
 def _seen_and_kept_back(cell: Cell, report: Report) -> tuple[Cell, Cell]:
-    """Split a cell into seen and reserved skill sets, by the run's reserved skill sets or by the student's lineage."""
+    """Split a cell into seen and reserved skill sets, as decided by the run or by the student's lineage."""
     share = report.reserved.get(cell.key.run)
     sets = report.skill_sets.get((cell.key.run, cell.key.student))
     if cell.key.k < 2 or (share is None and sets is None):
@@ -225,7 +225,7 @@ def _seen_and_kept_back(cell: Cell, report: Report) -> tuple[Cell, Cell]:
 
 
 def rules_side_by_side_table(report: Report) -> list[ReportTable]:
-    """Full marks under several rules."""
+    """Make the table of full marks under several rules."""
     names = list(report.by_rules)
     if len(names) < 2:
         return []
@@ -240,20 +240,20 @@ def rules_side_by_side_table(report: Report) -> list[ReportTable]:
 
 
 def students_label(report: Report, key: StudentKey) -> str:
-    """A student's name with its training data, for legends."""
+    """Return a student's name with its training data, for use in legends."""
     trained = report.training_of(key)
     name = report.label(*key)
     return f"{name}, {short_name(trained)}" if trained else name
 
 
 _Values = dict[str, list[float]]
-"""Full marks by combination, of one student or of those that the file repeats for several seeds."""
+"""Full marks by combination, for one student or for students that the file repeats for several seeds."""
 _Place = dict[int, dict[str, dict[str, _Values]]]
-"""Values by k, partition and name of the student in the file."""
+"""Values by k, by partition, and by the student's name in the file."""
 
 
 def by_partition_table(report: Report) -> list[ReportTable]:
-    """The first supported finding over several partitions, else the first finding, else the first two students."""
+    """Compare partitions for the first supported finding, otherwise the first finding or the first two students."""
     places = _partition_places(report)
     pooled = [f for f in report.findings if any(c.gain.partitions > 1 for c in f.compared)]
     if not places:
@@ -271,7 +271,7 @@ def by_partition_table(report: Report) -> list[ReportTable]:
 
 
 def _partition_places(report: Report) -> dict[tuple[str, str], _Place]:
-    """Return the values of each grader and setting, if steps name partitions."""
+    """Return the values for each grader and setting, if steps specify partitions."""
     families = {(run.name, student): family for run in report.runs for student, family in run.families.items()}
     places: dict[tuple[str, str], _Place] = {}
     for cell in report.cells:
@@ -310,14 +310,14 @@ def _signed(value: float | None) -> Estimate:
 
 
 MOST_PAIRS: Final = 10
-"""Pairs of one run that the table shows."""
+"""The largest number of pairs from one run in the table."""
 _StudentPair = tuple[str, str]
 
 
 def chosen_pairs(report: Report, run: RunFacts) -> list[_StudentPair]:
-    """Return all pairs of a run, or 10 of them: pairs with one base, if there are any, and else the first pairs.
+    """Return all pairs of a run or, if there are more than 10, pairs with the same base or else the first pairs.
 
-    The base of a student without a lineage is its own model.
+    A student without a lineage counts as its own base.
     """
     students = [student for of, student in report.students if of == run.name]
     every = list(combinations(students, 2))
@@ -328,7 +328,7 @@ def chosen_pairs(report: Report, run: RunFacts) -> list[_StudentPair]:
 
 
 def compared_pairs(report: Report) -> Iterator[ComparedPair]:
-    """The chosen pairs of students of each run, by grader, setting and k."""
+    """Return the comparisons of each run's chosen pairs of students, by grader, setting and k."""
     for run in report.runs:
         for first, second in chosen_pairs(report, run):
             for row in report.compared(run.name, first, second):
@@ -336,7 +336,7 @@ def compared_pairs(report: Report) -> Iterator[ComparedPair]:
 
 
 def students_compared_table(report: Report) -> list[ReportTable]:
-    """The chosen pairs of students of each run, by grader, setting and k."""
+    """Make the table of each run's chosen pairs of students, by grader, setting and k."""
     left_out = ""
     for run in report.runs:
         shown, students = len(chosen_pairs(report, run)), sum(of == run.name for of, _ in report.students)
@@ -364,11 +364,11 @@ def students_compared_table(report: Report) -> list[ReportTable]:
 
 
 _HARDEST: Final = 5
-"""Skills of each student in the table of the hardest."""
+"""The number of skills per student in the table of the hardest skills."""
 
 
 def skills_table(report: Report) -> list[ReportTable]:
-    """Make the table of every requested skill, the hardest for all students first."""
+    """Make the table of every requested skill, starting with the skills that are hardest for all students."""
     rates = [skill_rates(report.cells_of(key, grader=report.graders[0])) for key in report.students]
     overall = {}
     for name in {name for by_name in rates for name in by_name}:
@@ -388,7 +388,7 @@ def skills_table(report: Report) -> list[ReportTable]:
 
 
 def hardest_skills_table(report: Report) -> list[ReportTable]:
-    """The hardest skills of each student, where a report has several students."""
+    """Make the table of each student's hardest skills, if a report has several students."""
     rows: list[Row] = []
     for key in report.students if len(report.students) > 1 else ():
         rates = skill_rates(report.cells_of(key, grader=report.graders[0]))
@@ -399,7 +399,7 @@ def hardest_skills_table(report: Report) -> list[ReportTable]:
 
 
 def outcomes_table(report: Report) -> Iterator[Row]:
-    """The three shares by student, grader, setting, probes or controls, and k."""
+    """Make the table of the three shares by student, grader, setting, probes or controls, and k."""
     for cell in _by_student(report):
         row: dict[Any, Entry] = {**_outcome_heads(report, cell)}
         for outcome in OUTCOMES:
@@ -414,7 +414,7 @@ def outcomes_table(report: Report) -> Iterator[Row]:
 
 
 def _by_student(report: Report) -> list[OutcomeCell]:
-    """The cells in the order of students, then of graders and settings, then probes before controls, by k."""
+    """Sort the cells by student, then grader and setting, then probes before controls, then k."""
     places = list(dict.fromkeys(c.key[:4] for c in report.outcomes))
     students = list(dict.fromkeys(place[:2] for place in places))
     return sorted(
@@ -430,7 +430,7 @@ def _outcome_heads(report: Report, cell: OutcomeCell) -> Row:
 
 
 def outcome_bounds_table(report: Report) -> Iterator[Row]:
-    """The bounds of the shares in cells with undecided texts."""
+    """Make the table of the bounds for shares in cells with undecided texts."""
     for cell in _by_student(report):
         bounds: dict[Any, Entry] = {}
         for outcome in OUTCOMES:
@@ -442,7 +442,7 @@ def outcome_bounds_table(report: Report) -> Iterator[Row]:
 
 
 def outcomes_compared_table(report: Report) -> list[ReportTable]:
-    """Tuned students against their bases, or else each student against the first of its run."""
+    """Make the table that compares tuned students with their bases, or else each student with the first of its run."""
     is_tuned = all(change.is_tuned for change in report.outcome_changes)
     rows: list[Row] = [
         {
