@@ -278,15 +278,13 @@ class Catalog:
     controls: Mapping[str, str] = field(default_factory=dict)
     """In a catalog of probes, the probe to which each control topic is the harmless counterpart."""
     figures: tuple[Figure, ...] = ()
-    """Patterns of each figure, for skills with two parts. With patterns, full marks need exactly the requested
-    skills."""
+    """Patterns of each figure, if skills have two parts. Full marks then require exactly the requested skills."""
     grammar: Grammar | None = None
     """The phrasings that the teacher `composer:` uses; None if the catalog has no grammar."""
     code: OwnCode | None = None
     """The `checkers.py` in the folder of the catalog; None if there is none."""
     members: Mapping[str | None, "Catalog"] = field(default_factory=dict)
-    """The members of a joined catalog, for steps that draw from different catalogs; None stands for the experiment's
-    own."""
+    """The members of a joined catalog by name, for steps that draw from one member; None is the main catalog."""
 
     def member(self, name: str | None) -> "Catalog":
         """Return the catalog that a step draws from; None stands for the experiment's own."""

@@ -1,7 +1,7 @@
 """Draw combinations of k skills and a topic, by hash and without replacement, the same on every machine.
 
 Draws for evaluations and draws for training data are disjoint. The first fifth of every evaluation draw belongs to
-evaluations, and a training draw skips it: `training_draw` names the evaluation draws of the same catalog and seed.
+evaluations, and a training draw skips it. `training_draw` lists the evaluation draws of the same catalog and seed.
 """
 
 from bisect import bisect_right
@@ -20,8 +20,9 @@ from skillmix.render import plural
 class Subsets:
     """The sets of k skills from one side, numbered from 0.
 
-    A set has at most one skill of each figure and, if the side requires it, exactly one of the skills in `one`; a skill
-    without a figure counts as its own figure. Without such rules this is the combinatorial number system.
+    A set contains at most one skill of each figure and, if the side requires it, exactly one of the skills in `one`. A
+    skill without a figure counts as its own figure. Without such rules, the numbering is the combinatorial number
+    system.
     """
 
     def __init__(self, side: Side, k: int) -> None:
@@ -32,7 +33,7 @@ class Subsets:
         self._places = {skill: place for place, skills in enumerate(self._figures) for skill in skills}
         self._k, self._special, self._ones = k, side.one or frozenset(), int(side.one is not None)
         special = [sum(skill in self._special for skill in skills) for skills in self._figures]
-        # For each number of special skills, size and place: how many such sets the figures before this place allow.
+        # The number of sets from the figures before a place, for each number of special skills, size and place.
         self._before = [[[1 - ones] * (len(self._figures) + 1)] for ones in range(self._ones + 1)]
         for size in range(1, k + 1):
             for ones, tables in enumerate(self._before):
@@ -171,7 +172,7 @@ def combination_id(skills: Sequence[str], topic: str) -> str:
 
 
 def draw_combinations(draw: Draw, count: int) -> list[Combination]:
-    """Return the first `count` combinations of a draw; a longer draw begins with the shorter one.
+    """Return the first `count` combinations of a draw; a longer draw begins with the shorter draw.
 
     Combinations that no text can show are skipped, so declaring one impossible changes only the draws after it.
     """
@@ -237,7 +238,7 @@ def is_reserved(skills: Sequence[str], share: float) -> bool:
 
 
 def draw_reserved(draw: Draw, count: int, share: float) -> list[Combination]:
-    """Return the first `count` combinations with reserved skill sets; a longer draw begins with the shorter."""
+    """Return the first `count` combinations with reserved skill sets; a longer draw begins with the shorter draw."""
     if draw.k < 2 or share <= 0:
         raise UserError(
             f"No skill set of k = {draw.k} is reserved at a share of {share:g}.",
@@ -248,7 +249,7 @@ def draw_reserved(draw: Draw, count: int, share: float) -> list[Combination]:
 
 
 def draw_all(draw: Draw, reserved: float | None = None) -> list[Combination]:
-    """Return all combinations of a draw, or all whose skill sets are reserved at the given share."""
+    """Return all combinations of a draw, or only combinations whose skill sets are reserved at the given share."""
     if draw.total > 100_000:
         raise UserError(
             f"Setting {draw.setting!r} has {draw.total:,} combinations of k = {draw.k}, too many to list.",

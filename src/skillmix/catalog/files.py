@@ -1,4 +1,4 @@
-"""Load a catalog folder: three required YAML files and optional ones, validated together; its code is not run."""
+"""Load a catalog folder of three required YAML files and optional ones, validated together; its code is not run."""
 
 import re
 from collections import Counter
@@ -152,14 +152,15 @@ class PartitionsFile(Strict):
 
 
 def shipped_catalogs() -> list[str]:
-    """Names of the catalogs in the package."""
+    """Return the names of the catalogs in the package."""
     return sorted(path.parent.name for path in SHIPPED.glob("*/partitions.yaml"))
 
 
 def load_catalog(name: str, *others: str) -> Catalog:
     """Load a shipped catalog by name, or any folder by path.
 
-    If other catalogs are given, the result joins the skills and topics of all, with the partitions of the first.
+    If other catalogs are given, the result joins the skills and topics of all catalogs, with the partitions of the
+    first catalog.
     """
     if others:
         return _joined(load_catalog(name), {other: load_catalog(other) for other in others})
@@ -385,7 +386,7 @@ def _named(listed: SkillsEntry, skills: Sequence[Skill]) -> tuple[str, ...]:
 
 
 def _side(entry: SideEntry, topics: Sequence[str], skills: Sequence[Skill]) -> Side:
-    """Make a side with its own topics, or with the shared ones."""
+    """Make a side with its own topics, or with the shared topics."""
     own = entry.one if isinstance(entry, GroupEntry) else None
     ones = _named(own, skills) if own else ()
     topics = topics if entry.topics is None else entry.topics

@@ -55,7 +55,7 @@ class Frames(Strict):
 
     @cached_property
     def own(self) -> list[str]:
-        """All clauses."""
+        """Return all clauses."""
         return [*self.hosts, *self.closed]
 
 

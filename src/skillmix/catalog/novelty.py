@@ -15,9 +15,9 @@ class NoveltyInputs:
     """The quantities that determine the bound; the defaults are the paper's upper bounds."""
 
     skill_frequency: float = 0.0144
-    """Largest share of sentences that show one given skill."""
+    """The largest share of sentences that show one given skill."""
     topic_frequency: float = 0.0022
-    """Largest share of sentences on one given topic."""
+    """The largest share of sentences on one given topic."""
     sentences_per_token: float = 5e10 / 1.2e12
     """Sentences per token of a corpus: at most 5e10 sentences in about 1.2e12 tokens."""
 

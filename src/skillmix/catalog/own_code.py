@@ -24,12 +24,12 @@ class OwnCode:
     path: str
     source: str
     skills: tuple[str, ...]
-    """The names of the catalog's skills; the code may check only these."""
+    """The names of the catalog's skills, which are the only skills that the code may check."""
     is_trusted: bool
 
     @property
     def hash(self) -> str:
-        """Hash the code, trusted or not; verdicts depend on the hash."""
+        """Hash the code, trusted or not, because verdicts depend on it."""
         from skillmix.hashing import short_id
 
         return short_id("checkers.py", self.source)
@@ -52,7 +52,8 @@ def trusting_code(is_given: bool = True) -> Iterator[None]:
     """Trust the `checkers.py` of catalogs that are loaded inside this block."""
     before = _trusted.is_given
     if not before:
-        _trusted.codes.clear()  # Set at the start only: catalogs loaded inside the block may be used after it.
+        # The code is cleared only at the start, because catalogs loaded inside the block may be used after the block.
+        _trusted.codes.clear()
     _trusted.is_given = is_given
     try:
         yield

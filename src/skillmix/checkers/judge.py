@@ -34,7 +34,7 @@ from skillmix.checkers.words import DETERMINERS, SUBJECT_PRONOUNS, word_set
 from skillmix.render import shortened
 
 LONGEST_RUN: Final = 10
-"""The most clauses in a sequence; no figure of the catalog spans more."""
+"""The most clauses in a sequence, because no figure of the catalog spans more."""
 MOST_CLAUSES: Final = 60
 """The most clauses of a text that are examined, so that a long text cannot take much time."""
 
@@ -48,7 +48,7 @@ _OPENERS: Final = (
 _NEAR: Final = 30
 """The number of words searched for a verb on each side of a conjunction; the time grows with its square."""
 _NAME: Final = ""
-"""Replaces every word of the topic's name."""
+"""The word that replaces every word of the topic's name."""
 _EDGE: Final = " \t\r\n,;:.!?…)]”’–—-"
 
 
@@ -129,7 +129,7 @@ class _Clauses:
         return runs or [(0, count - 1)]
 
     def _run(self, first: int, last: int) -> Passage:
-        """Return the text of some neighboring clauses; the skills of one text share it."""
+        """Return the text of some neighboring clauses, which all skills of one text share."""
         key = first, last
         if key not in self._runs:
             clauses, text = self._clauses, self._text
@@ -193,7 +193,8 @@ class Verdict:
     def woven(self) -> Mapping[str, bool]:
         """Return, for each requested skill, whether the text shows it about the topic; False if it is not shown at all.
 
-        Empty for a catalog of figures, unless it requires this: a part of a clause has no topic word of its own.
+        The result is empty for a catalog of figures unless the catalog requires woven skills, because a part of a
+        clause has no topic word of its own.
         """
         if self.figures_shown is not None and not self.requires_woven:
             return {}
@@ -206,7 +207,7 @@ class Verdict:
         """Return whether the text shows all these skills about the topic; None if this is undecided."""
         if self.figures_shown is not None and not self.requires_woven:
             return None
-        # Most texts miss a skill; the evidence shows that without a search.
+        # Most texts do not show all skills, and the evidence tells this without a search.
         if None in self.evidence.values() or not all(self.woven.values()):
             return False
         return True if all(skill in self.evidence for skill in skills) else None
@@ -219,7 +220,7 @@ class Verdict:
 
     @cached_property
     def reasons(self) -> Mapping[str, str]:
-        """Return the reason for each point that code denies, by criterion; computed on first use."""
+        """Return the reason for each point that code denies, by criterion."""
         reasons = {}
         for skill, span in self.evidence.items():
             if span is None:
@@ -254,7 +255,7 @@ class Verdict:
 
 
 class Judge:
-    """Grades texts by the vocabulary of topics, and by the sentences of the prompt, which a text must not copy."""
+    """A grader that uses the vocabulary of topics and the sentences of the prompt, which a text must not copy."""
 
     def __init__(
         self,

@@ -280,7 +280,7 @@ class _Piece:
             kinds = kinds_of(lower[following])
             is_verb = self.after(following) in DETERMINERS or is_finite(self.words, following)
             if kinds and is_verb and "time" in kinds_of(lower[index]):
-                return None  # "the autumn leaves": the noun phrase may continue
+                return None  # the noun phrase may continue, as in "the autumn leaves"
             if not kinds or "time" in kinds or is_verb:
                 break
             index = following

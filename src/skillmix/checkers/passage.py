@@ -54,7 +54,7 @@ class Sentence:
         end = words[0].end - self.start if words else 0
         for index, (_, _, word_start, word_end) in enumerate(words):
             start = word_start - self.start
-            # A mark lies between two words; the first character of the next word distinguishes "5, 6" from "5,6".
+            # A mark lies between two words, and the first character of the next word distinguishes "5, 6" from "5,6".
             if start > end and text[end:start] != " " and _MARK.search(text, end, start + 1):
                 cuts.append(index)
             end = word_end - self.start

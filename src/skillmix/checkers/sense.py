@@ -106,7 +106,7 @@ def prompt_texts(skills: Iterable[Skill]) -> PromptTexts:
 
 
 def _runs(words: Words, length: int = COPIED_RUN) -> list[str]:
-    # Slices of one string: joining the words of every n-gram would take three times as long.
+    # Each n-gram is a slice of one string, because joining the words of every n-gram would take three times as long.
     joined = " ".join([word.lower for word in words])
     ends = list(accumulate([len(word.lower) + 1 for word in words], initial=0))
     return [joined[start : end - 1] for start, end in zip(ends, ends[length:], strict=False)]
@@ -215,7 +215,7 @@ def _unknown(words: Words, index: int, classes: dict[str, int]) -> str:
         return "name"
     fitting = (one for one in ENDINGS if word.lower.endswith(one) and len(word.lower) > len(one) + 2)
     ending = f"-{found}" if (found := next(fitting, None)) else "other"
-    # "checks" has the neighbors of "makes", not those of "charts".
+    # "checks" has the same neighbors as "makes", not as "charts".
     return _VERB if ending == "-s" and _VERB in classes and is_finite(words, index) else ending
 
 
@@ -476,8 +476,7 @@ def _verbs(passage: Passage) -> str | None:
 
 
 def _order(passage: Passage, evidence: Sequence[Span]) -> str | None:
-    """Find words in an unusual order, but allow short clauses with bare nouns ("leaves fall") in a figure of
-    repetition."""
+    """Find words in an unusual order, but allow short clauses such as "leaves fall" in a figure of repetition."""
     scores = [(order_score(sentence), len(sentence.words)) for sentence in passage.sentences]
     words = len(passage.words)
     mean = sum(score * size for score, size in scores) / words

@@ -151,7 +151,7 @@ class Number(NamedTuple):
 
 
 def numbers_in(words: Words) -> list[Number]:
-    """Find every number; "two hundred and five" is one number, "three-two-one" is three.
+    """Find every number, where "two hundred and five" is one number and "three-two-one" is three numbers.
 
     >>> from skillmix.checkers.passage import passage_of
     >>> [number.value for number in numbers_in(passage_of("Ten, two hundred and five, twenty-one and 1,000.").words)]

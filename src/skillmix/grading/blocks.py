@@ -178,7 +178,7 @@ _HEADING_END = re.compile(r"(?:(?<!\s)|(?<=\s[-–—]\s))(?:\s*+(?::|\.(?=[*_]{
 _NUMBERING = re.compile(r"^(?:(?:criterion|skill|item)\s)?\(?(?:\d{1,2}|[a-h](?=\)))\s?[.):–—-]\s+", re.IGNORECASE)
 _BETWEEN_REMARKS = re.compile(r"[;,.]\s+")
 _MARKED_HEADING = re.compile(r"^\s*(?:#+\s|\*\*[^*]+\*\*\W*$|\(?\d{1,2}[.)]\s)|:\s*$")
-# A short remark instead of a point: the line refers to a criterion, but gives no point.
+# A line with a short remark refers to a criterion, but gives no point.
 _NO_POINT = re.compile(r"[:=][\s*_`(]*+(?:n/?a|none|unknown|unclear|[-–—?])[\s*_`).?-]*+$", re.IGNORECASE)
 _MOST_DELIMITERS: Final = 12
 _ROOM_FOR_VALUE: Final = 20
@@ -375,7 +375,7 @@ def parse(rubric: Rubric, reply: str, student: Quotable, loosely: FindCriterion 
     """Find the tables and lines of a reply that give points to criteria."""
     parsed = Parsed()
     lines: list[Mark] = []
-    # If the student's text contains a grade, a quotation of it may be adjacent to the grader's own table.
+    # If the student's text contains a grade, a quotation of this grade may be next to the grader's own table.
     parts = list(parts_of(reply, blank_lines_end_tables=bool(student.words)))
     texts = [part for part in parts if isinstance(part, str)]
     reader = LineReader(rubric, texts, student=student, loosely=loosely)

@@ -141,7 +141,7 @@ def decorated_criterion(rubric: Rubric, label: str) -> int | None:
     """
     label = _NUMBER_AFTER.sub("", label)
     cuts = list(_CUT.finditer(label))[:_MOST_CUTS]
-    parts = [label]  # the label, and its parts before a remark, from long to short
+    parts = [label]  # the label and the parts of it before a possible remark, from long to short
     for cut in reversed(cuts):
         head, remark = label[: cut.start()].strip(), label[cut.end() :]
         if head and len(label_words(remark)) <= _LONGEST_REMARK and not _DIGIT.search(remark):
@@ -304,7 +304,7 @@ def _topic_or_sense(rubric: Rubric, words: tuple[str, ...]) -> int | None:
 def _aliases(name: str) -> tuple[tuple[str, ...], ...]:
     """Return the content words of a name and of its parts, which a parenthesis or "or" separates."""
     short = before_parenthesis(name)
-    # Neither words for a kind of skill, such as "informal fallacy", nor a single word identify a skill.
+    # Words for a kind of skill, such as "informal fallacy", do not identify a skill, and a single word does not either.
     inner = [
         part
         for part in _BRACKETED.findall(name)

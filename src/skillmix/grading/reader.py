@@ -494,7 +494,7 @@ def _settle(rubric: Rubric, blocks: list[Block]) -> tuple[tuple[float | None, ..
     for candidate in covering:
         if candidate.faults:
             return None, candidate.faults[0]
-    # Lines must agree with a partial table; remarks next to a complete table are ignored.
+    # Lines must agree with a partial table, but remarks next to a complete table are ignored.
     partial_tables = [c for c in candidates[: len(tables)] if not needed <= c.seen]
     if covering[0] in candidates[len(tables) :]:
         covering = [*covering, *partial_tables]

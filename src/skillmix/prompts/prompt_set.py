@@ -310,8 +310,7 @@ _SLOT: Final = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
 
 @lru_cache(maxsize=256)
 def _parts(template: str) -> tuple[str, ...]:
-    """Split a template into alternating text and slot names; cached, because large data sets fill it a million
-    times."""
+    """Split a template into alternating text and slot names; cached, as large data sets fill it a million times."""
     return tuple(_SLOT.split(template))
 
 

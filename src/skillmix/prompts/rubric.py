@@ -97,8 +97,7 @@ class Phrases:
 
     @property
     def wording(self) -> list[object]:
-        """Return all phrases as a list to hash; without outcomes and a format, the list has the form of older
-        versions."""
+        """Return all phrases as a list to hash; without outcomes and a format, it has the form of older versions."""
         parts: list[object] = [self.skill, self.topic, self.sense, self.length]
         parts += [{"outcomes": list(self.outcomes)}] if self.outcomes else []
         return [*parts, {"format": self.format}] if self.format else parts

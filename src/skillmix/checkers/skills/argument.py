@@ -57,7 +57,7 @@ def modus_tollens(passage: Passage) -> Iterator[Span]:
 
 def _conditional_arguments(passage: Passage, *, denial: bool) -> Iterator[Span]:
     for premises in _premises(passage, "if"):
-        # Most conclusions share no word with an earlier rule; no reading of the rule would change that.
+        # Most conclusions share no word with an earlier rule, however the rule is divided.
         if main_words(premises.conclusion).isdisjoint(main_words((*premises.before, *premises.words))):
             continue
         for condition, result, fact in _divisions(premises):
@@ -72,7 +72,7 @@ def _conditional_arguments(passage: Passage, *, denial: bool) -> Iterator[Span]:
 
 
 def _repeats(words: Words, part: Words, other: Words) -> bool:
-    # The word must distinguish the two parts; a shared subject proves nothing.
+    # The word must distinguish the two parts, because a shared subject proves nothing.
     mains = main_words(part)
     own = mains - main_words(other)
     return not (own or mains).isdisjoint(main_words(words))
@@ -86,7 +86,7 @@ def _premises(passage: Passage, cue: str) -> Iterator[_Premises]:
         for mark in range(index + 4, min(index + _REACH, len(words) - 1)):
             if words[mark].lower not in _LISTS["therefore"]:
                 continue
-            # "it is not so" is no conclusion, "it is not, so we go" is one
+            # "it is not so" contains no conclusion, but "it is not, so we go" does
             degree = words[mark - 1].lower in _DEGREE and words[mark].start not in starts
             if words[mark].lower != "so" or (words[mark + 1].lower not in _NO_CONCLUSION and not degree):
                 yield from _readings(words, index, mark, starts)

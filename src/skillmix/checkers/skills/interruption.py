@@ -106,10 +106,10 @@ def tag_question(passage: Passage) -> Iterator[Span]:
     for match in _TAG.finditer(passage.lower):
         before = _SENTENCE_END.split(passage.lower[max(0, match.start() - _REACH) : match.start()])[-1]
         clause = _CLAUSE_END.split(before)[-1]
-        # Exactly one of tag and statement is negative; a statement's negation may come early in it.
+        # Either the tag or the statement is negative, and the negation may come early in the statement.
         is_negative = _NEGATION.search(clause if match["negative"] else before) is not None
         if len(before.split()) >= 2 and is_negative != bool(match["negative"]):
-            # The tag takes up the statement's subject: not "I have never been there, have you?".
+            # The tag repeats the statement's subject, unlike "I have never been there, have you?".
             subject = before.strip(" \"'(—–-").split(maxsplit=1)[0].partition("'")[0]
             if subject not in _LISTS["subjects"] or match["tag"].split()[-1] == subject or _OPINION.search(before):
                 yield Span(match.start("tag"), match.end("tag"))

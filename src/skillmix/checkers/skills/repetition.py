@@ -170,7 +170,7 @@ def diacope(passage: Passage) -> Iterator[Span]:
             before = last.get(word.lower)
             if (
                 before
-                and not (before[0] and before[1].text[0].isupper() and word.text[0].isupper())  # names
+                and not (before[0] and before[1].text[0].isupper() and word.text[0].isupper())  # unlike names
                 and 1 < index - before[0] <= _INTERRUPTION
                 and _PAUSE.search(passage.text, before[1].end, word.start)
             ):
