@@ -56,7 +56,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name on first use, so that the command line starts without loading heavy packages."""
+    """Load a public name on first use, so that the command line starts without heavy packages."""
     if name not in __all__:
         raise AttributeError(f"module 'skillmix' has no attribute {name!r}")
     place = next((module for module, names in _MODULES.items() if name in names), "api")

@@ -1,6 +1,6 @@
 """The Python interface of skillmix.
 
-Every name here is also available as `skillmix.NAME`; docs/python.md shows them all.
+Every name here is also available as `skillmix.NAME`; all names are described in docs/python.md.
 """
 
 import asyncio
@@ -59,12 +59,12 @@ class TextRows(list[TextRow]):
     """Graded texts of a run."""
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """A data frame with one row for each text and grader."""
+        """Return a data frame with one row for each text and grader."""
         return _frame(map(asdict, self))
 
 
 class RunView:
-    """A run on disk: its scores, texts and votes. Everything is read from the run's journal; nothing calls a model."""
+    """A run on disk: its scores, texts and votes. Everything is read from the run's journal, and no model is called."""
 
     def __init__(self, stored: Run) -> None:
         self._run = stored
@@ -89,30 +89,30 @@ class RunView:
 
     @property
     def name(self) -> str:
-        """The name of the run's folder."""
+        """Return the name of the run's folder."""
         return self._run.name
 
     @property
     def path(self) -> Path:
-        """The run's folder."""
+        """Return the run's folder."""
         return self._run.path
 
     @property
     def scores(self) -> list[CellScore]:
-        """One record for each student, grader, setting, k and metric, under the run's own rules.
+        """Return one record for each student, grader, setting, k and metric, under the run's own rules.
 
-        Empty if the graders of the run name outcomes.
+        Empty if the graders of the run choose outcomes.
         """
         return self._scored.scores
 
     @property
     def result(self) -> str:
-        """The main result in the words of the report; empty for a run with one student."""
+        """Return the main result in the words of the report; empty for a run with one student."""
         return " ".join(self._scored.result)
 
     @property
     def format_first(self) -> list[str]:
-        """A warning for each student that misses the format in most replies, which makes its scores unreliable."""
+        """Return a warning for each student whose scores are unreliable because most of its replies miss the format."""
         return self._scored.format_first
 
     @cached_property
@@ -121,19 +121,19 @@ class RunView:
 
     @cached_property
     def outcomes(self) -> list[OutcomeScore]:
-        """One record for each student, grader, setting, k, probes or controls, and outcome.
+        """Return one record for each student, grader, setting, k, probes or controls, and outcome.
 
-        Empty if the graders of the run give points.
+        Empty if the graders of the run award points.
         """
         return run_outcomes(self._run) if self._run.has_outcomes else []
 
     @cached_property
     def outcome_changes(self) -> list[OutcomeChange]:
-        """Differences in outcomes between tuned students and their bases, or else between students and the first."""
+        """Return the differences in outcomes between tuned students and their bases, or else from the first student."""
         return run_outcome_changes(self._run) if self._run.has_outcomes else []
 
     def scored(self, *, rules: Literal["default", "paper"] | None = None, by_sets: bool = False) -> list[CellScore]:
-        """Compute the scores under other rules, or with reserved skill sets reported separately."""
+        """Return the scores under other rules, or with reserved skill sets reported separately."""
         return run_scores(self._run, rules=rules, by_sets=by_sets)
 
     @property
@@ -143,14 +143,14 @@ class RunView:
         return all(score.complete == score.combinations for score in scores)
 
     def texts(self, *, student: str | None = None, k: int | None = None, grader: str | None = None) -> TextRows:
-        """The graded texts with their points, best first; a text has one record for each grader."""
+        """Return the graded texts with their points, best first; there is one record for each text and grader."""
         rows = run_texts(self._run, student=student, k=k)
         return TextRows(row for row in rows if grader in (None, row.grader))
 
     def compare(
         self, first: str, second: str, *, metric: str = FULL_MARKS, rules: Literal["default", "paper"] | None = None
     ) -> StudentComparison:
-        """Compare two students on the combinations that both have completed: differences, and the texts behind them."""
+        """Compare two students on the combinations that both have completed; return the differences and the texts."""
         return compare_students(self._run, first, second, metric=metric, rules=rules)
 
     def votes(self) -> Iterator[dict[str, Any]]:
@@ -169,10 +169,10 @@ class RunView:
         student: str | None = None,
         k: int | None = None,
     ) -> AnnotationTask:
-        """Make an annotation task for human raters: the texts of each rater, the questions, and where the answers go.
+        """Make an annotation task for human raters: each rater's texts, the questions, and the place of the answers.
 
-        Each rater reads n texts (50 by default), or as many as make the 95% interval of agreement no wider than `width`
-        at this `agreement`. The share `overlap` of them goes to every rater.
+        Each rater reads n texts (50 by default), or as many texts as are required for a 95% interval of agreement that
+        is no wider than `width` at this `agreement`. The share `overlap` of the texts is given to every rater.
         """
         students = () if student is None else (student,)
         ks = () if k is None else (k,)
@@ -180,7 +180,7 @@ class RunView:
         return make_task(self._run, settings)
 
     def step_annotation(self, step: str) -> AnnotationTask:
-        """The task of an annotate step of the run's experiment."""
+        """Return the task of an annotate step in the run's experiment."""
         return step_task(annotate_step_of(self._run, step), self._run)
 
     def to_pandas(self, what: Literal["scores", "outcomes", "texts", "votes"] = "scores") -> "pandas.DataFrame":
@@ -227,14 +227,14 @@ def draw(
 def read_reply(combination: Combination, reply: str, *, text: str | None = None, prompts: str = "standard") -> Reading:
     """Parse a grader's reply into points in the order skills, topic, sense, length, or into a reason why this fails.
 
-    If the graded `text` is given, grades that the text itself contains are not attributed to the grader.
+    If the graded `text` is given, grades inside that text are not attributed to the grader.
     """
     rubric = rubric_of(combination.skills, combination.topic, phrases=load_prompts(prompts).phrases)
     return read_grades(rubric, reply, text=text)
 
 
 def check(text: str, combination: Combination, catalog: Catalog) -> Verdict:
-    """Grade a text by code: the words that show each skill and the topic, and the reasons for denied points."""
+    """Grade a text by code; return the words that show each skill and the topic, and the reasons for denied points."""
     require_checkers(catalog, combination.skills, "check")
     return RulesGrader(catalog).verdict(text, skills=combination.skills, topic=combination.topic)
 
@@ -246,7 +246,7 @@ def score(
     *,
     rules: Literal["default", "paper"] = "default",
 ) -> dict[str, float | None]:
-    """Compute the metrics of a text from the grades of its rounds; None if unparseable votes could change one."""
+    """Compute the metrics of a text from the grades of its rounds; None if unparseable votes could change a metric."""
     rubric = rubric_of(combination.skills, combination.topic)
     readings = [reading_of(grade, combination.skills) if isinstance(grade, Verdict) else grade for grade in grades]
     points = decide_points(rubric, plain_answer(text), readings, rounds=max(1, len(readings)), rules=rules_named(rules))
@@ -274,10 +274,11 @@ def evaluate(
     prompts: str = "standard",
     max_usd: float | None = None,
 ) -> RunView:
-    """Evaluate one student with one grader and return the run; repeating the call makes only missing calls.
+    """Evaluate one student with one grader and return the run; a repeated call makes only the missing model calls.
 
-    Student and grader are model strings, or mappings with the keys of an experiment file, such as `model` and `key`. A
-    cell has `combinations` combinations with `generations` texts each; `rounds` is the number of gradings of a text.
+    Student and grader are model strings, or mappings with the keys of an experiment file, such as `model` and `key`.
+    Each cell contains `combinations` combinations with `generations` texts each; `rounds` is the number of gradings per
+    text.
     """
     step = {
         "name": "evaluate",
@@ -312,9 +313,9 @@ def run(
     step: str | None = None,
     prices: str | Path | None = None,
 ) -> RunView:
-    """Run an experiment, given as a file or a mapping, and return the run; finished calls are not repeated.
+    """Run an experiment from a file or a mapping, and return the run; finished calls are not repeated.
 
-    `set` changes values by their path, such as {"budget.max_usd": 5}; `step` names the only step to run.
+    `set` changes values by their path, such as {"budget.max_usd": 5}; with `step`, only the step with this name runs.
     """
     if isinstance(experiment, Mapping):
         if set:
@@ -340,11 +341,11 @@ def calibrate(
     prices: str | Path | None = None,
     bigbench: str | Path | None = None,
 ) -> Calibration:
-    """Grade texts with known labels and return the grader's report; repeating the call makes only missing calls.
+    """Grade texts with known labels and return the grader's report; a repeated call makes only the missing model calls.
 
     The grader is a model string, or a mapping with the keys of an experiment file. `set` is a shipped set, a YAML file,
-    a folder of them, or `bigbench:TASK`; `size` limits the number of its texts, chosen by hash. The report is also
-    written to the run, as a page and as JSON, in the folder that the result names.
+    a folder of YAML files, or `bigbench:TASK`; `size` limits the number of texts, which are chosen by hash. The report
+    is also saved in the run as a page and as JSON; the result contains the path of the folder.
     """
     plan = planned(
         _model(grader) | ({} if rounds is None else {"rounds": rounds}),
@@ -371,8 +372,8 @@ def grader_cards(
 ) -> list[GraderCard]:
     """Make a report for each grader of one or more runs: agreement with labels, bias, consistency, scores.
 
-    `truth` names the source of the labels: a grader, "rules" (code) or "people". The default is people, else code, else
-    a grader.
+    `truth` is the source of the labels: a grader's name, "rules" (code) or "people". The default is people, or else
+    code, or else a grader.
     """
     several = [runs] if isinstance(runs, RunView | str | Path) else list(runs)
     stored = [run._run if isinstance(run, RunView) else open_stored_run(str(run)) for run in several]
@@ -392,9 +393,10 @@ def build_dataset(
 ) -> WrittenDataset:
     """Collect the conversations of runs with full marks as training data.
 
-    A `recipe` such as "D(1,2)" names one of the paper's data sets; without a recipe, texts of any k, or of the given k.
-    `shown` decides the use of texts that show a reserved pair or two held-out skills; by default the first run's
-    setting does. `only_requested` excludes texts that show a skill that was not requested. Both need checkers.
+    A `recipe` such as "D(1,2)" stands for one of the paper's data sets. Without a recipe, texts with any k or with the
+    given k are used. `shown` determines how texts are treated that show a reserved pair or two held-out skills; the
+    default is the first run's setting. `only_requested` excludes texts that show a skill that was not requested. Both
+    settings require checkers.
     """
     if recipe is not None and k:
         raise UserError(f"The recipe {recipe} already determines k.", hint="Give only one of them.")
@@ -410,10 +412,10 @@ def build_dataset(
 def train(
     *, name: str, base: str, data: Sequence[WrittenDataset | str | Path], catalog: str = "paper", **recipe: object
 ) -> Trained:
-    """Fine-tune a local model and return its checkpoint, which is stored in the run `name`; needs `skillmix[train]`.
+    """Fine-tune a local model and return its checkpoint, which is saved in the run `name`; requires `skillmix[train]`.
 
-    `data` are data sets, their folders, or JSON Lines files of conversations. `recipe` takes the keys of a train step,
-    such as `epochs`, `batch`, `learning_rate` and `lora`.
+    `data` consists of data sets, their folders, or JSON Lines files with conversations. `recipe` accepts the keys of a
+    train step, such as `epochs`, `batch`, `learning_rate` and `lora`.
     """
     paths = [str((item.folder if isinstance(item, WrittenDataset) else Path(item)).resolve()) for item in data]
     step = {"name": "train", "stage": "train", "base": "base", "data": paths, **recipe}
@@ -438,11 +440,11 @@ def frequency(
     exclude_list: str | Path | None = None,
     max_usd: float | None = None,
 ) -> FrequencyResult:
-    """Measure how common each skill of a catalog is in a corpus; repeating the call makes only missing calls.
+    """Measure how common each skill of a catalog is in a corpus; a repeated call makes only the missing model calls.
 
-    `corpus` is a file or a folder of text, JSON Lines or Parquet, or a list of them. The grader is a model string, or a
-    mapping with the keys of an experiment file; `rules:` grades by code. The run `name` stores the sample and the
-    calls.
+    `corpus` is a text, JSON Lines or Parquet file, a folder of such files, or a list of files and folders. The grader
+    is a model string, or a mapping with the keys of an experiment file; `rules:` grades by code. The sample and the
+    calls are stored in the run `name`.
     """
     sources = [corpus] if isinstance(corpus, str | Path) else list(corpus)
     wanted = FrequencyWanted(
@@ -463,9 +465,9 @@ def frequency(
 
 
 def _require_own_run(experiment: Experiment) -> None:
-    """Refuse to add to an existing run that belongs to an experiment with other students or graders."""
+    """Raise an error if an existing run belongs to an experiment with other students or graders."""
     stored = new_run(experiment.name)
-    if not stored.exists or stored.is_imported:  # The run itself refuses additions to an import.
+    if not stored.exists or stored.is_imported:  # The run itself rejects additions to an import.
         return
     own = {*experiment.students, *experiment.graders}
     former = stored.known_experiment
@@ -473,7 +475,7 @@ def _require_own_run(experiment: Experiment) -> None:
     others = [name for name in known if name not in own]
     if others and not own.issubset(
         known
-    ):  # The experiment of a user's own run may have been given further models in the meantime.
+    ):  # More models may have been added to the experiment of a user's own run in the meantime.
         raise UserError(
             f"The run {stored.path} exists and belongs to another experiment: it has {', '.join(others)}.",
             hint="Choose another name. To add a model to that run, edit its experiment file and call skillmix.run.",
@@ -485,7 +487,7 @@ def _model(model: str | Mapping[str, object]) -> dict[str, object]:
 
 
 def _outside_loops(work: Callable[[], _T]) -> _T:
-    """Run code that starts an event loop; a notebook already has one, so there the code gets its own thread."""
+    """Run code that starts an event loop, in a separate thread if one is already running, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

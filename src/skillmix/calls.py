@@ -1,4 +1,4 @@
-"""Requests to models and the outcomes of calls: the types that models, runs and steps share."""
+"""The types that models, runs and steps share for requests to models and outcomes of calls."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from skillmix.render import shortened
 
 Role = Literal["system", "user", "assistant"]
 LONGEST_NAME: Final = 100
-"""The longest name of a run, a step, a student or a grader; these names become file names."""
+"""The maximum length of the name of a run, step, student or grader, because these names become file names."""
 _NAME = re.compile(r"[._-]*[a-z0-9][a-z0-9._-]*")
 
 
@@ -32,34 +32,37 @@ class Message:
 
     @cached_property
     def content_hash(self) -> str:
-        """The hash under which a journal stores the message."""
+        """Return the hash under which a journal stores the message."""
         return content_address(self.role, self.content)
 
 
 def content_address(role: Role, content: str) -> str:
     """Hash a message without any normalization."""
-    # Not `digest`: reading a journal hashes every message again, and JSON encoding would take most of that time.
+    # Not `digest`, because reading a journal hashes every message again and JSON encoding would take most of that time.
     return blake2b(f"{role}\0{content}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """The sampling parameters of a reply; no others are sent. None means that a parameter is not sent, or not known."""
+    """The sampling parameters of a reply; no other parameters are sent.
+
+    None means that a parameter is not sent or not known.
+    """
 
     temperature: float | None = 0.7
     max_tokens: int | None = 512
     top_p: float | None = None
     extra: str | None = None
-    """Additional fields of the request body, as one JSON object; `extra_json` writes it."""
+    """Additional fields of the request body as one JSON object, which `extra_json` creates."""
 
     def settings(self) -> dict[str, object]:
-        """Return the form that is hashed and stored, in which a temperature of 1 equals 1.0."""
+        """Return the form that is hashed and stored, in which the temperatures 1 and 1.0 are the same."""
         settings: dict[str, object] = {
             "temperature": None if self.temperature is None else float(self.temperature),
             "max_tokens": self.max_tokens,
             "top_p": None if self.top_p is None else float(self.top_p),
         }
-        # Without additional fields the form equals that of older journals, so their calls keep their hashes.
+        # Without additional fields, the form is the same as in older journals, so their calls keep their hashes.
         return settings if self.extra is None else {**settings, "extra": self.extra_fields()}
 
     def extra_fields(self) -> dict[str, object]:
@@ -80,11 +83,11 @@ def extra_json(fields: Mapping[str, object]) -> str | None:
 
 
 UNKNOWN_DECODING: Final = Decoding(temperature=None, max_tokens=None)
-"""The sampling parameters of replies made by other programs: unknown."""
+"""The unknown sampling parameters of replies from other programs."""
 
 
 ONLY_TURN: Final = 0
-"""The turn number of a conversation with one turn; other turns count from 1. Its reply needs no 'Answer:'."""
+"""The turn number of a conversation with only one turn; other turns count from 1. The reply needs no 'Answer:'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +127,13 @@ CallKey = GenerateKey | GradeKey
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The combination and text behind a request; they are not sent, hashed or stored."""
+    """The combination and text that a request is about, which are not sent, hashed or stored."""
 
     combination: Combination
     criteria: tuple[str, ...] = ()
     """The criteria of a grader, in the words of its prompt."""
     text: str = ""
-    """The text to be graded."""
+    """The text that should be graded."""
     is_control: bool = False
     """Whether the topic is the harmless twin of a probe."""
 
@@ -145,15 +148,15 @@ class Request:
     decoding: Decoding
     seed: int | None
     subject: Subject | None = field(default=None, compare=False, repr=False)
-    """For models that do not read their prompt, such as scripted ones; None if only the messages are known."""
+    """For models that do not read their prompt, such as scripted models; None if only the messages are known."""
 
     @property
     def prompts(self) -> int:
-        """The final prompts, each with its own reply: more than one if code joins the texts of single skills."""
+        """Return the final prompts, each with its own reply; there are several if code joins texts of single skills."""
         return sum(1 for _ in takewhile(lambda message: message.role == "user", reversed(self.messages))) or 1
 
     def settings(self) -> dict[str, object]:
-        """Return the parts that the request hash covers; it excludes base URL, key, timeout, concurrency and prices."""
+        """Return the parts that the request hash covers: not the base URL, key, timeout, concurrency or prices."""
         return {
             "model": self.model,
             "messages": [message.content_hash for message in self.messages],
@@ -167,14 +170,14 @@ class Request:
         return digest("request", self.settings()).hex()
 
     def without_subject(self) -> "Request":
-        """Return the request with its hash, in the form that a journal needs."""
+        """Return the request with its hash but without its subject, as a journal requires it."""
         copy = object.__new__(Request)
         copy.__dict__.update(self.__dict__, subject=None, content_hash=self.content_hash)
         return copy
 
 
 def imported_request(key: CallKey, messages: tuple[Message, ...] = ()) -> Request:
-    """Reconstruct the request behind an imported reply from the known messages."""
+    """Reconstruct the request for an imported reply from the known messages."""
     return Request(key=key, model="imported", messages=messages, decoding=UNKNOWN_DECODING, seed=None)
 
 
@@ -184,12 +187,12 @@ class Reply:
 
     text: str
     finish: str | None = None
-    """The provider's reason for the end of the reply; None if unknown."""
+    """The provider's reason why the reply ended; None if unknown."""
     input_tokens: int | None = None
     output_tokens: int | None = None
     cost_usd: float | None = None
     not_sent: tuple[str, ...] = ()
-    """Parameters of the request that the provider does not support."""
+    """Request parameters that the provider does not support."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", clean_text(self.text))
@@ -205,11 +208,11 @@ class Reply:
 
 
 _CUT: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"})
-"""Providers' words for a reply that ended at a token limit, in lowercase."""
+"""The words, in lowercase, that providers use for a reply that ended at a token limit."""
 
 
 def was_cut(finish: str | None) -> bool | None:
-    """Whether a reply was truncated at a token limit; None if the provider gave no reason for its end.
+    """Whether a reply was truncated at a token limit; None if the provider did not say why it ended.
 
     >>> was_cut("length"), was_cut("MAX_TOKENS"), was_cut("stop"), was_cut(None)
     (True, True, False, None)
@@ -218,19 +221,19 @@ def was_cut(finish: str | None) -> bool | None:
 
 
 ProblemKind = Literal["fatal", "final", "failed", "passing", "waiting"]
-"""The consequence of a problem for its run.
+"""The effect of a problem on its run.
 
 - fatal: the model cannot be used, and the run stops.
 - final: the problem is the student's own outcome, such as a refusal. No run repeats this call.
 - failed: the model cannot answer this request now. This run does not retry it, but the next run does.
 - passing: the model may answer the same request soon. This run retries it.
-- waiting: the request is part of a batch, or was to be. This run does not wait for it, but the next run does.
+- waiting: the request is part of a batch, or would have been. This run does not wait for it, but the next run does.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class CallProblem:
-    """The reason why a call has no reply."""
+    """The problem because of which a call has no reply."""
 
     kind: ProblemKind
     reason: str
@@ -240,9 +243,9 @@ class CallProblem:
     is_free: bool = False
     """Whether the provider certainly does not bill this attempt; not stored."""
     tokens: tuple[int | None, int | None] = (None, None)
-    """Input and output tokens as the provider counted them; not stored."""
+    """Input and output tokens as counted by the provider; not stored."""
     may_move: bool = False
-    """Whether another server of the same model can take the call at once; not stored."""
+    """Whether another server for the same model can accept the call at once; not stored."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", clean_text(self.reason))
@@ -251,16 +254,16 @@ class CallProblem:
 
 Outcome = Reply | CallProblem
 Origin = Literal["call", "imported", "imported-text"]
-"""A call made by skillmix, an imported reply, or an imported text that is itself the answer."""
+"""The origin of a call: made by skillmix, an imported reply, or an imported text that is itself the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call as a journal stores it."""
+    """A call in the form that a journal stores."""
 
     key: CallKey
     outcome: Outcome | None
-    """None while the call is part of an unfinished provider batch."""
+    """The outcome; None while the call is part of an unfinished provider batch."""
     model: str
     messages: tuple[str, ...]
     """Hashes of the request's messages."""
@@ -273,10 +276,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """A model's requirements for the run that calls it."""
+    """The limits that a model sets for the run that calls it."""
 
     in_process: bool = False
-    """Whether the model holds weights in this process; only one such model is open at a time."""
+    """Whether the model's weights are loaded in this process; only one such model is open at a time."""
     in_flight: int | None = None
     """The most calls that the model handles at once; None if unknown."""
     may_rest: bool = False
@@ -284,11 +287,11 @@ class Limits:
 
 
 class Model(Protocol):
-    """A model: it takes requests when it has capacity, and yields each outcome as soon as it is ready."""
+    """A model, which accepts requests when it has capacity and yields each outcome as soon as the outcome is ready."""
 
     @property
     def limits(self) -> Limits:
-        """Return the model's limits; subclasses inherit defaults for all methods except `serve`."""
+        """Return the model's limits. Subclasses inherit defaults for all methods except `serve`."""
         return Limits()
 
     def serve(self, requests: AsyncIterator[Request]) -> AsyncIterator[tuple[Request, Outcome]]:
@@ -298,7 +301,8 @@ class Model(Protocol):
     async def probe(self) -> CallProblem | None:
         """Check base URL, name and key without a paid call; None if there is no problem.
 
-        It may also raise a `UserError` with a hint. Not every command calls it; `grade-text` does not.
+        The method may also raise a `UserError` with a hint. Not every command calls this method; for example,
+        `grade-text` does not.
         """
         return None
 
@@ -345,7 +349,7 @@ def checked_name(name: str, what: str) -> str:
 
 
 HUMAN: Final = "human:"
-"""The prefix of graders who are people; no experiment file and no import can name such a grader."""
+"""The prefix of graders who are people; no experiment file or import can use a name with this prefix."""
 PEOPLE: Final = "people"
 """The grader name for the majority of all people who rated a text."""
 _LONGEST_RATER: Final = 60
@@ -377,7 +381,7 @@ def is_human(grader: str) -> bool:
 
 
 def as_name(label: str) -> str:
-    """Turn a label of another program into the nearest valid name.
+    """Convert a label from another program to the nearest valid name.
 
     >>> as_name("meta-llama/Llama-2 7B")
     'meta-llama-llama-2-7b'

@@ -1,4 +1,4 @@
-"""Messages to users besides results: the log, and errors, which commands show without a traceback."""
+"""Messages to users besides results: log messages, and errors that commands show without a traceback."""
 
 import logging
 import sys
@@ -7,11 +7,11 @@ from contextlib import suppress
 from typing import Final
 
 _MOST_FAULTS: Final = 20
-"""The largest number of faults that one error lists; it counts the others."""
+"""The largest number of faults that one error lists; the others are only counted."""
 
 
 class _StandardError(logging.Handler):
-    """Writes each message as a line to standard error; a closed stream does not stop a run."""
+    """Prints each message as a line on standard error; a closed stream does not stop a run."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(AttributeError, OSError, ValueError):
@@ -20,7 +20,7 @@ class _StandardError(logging.Handler):
 
 
 LOG: Final = logging.getLogger("skillmix")
-"""Progress and hints have level INFO; remarks about results and missing data have level WARNING."""
+"""The logger for messages: progress and hints have level INFO, and remarks about results and missing data WARNING."""
 LOG.setLevel(logging.INFO)
 LOG.addHandler(_StandardError())
 LOG.propagate = False
@@ -40,7 +40,7 @@ class UserError(Exception):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal ended the command; finished work is kept."""
+    """Raised when a signal ends the command; finished work is kept."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -57,7 +57,7 @@ def visible(text: str) -> str:
 
 
 def faults_error(subject: str, faults: Sequence[str], *, hint: str) -> UserError:
-    """Make one error for all faults of a file or folder, so that the user can correct them together."""
+    """Make one error for all faults of a file or folder, so that the user can correct all of them at once."""
     if len(faults) == 1:
         return UserError(f"{subject}: {faults[0]}", hint=hint)
     more = len(faults) - _MOST_FAULTS
@@ -69,7 +69,7 @@ def faults_error(subject: str, faults: Sequence[str], *, hint: str) -> UserError
 
 
 def errors_of(checks: Iterable[Callable[[], object]]) -> list[UserError]:
-    """Return the errors of the checks that fail."""
+    """Run checks, and return the errors of those that fail."""
     errors = []
     for check in checks:
         try:
@@ -82,7 +82,7 @@ def errors_of(checks: Iterable[Callable[[], object]]) -> list[UserError]:
 def refuse(
     subject: str, errors: Sequence[UserError], *, hint: str = "Nothing was changed, and no call was made."
 ) -> None:
-    """Raise a list of errors as one; do nothing if the list is empty."""
+    """Raise a list of errors as one error; do nothing if the list is empty."""
     different = list({error.message: error for error in errors}.values())
     if len(different) == 1:
         raise different[0]

@@ -1,6 +1,6 @@
-"""Read YAML and JSON files of users and other programs as plain data, and replace files and folders as a whole.
+"""Read YAML and JSON files from users and other programs as plain data, and replace files and folders as a whole.
 
-A name can also refer to a shipped file: `SHIPPED` holds the data of the package, and `experiment_file` finds an
+A name can also refer to a shipped file: `SHIPPED` contains the data of the package, and `experiment_file` finds an
 experiment.
 """
 
@@ -25,16 +25,16 @@ from skillmix.errors import UserError, faults_error, visible
 from skillmix.render import did_you_mean, name_hint, shortened
 
 SHIPPED: Final = Path(str(files("skillmix"))) / "data"
-"""The folder of the package's own catalogs, prompt sets and other data."""
+"""The folder with the package's own catalogs, prompt sets and other data."""
 _T = TypeVar("_T")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _StrictLoader(_Loader):  # type: ignore[misc]  # the C loader when libyaml is there, else the Python one
-    """A safe loader that rejects repeated keys; plain YAML would silently keep the last value."""
+    """A safe loader that rejects repeated keys, because plain YAML would silently keep only the last value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """Build a mapping after checking that its keys differ."""
+        """Build a mapping after checking that no key is repeated."""
         seen: set[Hashable] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
@@ -50,9 +50,9 @@ class _StrictLoader(_Loader):  # type: ignore[misc]  # the C loader when libyaml
 
 SMALL: Final = 64 << 20
 LARGE: Final = 4 << 30
-"""The largest size in bytes of files written by users, and of lists of texts or combinations."""
+"""The maximum sizes in bytes of files written by users, and of lists of texts or combinations."""
 _MOST_NAMES: Final = 500
-"""The most files of a folder that are considered for a suggestion."""
+"""The largest number of files in a folder that are considered for a suggestion."""
 
 
 def read_text(path: Path, *, most: int = SMALL) -> str:
@@ -94,17 +94,17 @@ def _document_of(text: str, path: Path) -> object:
 
 
 _shared_document = lru_cache(maxsize=32)(_document_of)
-"""Cached, because a command loads its catalog and its prompts several times, and most of that time is parsing."""
+"""Cached, because a command loads its catalog and prompts several times and parsing takes most of that time."""
 
 
 LIST: Final = "file:"
-"""The prefix of the path of an exclude list, where a skill name is expected."""
+"""The prefix of an exclude list's path in places where a skill name is expected."""
 _LIST_KEYS: Final = ("catalog", "source", "threshold", "skills")
 _LIST_HINT: Final = "Write a list as `skills: [a, b]` or `[a, b]`; `skillmix frequency` writes one."
 
 
 def with_listed_skills(names: Iterable[str]) -> list[str]:
-    """Replace every `file:PATH` by the skills in that list, so that draws depend on the content of the list.
+    """Replace every `file:PATH` with the skills in that list, so that draws depend on the content of the list.
 
     >>> with_listed_skills(["common", "metaphor"])
     ['common', 'metaphor']
@@ -138,7 +138,7 @@ def with_listed_skills(names: Iterable[str]) -> list[str]:
 
 
 def _experiments() -> Path:
-    """Return the folder of shipped experiments: in the wheel, or else in the checkout."""
+    """Return the folder of shipped experiments in the wheel, or else in the checkout."""
     return (SHIPPED / "shipped" if (SHIPPED / "shipped").is_dir() else SHIPPED.parents[2]) / "experiments"
 
 
@@ -148,7 +148,7 @@ def shipped_experiments() -> dict[str, Path]:
 
 
 def experiment_file(name: Path) -> Path:
-    """Find an experiment: the user's own file, or a shipped one by name (`smoke` or `experiments/smoke.yaml`)."""
+    """Find an experiment: the user's own file or a shipped experiment by name (`smoke`, `experiments/smoke.yaml`)."""
     try:
         is_own = bool(name.suffix) or len(name.parts) != 1 or name.is_file()
     except OSError:  # the name is too long
@@ -194,7 +194,7 @@ def yaml_of(text: str, *, source: str) -> object:
             f"{source} is not valid YAML: {where}{problem}.", hint="Check quotes, colons and indentation."
         ) from None
     except (ValueError, LookupError, AttributeError, TypeError) as error:
-        # PyYAML's scalar constructors raise all of these, for `!!int ""` and `2024-13-45` among others.
+        # PyYAML's scalar constructors raise all these errors, for example for `!!int ""` and `2024-13-45`.
         raise UserError(f"{source} holds an invalid value: {error}.", hint="Quote the value.") from None
     return document
 
@@ -202,8 +202,8 @@ def yaml_of(text: str, *, source: str) -> object:
 def _refuse_bombs(text: str) -> None:
     """Reject YAML that would exhaust memory when loaded, by walking the parser's events first.
 
-    The C loader recurses, and crashes where Python would raise. An alias repeats a whole value, so a few lines of
-    aliases to aliases can expand to more values than fit in memory.
+    The C loader is recursive, and crashes where Python would raise an error. An alias repeats a whole value, so a few
+    lines with aliases to aliases can expand to more values than fit into memory.
     """
     size = 0
     open_nodes: list[tuple[str | None, int]] = []
@@ -246,7 +246,7 @@ def parsed_json(content: bytes | str, *, source: str, hint: str) -> object:
 
 
 def _finite(written: str) -> float:
-    """Reject values that Python accepts although JSON does not, and those that overflow: NaN, Infinity, 1e999."""
+    """Reject NaN and Infinity, which Python accepts although JSON does not, and values that overflow, such as 1e999."""
     number = float(written)
     if not isfinite(number):
         raise ValueError(f"{written} is not a number")
@@ -254,7 +254,7 @@ def _finite(written: str) -> float:
 
 
 def json_object(content: bytes | str, *, source: str, hint: str) -> dict[str, Any]:
-    """Parse JSON bytes that must hold an object.
+    """Parse JSON bytes that must contain an object.
 
     >>> json_object(b'{"a": 1}', source="a file", hint="Correct it.")
     {'a': 1}
@@ -266,7 +266,7 @@ def json_object(content: bytes | str, *, source: str, hint: str) -> dict[str, An
 
 
 def with_nearest(fault: str, name: str, known: Iterable[str]) -> str:
-    """Describe an unknown name as a fault, followed by the nearest known name as a question."""
+    """Describe an unknown name as a fault, and ask whether the nearest known name was meant."""
     question = did_you_mean(name, known)
     return f"{fault}. {question}" if question else fault
 
@@ -281,7 +281,7 @@ def refusing_values() -> Iterator[None]:
 
 
 def refused_if(find: Callable[[Any], Iterable[str]]) -> Any:
-    """Return a pydantic validator that rejects values in which `find` finds faults."""
+    """Return a pydantic validator that rejects a value if `find` finds a fault in it."""
     from pydantic import AfterValidator
 
     def checked(value: Any) -> Any:
@@ -304,7 +304,7 @@ Fault = Mapping[str, Any]
 
 
 def fault_words(fault: Fault, *, keys: Sequence[str] = ()) -> str:
-    """Describe a fault in plain words, without its location; an unknown key gets the nearest of the known `keys`.
+    """Describe a fault in plain words, without its location; for an unknown key, suggest the nearest one in `keys`.
 
     >>> fault_words({"type": "int_parsing", "loc": ("k",), "input": "many", "msg": "…", "ctx": {}})
     "'many' is not an integer"
@@ -328,7 +328,7 @@ def fault_words(fault: Fault, *, keys: Sequence[str] = ()) -> str:
 
 
 def checked_yaml(path: Path, shape: type[_T], *, hint: str) -> _T:
-    """Read a YAML file of a shape such as `list[Entry]`; one error reports all faults."""
+    """Read a YAML file with a shape such as `list[Entry]`; one error reports all faults."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -339,7 +339,7 @@ def checked_yaml(path: Path, shape: type[_T], *, hint: str) -> _T:
 
 
 def located_fault(fault: Fault, shape: Any) -> str:
-    """Describe a fault of a file of this shape in plain words, after its location; entries count from 1."""
+    """Describe a fault in a file of this shape in plain words after its location; entries are numbered from 1."""
     at = ", ".join(f"entry {part + 1}" if isinstance(part, int) else str(part) for part in fault["loc"])
     fields: Mapping[str, Any] = getattr(section_at(shape, fault["loc"])[1], "__pydantic_fields__", {})
     words = fault_words(fault, keys=[field.alias or name for name, field in fields.items()])
@@ -347,7 +347,7 @@ def located_fault(fault: Fault, shape: Any) -> str:
 
 
 def section_at(shape: Any, location: Sequence[int | str]) -> tuple[list[int | str], Any]:
-    """Return the innermost class with fields on the path of a location, preceded by the keys below it."""
+    """Return the innermost class with fields on the path to a location, and the keys to it from the next outer one."""
     way: list[int | str] = []
     found: tuple[list[int | str], Any] = way, shape
     for part in (*location, ""):
@@ -363,7 +363,7 @@ def section_at(shape: Any, location: Sequence[int | str]) -> tuple[list[int | st
             shape = next((field.annotation for name, field in fields.items() if part == (field.alias or name)), None)
         elif get_origin(shape) in (list, dict):
             shape = members[-1]
-        else:  # pydantic names the member of a union by its tag
+        else:  # pydantic identifies the member of a union by its tag
             tagged = [(one, getattr(one, "__pydantic_fields__", {}).values()) for one in members]
             shape = next((one for one, own in tagged if any(part in get_args(f.annotation) for f in own)), None)
         way = [*way, part]
@@ -400,7 +400,7 @@ _SENTENCES: Final = {
 
 
 def _value(fault: Fault) -> str:
-    """Show the faulty value, unless its key may hold a secret."""
+    """Show the faulty value, unless its key may belong to a secret."""
     return "the value" if _SECRET.intersection(fault["loc"]) else _shown(fault["input"])
 
 
@@ -422,22 +422,22 @@ _WORKSHOP_MARK: Final = "skillmix-workshop"
 _WORKSHOP_NOTE: Final = "A skillmix command writes here what will take the place of the folder beside it.\n"
 _LOCK: Final = "lock"
 _BY_THE_SYSTEM: Final = (".DS_Store",)
-"""Files that file managers leave in any folder."""
+"""Files that file managers may create in any folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class FolderKind:
-    """A kind of folder that a command writes and may replace."""
+    """A kind of folder that a command creates and may replace."""
 
     name: str
     is_marked: Callable[[Path], bool]
     """Whether the content of a folder shows that it is of this kind."""
     files: tuple[str, ...] = ()
-    """Patterns of all files that belong in it."""
+    """Patterns for all files that belong in the folder."""
 
 
 def require_replaceable(folder: Path, kind: FolderKind) -> None:
-    """Refuse a folder that is in use, or that contains a file which skillmix did not write."""
+    """Raise an error if a folder is in use, or contains a file that skillmix did not write."""
     target = folder.resolve()
     if Path.cwd().resolve().is_relative_to(target):
         raise UserError(f"{folder} is the current folder or contains it.", hint="Choose a separate folder.")
@@ -469,10 +469,10 @@ def require_replaceable(folder: Path, kind: FolderKind) -> None:
 def replacing(folder: Path, kind: FolderKind) -> Iterator[Path]:
     """Yield a path for the new folder, which replaces the old one if the block ends without an error.
 
-    The new folder is written in a temporary folder beside the old one, under a unique name and a lock. A temporary
+    The new folder is created in a temporary folder beside the old one, with a unique name and a lock. A temporary
     folder left by a killed process is removed by the next process that replaces the same folder.
     """
-    from filelock import FileLock  # here, because it takes long to import
+    from filelock import FileLock  # imported here because the import is slow
 
     require_replaceable(folder, kind)
     target = folder.resolve()
@@ -482,10 +482,11 @@ def replacing(folder: Path, kind: FolderKind) -> Iterator[Path]:
     lock = FileLock(workshop / _LOCK)
     try:
         with lock:
-            # The mark is written after the lock, so a folder with a mark but no lock is left over.
+            # The mark is written after the lock is taken, so a folder with a mark but no lock is left over from a
+            # killed process.
             (workshop / _WORKSHOP_MARK).write_text(_WORKSHOP_NOTE, encoding="utf-8")
             yield workshop / "new"
-            require_replaceable(folder, kind)  # writing may have taken hours
+            require_replaceable(folder, kind)  # writing the new folder may have taken hours
             if target.exists():
                 target.rename(workshop / "old")
             (workshop / "new").rename(target)
@@ -498,7 +499,7 @@ def _prefix(target: Path) -> str:
 
 
 def _remove(workshop: Path, target: Path) -> None:
-    """Remove a temporary folder; an old folder that was moved into it without being replaced is restored first."""
+    """Remove a temporary folder, but first restore an old folder that was moved there and not replaced."""
     old = workshop / "old"
     if old.exists() and not target.exists():
         old.rename(target)
@@ -517,7 +518,7 @@ def _remove_left_overs(target: Path) -> None:
 
 
 def write_whole(file: Path, content: str) -> None:
-    """Replace a file in one step, so that a crash leaves the old one."""
+    """Replace a file in one step, so that after a crash the old file is still intact."""
     partial = file.with_name(file.name + ".partial")
     partial.write_text(content, encoding="utf-8")
     partial.replace(file)

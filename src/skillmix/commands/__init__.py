@@ -1,8 +1,9 @@
-"""The command line: each module defines the commands about one noun, each a function below the table of its options.
+"""The command line.
 
-`skillmix --help` loads every module of this folder, so slow imports are inside the functions. Standard output is for
-data, standard error for everything else. Exit status 0: done; 1: finished with missing or unparseable items; 2: the
-user must change something; 3: batches wait at a provider; 128 + n: ended by signal n (130: Ctrl-C).
+Each module defines the commands about one noun; a command is a function below the list of its options. `skillmix
+--help` loads every module of this folder, so slow imports are inside the functions. Standard output is for data, and
+standard error is for everything else. Exit status 0: done; 1: finished with missing or unparseable items; 2: the user
+must change something; 3: batches wait at a provider; 128 + n: ended by signal n (130: Ctrl-C).
 """
 
 import gc
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
 MODULES: Final = (catalog, dataset, exchange, graders, one_text, results, run, start)
-"""The modules that fill the table of commands."""
+"""The modules that add their commands to the table."""
 ORDER: Final = (
     *("init", "schema", "completion", "run", "generate", "grade", "evaluate", "dataset", "train", "merge", "status"),
     *("scores", "compare", "texts", "graders", "export", "share", "calibrate", "import-texts", "import-reference"),
     *("import-inspect", "report", "annotate", "catalog", "combinations", "novelty", "frequency", "prompts"),
     *("parse-reply", "grade-text", "models", "prices"),
 )
-"""The commands in the order of `skillmix --help`."""
+"""The commands in the order in which `skillmix --help` lists them."""
 _TO_BEGIN: Final = (
     "To begin: `skillmix run smoke` runs a demo with simulated models, `skillmix run quickstart` "
     "trains a small model on this machine, and `skillmix init evaluate` writes a file for your own model. "
@@ -44,7 +45,7 @@ _TO_BEGIN: Final = (
 
 @cache
 def parser_of_all() -> CommandParser:
-    """Return the parser of the command line, with every command; callers must not change it."""
+    """Return the command-line parser with all commands; callers must not change it."""
     parser = CommandParser(
         prog="skillmix", description="Measure whether a language model can combine skills in one text, and teach it to."
     )
@@ -58,7 +59,7 @@ def parser_of_all() -> CommandParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command, print its errors, and return its exit status."""
-    if sys.stderr is None:  # closed by the caller; print(file=None) would write to standard output
+    if sys.stderr is None:  # closed by the caller; print(file=None) would print to standard output
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115, it stays open
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -76,17 +77,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status = command(options)
             sys.stdout.flush()
             if arguments is None:
-                gc.freeze()  # the process ends: a search for cycles takes a tenth of the time of a report
+                gc.freeze()  # saves a search for cycles at exit, a tenth of a report's time
             return status
     except UserError as error:
-        # In a file or a pipe each message stays on one line, so that programs can parse it.
+        # In a file or a pipe, each message stays on one line, so that programs can parse it.
         layout = wrapped if sys.stderr.isatty() else lambda text, indent: text
         print(layout(f"error: {visible(error.message)}", indent=4), file=sys.stderr)
         if error.hint:
             print(layout(f"hint: {visible(error.hint)}", indent=2), file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # The reader of our output is gone, as with `| head`, so no message could reach it.
+        # The program that reads our output has exited, as with `| head`, so it could not read a message either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -110,7 +111,7 @@ def ending_like_ctrl_c() -> Iterator[None]:
         raise Interrupted(number)
 
     def send_again(problem: "UnraisableHookArgs") -> None:
-        # Errors in a finalizer cannot be caught, so a signal that arrives in one is sent again soon.
+        # Errors in a finalizer cannot be caught, so a signal that arrives in a finalizer is sent again soon.
         if not isinstance(problem.exc_value, KeyboardInterrupt):
             hook(problem)
             return
@@ -119,7 +120,7 @@ def ending_like_ctrl_c() -> Iterator[None]:
         again.daemon = True
         again.start()
 
-    # The ranks of a distributed training cannot agree on a step at which to stop, so their launcher's signal must end
+    # The ranks of a distributed training run cannot agree on a step at which to stop, so the launcher's signal must end
     # them.
     is_alone = int(os.environ.get("WORLD_SIZE") or 1) == 1
     before = {}

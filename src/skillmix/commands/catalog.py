@@ -88,7 +88,7 @@ def _catalog_page(catalog: "Catalog") -> str:
         lines = [f"{category}:"]
         for skill in catalog.skills:
             others = words.get(skill.figure or "", [skill.word])
-            if skill.category == category and others[0] == skill.word:  # a figure is shown once, with all its words
+            if skill.category == category and others[0] == skill.word:  # each figure is shown once, with all its words
                 also = f" (and with {', '.join(map(str, others[1:]))})" if others[1:] else ""
                 lines.append("  " + wrapped(f"{skill.name}{also}: {' '.join(skill.definition.split())}", indent=6))
         parts.append("\n".join(lines))
@@ -172,14 +172,14 @@ def wanted_draw(
     exclude: str = "",
     purpose: "Purpose" = "evaluation",
 ) -> "Draw":
-    """Make the draw that the options describe; `exclude` has names of skills and lists with semicolons."""
+    """Make the draw that the options describe; `exclude` contains skill names and lists, separated by semicolons."""
     from skillmix.catalog.combinations import Draw, training_draw
     from skillmix.catalog.files import load_catalog
     from skillmix.files import with_listed_skills
 
     catalog = load_catalog(name)
     pools = catalog.pools(partition=partition, exclude=with_listed_skills(listed_names(exclude)))
-    catalog.partition(partition).side(setting)  # raises an error for an unknown name
+    catalog.partition(partition).side(setting)  # raises an error if a name is unknown
     spec = Draw(side=dict(pools)[setting], setting=setting, k=k, seed=seed)
     return training_draw(spec, pools) if purpose == "training" else spec
 
@@ -226,7 +226,7 @@ def novelty(options: argparse.Namespace) -> int:
 
 
 def _measured_novelty(options: argparse.Namespace, inputs: "NoveltyInputs") -> int:
-    """Print the bound with measured frequencies."""
+    """Print the bound that follows from measured frequencies."""
     from skillmix.catalog.novelty import MEASURED_ASSUMPTIONS, SENTENCE_ASSUMPTION, measured_novelty
     from skillmix.frequencies.frequency_file import load_result, upper_shares
 
@@ -263,7 +263,7 @@ def _print_bound(occurrences: float, lines: Sequence[str], assumptions: Sequence
 
 
 def _meaning_of(occurrences: float, a_third_new_above: float) -> str:
-    """Explain what a bound implies about new texts."""
+    """Explain what a bound implies about the novelty of texts."""
     if occurrences >= 1:
         return "No ratio is above 1, so at this k the bound says nothing about new texts."
     return (

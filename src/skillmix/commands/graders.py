@@ -1,4 +1,4 @@
-"""Commands that check graders: `annotate` collects human labels, `calibrate` tests a grader on labeled texts."""
+"""Commands that check graders: `annotate` collects human labels, and `calibrate` tests a grader on labeled texts."""
 
 import argparse
 import sys
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from skillmix.validation.task import AnnotationTask
 
 _DECIDED: Final = ("n", "width", "agreement", "overlap", "student", "k", "seed")
-"""The options that choose the texts to annotate; an annotate step makes the same choices."""
+"""The options that select the texts to annotate; an annotate step has the same settings."""
 
 
 @command(
@@ -122,7 +122,7 @@ def annotate(options: argparse.Namespace) -> int:
 
 
 def _people_of(step: "AnnotateStep", options: argparse.Namespace) -> tuple[str, ...]:
-    """Return the people of a step, or those of them that `--rater` names."""
+    """Return the people in a step, or only the people listed in `--rater`."""
     decided = [f"--{name}" for name in _DECIDED if getattr(options, name) is not None]
     if decided:
         raise UserError(
@@ -144,7 +144,7 @@ def _people_of(step: "AnnotateStep", options: argparse.Namespace) -> tuple[str, 
 
 
 def _serve(task: "AnnotationTask", raters: Sequence[str], options: argparse.Namespace) -> int:
-    """Serve one page for each person until Ctrl-C."""
+    """Serve one page per person until Ctrl-C."""
     import asyncio
 
     from skillmix.validation.server import links_of, serve

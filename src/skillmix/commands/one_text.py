@@ -34,7 +34,7 @@ _COMBINATION: Final = (
     option("--topic", "name of the topic", required=True),
     option("--prompts", "a shipped prompt set or a folder (default: standard)", default="standard", metavar="DIR"),
 )
-"""The options for a combination and its wording."""
+"""The options that determine a combination and its wording."""
 
 
 @command(
@@ -76,7 +76,7 @@ def prompts(options: argparse.Namespace) -> int:
         if options.json:
             return print_json({"folder": str(options.copy), "files": files})
         print("\n".join(str(options.copy / file) for file in files))
-        # a bare name in an experiment file means a shipped set
+        # in an experiment file, a bare name refers to a shipped set
         is_path = options.copy.is_absolute() or len(options.copy.parts) > 1
         LOG.info(
             "Edit the files, then set the folder in the experiment: prompts: "
@@ -89,7 +89,7 @@ def prompts(options: argparse.Namespace) -> int:
             hint='For example: --skills "metaphor; red herring" --topic Sewing. --copy and --dataset need neither.',
         )
     catalog, as_named = _named_combination(options)
-    combination = combination_of(as_named.skills, as_named.topic)  # in the order of a run's prompts
+    combination = combination_of(as_named.skills, as_named.topic)  # in the same order as in a run's prompts
     prompt_set = load_prompts(options.prompts)
     lead = [asked for asked, _ in prompt_set.lead_turns(catalog, combination)]
     rendered = dict(zip([LEAD_FILE], lead, strict=False))
@@ -164,7 +164,7 @@ def parse_reply(options: argparse.Namespace) -> int:
 
 
 def _named_combination(options: argparse.Namespace) -> "tuple[Catalog, Combination]":
-    """Return the catalog, and the combination with its skills in the order of `--skills`."""
+    """Return the catalog and the combination, whose skills are in the order of `--skills`."""
     from skillmix.catalog.combinations import Combination, combination_of
     from skillmix.catalog.files import load_catalog
 
@@ -233,7 +233,7 @@ def grade_text(options: argparse.Namespace) -> int:
         verdict = RulesGrader(catalog).verdict(answer.text, skills=skills, topic=combination.topic)
     if asked is None:
         require_checkers(catalog, skills, options.grader)
-        assert verdict is not None  # code alone decides everything
+        assert verdict is not None  # code decides all points
         reading = reading_of(verdict, skills)
     else:
         reply = asyncio.run(_reply_of(asked, options, prompts, catalog, combination, answer.text))
@@ -280,7 +280,7 @@ def grade_text(options: argparse.Namespace) -> int:
 
 
 _MAX_TOKENS: Final = 1024
-"""Sampling settings of a grader's reply."""
+"""The sampling settings for a grader's reply."""
 _HINTS: Final = {
     "fatal": "Check the model's name, its URL and the key in the environment.",
     "final": "This grader refuses to grade this text; try another grader.",
@@ -292,7 +292,7 @@ _HINTS: Final = {
 async def _reply_of(
     asked: str, options: argparse.Namespace, prompts: "PromptSet", catalog: "Catalog", about: "Combination", text: str
 ) -> str:
-    """Let a model grade a text with one call, trying its servers in turn until one takes the call."""
+    """Let a model grade a text with one call, trying its servers in turn until one accepts the call."""
     from skillmix.calls import CallProblem, Decoding, GradeKey, Message, Request, Subject, seed_for, text_id
     from skillmix.models.local.model import check_chat_template
     from skillmix.models.specs import ModelOptions, open_model, parse_spec, provider_of

@@ -82,7 +82,7 @@ def status(options: argparse.Namespace) -> int:
 
 
 def _floor(text: str) -> tuple[str, float]:
-    """Parse `--fail-below`: the student, or "" for all of them, and the smallest share."""
+    """Parse `--fail-below` into the student, or "" for all students, and the smallest allowed share."""
     student, _, share = text.rpartition("=")
     try:
         least = float(share)
@@ -169,7 +169,7 @@ def print_scores(
 ) -> None:
     """Print students that often miss the format, the scores, the main result, and each tuned student against its base.
 
-    As JSON, `by_sets` adds the skill sets, and how many combinations were trained on.
+    In JSON, `by_sets` adds the skill sets and the number of combinations that were trained on.
     """
     from skillmix.scores.sentences import shown_lines
     from skillmix.scores.table import NOTE, WIDE_NOTE, score_table, score_title, wide_table
@@ -195,7 +195,7 @@ def print_scores(
 
 
 def print_outcomes(run: "Run", *, name: str, as_json: bool) -> "list[OutcomeScore]":
-    """Print and return the outcomes of a run whose graders give outcomes, and the differences between its students."""
+    """Print and return the outcomes that a run's graders chose, and the differences between its students."""
     from skillmix.scores.safety import run_outcome_changes, run_outcomes
     from skillmix.scores.table import OUTCOME_NOTE, outcome_change_note, outcome_table, outcome_title
 
@@ -270,7 +270,7 @@ def compare(options: argparse.Namespace) -> int:
 
 
 def _denied_without_reason(text: "BestText | TextRow") -> set[str]:
-    """Return the criteria whose point is denied without a reason from code."""
+    """Return the criteria whose point is denied although code gives no reason."""
     return {name for name, point in text.points.items() if point is False and name not in text.reasons}
 
 
@@ -291,7 +291,7 @@ def texts(options: argparse.Namespace) -> int:
     run = open_run(options.run)
     rows, total = first_texts(run, options.n, student=options.student, k=options.k, worst=options.worst)
     keys = [TextUnderGrader(row.student, row.combination, row.generation, row.grader) for row in rows]
-    # The grader's words are shown about points that it denied, or about the outcome that it chose.
+    # Show what the grader wrote about points that it denied or about the outcome that it chose.
     unexplained: list[Collection[str]] = []
     for row in rows:
         named = [row.outcome] if row.outcome is not None and row.outcome not in row.reasons else []
@@ -309,7 +309,7 @@ def texts(options: argparse.Namespace) -> int:
 
 
 def _paragraph(row: "TextRow", words: Mapping[str, str], *, names_grader: bool) -> str:
-    """Format a text with its points for a terminal."""
+    """Format a text and its points for a terminal."""
     grader = f", graded by {row.grader}" if names_grader else ""
     settings = f", {' and '.join(row.settings) or 'in no score'}"
     cut = f" [{CUT}]" if row.cut else ""

@@ -1,4 +1,4 @@
-"""Commands that run an experiment: `run`, those for the steps of one stage, and `merge`."""
+"""Commands that run an experiment: `run`, the commands for the steps of one stage, and `merge`."""
 
 import argparse
 import os
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from skillmix.steps.step_kind import RunResult
 
 IN_BATCHES: Final = 3
-"""The exit status of a command that leaves batches at a provider."""
+"""The exit status of a command that ends while batches wait at a provider."""
 EXPERIMENT: Final = option(
     "experiment", "experiment file, or a shipped experiment such as smoke", type=Path, metavar="EXPERIMENT.yaml"
 )
@@ -148,10 +148,10 @@ for _stage, _about in {
 
 
 def run_cost(result: "RunResult") -> str:
-    """Compute the cost of a run that just ended, with the CPU time of its child processes."""
+    """Compute the cost of a run that has just ended, including the CPU time of its child processes."""
     found = result.found
-    # Two steps that share a call count it twice. Within a step, calls are unique, and a run that was already finished
-    # ends without reading its journal.
+    # If two steps share a call, it is counted twice. Within a step, calls are unique. If the run was already finished,
+    # it ends without reading its journal.
     if found and len(result.counts) > 1 and not result.counts.keys() <= result.taken:
         with result.run.read() as journal:
             found = min(found, max(0, journal.extent()[0] - result.called))
@@ -165,7 +165,7 @@ def run_cost(result: "RunResult") -> str:
 
 
 def cost_line(*, called: int, found: int, seconds: float, cpu_seconds: float, cost_usd: float | None) -> str:
-    """Format the calls, the time and the dollars of one command; no dollars if everything was free.
+    """Format the calls, the time and the dollars of one command; dollars are omitted if everything was free.
 
     >>> cost_line(called=480, found=0, seconds=660, cpu_seconds=1080, cost_usd=0.0)
     'cost: 480 calls made, 0 found, 11 min, 18 min of CPU time'
@@ -186,7 +186,7 @@ def cost_line(*, called: int, found: int, seconds: float, cpu_seconds: float, co
 
 
 def run_name(run: "Run") -> str:
-    """The name by which commands find a run."""
+    """Return the name by which commands find a run."""
     return run.name if run.path == Path("runs") / run.name else str(run.path)
 
 
@@ -196,7 +196,7 @@ _MOST_SUGGESTIONS: Final = 3
 def next_commands(
     result: "RunResult", scored: "ScoredRun", file: Path, changes: Sequence[str], *, program: str
 ) -> list[tuple[str, str]]:
-    """Suggest commands as a user types them, each with a description, for a run of `file` with `--set` of `changes`."""
+    """Suggest the next commands, each with a description, for a run of `file` with `changes` as `--set` options."""
     from skillmix.catalog.files import load_catalog
     from skillmix.experiment.experiment import load_experiment
     from skillmix.experiment.plan import first_combination
@@ -259,7 +259,7 @@ def dry_run(options: argparse.Namespace) -> int:
 
 
 def print_estimates(estimates: "Sequence[CallEstimate]", budget: "BudgetSettings", options: argparse.Namespace) -> None:
-    """Print estimates as a table with its notes, or as JSON, and warn about limits that are too low."""
+    """Print estimates as a table with notes, or as JSON, and warn about limits that are too low."""
     from skillmix.experiment.costs import NOTE
     from skillmix.steps.estimates import budget_warnings, estimate_notes, estimate_table
 
@@ -305,7 +305,7 @@ def train(options: argparse.Namespace) -> int:
 
 
 def _show_mask(options: argparse.Namespace) -> int:
-    """Print one line for each token of a conversation: its position, its id, a mark if it is trained, and its text."""
+    """Print one line for each token of a conversation: its position, id, a mark if it is trained on, and its text."""
     from skillmix.training.job_run import shown_masks
 
     shown = list(shown_masks(options.experiment, changes=options.set, only=options.step, count=options.n))
@@ -318,7 +318,7 @@ def _show_mask(options: argparse.Namespace) -> int:
         trained = sum(token.is_trained for token in tokens)
         lines = [f"{step}: {key}: {len(tokens)} tokens, {trained} of them trained ({_MARK})"]
         for position, token in enumerate(tokens):
-            # Quoted, so that blanks are visible and no character affects the terminal.
+            # The text is quoted, so that blanks are visible and no character affects the terminal.
             text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in token.text)
             lines.append(f"{position:>6} {token.id:>7} {_MARK if token.is_trained else ' '} '{text}'")
         pages.append("\n".join(lines))

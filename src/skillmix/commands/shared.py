@@ -1,4 +1,4 @@
-"""Shared code of the commands: the table of commands and options, input, and JSON output."""
+"""Code that the commands share: the table of commands and options, input, and JSON output."""
 
 import argparse
 import json
@@ -27,7 +27,7 @@ Command = Callable[[argparse.Namespace], int]
 Option = Callable[["argparse._ActionsContainer"], object]
 """Adds one option, or a group of them, to a parser."""
 COMMANDS: Final[dict[str, Callable[["argparse._SubParsersAction[argparse.ArgumentParser]"], None]]] = {}
-"""By name, what adds the parser of a command; the modules of this folder fill the table when they are imported."""
+"""Functions that add a command's parser, by command name; the modules of this folder fill the table on import."""
 
 
 def option(name: str, about: str, **settings: Any) -> Option:
@@ -41,7 +41,7 @@ def flag(name: str, about: str) -> Option:
 
 
 def group(title: str, *options: Option) -> Option:
-    """Group options below a title in the help text."""
+    """Group options under a title in the help text."""
     return lambda parser: _added(parser.add_argument_group(title), options)
 
 
@@ -62,7 +62,7 @@ _JSON: Final = flag("--json", "print JSON")
 def command(
     name: str, *options: Option, about: str | None = None, has_json: bool = True, **defaults: Any
 ) -> Callable[[Command], Command]:
-    """Add a command to the table; its help text is `about`, or the docstring of the function."""
+    """Add a command to the table; its help text is `about` or the docstring of the function."""
 
     def add(run: Command) -> Command:
         def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -105,31 +105,31 @@ CATALOG: Final = (
     option("name", "a shipped catalog or a folder (default: paper)", nargs="?", metavar="NAME"),
     option("--catalog", "the same as NAME", metavar="DIR"),
 )
-"""The two ways to name a catalog; `catalog_name` reads them."""
+"""The two ways to choose a catalog; `catalog_name` reads both."""
 TRUST: Final = flag("--trust-code", "run the checkers.py in the catalog's folder; read it first")
-"""Lets a command run the code of a catalog, after `main` has read it."""
+"""Allows a command to run the code of a catalog once `main` has read the option."""
 DRY_RUN: Final = flag("--dry-run", "print calls, tokens and cost without calling a model")
 WIDE_DRY_RUN: Final = flag("--wide", "with --dry-run: print the whole table")
 PRICES: Final = option("--prices", "price file (default: the shipped one)", type=Path, metavar="FILE")
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose errors suggest the nearest name."""
+    """A parser whose errors suggest the nearest valid name."""
 
     _words: Sequence[str] = ()
-    """The command-line words that this parser parses."""
+    """The command-line arguments that this parser parses."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse words, and keep them for error messages."""
+        """Parse arguments, and store them for error messages."""
         self._words = sys.argv[1:] if args is None else list(args)
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Print the error with a hint, and exit with 2; an unknown option may explain a missing one."""
+        """Print the error with a hint, and exit with 2; an unknown option may explain why another option is missing."""
         unknown = []
         for word in takewhile(lambda word: word != "--", self._words):
             name = word.partition("=")[0]
-            is_option = _OPTION.fullmatch(name) is not None  # other words, such as -.5 and "- a list", are values
+            is_option = _OPTION.fullmatch(name) is not None  # other arguments, such as -.5 and "- a list", are values
             if is_option and not any(own.startswith(name) for own in self._option_string_actions):
                 unknown.append(name)
         if unknown:
@@ -137,8 +137,8 @@ class CommandParser(argparse.ArgumentParser):
         self.exit_with(message, self._option_hint(unknown))
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
-        """Print an error about arguments that the command does not take, and exit with 2."""
-        # The value of an unknown option may be a key.
+        """Print an error about arguments that the command does not accept, and exit with 2."""
+        # The value of an unknown option may be a secret key.
         words = [word.partition("=")[0] if word.startswith("-") else word for word in unknown]
         self.exit_with(f"{self.prog} does not take {' '.join(words)}.", self._option_hint(words))
 
@@ -183,17 +183,17 @@ def listed_names(text: str) -> tuple[str, ...]:
 
 
 def taken(options: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return the options of these names."""
+    """Return the options with these names."""
     return {name: getattr(options, name) for name in names}
 
 
 def given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return the options of these names that have a value."""
+    """Return the options with these names that have a value."""
     return {name: value for name, value in taken(options, *names).items() if value is not None}
 
 
 def program() -> str:
-    """Return the command that runs skillmix from this folder: its name if the shell finds it, otherwise its path."""
+    """Return the command that runs skillmix from this folder: its name if the shell finds it, or else its path."""
     called = Path(sys.argv[0])
     is_script = called.name == "skillmix"
     on_path = which("skillmix") if is_script else None
@@ -208,7 +208,7 @@ _LONGEST_INPUT: Final = 64 << 20
 
 
 def standard_input() -> str:
-    """Read standard input to its end, as text."""
+    """Read all of standard input as text."""
     try:
         if sys.stdin.isatty():
             LOG.info("reading standard input; end it with Ctrl-D")
@@ -228,7 +228,7 @@ def standard_input() -> str:
 def say_why_stopped(
     stopped: "StopReason | None", folder: Path, failed: "Mapping[Any, CallProblem] | None" = None
 ) -> int | None:
-    """Print how many calls failed and why no more were started; return the exit status if a signal was the reason."""
+    """Print how many calls failed and why no more were started; if the reason was a signal, return the exit status."""
     from skillmix.runs.scheduler import signal_of
 
     for key, problem in list((failed or {}).items())[:1]:
@@ -243,7 +243,7 @@ def say_why_stopped(
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """Print remarks on a result to standard error."""
+    """Print remarks about a result to standard error."""
     for note in notes:
         LOG.warning(f"note: {note}")
 

@@ -1,4 +1,4 @@
-"""Commands to begin with: `init`, `schema` and `completion` write files for users, editors and shells.
+"""Commands for getting started: `init`, `schema` and `completion` write files for users, editors and shells.
 
 `models` and `prices` list the models that an experiment can use, and their prices.
 """
@@ -31,9 +31,7 @@ _NAMES: Final = {
     "zsh": ("_skillmix_names", '_skillmix_names() { _files; compadd -- @ ${(f)"$(ls runs 2>/dev/null)"} }'),
     "fish": ("(__fish_complete_path (commandline -ct)) @ (ls runs 2>/dev/null)", ""),
 }
-"""For each shell, the completion of experiments and runs: files, the names of shipped experiments (@) and the folders
-of runs.
-"""
+"""How each shell completes experiments and runs: files, names of shipped experiments (@) and folders of runs."""
 
 
 @command(
@@ -104,7 +102,7 @@ def schema(_: argparse.Namespace) -> int:
 
 
 def starter(purpose: str, *, model: str | None = None) -> str:
-    """Write the text of a starting file, with a model instead of the first student's."""
+    """Return the text of a starting file in which `model` replaces the first student's model."""
     from skillmix.files import SHIPPED
     from skillmix.models.specs import check_spec, uses_code
 

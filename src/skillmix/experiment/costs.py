@@ -20,9 +20,12 @@ from skillmix.models.shapes import CopiedShape, shape_of
 from skillmix.models.specs import ModelSpec, parse_spec, provider_of
 
 _CHARACTERS_PER_TOKEN: Final = 3
-"""Characters per token in an estimate. Real texts have more, so estimates are too high rather than too low."""
+"""Characters per token for upper bounds.
+
+Real texts have more characters per token, so bounds are too high, not too low.
+"""
 _USUAL_CHARACTERS_PER_TOKEN: Final = 4
-"""Characters per token in English prose are 4 to 5, fewer in tables."""
+"""Typical characters per token: English prose has 4 to 5, and tables have fewer."""
 _LONGEST_REPLY: Final = 4096
 
 
@@ -37,14 +40,14 @@ class Price:
     input: Dollars
     output: Dollars
     noted: Day | None = None
-    """The date on which the price was noted, as in 2026-01-31; None if the price file does not say."""
+    """The date on which the price was recorded, such as 2026-01-31; None if it is not in the price file."""
     source: str | None = None
     """The source of the price."""
     batch: Annotated[float, Field(ge=0, le=1)] | None = None
-    """The price of a batched call, as a share of this price; None uses the share of the provider's batches."""
+    """The price of a batched call as a share of this price; None stands for the provider's usual share."""
 
     def in_batch(self, usual: float) -> "Price":
-        """Return the price of batched calls; `usual` is the share that applies unless this price has its own.
+        """Return the price of batched calls; `usual` is the share that applies if this price has no share of its own.
 
         >>> Price(10.0, 30.0).in_batch(0.5).output
         15.0
@@ -54,7 +57,7 @@ class Price:
 
     @property
     def is_zero(self) -> bool:
-        """Whether tokens are free, as on the user's own server."""
+        """Whether tokens are free, for example on the user's own server."""
         return not self.input and not self.output
 
     def of(self, input_tokens: float, output_tokens: float) -> float:
@@ -68,7 +71,7 @@ class Price:
         characters = len(request.decoding.extra or "")
         for text in (message.content for message in request.messages):
             characters += len(text)
-            if not text.isascii():  # another character may be one token per byte
+            if not text.isascii():  # any other character may take one token per byte
                 others = sum(not letter.isascii() for letter in text)
                 other_bytes = len(text.encode("utf-8", "surrogatepass")) - len(text) + others
                 characters += _CHARACTERS_PER_TOKEN * other_bytes - others
@@ -105,11 +108,11 @@ def load_prices(path: Path | None) -> dict[str, Price]:
 
 
 _OLD: Final = 90
-"""The age in days from which a price should be checked."""
+"""The age in days after which a price should be checked."""
 
 
 def price_warnings(prices: Mapping[str, Price | None], *, today: date | None = None) -> Iterator[str]:
-    """Warn about old prices; `prices` has them by model."""
+    """Warn about old prices; `prices` contains the prices by model."""
     for name, price in sorted(prices.items()):
         if price is None or price.is_zero or price.noted is None:
             continue
@@ -123,9 +126,9 @@ def price_warnings(prices: Mapping[str, Price | None], *, today: date | None = N
 def refreshed_prices(
     prices: Mapping[str, Price], wanted: Iterable[str], content: bytes | str, *, source: str
 ) -> tuple[dict[str, Price], list[str]]:
-    """Read the prices of models from a price list; the second value names the models missing from the list.
+    """Read the prices of models from a price list; the second value lists the models that are missing from it.
 
-    A list is LiteLLM's JSON file, with dollars per token by model, or OpenRouter's list of models.
+    A list is either LiteLLM's JSON file, with dollars per token by model, or OpenRouter's list of models.
     """
     hint = "Give the JSON price list of LiteLLM, or OpenRouter's list of models."
     document = parsed_json(content, source=source, hint=hint)
@@ -149,7 +152,7 @@ def refreshed_prices(
             read, written = (round(1e6 * float(str(cost)), 6) for cost in listed[spec])
             batch = prices[spec].batch if spec in prices else None
             refreshed[spec] = Price(read, written, noted=today, source=source, batch=batch)
-        except (KeyError, ValueError):  # not listed, or its price is not a number
+        except (KeyError, ValueError):  # the model is not listed, or its price is not a number
             missing.append(spec)
     return refreshed, missing
 
@@ -177,7 +180,7 @@ PEAK: Final = 989e12
 
 TRAINING: Final = (0.20, 0.55)
 GENERATION: Final = (0.06, 0.37)
-"""Measured shares of the peak of one H200 (bench/README.md), below a billion weights and above."""
+"""Measured shares of the peak of one H200 (bench/README.md), for models below and above a billion weights."""
 NOTE: Final = (
     f"GPU hours are for one H200, from measured speeds: training reaches {TRAINING[1]:.0%} of the peak "
     f"({TRAINING[0]:.0%} below a billion weights), generation {GENERATION[1]:.0%} ({GENERATION[0]:.0%}). "
@@ -187,7 +190,7 @@ _SIZE: Final = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)(b|m)(?![a-z0-9])", re.
 
 
 def training_tokens(step: TrainStep, *, conversations: int | None) -> int | None:
-    """Bound the tokens that a train step reads; None if this depends on an unknown number of conversations."""
+    """Return a bound on the tokens that a train step reads; None if the number of conversations is unknown."""
     if step.epochs is not None and conversations is None:
         return None
     seen = (step.steps or DEFAULT_STEPS) * step.batch if step.epochs is None else step.epochs * (conversations or 0)
@@ -196,7 +199,7 @@ def training_tokens(step: TrainStep, *, conversations: int | None) -> int | None
 
 
 def training_hours(step: TrainStep, model: str, tokens: int | None) -> float | None:
-    """Estimate the GPU hours of a train step; an adapter needs no gradients for the weights."""
+    """Estimate the GPU hours of a train step; training an adapter requires no gradients for the weights."""
     return _hours(model, tokens, operations=4 if step.lora else 6, shares=TRAINING)
 
 
@@ -208,7 +211,7 @@ def generation_hours(model: str, tokens: int) -> float | None:
 
 
 def parameters_of(model: str) -> float | None:
-    """Find the number of weights of a model, from its files or else from its name; None if unknown."""
+    """Return the number of weights of a model according to its files, or else to its name; None if unknown."""
     spec = parse_spec(model)
     shape = shape_of(spec)
     if shape is not None:

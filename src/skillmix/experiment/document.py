@@ -1,11 +1,12 @@
 """Process an experiment file before it is an experiment: command-line changes, repeated steps, and format faults.
 
-`seeds`, `partitions` and `matrix` each vary one thing. Steps and students that depend on it, directly or through a step
-or a student that they name, are repeated under a name with a suffix, such as `m123-p101-s0`; all others are shared. A
-stored experiment contains the repeated steps; its `variants` record what each was repeated for.
+`seeds`, `partitions` and `matrix` each vary one setting. Steps and students that depend on this setting, directly or
+through a step or student that they refer to, are repeated under a name with a suffix, such as `m123-p101-s0`. All
+others are shared. A stored experiment contains the repeated steps, and its `variants` record the values for which each
+step was repeated.
 
-Pydantic checks a section as a whole only if its fields are valid. So faulty parts are removed and the rest is checked
-again, until it is valid or nothing more can be removed.
+Pydantic checks a section as a whole only if its fields are valid. Therefore, faulty parts are removed and the rest is
+checked again until it is valid or nothing more can be removed.
 """
 
 import re
@@ -49,7 +50,7 @@ class Variant(Section):
     family: Name
     """Its name in the experiment file."""
     seed: int | None = None
-    """The seed of the training."""
+    """The seed of the training run."""
     partition: str | None = None
     """The partition."""
     values: dict[str, JsonValue] = {}
@@ -58,24 +59,24 @@ class Variant(Section):
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """A document with its steps repeated; a document without repetitions stays as it is."""
+    """A document with repeated steps, or the original document if no step is repeated."""
 
     first: object
-    """The document with the first value of each axis, under the names in the file."""
+    """The document with the first value of each axis, but with the names from the file."""
     whole: object
     faults: tuple[str, ...] = ()
 
 
 _Node = tuple[str, str]
-"""A step or a student: the section `steps` or `students`, and its name."""
+"""A step or a student, given as its section (`steps` or `students`) and its name."""
 _Entry = dict[str, Any]
 _Axes = Mapping[str, Mapping[str, Any]]
-"""For each axis, by its name in braces, the value behind each suffix, in the order of suffixes."""
+"""For each axis, which is given by its name in braces, the value behind each suffix, in the order of suffixes."""
 _Branch = Mapping[str, str]
-"""One repetition: the suffix that each axis adds to the name."""
+"""One repetition, given by the suffix that each axis adds to the name."""
 _KEYS: Final = ("seeds", "partitions", "matrix")
 _WHOLE_RUN: Final = ("report", "annotate", "graders")
-"""Steps that read all results, so that they are not repeated."""
+"""Steps that are not repeated because they read all results."""
 _STEP_KEYS: Final = ("of", "data")
 _MODEL_KEYS: Final = ("base", "writer", "students", "tuned_from")
 _UNUSED: Final = {
@@ -101,7 +102,7 @@ def expanded(document: object) -> Expansion:
         ]
         for node, entry in nodes.items()
     }
-    for _ in nodes:  # chains of references are no longer than this
+    for _ in nodes:  # no chain of references is longer
         for node, others in named.items():
             depends[node].update(*(depends[other] for other in others if other in depends))
     branches = {
@@ -135,7 +136,7 @@ def expanded(document: object) -> Expansion:
 
 
 def _axes(document: Mapping[str, Any]) -> _Axes:
-    """Return the axes; an invalid list is left out here, since the format check reports it."""
+    """Return the axes; an invalid list is left out here because the format check reports it."""
     matrix = document.get("matrix")
     named = [(name, name, values) for name, values in matrix.items()] if isinstance(matrix, dict) else []
     lists = [("partition", "p", document.get("partitions")), *named, ("seed", "s", document.get("seeds"))]
@@ -147,7 +148,7 @@ def _axes(document: Mapping[str, Any]) -> _Axes:
 
 
 def _suffixes(prefix: str, values: Sequence[object]) -> list[str]:
-    """Return a suffix for each value: its last part if that is unique, else all of it, else its number.
+    """Return a suffix for each value: its last part if that is unique, else the whole value, else the value's number.
 
     >>> _suffixes("p", ["nested:101", "nested:102"]), _suffixes("p", ["category"]), _suffixes("rate", [-0.5, 0.5])
     (['-p101', '-p102'], ['-p-category'], ['-rate1', '-rate2'])
@@ -183,7 +184,7 @@ def _with_nodes(
 
 
 def _varies(entry: _Entry, axis: str) -> bool:
-    """Return whether a step or a student depends on an axis by itself."""
+    """Whether a step or a student itself depends on an axis."""
     stage = entry.get("stage")
     if stage in _WHOLE_RUN:
         return False
@@ -198,7 +199,7 @@ def _varies(entry: _Entry, axis: str) -> bool:
 
 
 def _target(key: str, reference: object) -> _Node | None:
-    """Return the step or student that a reference under this key means; None if the key holds no references."""
+    """Return the step or student that a value of this key refers to; None if the key contains no references."""
     if key in _MODEL_KEYS and isinstance(reference, str):
         name = reference.removeprefix(JOINED).removeprefix("step:")
         return ("students" if name == reference else "steps"), name
@@ -206,7 +207,7 @@ def _target(key: str, reference: object) -> _Node | None:
 
 
 def _with_references(entry: _Entry, branches: Mapping[_Node, Sequence[_Branch]], own: _Branch) -> _Entry:
-    """Return a step or a student whose references lead to its own branch, or to several if it leaves a value open."""
+    """Return a step or a student with references to its own branch, or to several branches if a value is left open."""
 
     def renamed(key: str, reference: object) -> list[object]:
         target = _target(key, reference)
@@ -223,7 +224,7 @@ def _with_references(entry: _Entry, branches: Mapping[_Node, Sequence[_Branch]],
 
 
 def _filled(entry: _Entry, own: Iterable[str], values: Mapping[str, Any]) -> _Entry:
-    """Return a step or a student with the values of a branch filled in: in braces, and in derived settings."""
+    """Return a step or a student with the values of a branch inserted in braces and in derived settings."""
     filled: _Entry = _with_values(entry, values)
     for axis, stages in (("partition", ("dataset", "generate", "evaluate")), ("seed", ("train",))):
         if axis in own and entry.get("stage") in stages:
@@ -232,7 +233,7 @@ def _filled(entry: _Entry, own: Iterable[str], values: Mapping[str, Any]) -> _En
 
 
 def _with_values(value: Any, values: Mapping[str, Any]) -> Any:
-    """Replace `{NAME}` in a value; if the text is nothing else, it becomes the value itself, such as a number."""
+    """Replace `{NAME}` in a value; a text that is only `{NAME}` becomes the value itself, such as a number."""
     if isinstance(value, str):
         for name, own in values.items():
             if value == f"{{{name}}}":
@@ -250,7 +251,7 @@ _CHANGE_HINT: Final = (
 
 
 def with_changes(document: object, changes: Sequence[str]) -> object:
-    """Return the document after changes such as `budget.max_usd=5` and `steps.eval.k=[1,2]`, in order."""
+    """Return the document after changes such as `budget.max_usd=5` and `steps.eval.k=[1,2]`, applied in order."""
     for change in changes:
         path, equals, value = change.partition("=")
         if not equals or not path or not isinstance(document, dict):
@@ -287,7 +288,7 @@ DocumentPath = tuple[str | int, ...]
 _MOST_SECTIONS: Final = 3
 """The most sections whose keys a hint lists."""
 _ROUNDS: Final = 20
-"""The number of checks, more than a file has levels of sections."""
+"""The number of checks, which exceeds the number of nested sections in a file."""
 _PLACEHOLDERS: Final[Mapping[str | int, object]] = {"name": "unnamed", "steps": []}
 """Placeholders for missing keys of the experiment itself, so that the rest can be checked."""
 
@@ -295,7 +296,7 @@ _PLACEHOLDERS: Final[Mapping[str | int, object]] = {"name": "unnamed", "steps": 
 def checked(document: object, root: type[_S]) -> tuple[_S | None, list[str], str]:
     """Check a document; return its valid part, every fault in words, and a hint.
 
-    The valid part omits what has faults; it is None if no part of the document is valid on its own.
+    The valid part omits everything that has faults; it is None if no part of the document is valid on its own.
     """
     adapter = TypeAdapter(root)
     faults: dict[str, str] = {}
@@ -309,7 +310,7 @@ def checked(document: object, root: type[_S]) -> tuple[_S | None, list[str], str
         except ValidationError as error:
             found = [(fault, _path_in(rest, fault["loc"])) for fault in error.errors()]
         for fault, path in found:
-            # An earlier round may have removed the part whose absence now causes the fault.
+            # The fault may exist only because an earlier round removed a part of the document.
             inside = [own for own in taken if own[: len(path)] == path and own != path]
             is_emptied = bool(inside) and fault["input"] in ({}, [])
             if fault["type"] == "missing":
@@ -344,7 +345,7 @@ def checked(document: object, root: type[_S]) -> tuple[_S | None, list[str], str
 
 
 def _title(way: Sequence[str | int]) -> str:
-    """Return the title of a section for readers: its key, or the kind of the list or mapping that it is an entry of.
+    """Return the title of a section for readers, which is its key, or its kind if it is an entry of a list or mapping.
 
     >>> _title(["budget"]), _title(["steps", 0, "evaluate"]), _title(["students", "base"])
     ('budget', 'an evaluate step', 'a student')
@@ -356,7 +357,7 @@ def _title(way: Sequence[str | int]) -> str:
 
 
 def _location(document: object, path: DocumentPath, fault: Fault) -> str:
-    """Return the location in the form of `--set`: a step by its name or number, other entries by their number."""
+    """Return the location in the form of `--set`, with steps by name or number, and other entries by number."""
     added = {"missing": fault["loc"][-1:], "union_tag_invalid": ("stage",)}.get(fault["type"], ())
     parts = []
     for part in (*path, *added):
@@ -367,7 +368,7 @@ def _location(document: object, path: DocumentPath, fault: Fault) -> str:
 
 
 def _value_at(value: object, path: Iterable[str | int]) -> object:
-    """Return the value at a path; None if it does not exist."""
+    """Return the value at a path; None if there is no value."""
     for part in path:
         if isinstance(value, Mapping):
             value = value.get(part)
@@ -388,7 +389,7 @@ def _path_in(document: object, location: Iterable[str | int]) -> DocumentPath:
 
 
 def _without(document: object, path: DocumentPath) -> object:
-    """Remove the value at a path; a step is replaced by an empty one, so that the others keep their numbers."""
+    """Remove the value at a path; a step is replaced by an empty step, so that the other steps keep their numbers."""
     first, *rest = path
     if isinstance(document, Mapping):
         if rest and first in document:

@@ -57,7 +57,7 @@ _NOT_A_MODELS_KEY: Final = re.compile(r"SECRET|PRIVATE|ACCESS_KEY|SIGNING|ENCRYP
 
 KeyName = Annotated[
     str,
-    accepted_if(  # the value may be a secret key pasted by mistake, so no message repeats it
+    accepted_if(  # the value may be a secret key that was pasted by mistake, so no message repeats it
         lambda key: _KEY_NAME.fullmatch(key) and not _NOT_A_MODELS_KEY.search(key),
         "this must be the name of an environment variable that holds a model's key, such as VLLM_KEY: "
         "uppercase letters ending in _KEY",
@@ -66,12 +66,12 @@ KeyName = Annotated[
 
 
 class AskedModel(Section):
-    """How to reach a model, and the parts of every request besides the prompts."""
+    """How to reach a model, and the parts that every request has besides the prompts."""
 
     left_out_if_unset: ClassVar[tuple[str, ...]] = ("proxy", "system", "extra", "batch", "joined")
 
     key: KeyName | None = None
-    """Name of the environment variable that holds the key; not needed at a provider's own URL."""
+    """Name of the environment variable that contains the key; not needed at a provider's own URL."""
     insecure: bool = False
     """Whether the key may be sent over plain HTTP to another machine."""
     proxy: bool = False
@@ -90,17 +90,17 @@ class AskedModel(Section):
 
     @property
     def asked(self) -> str | None:
-        """The model to call; None if the grader is code alone."""
+        """The model to call; None if the grader uses only code."""
         return asked_model(self.model)
 
     @property
     def access(self) -> Access:
-        """The key that the model is sent, and the way there."""
+        """The key that is sent to the model, and how to reach the model."""
         return Access(self.key, self.insecure, self.proxy)
 
     @property
     def sends_seed(self) -> bool:
-        """Whether each call carries a seed of its own."""
+        """Whether each call is sent with its own seed."""
         return SEED not in self.extra
 
     @property
@@ -112,7 +112,7 @@ class AskedModel(Section):
     def additions(self) -> str:
         """The system prompt and the additional fields in words; empty if there are none.
 
-        Two models that differ in these words are two models, even if their model strings are equal.
+        Models for which these words differ are different models, even if their model strings are equal.
         """
         return additions(self.system, self.extra)
 
@@ -138,12 +138,12 @@ class AskedModel(Section):
 
 
 class StudentSettings(AskedModel):
-    """A model that writes texts, with its prompts and sampling parameters."""
+    """A model that generates texts, with its prompts and sampling parameters."""
 
     model: str
     """Model string, such as `openai:gpt-4o`."""
     prompts: str | None = None
-    """Prompt set; by default the experiment's."""
+    """Prompt set; the default is the prompt set of the experiment."""
     temperature: Temperature = 0.7
     max_tokens: Positive = 512
     """Maximum number of tokens in a reply."""
@@ -159,11 +159,11 @@ class StudentSettings(AskedModel):
             lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]
         ),
     ] = []
-    """Folders of the data sets on which the student was fine-tuned, or their `skillmix.json`."""
+    """Folders of the data sets on which the student was fine-tuned, or the `skillmix.json` files in these folders."""
     lineage: str | None = None
-    """Folder with the `skillmix.json` of the student's model, or that file."""
+    """Folder that contains the `skillmix.json` of the student's model, or the path of this file."""
     joined: bool = False
-    """Whether the model writes about each skill separately, and code joins the texts into one."""
+    """Whether the model generates one text for each skill, and code joins these texts into one."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "StudentSettings":
@@ -196,21 +196,24 @@ class GraderSettings(AskedModel):
     """A grader: a model, code (`rules:`), or both."""
 
     model: str
-    """Model string; `rules:` for code alone, or `rules:MODEL` for code with a model where no checker exists."""
+    """Model string; `rules:` for code alone, or `rules:MODEL` for code and a model for skills without a checker."""
     rounds: Positive | None = None
-    """Independent gradings of a text, an odd number so that a majority exists; the default is 3, and 1 for `rules:`."""
+    """Independent gradings of a text; the number must be odd, so that a majority exists.
+
+    The default is 3, or 1 for `rules:`.
+    """
     prompts: str = DEFAULT_VARIANT
-    """The grader's prompt: NAME for the file grade-NAME.txt of the prompt set."""
+    """The grader's prompt: NAME stands for the file grade-NAME.txt in the prompt set."""
     temperature: Temperature = 0.7
     max_tokens: Positive = 1024
     """Maximum number of tokens in a reply."""
     top_p: TopP = None
     concurrency: Positive | None = None
-    """As for students."""
+    """The same as for students."""
     timeout: Seconds = 600
     joined: ClassVar[bool] = False
     attempts: Positive = 3
-    """Maximum number of calls for one grading until a reply can be parsed."""
+    """Maximum number of calls for one grading if replies cannot be parsed."""
 
     @model_validator(mode="after")
     def _odd_and_varied_votes(self) -> "GraderSettings":
@@ -257,14 +260,16 @@ class WorkerSettings(Section):
     """Settings of workers on a cluster."""
 
     gpus: OfNode | None = None
-    """GPUs per worker; a fraction such as 0.5 lets workers share a GPU. None leaves the choice to the models of a
-    step."""
+    """GPUs per worker; with a fraction such as 0.5, workers share a GPU.
+
+    With None, the models of a step determine the number.
+    """
     cpus: OfNode | None = None
-    """CPUs per worker; a node runs as many workers as fit. None means one worker on each node."""
+    """CPUs per worker; each node runs as many workers as fit. With None, each node runs one worker."""
     leases: Annotated[int, Field(ge=1, le=_MOST_LEASES)] = 2
-    """Ignored; accepted in older files."""
+    """Ignored; still accepted because older files contain this key."""
     writers: Annotated[int, Field(ge=1)] = 1
-    """Ignored; accepted in older files."""
+    """Ignored; still accepted because older files contain this key."""
 
 
 TrackerName = Literal["tensorboard", "wandb", "mlflow"]
@@ -274,7 +279,7 @@ class AnswerSettings(Section):
     """How the answer is extracted from a student's reply."""
 
     missing_marker: Literal["whole", "zero"] = "whole"
-    """Whether a reply without 'Answer:' is taken as a whole, or earns nothing (`zero`)."""
+    """Whether the whole of a reply without 'Answer:' is the answer, or the reply earns no points (`zero`)."""
 
 
 class Experiment(Section):
@@ -295,26 +300,27 @@ class Experiment(Section):
     exclude: SkillNames = []
     """Skills and exclude lists (`file:PATH`) that are never drawn."""
     format: FormatName | None = None
-    """Output format of all texts, which the point for length then also requires."""
+    """Output format of all texts; the point for length then also requires this format."""
     rules: Literal["default", "paper"] = "default"
-    """Scoring rules: skillmix's or the paper's."""
+    """Scoring rules: the rules of skillmix or those of the paper."""
     answer: AnswerSettings = AnswerSettings()
     students: dict[Name, StudentSettings] = {}
-    """Models that write, by name."""
+    """Models that generate texts, by name."""
     graders: dict[Name, GraderSettings] = {}
-    """Models or code that grade, by name."""
+    """Graders (models, code or both), by name."""
     budget: BudgetSettings = BudgetSettings()
     leakage: LeakageSettings = LeakageSettings()
     dataset: DataFilters = DataFilters()
     """Filters of all dataset steps; a step may override them."""
-    # A stored experiment, and every hash of one, omits these settings: where calls are made changes nothing else.
+    # A stored experiment and its hash omit these settings, because the place where calls are made does not affect
+    # results.
     workers: Annotated[WorkerSettings, Field(exclude=True)] = WorkerSettings()
     track: list[TrackerName] = []
-    """Trackers that show training curves and scores; no step depends on them."""
+    """Trackers that show training curves and scores; no step depends on a tracker."""
     seeds: Annotated[Seeds, Field(exclude=True)] = []
-    """Training seeds: train steps, and steps that use their models, are repeated for each."""
+    """Training seeds: train steps, and steps that use their models, are repeated for each seed."""
     partitions: Annotated[Partitions, Field(exclude=True)] = []
-    """Partitions that replace `partition`: steps that depend on the partition are repeated for each."""
+    """Partitions that replace `partition`: steps that depend on the partition are repeated for each of them."""
     matrix: Annotated[Matrix, Field(exclude=True)] = {}
     """Values by name: steps and students with `{NAME}` in a setting are repeated for each value."""
     variants: dict[Name, Variant] = {}
@@ -329,7 +335,7 @@ class Experiment(Section):
 
     @property
     def other_catalogs(self) -> tuple[str, ...]:
-        """The catalogs that steps draw from, besides the experiment's."""
+        """The catalogs that steps draw from, besides the catalog of the experiment."""
         return tuple(dict.fromkeys(s.catalog for s in self.steps if isinstance(s, DrawingStep) and s.catalog))
 
     @property
@@ -348,13 +354,13 @@ def load_experiment(path: Path, *, changes: Sequence[str] = (), checks_outside: 
 def experiment_of(document: object, *, source: str, checks_outside: bool = False) -> Experiment:
     """Check an experiment; one error reports every fault and its location.
 
-    `checks_outside` also checks the names of catalogs, skills and prompts. A stored experiment is valid without them.
+    `checks_outside` also checks that catalogs, skills and prompts exist, which a stored experiment does not require.
     """
     expansion = expanded(document)
     for one in (
         expansion.first,
         expansion.whole,
-    ):  # the first variant has the names of the file, which locate the faults
+    ):  # the first variant uses the names in the file, so that faults can be located
         experiment, form_faults, hint = checked(one, Experiment)
         faults = [*expansion.faults, *form_faults]
         if experiment is not None:
@@ -366,12 +372,12 @@ def experiment_of(document: object, *, source: str, checks_outside: bool = False
             raise faults_error(source, faults, hint=hint or own_names)
         if expansion.whole is expansion.first:
             break
-    assert experiment is not None  # without faults the whole document is valid
+    assert experiment is not None  # if there are no faults, the whole document is valid
     return experiment
 
 
 def _impossible_draws(experiment: Experiment) -> Iterator[str]:
-    """Find impossible draws in a file that has other faults; in a file without faults, its plan finds them."""
+    """Find impossible draws in a file that has other faults; if there are none, the plan finds impossible draws."""
     for step in experiment.steps:
         if not isinstance(step, DrawingStep):
             continue
@@ -389,7 +395,7 @@ def _impossible_draws(experiment: Experiment) -> Iterator[str]:
 
 
 def _outside_faults(experiment: Experiment) -> list[str]:
-    """Find every name that refers to nothing outside the file: catalogs, partitions, groups, skills and prompts."""
+    """Find every name of a catalog, partition, group, skill or prompt set that does not exist."""
     faults: list[str] = []
 
     def used(at: str, use: Callable[[], _T]) -> _T | None:
@@ -431,9 +437,9 @@ def _outside_faults(experiment: Experiment) -> list[str]:
 
 
 def _reference_faults(experiment: Experiment, document: object) -> Iterator[str]:
-    """Find names of steps that cannot be used, and names of students, graders and steps that do not exist.
+    """Find step names that cannot be used, and references to students, graders and steps that do not exist.
 
-    A name in the document counts as known even if its section was left out for its own faults.
+    A name in the document counts as known even if its section was left out because of faults.
     """
     sections = document if isinstance(document, dict) else {}
     students, graders = (

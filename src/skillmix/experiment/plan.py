@@ -1,4 +1,4 @@
-"""The cells of an experiment's score table, with the combinations drawn for each of them."""
+"""The cells of an experiment's score table, with the combinations that are drawn for each cell."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,13 +26,13 @@ from skillmix.experiment.steps import DatasetStep
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedCell(UndrawnCell):
-    """A cell with the combinations drawn for it."""
+    """A cell with the combinations that are drawn for it."""
 
     step: str
-    """The step that grades the texts, or that writes texts without graders."""
+    """The step that grades the texts, or that generates the texts if there are no graders."""
     combinations: Sequence[Combination]
     first: int = 0
-    """Number of the first sample; a data set that uses combinations again starts above 0."""
+    """Number of the first sample, which is above 0 when a data set uses its combinations again."""
 
     @property
     def numbers(self) -> range:
@@ -56,7 +56,7 @@ class Place:
     def training_draw(self, setting: Setting, k: int, exclude: Iterable[str] = ()) -> Draw:
         """Make a draw for training data, which avoids the evaluation draws of all groups.
 
-        Texts of a further group are about the topics of the train side.
+        Texts for an additional group are about the train topics.
         """
         side = self.pool(setting, exclude)
         if setting in self.partition.groups:
@@ -75,7 +75,7 @@ class Place:
 
 
 def place_of(drawing: DrawingStep | UndrawnCell | LabelParts, experiment: Experiment, catalog: Catalog) -> Place:
-    """Return the catalog and the partition of a step or a cell: its own, or else the experiment's."""
+    """Return the catalog and partition of a step or a cell, which are its own or else those of the experiment."""
     own = catalog.member(drawing.catalog)
     is_elsewhere = drawing.catalog is not None
     partition = drawing.partition or (None if is_elsewhere else experiment.partition)
@@ -84,7 +84,7 @@ def place_of(drawing: DrawingStep | UndrawnCell | LabelParts, experiment: Experi
 
 
 Around = Mapping[str, frozenset[str]]
-"""For each step, the ids of combinations that its draws skip, because one of its students was trained on them."""
+"""For each step, the ids of combinations that its draws skip because one of the step's students was trained on them."""
 _NOTHING: Final[Around] = MappingProxyType({})
 
 
@@ -111,7 +111,7 @@ def step_cells(
 
 
 def first_combination(experiment: Experiment, catalog: Catalog) -> tuple[str, Combination] | None:
-    """Return the first combination of the smallest k in an experiment, and its catalog; None if nothing is drawn."""
+    """Return the first combination of an experiment's smallest k, and its catalog; None if nothing is drawn."""
     cells = [(step, cell) for step in experiment.steps for cell in step.undrawn_cells(experiment.steps)]
     if not cells:
         return None
@@ -128,7 +128,7 @@ def _drawn_cell(step: Step, cell: UndrawnCell, experiment: Experiment, catalog: 
         draw = Draw(side=place.pool(cell.setting, cell.exclude), setting=cell.setting, k=cell.k, seed=experiment.seed)
     draw = replace(draw, without=around.get(cell.source, frozenset()))
     reserved = experiment.reserved if cell.sets == "reserved" else None
-    # Without skills there are as many combinations as topics.
+    # Without skills, there are as many combinations as topics.
     count = cell.count if cell.count is None or cell.k else min(cell.count, draw.total)
     drawn = _drawn(draw, count, is_ladder=cell.is_ladder and cell.k > 0, reserved=reserved)
     return PlannedCell(**vars(cell), step=step.name, combinations=drawn)
@@ -136,7 +136,7 @@ def _drawn_cell(step: Step, cell: UndrawnCell, experiment: Experiment, catalog: 
 
 @lru_cache(maxsize=2048)
 def _drawn(draw: Draw, count: int | None, *, is_ladder: bool, reserved: float | None) -> tuple[Combination, ...]:
-    """Cached, because the checks, the calls and the scores of a run need the same draw."""
+    """Make a draw; it is cached because the checks, calls and scores of a run use the same draw."""
     if count is None:
         return tuple(draw_all(draw, reserved))
     if reserved is not None:
@@ -145,11 +145,11 @@ def _drawn(draw: Draw, count: int | None, *, is_ladder: bool, reserved: float | 
 
 
 RowKey = tuple[str, str, str, int]
-"""Student, grader, setting (as tables name it) and k."""
+"""Student, grader, setting (with its name in tables) and k."""
 
 
 def graded_cells(steps: Sequence[Step], experiment: Experiment) -> frozenset[RowKey]:
-    """Return the cells that these steps grade."""
+    """Return the cells that the given steps grade."""
     return frozenset(
         (cell.student, grader, cell.label, cell.k)
         for step in steps
@@ -159,11 +159,11 @@ def graded_cells(steps: Sequence[Step], experiment: Experiment) -> frozenset[Row
 
 
 PlannedDraw = tuple[float, bool, Purpose]
-"""The number of combinations (infinite for all), whether they form a ladder, and the purpose of the draw."""
+"""The number of combinations (infinity for all), whether combinations form a ladder, and the draw's purpose."""
 
 
 def planned_rows(experiment: Experiment) -> dict[RowKey, set[PlannedDraw]]:
-    """Return the rows of an experiment's table, each with its planned draws."""
+    """Return the rows of an experiment's score table, each with its planned draws."""
     rows: dict[RowKey, set[PlannedDraw]] = {}
     for step in experiment.steps:
         for cell in step.undrawn_cells(experiment.steps):
@@ -174,13 +174,13 @@ def planned_rows(experiment: Experiment) -> dict[RowKey, set[PlannedDraw]]:
 
 
 def writers_and_graders(experiment: Experiment) -> set[tuple[str, str]]:
-    """Return the writers of data sets, each with the graders of its texts; these texts are in no row of the table."""
+    """Return the writers of data sets, each with its graders; a writer's texts are in no row of the score table."""
     steps = [step for step in experiment.steps if step.stage == "dataset"]
     return {(student, grader) for step in steps for student in step.student_names for grader in step.grader_names}
 
 
 def covers(experiment: Experiment, other: Experiment) -> bool:
-    """Whether an experiment plans every combination of every row that another one plans, and names its writers."""
+    """Whether an experiment plans every combination in every row of another experiment, and includes its writers."""
     rows = planned_rows(experiment)
     has_rows = all(
         any(count >= wanted and kind == wanted_kind for count, *kind in rows.get(key, ()))
@@ -191,7 +191,7 @@ def covers(experiment: Experiment, other: Experiment) -> bool:
 
 
 def uncovered(former: Iterable[Experiment], following: Experiment) -> list[Experiment]:
-    """List former experiments of a run that plan or name more than the next one, without repetitions."""
+    """List former experiments of a run that the next experiment does not cover, without repetitions."""
     kept: list[Experiment] = []
     for experiment in former:
         larger = [e for e in kept if covers(e, experiment)]
@@ -209,7 +209,7 @@ Settings = StudentSettings | GraderSettings
 
 
 def settings_by_model(experiment: Experiment, students: Sequence[str], graders: Sequence[str]) -> dict[str, Settings]:
-    """Return settings by the task names of models, `student:NAME` and `grader:NAME`, without graders of code alone."""
+    """Return settings by the names in tasks (`student:NAME`, `grader:NAME`), without graders that use only code."""
     return {f"student:{name}": experiment.students[name] for name in students} | {
         f"grader:{name}": experiment.graders[name] for name in graders if experiment.graders[name].asked
     }

@@ -1,6 +1,6 @@
-"""Settings of data sets: recipes (which texts, by k, size and shares), filters, and rules against leakage.
+"""Settings of data sets: recipes (the choice of texts by k, size and shares), filters, and rules against leakage.
 
-Draws are nested: a larger set contains the texts of a smaller one.
+Draws are nested, so a larger set contains the texts of a smaller set.
 """
 
 import re
@@ -16,37 +16,35 @@ from skillmix.experiment.step_base import Section, Share
 from skillmix.hashing import digest
 
 ShownMode = Literal["refuse", "drop", "count"]
-"""The treatment of a text that shows a reserved pair or two held-out skills: an error, excluded, or only counted."""
+"""The treatment of a text that shows a reserved pair or two held-out skills: an error, exclusion, or only a count."""
 
 
 RequestChoice = Literal["all", "one"]
-"""The skills that the requests of a data set name: all, or one per text, with "any skill" instead of the others."""
+"""The skills that a data set's requests list: all skills, or one per text, with "any skill" instead of the others."""
 
 
 class LeakageSettings(Section):
-    """Content that a data set must not have, besides held-out topics and skills."""
+    """Content that a data set must not contain, besides held-out topics and skills."""
 
     evaluations: list[str] = []
     """Files with combinations that other evaluations use: `combinations --json`, JSON Lines, or experiment files."""
     names: Literal["list", "strict"] = "list"
-    """Whether the name of a held-out skill inside a text is only reported, or is an error."""
+    """Whether the name of a held-out skill in a text is only reported or is an error."""
     reserved: Share = 0.2
-    """Share of the skill sets with k >= 2 that every data set excludes, with any topic."""
+    """Share of the skill sets with k >= 2 that every data set excludes, for all topics."""
     shown: ShownMode = "drop"
-    """Treatment of texts that show a reserved pair or two held-out skills, requested or not, if the skills have a
-    checker.
-    """
+    """Treatment of texts that show a reserved pair or two held-out skills, requested or not, if checkers can tell."""
 
 
 class DataFilters(Section):
-    """The texts with full marks that a data set excludes, and the share that it holds back for validation."""
+    """The texts with full marks that a data set excludes, and the share that it reserves for validation."""
 
     near_duplicates: Annotated[float, Field(gt=0, le=1)] | None = 0.7
-    """Share of common 3-grams above which a text is a copy of an earlier one; null keeps such texts."""
+    """Share of common 3-grams above which a text counts as a copy of an earlier text; null keeps such texts."""
     exact_duplicates: Literal["drop", "keep"] = "drop"
-    """Whether a text with the same words as an earlier one is excluded."""
+    """Whether a text with the same words as an earlier text is excluded."""
     example_copies: Literal["drop", "keep"] = "drop"
-    """Whether a text that repeats an example of its prompt is excluded."""
+    """Whether a text that repeats an example from its prompt is excluded."""
     validation: Share = 0.05
     """Share of the combinations whose texts form the validation set."""
 
@@ -58,10 +56,10 @@ class DataFilters(Section):
 
 
 def with_own_settings(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document of an experiment in which steps state only the settings that are their own.
+    """Return the document of an experiment in which steps contain only the settings that are their own.
 
     A dataset step copies the filters and leakage rules of the experiment, so that a stored experiment is complete. A
-    catalog or partition equal to the experiment's is omitted from a step.
+    catalog or partition that equals the experiment's is omitted from a step.
     """
     section, leakage, steps = document.get("dataset"), document.get("leakage"), document.get("steps")
     try:
@@ -95,26 +93,26 @@ ABLATION_SIZE: Final = 8000
 
 @dataclass(frozen=True, slots=True)
 class DataRecipe:
-    """The rules by which a data set chooses its texts, and their number."""
+    """The rules by which a data set chooses its texts, and the number of texts."""
 
     name: str
     ks: tuple[int, ...]
     """Empty for texts of any k."""
     skills: SkillPool
-    """Skills of the texts of k = 1; texts of larger k always have train skills."""
+    """Skills of the texts with k = 1; texts with a larger k always have train skills."""
     size: int | None = None
     shares: Mapping[int, float] = field(default_factory=dict)
     is_named: bool = False
-    """A named recipe skips texts that would leak; otherwise a leak is an error."""
+    """Whether texts that would leak are skipped, as in a named recipe; otherwise a leak is an error."""
 
     @property
     def is_ablation(self) -> bool:
-        """Whether it is the paper's ablation, which limits the texts of k = 2 and k = 3."""
+        """Whether the recipe is the paper's ablation, which limits the number of texts with k = 2 and k = 3."""
         return self.name == ABLATION
 
 
 def recipe_named(name: str, *, size: int | None = None, skills: SkillPool | None = None) -> DataRecipe:
-    """Return the paper's data set of this name.
+    """Return the recipe of the paper's data set with this name.
 
     >>> recipe_named("D(1, 2)").ks, recipe_named("ablation").size
     ((1, 2), 8000)
@@ -139,7 +137,7 @@ def plain_recipe(
     skills: SkillPool | None = None,
     shares: Mapping[int, float] | None = None,
 ) -> DataRecipe:
-    """Make a recipe for all texts of these k, or for the number that `size` and `shares` request."""
+    """Make a recipe for all texts with these k, or for the number of texts that `size` and `shares` determine."""
     name = f"k = {', '.join(map(str, ks))}" if ks else "everything"
     return DataRecipe(name, tuple(ks), skills or "train", size, dict(shares or {}))
 
@@ -147,8 +145,8 @@ def plain_recipe(
 def draw_set(recipe: DataRecipe, texts: Iterable[tuple[str, int]]) -> Sequence[int]:
     """Draw the texts (identity and k) of a recipe; return their indices in ascending order.
 
-    Texts are chosen in the order of a hash of their identity. The choice of a text therefore does not depend on the
-    other texts, and a set of 1,000 is part of the set of 2,000. Too few texts are an error, never a smaller set.
+    Texts are chosen in the order of a hash of their identity. The choice of a text therefore does not depend on other
+    texts, and the set of 1,000 texts is part of the set of 2,000. Too few texts are an error, never a smaller set.
     """
     candidates = ((index, identity, k) for index, (identity, k) in enumerate(texts) if not recipe.ks or k in recipe.ks)
     if recipe.size is None:
@@ -167,7 +165,7 @@ def draw_set(recipe: DataRecipe, texts: Iterable[tuple[str, int]]) -> Sequence[i
 
 
 def _below_cap(ks: Sequence[int], size: int, *, cap: int) -> list[int]:
-    """Take the first `size` ranks, with at most `cap` of k >= 2 among them."""
+    """Choose the first `size` ranks, with at most `cap` texts of k >= 2 among them."""
     chosen: list[int] = []
     compound = 0
     for rank, k in enumerate(ks):
@@ -182,7 +180,8 @@ def _below_cap(ks: Sequence[int], size: int, *, cap: int) -> list[int]:
 def _by_shares(ks: Sequence[int], size: int, shares: Mapping[int, float]) -> list[int]:
     """Choose ranks one by one, each from the k that is furthest behind its share.
 
-    This is a divisor method: a larger size only adds ranks, which would not hold if the number for each k were rounded.
+    This is a divisor method, in which a larger size only adds ranks; this would not be true if the number for each k
+    were rounded.
     """
     queues = {k: [rank for rank, other in enumerate(ks) if other == k] for k in sorted(shares)}
     taken = dict.fromkeys(queues, 0)

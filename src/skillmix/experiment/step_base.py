@@ -1,7 +1,7 @@
-"""Base classes of an experiment file: `Section` for any part of it, `Step` for the entries of `steps`.
+"""Base classes for an experiment file: `Section` for any part of the file, and `Step` for the entries of `steps`.
 
-Each kind of step is a subclass of `Step`. Other code uses the properties below and does not look at the class of a
-step; a property that does not apply to a kind keeps the empty value of the base class.
+Each kind of step is a subclass of `Step`. Other code uses the properties below instead of the class of a step. If a
+property does not apply to a kind, it keeps the empty value of the base class.
 """
 
 import re
@@ -46,7 +46,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[._-]*[a-z0-9][a-z0-9._-]*$",
 ModelRef = Annotated[str, StringConstraints(min_length=1)]
 """A student of the experiment, `step:NAME` for the model of an earlier train step, or `joined:step:NAME`."""
 JOINED: Final = "joined:step:"
-"""The prefix of a train step's name for a model that writes about each skill separately; code joins the texts."""
+"""The prefix of a train step's name for a model that generates one text for each skill; code joins the texts."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1, le=10**9)]
 SkillCount = Annotated[int, Field(ge=0, le=10**9)]
@@ -60,8 +60,9 @@ FilledList = Annotated[
 ]
 """A list with at least one value."""
 SkillNames = Annotated[list[str], AfterValidator(_with_files_read)]
-"""Skills and exclude lists; each `file:PATH` is replaced by the skills in that file, so that a changed list changes the
-draw.
+"""Skills and exclude lists.
+
+Each `file:PATH` is replaced by the skills in the file, so changing a list changes the draw.
 """
 
 
@@ -78,11 +79,11 @@ _Count = Annotated[Positive | Literal["all"], Tag("number")]
 _Inner = Annotated[_Count | Annotated[dict[str, Positive | Literal["all"]], Tag("table")], Discriminator(_form)]
 _Table = Annotated[dict[str, _Inner], Tag("table")]
 Counts = Annotated[_Count | _Table, Discriminator(_form), BeforeValidator(_with_text_keys)]
-"""A number, `all`, or such values by k or by setting: `{1: 50, 2: {train: all, held-out: 10}}`."""
+"""A number, `all`, or a mapping with such values for each k or setting: `{1: 50, 2: {train: all, held-out: 10}}`."""
 
 
 def count_for(counts: object, setting: str, k: int) -> object:
-    """Return the number for a setting and k, or `all`; None if there is none.
+    """Return the number for a setting and k, or `all`; None if the counts contain no value for them.
 
     >>> count_for({"train": {"1": 20, "2": "all"}, "2": 5}, "train", 2), count_for({"1": 5}, "all", 2)
     ('all', None)
@@ -98,12 +99,15 @@ def keys_in(counts: object) -> list[str]:
 
 
 class Section(BaseModel):
-    """A part of an experiment file: frozen, without unknown keys, without infinite numbers."""
+    """A part of an experiment file, which is frozen and rejects unknown keys and infinite numbers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     left_out_if_unset: ClassVar[tuple[str, ...]] = ()
-    """Keys that newer versions added: if they have no value, stored experiments keep their earlier form."""
+    """Keys that newer versions added.
+
+    Without a value they are omitted, so stored experiments keep their earlier form.
+    """
 
     @model_serializer(mode="wrap")
     def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -125,7 +129,7 @@ class OneOf:
 
 
 SetChoice = Literal["all", "reserved"]
-"""The skill sets that a step draws: any, or only those excluded from every data set."""
+"""The skill sets that a step draws: all skill sets, or only the sets that every data set excludes."""
 
 
 def setting_label(
@@ -138,8 +142,8 @@ def setting_label(
 ) -> str:
     """Return the name of a setting in tables.
 
-    Draws of reserved skill sets, draws without some skills, and draws from a step's own catalog or partition have their
-    own label.
+    Draws of reserved skill sets, draws without some skills, and draws from a step's own catalog or partition have
+    separate labels.
 
     >>> setting_label("train", "all"), setting_label("train", "reserved")
     ('train', 'train-reserved')
@@ -163,7 +167,7 @@ class LabelParts(NamedTuple):
 
 
 def label_parts(label: str) -> LabelParts:
-    """Split a label into its parts; the names of settings contain no blanks.
+    """Split a label into its parts; this works because names of settings contain no blanks.
 
     >>> label_parts("held-out under nested:2"), label_parts("all").partition
     (LabelParts(setting='held-out', catalog=None, partition='nested:2'), None)
@@ -178,7 +182,7 @@ _PLAIN_NAME = re.compile(r"[a-z0-9]++(?: [a-z0-9]++)*+")
 
 
 def _excluded_label(exclude: Sequence[str]) -> str:
-    """Write the excluded names as part of a label and of file names; long lists become a number and a hash."""
+    """Format the excluded names for labels and file names; long lists become a number and a hash."""
     names = sorted({name.casefold() for name in exclude})
     joined = "-and-".join(name.replace(" ", "-") for name in names)
     is_plain = all(_PLAIN_NAME.fullmatch(name) for name in names)
@@ -192,7 +196,7 @@ class StepInput(NamedTuple):
 
     step: str
     stages: tuple[str, ...]
-    """The kinds of step that produce this output."""
+    """The kinds of step that can produce this output."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,20 +204,20 @@ class UndrawnCell:
     """One student, setting and k of a step, before its combinations are drawn."""
 
     source: str
-    """The step that writes the texts: the step itself, or the one that it grades."""
+    """The step that generates the texts: either this step or the step that it grades."""
     student: str
     graders: tuple[str, ...]
     setting: Setting
     k: int
     generations: int
     count: int | None = None
-    """Combinations to draw; None for all."""
+    """Number of combinations to draw; None for all."""
     is_ladder: bool = False
     sets: SetChoice = "all"
     purpose: Purpose = "evaluation"
-    """Whether the combinations are drawn for an evaluation or for training data."""
+    """The purpose of the draw: an evaluation or training data."""
     exclude: tuple[str, ...] = ()
-    """Skills and exclude lists that the step omits, besides the experiment's."""
+    """Skills and exclude lists that the step omits in addition to those of the experiment."""
     catalog: str | None = None
     partition: str | None = None
 
@@ -234,23 +238,23 @@ class Step(Section):
     """The kind of the step."""
 
     reads_whole_run: ClassVar[bool] = False
-    """Whether the step follows all steps that produce texts or models; scores and reports ignore its files and time."""
+    """Whether the step runs after all steps that produce texts or models; scores and reports ignore its output."""
     trains_model: ClassVar[bool] = False
     """Whether later steps may use the step's model as `step:NAME`."""
 
     @property
     def model_references(self) -> tuple[str, ...]:
-        """Students and `step:NAME` models that the step calls or trains."""
+        """Return the students and `step:NAME` models that the step calls or trains."""
         return ()
 
     @property
     def student_names(self) -> tuple[str, ...]:
-        """Students that write texts in this step."""
+        """Return the students that generate texts in this step."""
         return () if self.trains_model else tuple(map(student_name, self.model_references))
 
     @property
     def grader_names(self) -> tuple[str, ...]:
-        """Graders that grade texts in this step."""
+        """Return the graders that grade texts in this step."""
         return tuple(getattr(self, "graders", ()))
 
     @property
@@ -260,24 +264,25 @@ class Step(Section):
 
     @property
     def inputs(self) -> tuple[StepInput, ...]:
-        """Earlier steps whose output the step needs."""
+        """Return the earlier steps whose output the step needs."""
         return ()
 
     @property
     def may_stop_early(self) -> bool:
-        """Whether low scores at a small k can cancel the larger k."""
+        """Whether low scores at a small k can cancel larger k."""
         return getattr(self, "stop_below", None) is not None
 
     @property
     def planned_texts(self) -> int | None:
-        """Number of texts that the step writes to a data set; None if it writes none or the number is not known yet."""
+        """Return the number of texts that the step adds to a data set; None if it is not known yet or there is none."""
         return None
 
     @property
     def call_bound(self) -> Literal["at least", "about", "at most"]:
         """Whether the calls planned for the step are a lower bound, an upper bound, or exact.
 
-        Every text of a data set without full marks needs a further conversation; an early stop makes fewer calls.
+        A data set requires another conversation for every text without full marks; with an early stop, there are fewer
+        calls.
         """
         return "at least" if self.stage == "dataset" else "at most" if self.may_stop_early else "about"
 
@@ -290,13 +295,13 @@ class DrawingStep(Step):
     """A step that draws combinations, optionally from its own catalog and partition."""
 
     catalog: str | None = None
-    """Catalog to draw from; by default the experiment's."""
+    """Catalog to draw from; by default, the catalog of the experiment."""
     partition: str | None = None
-    """Partition to draw from; by default the experiment's, or the default of the step's own catalog."""
+    """Partition to draw from; by default the experiment's partition, or the default partition of the step's catalog."""
 
 
 def student_name(reference: str) -> str:
-    """Return the name of the student that a reference means; the model of a train step has the name of the step.
+    """Return the name of the student to which a reference refers; the model of a train step has the name of the step.
 
     >>> student_name("step:m1"), student_name("base"), student_name("joined:step:m1")
     ('m1', 'base', 'm1-joined')

@@ -1,6 +1,6 @@
 """The kinds of step in an experiment file; train steps are in train_step.py.
 
-A new kind needs a class here, an entry in `AnyStep`, and a file in the folder `steps/` that does its work.
+A new kind requires a class here, an entry in `AnyStep`, and a file in the folder `steps/` that does the work.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,15 +44,15 @@ from skillmix.files import accepted_if, refusing_values, with_nearest
 from skillmix.models.scripted import scripted_rater
 
 HUMAN_RATER: Final = "human"
-"""The model string of a rater who is a person."""
+"""The model string for a rater who is a person."""
 NARROWEST: Final = 0.001
-"""The smallest width of an interval of agreement that a step or a command may request: it needs millions of texts."""
+"""The smallest width of an agreement interval that a step or command may request, which requires millions of texts."""
 CODE: Final = "rules"
-"""The name of code as the reference, even if the grader `rules:` has another name."""
+"""The name for code as the reference, even if the grader `rules:` has another name."""
 
 
 def _by_name(raters: object) -> object:
-    """Turn a list of names into a mapping of people."""
+    """Turn a list of names into a mapping in which all raters are people."""
     if not isinstance(raters, list) or not all(isinstance(name, str) for name in raters):
         return raters
     twice = sorted({name for name in raters if raters.count(name) > 1})
@@ -71,30 +71,30 @@ Raters = Annotated[
     accepted_if(bool, "no raters given; give at least one name"),
     BeforeValidator(_by_name, json_schema_input_type=dict[Name, str] | list[Name]),
 ]
-"""The raters: each a person (`human`) or simulated (`scripted:rater?…`); a list of names means people."""
+"""The raters: each is a person (`human`) or simulated (`scripted:rater?…`); in a list of names, all are people."""
 
 
 class AnnotateStep(Step):
-    """Raters read texts of the run blind, and answer the questions that graders answer."""
+    """Raters read texts of the run blind, and answer the same questions as graders."""
 
     stage: Literal["annotate"]
     reads_whole_run: ClassVar[bool] = True
     raters: Raters
     """Raters: a list of people, or a mapping of names to `human` or `scripted:rater?…`."""
     n: Positive | None = None
-    """Texts for each rater; the default is the number that gives `width`, or else 50."""
+    """Number of texts for each rater; the default is the number that `width` requires, or else 50."""
     width: Annotated[float, Field(ge=NARROWEST, lt=1)] | None = None
     """Width of the 95% interval of agreement between a rater and a grader."""
     agreement: Share = 0.5
     """Expected agreement, used with `width`."""
     overlap: Share = 0.3
-    """Share of a rater's texts that all raters read."""
+    """Share of each rater's texts that all raters read."""
     seed: int = 0
     """Seed for the choice of texts."""
     students: FilledList[ModelRef] | None = None
-    """Students whose texts are read; by default all."""
+    """Students whose texts are read; by default, all students."""
     k: FilledList[Positive] | None = None
-    """Numbers of skills of the texts; by default all."""
+    """Numbers of skills of the texts; by default, all numbers."""
 
     @model_validator(mode="after")
     def _one_number(self) -> "AnnotateStep":
@@ -114,7 +114,7 @@ class AnnotateStep(Step):
 
     @property
     def read_students(self) -> tuple[str, ...] | None:
-        """Names of the students whose texts are read; None for all."""
+        """Return the names of the students whose texts are read; None for all."""
         return None if self.students is None else tuple(map(student_name, self.students))
 
 
@@ -124,7 +124,7 @@ class GradersStep(Step):
     stage: Literal["graders"]
     reads_whole_run: ClassVar[bool] = True
     truth: str | None = None
-    """Reference for graders: `people`, `rules` (code), or a grader; the default is people, else code."""
+    """Reference for graders: `people`, `rules` (code), or the name of a grader; the default is people, or else code."""
     rules: Literal["default", "paper"] | None = None
     """Scoring rules; the default is the experiment's."""
 
@@ -132,9 +132,9 @@ class GradersStep(Step):
 def people_faults(
     step: Step, steps: Sequence[Step], models: Mapping[str, str], graders: Iterable[str]
 ) -> Iterator[str]:
-    """Find names in an annotate or graders step that the experiment does not have.
+    """Find names in an annotate or graders step that are not in the experiment.
 
-    `models` are model strings by student; `graders` are names, including `rules` if one of them is code alone.
+    `models` are model strings by student; `graders` are names, including `rules` if one grader is code alone.
     """
     if isinstance(step, AnnotateStep | GradersStep) and step.name == "report":
         yield "a run stores its report in a folder with this name"
@@ -170,26 +170,26 @@ def people_faults(
 
 
 _CONVERSATIONS_PER_TEXT: Final = 100
-"""Default limit of a dataset step: conversations written for each text of the target."""
+"""Default limit of a dataset step: the number of conversations for each text of the target."""
 _OF_WRITING: Final = ("graders", "target", "most", "least", "exclude", "rules", "pool")
-"""Keys of a dataset step that apply only to a writer."""
+"""Keys that apply only to a dataset step with a writer."""
 
 
 class _CellsStep(DrawingStep):
-    """The common keys of generate and evaluate steps: students × settings × k."""
+    """The keys that generate and evaluate steps share: students × settings × k."""
 
     students: FilledList[ModelRef]
-    """Students that write, `step:NAME` for the model of a train step, or `joined:step:NAME`."""
+    """Students that generate texts: names, `step:NAME` for the model of a train step, or `joined:step:NAME`."""
     settings: FilledList[Setting] = ["all"]
     """Groups of the partition to draw skills and topics from: `train`, `held-out`, `all`, or a further one."""
     k: FilledList[SkillCount]
     """Numbers of skills; 0 is the plain request, for catalogs of probes."""
     combinations: Counts = 100
-    """Combinations of each setting and k: a number, `all`, or such values by k or by setting."""
+    """Combinations for each setting and k: a number, `all`, or a mapping with such values for each k or setting."""
     generations: Positive = 3
-    """Texts for each combination, of which the best counts."""
+    """Number of texts for each combination; the best text counts."""
     exclude: SkillNames = []
-    """Skills and exclude lists that the step does not draw, besides the experiment's; tables name them."""
+    """Skills and exclude lists that the step does not draw, besides those of the experiment; tables list them."""
 
     @model_validator(mode="after")
     def _combinations_for_all(self) -> Self:
@@ -206,7 +206,7 @@ class _CellsStep(DrawingStep):
 
     @property
     def model_references(self) -> tuple[str, ...]:
-        """The students."""
+        """Return the students."""
         return tuple(self.students)
 
     def undrawn_cells(self, steps: Sequence[Step]) -> Iterator[UndrawnCell]:
@@ -233,15 +233,15 @@ class _CellsStep(DrawingStep):
 
 
 class GenerateStep(_CellsStep):
-    """Students write texts: students × settings × k."""
+    """Students generate texts: students × settings × k."""
 
     stage: Literal["generate"]
     purpose: Purpose = "evaluation"
-    """With `training`, the step draws combinations outside all evaluations, and a data set may use its texts."""
+    """With `training`, the step draws combinations that are in no evaluation, so a data set may use its texts."""
 
 
 class EvaluateStep(_CellsStep):
-    """Students write texts and graders grade them: students × settings × k."""
+    """Students generate texts and graders grade the texts: students × settings × k."""
 
     stage: Literal["evaluate"]
     graders: FilledList[Name]
@@ -253,12 +253,11 @@ class EvaluateStep(_CellsStep):
     ladder: bool = False
     """Whether each combination extends one of the next smaller k."""
     sets: SetChoice = "all"
-    """With `reserved`, draws only the skill sets that `leakage.reserved` excludes from every data set."""
+    """With `reserved`, the step draws only skill sets that `leakage.reserved` excludes from every data set."""
     stop_below: Share | None = None
-    """Skips a student's larger k in a setting once every grader gives it less than this share of full marks."""
+    """Skips larger k for a student in a setting if every grader gives it less than this share of full marks."""
     allow_trained: bool = False
-    """Evaluates a student even on combinations it was trained on, or under another partition; the scores then say
-    so."""
+    """Evaluates a student even if it was trained on its combinations or under another partition; scores then say so."""
 
     @model_validator(mode="after")
     def _reserved_sets_of_two(self) -> "EvaluateStep":
@@ -280,15 +279,15 @@ class GradeStep(Step):
     graders: FilledList[Name]
     """Graders to use."""
     students: FilledList[ModelRef] | None = None
-    """Students whose texts are graded; by default all students of the steps in `of`."""
+    """Students whose texts are graded; by default, all students of the steps in `of`."""
     settings: FilledList[Setting] | None = None
-    """Settings whose texts are graded; by default all."""
+    """Settings whose texts are graded; by default, all settings."""
     k: FilledList[SkillCount] | None = None
-    """Numbers of skills whose texts are graded; by default all."""
+    """Numbers of skills whose texts are graded; by default, all numbers."""
 
     @property
     def inputs(self) -> tuple[StepInput, ...]:
-        """The steps whose texts are graded."""
+        """Return the steps whose texts are graded."""
         return tuple(StepInput(name, ("generate", "evaluate")) for name in self.of)
 
     def undrawn_cells(self, steps: Sequence[Step]) -> Iterator[UndrawnCell]:
@@ -300,7 +299,7 @@ class GradeStep(Step):
                 yield replace(cell, graders=self.grader_names)
 
     def unmatched(self, steps: Sequence[Step]) -> list[str]:
-        """Return students, settings and k of this step that the graded steps do not have."""
+        """Return the students, settings and k of this step that do not occur in the graded steps."""
         cells = [cell for step in steps if step.name in self.of for cell in step.undrawn_cells(steps)]
         known = {cell.student for cell in cells}
         missing = [f"student {name}" for name in self.students or () if student_name(name) not in known]
@@ -309,10 +308,10 @@ class GradeStep(Step):
 
 
 class PerSkill(Section):
-    """Limits on the number of texts of each skill, for each k."""
+    """Limits on the number of texts per skill for each k."""
 
     floor: Annotated[int, Field(ge=0)] = 0
-    """Minimum number of texts per skill; skills below it are reported."""
+    """Minimum number of texts per skill; skills with fewer texts are reported."""
     ceiling: Positive | None = None
     """Maximum number of texts per skill."""
 
@@ -324,54 +323,60 @@ class PerSkill(Section):
 
 
 class _NamedDatasetStep(DrawingStep):
-    """The keys of a dataset step that pydantic puts before the filters."""
+    """The keys of a dataset step that pydantic must list before the filters."""
 
     stage: Literal["dataset"]
 
 
 class DatasetStep(DataFilters, _NamedDatasetStep):
-    """A data set of conversations with full marks, written by a model or joined from earlier data sets."""
+    """A data set of conversations with full marks, generated by a model or joined from earlier data sets."""
 
     writer: ModelRef | None = None
-    """Model that writes; without a writer, the step joins the data sets in `of`."""
+    """Model that generates the texts; without a writer, the step joins the data sets in `of`."""
     of: list[Name] = []
-    """Earlier dataset steps to join."""
+    """Earlier dataset steps whose data sets are joined."""
     graders: list[Name] = []
-    """Graders; a text is kept if all of them give it full marks."""
+    """Graders; a text is kept if all graders give it full marks."""
     recipe: str | None = None
     """A data set of the paper: `D(1)`, `D(1,2)`, `D(1,2,3)`, …, or `ablation`."""
     k: list[Positive] = []
-    """Numbers of skills, if there is no recipe."""
+    """Numbers of skills if there is no recipe."""
     skills: Literal["train", "all"] | None = None
-    """Skills drawn for k = 1: `all` by default in a recipe, else `train`."""
+    """Skills that are drawn for k = 1; the default is `all` with a recipe, and otherwise `train`."""
     pool: Setting | None = None
-    """A further group of the partition to draw from instead of `train`; its texts are about the train topics."""
+    """Another group of the partition to draw from instead of `train`; its texts are about the train topics."""
     target: Positive | dict[Positive, Positive] | None = None
-    """Texts to keep for each k."""
+    """Number of texts to keep for each k."""
     most: Positive | None = None
     """Maximum number of conversations for each k; the default is 100 for each text of the target."""
     least: Annotated[int, Field(ge=0)] | None = None
-    """Minimum number of texts for each k before later steps begin; by default the target."""
+    """Minimum number of texts for each k before later steps begin; by default, the target."""
     exclude: SkillNames = []
-    """Skills and exclude lists that no request to the writer names, besides the experiment's."""
+    """Skills and exclude lists that no request to the writer contains, in addition to those of the experiment."""
     generations: Positive = 1
     """Conversations per combination. When all combinations are used, another round of the same size begins."""
     per_skill: PerSkill = PerSkill()
     """Minimum and maximum number of texts of each skill, for each k."""
     size: Positive | None = None
-    """Number of texts in the data set; by default all. A larger set contains the smaller one."""
+    """Number of texts in the data set; by default, all texts. A larger set contains the smaller one."""
     shares: dict[Positive, Annotated[float, Field(gt=0)]] = {}
-    """Relative weight of each k in a data set with a `size`; by default k does not matter."""
+    """Relative weight of each k in a data set with a `size`; by default, texts are chosen regardless of k."""
     prompts: str | None = None
-    """Prompt set of the rows; by default the experiment's."""
+    """Prompt set for the rows; by default, the prompt set of the experiment."""
     requests: RequestChoice = "all"
-    """With `one`, each request names one skill of its text and says "any skill" for the others; for controls."""
+    """With `one`, each request contains one skill of its text, and "any skill" instead of the others.
+
+    This is for controls.
+    """
     rules: Literal["default", "paper"] | None = None
     """Scoring rules that decide which texts have full marks; the default is the experiment's."""
     leakage: LeakageSettings | None = None
-    """Content to exclude from the data set; missing keys come from the experiment."""
+    """Content to exclude from the data set; missing keys are taken from the experiment."""
     only_requested: bool = False
-    """Whether to exclude texts that show a further skill of the partition, where code can tell; for controls."""
+    """Whether to exclude texts that show another skill of the partition, if code can detect it.
+
+    This is for controls.
+    """
 
     @model_validator(mode="after")
     def _written_or_joined(self) -> "DatasetStep":
@@ -418,26 +423,26 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
 
     @property
     def model_references(self) -> tuple[str, ...]:
-        """The writer, if there is one."""
+        """Return the writer, if there is one."""
         return (self.writer,) if self.writer else ()
 
     @property
     def inputs(self) -> tuple[StepInput, ...]:
-        """The data sets that the step joins."""
+        """Return the data sets that the step joins."""
         return tuple(StepInput(name, ("dataset",)) for name in self.of)
 
     @property
     def planned_texts(self) -> int | None:
-        """The sum of the targets; None for joined data sets."""
+        """Return the sum of the targets; None for joined data sets."""
         return sum(self.target_of(k) for k in self.data_recipe.ks) if self.writer else None
 
     def setting_of(self, k: int) -> Setting:
-        """Return the group of the partition that the writer's combinations of k skills are drawn from."""
+        """Return the group of the partition from which the writer's combinations of k skills are drawn."""
         return "all" if k == 1 and self.data_recipe.skills == "all" else self.pool or "train"
 
 
 class Contrast(Section):
-    """A comparison planned before any score is seen: a student minus another one, or minus itself elsewhere."""
+    """A comparison planned before any score is seen: a student minus another, or minus itself in another cell."""
 
     student: Name
     """A student, by its name in the file."""
@@ -450,9 +455,9 @@ class Contrast(Section):
     against_k: Positive | None = None
     """k of the second side; the default is the same k."""
     claim: str | None = None
-    """What a gain would show, as the end of a sentence."""
+    """The conclusion that a gain would support, as the end of a sentence."""
     condition: str | None = None
-    """A caveat about the claim, as a sentence."""
+    """A caveat about the claim, as a complete sentence."""
 
     @model_validator(mode="after")
     def _has_two_sides(self) -> "Contrast":
@@ -462,7 +467,7 @@ class Contrast(Section):
 
     @property
     def other(self) -> tuple[str, str, int]:
-        """The second side: student, setting and k."""
+        """Return the second side: student, setting and k."""
         return self.against or self.student, self.against_setting or self.setting, self.against_k or self.k
 
     @property
@@ -479,11 +484,11 @@ class ReportStep(Step):
     rules: Literal["default", "paper", "both"] | None = None
     """Scoring rules; the default is the experiment's. `both` shows both side by side."""
     published: bool = False
-    """Whether to show the paper's figures next to the run's."""
+    """Whether to show the paper's figures next to the figures of the run."""
     tokens: Annotated[float, Field(gt=0)] = 2e12
-    """Size of the training corpus in tokens, for the novelty bound."""
+    """Size of the training corpus in tokens, which is required for the novelty bound."""
     runs: tuple[str, ...] = ()
-    """Further runs to show in the same report."""
+    """Other runs to show in the same report."""
     contrasts: list[Contrast] = []
     """Planned comparisons, in the order in which they are tested."""
 
@@ -492,4 +497,4 @@ AnyStep = Annotated[
     EvaluateStep | GenerateStep | GradeStep | DatasetStep | TrainStep | AnnotateStep | GradersStep | ReportStep,
     Field(discriminator="stage"),
 ]
-"""A step of any kind; its `stage` names the kind."""
+"""A step of any kind; its `stage` determines the kind."""

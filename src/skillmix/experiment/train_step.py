@@ -1,7 +1,7 @@
 """Train steps of an experiment; the defaults are the paper's recipe (arXiv 2409.19808, section 3.3).
 
-A new precision is a row of `PRECISIONS`. It needs an update function in `training/step/optimizer.py` only if it stores
-updated weights in a new way.
+To add a precision, add a row to `PRECISIONS`. If the precision stores updated weights in a new way, it also requires an
+update function in `training/step/optimizer.py`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,11 +15,11 @@ from skillmix.files import SHIPPED
 from skillmix.models.shapes import shape_of
 
 FloatType = Literal["float32", "bfloat16"]
-"""Number formats, by their names in torch."""
+"""Number formats by their names in torch."""
 _BYTES: Final[dict[FloatType, int]] = {"float32": 4, "bfloat16": 2}
 
 WeightStorage = Literal["exact", "halves", "stochastic"]
-"""How an updated weight, computed in float32, is stored.
+"""The method of storing an updated weight, which is computed in float32.
 
 exact: unchanged. halves: the upper 16 bits in the model, the lower 16 bits beside it. stochastic: rounded up or down at
 random, so that the average is right.
@@ -28,16 +28,16 @@ random, so that the average is right.
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """Storage of trained weights and of the optimizer's state."""
+    """How trained weights and the optimizer's state are stored."""
 
     name: str
     weights: FloatType
-    """Format of the weights in the model's computation, including frozen ones."""
+    """Format of all weights, including frozen weights, in the model's computation."""
     state: FloatType
     """Format of both moments and of the sum of gradients."""
     storage: WeightStorage
     auto_device: Literal["cpu", "cuda"]
-    """The device on which `precision: auto` may choose this precision; rows that come first are preferred."""
+    """The device on which `precision: auto` may choose this precision; earlier rows are preferred."""
 
     @property
     def weight_bytes(self) -> int:
@@ -64,7 +64,7 @@ PRECISIONS: Final = {
     )
 }
 AUTO: Final = "auto"
-"""Leaves the choice of the precision to the device and its memory."""
+"""With this value, the device and its memory determine the precision."""
 
 
 def weights_format(name: str) -> FloatType | None:
@@ -92,16 +92,16 @@ DEFAULT_GAMMA: Final = 0.5
 _SPEED_AND_MEMORY: Final = frozenset(
     {"token_budget", "recompute", "compile", "checkpoint_every", "reshard", "precision"}
 )
-"""Settings that may change while a training is unfinished."""
+"""Settings that may change during an unfinished training run."""
 
 
 class LoraSettings(Section):
-    """A low-rank adapter, trained instead of all weights."""
+    """A low-rank adapter, which is trained instead of all weights."""
 
     rank: Positive = 16
     """Rank of the two matrices of an adapter."""
     alpha: AboveZero = 32
-    """Scale of the adapter, which is divided by the rank."""
+    """Scale of the adapter, before division by the rank."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout rate of the adapter's inputs."""
     targets: list[str] | Literal["all-linear"] = "all-linear"
@@ -111,18 +111,18 @@ class LoraSettings(Section):
 
 
 class ReplaySettings(Section):
-    """Plain text mixed in against forgetting: loss = mean(answers) + gamma · mean(replay)."""
+    """Plain text that is mixed in to reduce forgetting: loss = mean(answers) + gamma · mean(replay)."""
 
     sources: Annotated[list[str], Field(min_length=1)]
     """Text, JSON Lines and Parquet files, and folders of them."""
     field: str = "text"
-    """Key or column of the text in JSON Lines and Parquet files."""
+    """Key or column that contains the text in JSON Lines and Parquet files."""
     ratio: AboveZero = 0.25
     """Replayed texts per conversation."""
     gamma: NotNegative = DEFAULT_GAMMA
     """Weight of the loss of replayed text."""
     max_tokens: Positive | None = None
-    """Maximum number of tokens in a replayed text; by default as for a conversation."""
+    """Maximum number of tokens in a replayed text; by default, the same as for a conversation."""
 
 
 class RecipeSettings(Section):
@@ -143,7 +143,7 @@ class RecipeSettings(Section):
     optimizer: Literal["adam", "sgd", "muon"] = "adam"
     """The optimizer; `muon` updates the matrices of the layers, and Adam the embeddings, output and norms."""
     adam_learning_rate: AboveZero | None = None
-    """Adam's peak learning rate with `muon`; by default 0.003."""
+    """Adam's peak learning rate with `muon`; the default is 0.003."""
     weight_decay: NotNegative = 0.0
     """Decoupled weight decay."""
     clip: AboveZero | None = None
@@ -155,13 +155,13 @@ class RecipeSettings(Section):
     format: Annotated[str, OneOf(CHAT_TEMPLATES)] | None = None
     """Chat format of a checkpoint without a chat template."""
     lora: LoraSettings | None = None
-    """Trains a low-rank adapter instead of all weights."""
+    """If set, a low-rank adapter is trained instead of all weights."""
     replay: ReplaySettings | None = None
-    """Plain text to mix in against forgetting."""
+    """Plain text to mix in to reduce forgetting."""
     validation_share: Share = 0.0
-    """Share of the conversations held back for validation, for data without a validation file."""
+    """Share of the conversations that is reserved for validation if the data has no validation file."""
     validate_every: Positive | None = None
-    """Steps between validations; by default one epoch."""
+    """Steps between validations; the default is one epoch."""
     patience: Positive | None = None
     """Number of validations without a better loss after which training stops; the best weights are kept."""
     precision: Annotated[str, OneOf([AUTO, *PRECISIONS])] = AUTO
@@ -173,13 +173,13 @@ class RecipeSettings(Section):
     token_budget: Positive | None = None
     """Maximum number of tokens in a micro-batch; by default as many as fit into memory."""
     checkpoint_every: Positive = 500
-    """Steps between the checkpoints from which an interrupted training resumes."""
+    """Steps between the checkpoints from which an interrupted training run resumes."""
     reshard: bool = True
-    """With several GPUs: free each layer's weights after use and gather them again, which needs the least memory."""
+    """With several GPUs: free each layer's weights after use and gather them again, which requires the least memory."""
 
 
 class _ModelAndData(Step):
-    """The model and data of a train step; pydantic puts these keys before those of the recipe."""
+    """The model and data of a train step; pydantic lists these keys before the keys of the recipe."""
 
     stage: Literal["train"]
     base: ModelRef
@@ -192,11 +192,11 @@ class TrainStep(RecipeSettings, _ModelAndData):
     """Fine-tune a model on data sets."""
 
     seed: int | None = None
-    """Seed of the data order and of the adapter; by default the experiment's."""
+    """Seed of the data order and the adapter; by default, the seed of the experiment."""
 
-    # Omitted from a stored experiment: several ranks train the same model as one.
+    # Omitted from a stored experiment, because several ranks train the same model as a single rank.
     ranks: Annotated[Positive | None, Field(exclude=True)] = None
-    """Ignored; accepted in older files: `torchrun` sets the number of processes that train together."""
+    """Ignored; still accepted in older files. `torchrun` sets the number of processes that train together."""
 
     trains_model: ClassVar[bool] = True
 
@@ -211,32 +211,32 @@ class TrainStep(RecipeSettings, _ModelAndData):
         return self
 
     def recipe(self) -> dict[str, Any]:
-        """Return the recipe as it is stored in the lineage of the model."""
+        """Return the recipe in the form that the model's lineage stores."""
         return self.model_dump(mode="json", include=set(RecipeSettings.model_fields))
 
     def decisive(self) -> dict[str, Any]:
         """Return the part of the recipe that changes the model."""
-        unset = {"adam_learning_rate"} if self.adam_learning_rate is None else set()  # older recipes lack this key
+        unset = {"adam_learning_rate"} if self.adam_learning_rate is None else set()  # absent from older recipes
         return {key: value for key, value in self.recipe().items() if key not in _SPEED_AND_MEMORY | unset}
 
     @property
     def data_steps(self) -> list[str]:
-        """The dataset steps among the data."""
+        """Return the dataset steps that are part of the data."""
         return [name for name in self.data if "/" not in name]
 
     @property
     def model_references(self) -> tuple[str, ...]:
-        """The model that is trained."""
+        """Return the model that is trained."""
         return (self.base,)
 
     @property
     def inputs(self) -> tuple[StepInput, ...]:
-        """The dataset steps among the data."""
+        """Return the dataset steps that are part of the data."""
         return tuple(StepInput(name, ("dataset",)) for name in self.data_steps)
 
 
 def untrained_faults(step: Step, models: Mapping[str, str]) -> Iterator[str]:
-    """Find students that a step calls although they are not models before a train step has trained them."""
+    """Find students that a step calls before a train step has trained them, although they have no model until then."""
     for name in step.student_names:
         if name in models and shape_of(models[name]) is not None:
             yield f"{models[name]} cannot write yet: make it the base of a train step, and use step:NAME instead"
