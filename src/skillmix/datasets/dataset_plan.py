@@ -57,7 +57,7 @@ class ShownRule:
     bars: Bars
     mode: ShownMode
     only_requested: bool
-    """Whether a text may show no skill of the partition besides the requested ones."""
+    """Whether a text may show only the requested skills, apart from skills outside the partition."""
 
     @cached_property
     def checkable(self) -> tuple[str, ...]:

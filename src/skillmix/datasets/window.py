@@ -192,8 +192,8 @@ class Window:
     def _extend(self) -> None:
         """Begin as many candidates as the missing texts probably require, which is the size of the window.
 
-        The yield is a guess while few conversations are decided, so the window has no more than those, but at least one
-        for each missing text.
+        The yield is a guess while few conversations are decided, so the window contains no more conversations than are
+        decided, but at least one for each missing text.
         """
         decided, taken, missing = len(self.accepted), len(self.taken), self.missing
         if missing <= 0:

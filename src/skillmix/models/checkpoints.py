@@ -150,7 +150,7 @@ def base_and_adapters(spec: ModelSpec) -> tuple[str, tuple[str, ...]]:
     while parts:
         size = len(parts)
         while size > 1:
-            with suppress(OSError):  # for instance, the name is too long
+            with suppress(OSError):  # for instance if the name is too long
                 if Path("+".join(parts[:size])).expanduser().is_dir():
                     break
             size -= 1

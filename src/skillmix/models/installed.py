@@ -22,7 +22,7 @@ from skillmix.models.servers.masking import MASK
 ENTRY_POINTS: Final = "skillmix.providers"
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]*")
 _RESERVED: Final = ("step",)
-"""`step:NAME` means the model of a train step."""
+"""Names that a provider cannot have, because `step:NAME` refers to the model of a train step."""
 _METHODS: Final = ("serve", "probe", "close")
 
 

@@ -50,9 +50,9 @@ class Lineage:
     combinations: frozenset[str]
     """Ids of the combinations in the training texts."""
     skill_sets: SkillSets | None
-    """Sets of skills in the training texts; None if unknown."""
+    """The sets of skills in the training texts; None if unknown."""
     rows: int | None
-    """Conversations in the data sets; None if unknown."""
+    """The number of conversations in the data sets; None if unknown."""
     steps: int | None
     is_adapter: bool
     identity: str
@@ -170,7 +170,7 @@ def _partitions_of(sources: Iterable[DatasetFile | ModelFile]) -> frozenset[Trai
 def trained_skill_sets(lineage: Lineage, known: Mapping[str, Combination]) -> SkillSets | None:
     """Return the sets of skills in a model's training texts.
 
-    None if sets are missing from both its data sets and the `known` combinations.
+    None if its data sets are missing and the `known` combinations lack some of its combinations.
     """
     if lineage.skill_sets is not None:
         return lineage.skill_sets

@@ -162,7 +162,7 @@ class DatasetFile(_LineageFile):
 
     @property
     def rows(self) -> int | None:
-        """Number of training conversations."""
+        """The number of training conversations."""
         return self.counts.train
 
     @property

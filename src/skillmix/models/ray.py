@@ -1,8 +1,8 @@
 """A model whose calls are made on a Ray cluster: actors open it on the nodes, and `OnRay` distributes the calls.
 
-Ray places the actors and restarts lost ones. Journal, budget and scheduler stay in the process of the command, the
-driver. Calls in flight on a lost actor end as problems that may pass, so that the scheduler counts their worst case and
-repeats them.
+Ray places the actors and restarts lost actors. Journal, budget and scheduler stay in the command's process, which is
+the driver. Calls in flight on a lost actor end as temporary problems, so that the scheduler assumes their highest
+possible cost and repeats the calls.
 """
 
 import asyncio
@@ -38,54 +38,54 @@ from skillmix.models.specs import ModelOptions, ModelSpec, open_model, provider_
 from skillmix.render import plural
 
 VERSIONS: Final = f"skillmix {__version__} with Python {'.'.join(platform.python_version_tuple()[:2])}"
-"""The versions that must be equal on all machines."""
+"""The versions of skillmix and Python, which must be equal on all machines."""
 _LOOK_S: Final = 1.0
-"""Seconds between two checks for new nodes, and for a lost worker."""
+"""Seconds between two checks for new nodes or for a lost worker."""
 _PATIENCE_S: Final = 300.0
-"""Seconds that a run without workers waits for one."""
+"""Seconds for which a run without workers waits for a worker."""
 _MOST_LOST: Final = 5
-"""Consecutive losses of a worker without an outcome in between, after which it is abandoned."""
+"""Consecutive losses of a worker, without an outcome in between, after which the worker is abandoned."""
 _REACH_S: Final = 20.0
 _END_S: Final = 5.0
 _GATHERING_S: Final = 0.005
-"""Seconds in which outcomes gather for one message."""
+"""Seconds for which outcomes are collected into one message."""
 _LOCAL_ROOM: Final = 3072
-"""Calls at a worker with a local model: enough to fill its slots, with some waiting for free ones."""
+"""The most calls at a worker with a local model: enough to fill its slots, with some calls waiting for a free slot."""
 _MANY: Final = 4096
-"""Calls in flight of a model without a limit, since the number of workers is unknown at the start."""
+"""The most calls in flight for a model without a limit, because the number of workers is unknown at the start."""
 _PART: Final = 32 << 20
-"""Bytes of a file that are sent in one message."""
+"""The most bytes of a file in one message."""
 _PARTS_OF_MODELS: Final = (".json", ".safetensors", ".jinja", ".txt", ".model")
-"""Extensions of the files that a checkpoint is loaded from; code and weights in other formats are never loaded."""
+"""Extensions of the files from which a checkpoint is loaded; code and weights in other formats are never loaded."""
 _LISTENER: Final = "listen_error_messages"
 
 
 class LostWorkerError(Exception):
-    """A worker that does not answer now, or that was restarted and has no models; the message gives the reason."""
+    """A worker does not answer now, or was restarted and has no models; the message states the reason."""
 
 
 class SharedFolder(NamedTuple):
-    """A folder on the driver's machine, with name, size and hash of each file that a model is loaded from."""
+    """A folder on the driver's machine, with the name, size and hash of each file from which a model is loaded."""
 
     path: str
     files: tuple[tuple[str, int, str], ...]
 
     @classmethod
     def of(cls, folder: Path) -> "SharedFolder":
-        """Read the facts of a folder."""
+        """Determine the names, sizes and hashes of a folder's files."""
         files = [file for file in sorted(folder.iterdir()) if file.suffix in _PARTS_OF_MODELS and file.is_file()]
         facts = tuple((file.name, file.stat().st_size, content_hash_of(file)) for file in files)
         return cls(str(folder.absolute()), facts)
 
     @property
     def copy(self) -> Path:
-        """Return the place for a sent copy on a machine: under the hash of names and contents."""
+        """The place of a transferred copy on a machine, in a folder with the hash of names and contents."""
         return cache_folder() / "sent" / digest("folder", [list(file) for file in self.files]).hex()
 
     def place(self) -> Path | None:
         """Return the place of the same files on this machine: the driver's path or the cache.
 
-        None if they are missing.
+        None if the files are missing here.
         """
         return next((place for place in (Path(self.path), self.copy) if self._is_in(place)), None)
 
@@ -99,7 +99,7 @@ class SharedFolder(NamedTuple):
             return False
 
     def store(self, name: str | None, data: bytes) -> None:
-        """Store the next part of a file from the driver; None for the name ends the folder."""
+        """Store the next part of a file from the driver; a name of None marks the end of the folder."""
         partial = self.copy.with_name(f".{self.copy.name}.{os.getpid()}")
         try:
             if name is not None:
@@ -117,27 +117,27 @@ class SharedFolder(NamedTuple):
         if not self._is_in(partial):
             shutil.rmtree(partial, ignore_errors=True)
             raise UserError(f"{self.path} was changed while it was sent.", hint="Rerun the command.")
-        shutil.rmtree(self.copy, ignore_errors=True)  # damaged, or it would have been used
+        shutil.rmtree(self.copy, ignore_errors=True)  # a complete, undamaged copy would have been used
         partial.rename(self.copy)
 
 
 class OpenOrder(NamedTuple):
-    """The model for an actor to open."""
+    """A model that an actor must open."""
 
     spec: ModelSpec
     options: ModelOptions
     folders: tuple[SharedFolder, ...] = ()
     """The base and the adapters of a checkpoint."""
     provider: InstalledProvider | None = None
-    """The provider with its class, if another package brings it."""
+    """The provider with its class, if another package provides it."""
 
 
 class Begun(NamedTuple):
-    """The answer of an actor to the order to open a model."""
+    """An actor's answer to the order to open a model."""
 
     host: str
     room: int = 0
-    """Calls that the model handles at once; 0 if it is not open because folders are missing."""
+    """The most calls that the model handles at a time; 0 if it is not open because folders are missing."""
     lacking: tuple[SharedFolder, ...] = ()
 
 
@@ -146,7 +146,7 @@ _Item = tuple[CallKey, Outcome] | str | UserError
 
 
 class _Served(NamedTuple):
-    """A model that an actor has opened, with its queued requests and the outcomes that the driver has not fetched."""
+    """A model opened by an actor, with its queued requests and the outcomes that the driver has not fetched yet."""
 
     model: Model
     requests: asyncio.Queue[Request]
@@ -155,17 +155,17 @@ class _Served(NamedTuple):
 
 
 class ModelActor:
-    """Answers requests on a node, for one driver; each open model has a number. Ray makes actors of this class."""
+    """Answers requests on a node for one driver; each open model has a number. Ray creates actors from this class."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it to the CPUs that an actor reserves, which may be none
+        os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it to the CPUs that an actor reserves, perhaps 0
         os.environ.update(environment)
         self._kept = ExitStack()
         self._kept.enter_context(MODELS.keeping())
         self._open: dict[int, _Served] = {}
 
     async def begin(self, number: int, versions: str, order: bytes) -> Begun:
-        """Open a model, or open it again if the driver has lost its answers, unless folders are missing."""
+        """Open a model, or open it again if the driver has lost its answers; report missing folders instead."""
         host = visible(platform.node())
         if versions != VERSIONS:
             raise UserError(
@@ -212,7 +212,7 @@ class ModelActor:
             served.requests.put_nowait(request)
 
     async def take(self, number: int) -> bytes:
-        """Return the messages about a model since the last call, as soon as there are any."""
+        """Return the messages about a model since the last call, as soon as there is at least one."""
         news = self._model(number).news
         found = [await news.get()]
         await asyncio.sleep(_GATHERING_S)
@@ -234,7 +234,7 @@ class ModelActor:
             await served.model.close()
 
     async def store(self, folder: SharedFolder, name: str | None, data: bytes) -> None:
-        """Store the next part of a file of a folder."""
+        """Store the next part of a file in a folder."""
         await asyncio.to_thread(folder.store, name, data)
 
 
@@ -246,14 +246,14 @@ class Placement(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Return the GPUs of a worker: a local model runs on at most one GPU."""
+        """The number of GPUs per worker, perhaps a fraction; a local model runs on at most one GPU."""
         return min(1.0, self.gpus or 1.0)
 
     def workers(self, nodes: Sequence[Mapping[str, Any]], *, is_local: bool) -> int:
-        """Count the workers of a cluster.
+        """Count the workers in a cluster.
 
-        Local models have one for each GPU, or share of one, and one for each node of a cluster without GPUs. Other
-        models have one for each node with CPUs. With `cpus`, a node has as many as fit.
+        Local models have one worker per GPU or share of a GPU, or one per node in a cluster without GPUs. Other models
+        have one worker per node with CPUs. With `cpus`, a node has as many workers as fit.
         """
         uses_gpus, total = self.uses_gpus(nodes, is_local=is_local), 0.0
         for node in nodes:
@@ -266,7 +266,10 @@ class Placement(NamedTuple):
         return int(total)
 
     def uses_gpus(self, nodes: Sequence[Mapping[str, Any]], *, is_local: bool) -> bool:
-        """Whether workers use GPUs: those with local models do if a node has one, unless SKILLMIX_DEVICE forbids it."""
+        """Return whether workers use GPUs.
+
+        Workers with local models do if any node has a GPU, unless SKILLMIX_DEVICE forbids it.
+        """
         has_gpus = any(node["Resources"].get("GPU", 0) >= 1 for node in nodes)
         return is_local and has_gpus and os.environ.get("SKILLMIX_DEVICE", "cuda") == "cuda"
 
@@ -284,7 +287,7 @@ class Worker:
         return f"worker {self.number} ({self.host})" if self.host else f"worker {self.number}"
 
     async def ask(self, method: str, *arguments: object) -> Any:
-        """Call a method of the actor; one error if it fails there, and another if the actor is lost."""
+        """Call a method of the actor; raise one error if the method fails, and another if the actor is lost."""
         from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
 
         try:
@@ -295,13 +298,13 @@ class Worker:
             if isinstance(error.cause, UserError):
                 raise UserError(f"{self}: {error.cause.message}", hint=error.cause.hint) from None
             raise UserError(f"{self} failed: {_last_line(error)}.", hint="See the log files of Ray.") from None
-        except RayError as error:  # also an answer that was lost on its way: the worker's state is unknown
+        except RayError as error:  # or the answer was lost in transit, so that the worker's state is unknown
             has_ended = isinstance(error, ActorUnavailableError | ActorDiedError) and "creation task" not in str(error)
             raise LostWorkerError("its process or its machine has ended" if has_ended else _last_line(error)) from None
 
 
 class RayCluster:
-    """The workers of a run; the cluster is joined when a model first needs them."""
+    """The workers of a run; the cluster is joined when a model first needs workers."""
 
     def __init__(self, placement: Placement, say: Callable[[str], None]) -> None:
         self.say = say
@@ -316,13 +319,13 @@ class RayCluster:
         self._started = count(1)
 
     def use(self, *, is_local: bool) -> None:
-        """Choose between workers for local models and others; workers of the other kind end."""
+        """Choose between workers for local models and for other models; end workers of the other kind."""
         if is_local != self._is_local:
             self.end_workers()
         self._is_local = is_local
 
     async def workers(self) -> list[Worker]:
-        """Return all workers; there are more when the cluster has grown."""
+        """Return all workers, of which there are more once the cluster has grown."""
         nodes = await self._alive_nodes()
         wanted = self._placement.workers(nodes, is_local=self._is_local)
         if nodes and not wanted and not self._workers:
@@ -343,7 +346,7 @@ class RayCluster:
         return worker in self._workers
 
     def give_up(self, worker: Worker, why: str) -> None:
-        """End a worker for good."""
+        """Abandon a worker, and end it."""
         if not self.has(worker):
             return
         self.say(f"{worker} gets no more calls: {why.rstrip('.')}")
@@ -357,21 +360,21 @@ class RayCluster:
             )
 
     def end_workers(self) -> None:
-        """End all workers, so that their memory and their share of the nodes are free."""
+        """End all workers, so that their memory and their share of the nodes become available."""
         for worker in self._workers:
             self._kill(worker)
         self._workers.clear()
         self._given_up = 0
 
     async def _alive_nodes(self) -> list[Mapping[str, Any]]:
-        """Return the live nodes, none if the head does not answer; the cluster is joined first."""
+        """Return the live nodes after joining the cluster; none if the head does not answer."""
         import ray
 
         if not ray.is_initialized():
             _join(ray)
         try:
             return [node for node in await asyncio.to_thread(ray.nodes) if node["Alive"]]
-        except (ray.exceptions.RayError, OSError, RuntimeError):  # the head is busy or unreachable; it is asked again
+        except (ray.exceptions.RayError, OSError, RuntimeError):  # the head is busy or unreachable, so try again later
             return []
 
     def _start(self, *, uses_gpus: bool) -> Worker:
@@ -382,7 +385,7 @@ class RayCluster:
         environment = {"SKILLMIX_DEVICE": "cuda" if uses_gpus else "cpu"}
         if threads and not uses_gpus:
             environment["OMP_NUM_THREADS"] = threads
-        # Ray must not repeat a call of an actor by itself: after a restart the actor has no models.
+        # Ray must not repeat an actor's calls by itself, because the actor has no models after a restart.
         actor = ray.remote(ModelActor).options(
             num_cpus=cpus or 0,
             num_gpus=share if uses_gpus else 0,
@@ -400,9 +403,9 @@ class RayCluster:
 
 @contextmanager
 def ray_cluster(placement: Placement, say: Callable[[str], None]) -> Iterator[RayCluster]:
-    """Return the cluster of RAY_ADDRESS, or one that is started on this machine when needed.
+    """Yield the cluster at RAY_ADDRESS, or a cluster that is started on this machine when it is needed.
 
-    Its workers end with it.
+    The cluster's workers end with the block.
     """
     if find_spec("ray") is None:
         raise UserError("Ray is not installed.", hint="Install it: pip install 'skillmix[ray]'.")
@@ -422,28 +425,28 @@ def ray_cluster(placement: Placement, say: Callable[[str], None]) -> Iterator[Ra
 
 @dataclass(eq=False, slots=True)
 class _Link:
-    """A worker and its calls of one model."""
+    """A worker and its calls for one model."""
 
     worker: Worker
     room: int = 0
-    """The most calls that it may have; 0 until it has opened the model."""
+    """The most calls that the worker may have; 0 until it has opened the model."""
     in_flight: dict[CallKey, Request] = field(default_factory=dict)
     unsent: list[Request] = field(default_factory=list)
-    """Those of them that are sent with the next message."""
+    """The worker's requests that are sent with the next message."""
     losses: int = 0
-    """How often it was lost since its last outcome."""
+    """How often the worker was lost since its last outcome."""
 
 
 class OnRay:
-    """A model that workers of a cluster open and run; each has as many calls as its copy of the model can handle."""
+    """A model that a cluster's workers open and run; a worker has as many calls as its copy can handle."""
 
     def __init__(self, cluster: RayCluster, spec: ModelSpec, options: ModelOptions) -> None:
         self._cluster = cluster
         self._spec = spec
         self._options = options
         self._is_local = provider_of(spec).is_in_process
-        self._is_installed = spec.provider in installed_providers()  # only such a model may use a request's subject
-        # `concurrency` counts for all workers together; for a local model it is the number of its slots on one device.
+        self._is_installed = spec.provider in installed_providers()  # only its models may use a request's subject
+        # `concurrency` applies to all workers together, but for a local model it is the number of slots per device.
         self._most = options.concurrency if options.concurrency and not self._is_local else inf
         self._number = next(cluster.numbers)
         self._links: dict[int, _Link] = {}
@@ -452,11 +455,11 @@ class OnRay:
 
     @property
     def limits(self) -> Limits:
-        """The calls that all workers together have in flight, if a limit is set."""
+        """The most calls that all workers together may have in flight, if a limit is set."""
         return Limits(in_process=self._is_local, in_flight=self._options.concurrency or _MANY)
 
     async def probe(self) -> CallProblem | None:
-        """Return the probe result of the model itself, in this process."""
+        """Probe the model itself, in this process."""
         model = open_model(self._spec, self._options)
         try:
             return await model.probe()
@@ -464,7 +467,7 @@ class OnRay:
             await model.close()
 
     async def close(self) -> None:
-        """Let workers close the model; one that does not answer is ignored."""
+        """Let workers close the model, ignoring workers that do not answer."""
         closing = [link.worker.ask("end", self._number) for link in self._links.values() if link.room]
         self._links.clear()
         with suppress(TimeoutError):
@@ -506,7 +509,7 @@ class OnRay:
         task.add_done_callback(over)
 
     async def _watch(self) -> None:
-        """Add workers as they start; without any for a long time, give up."""
+        """Add workers as they start; raise an error if there have been none for a long time."""
         last = time.monotonic()
         while True:
             for worker in await self._cluster.workers():
@@ -523,11 +526,11 @@ class OnRay:
             await asyncio.sleep(_LOOK_S)
 
     async def _feed(self, request: Request | None, requests: AsyncIterator[Request]) -> None:
-        """Give each request to the worker with the fewest calls; the next one is pulled when a worker has room."""
+        """Give each request to the worker with the fewest calls; pull the next request when a worker has room."""
         while request is not None:
             link = await self._free_link()
             if not link.unsent:
-                self._begin(self._send(link))  # with all that are pulled until the event loop comes to it
+                self._begin(self._send(link))  # with all requests that are pulled before the event loop runs it
             link.unsent.append(request if self._is_installed else request.without_subject())
             link.in_flight[request.key] = request
             await self._free_link()
@@ -548,14 +551,14 @@ class OnRay:
         if not group:  # the worker was lost in the meantime
             return
         try:
-            # Ray's own pickler is several times as slow.
+            # Ray's own pickler would be several times slower.
             await link.worker.ask("add", self._number, pickle.dumps(group, pickle.HIGHEST_PROTOCOL))
         except LostWorkerError as lost:
             if any(request.key in link.in_flight for request in group):
                 self._repeat(link, group, f"a message to {link.worker} is lost ({lost})")
 
     async def _work(self, link: _Link) -> None:
-        """Open the model on a worker and fetch its outcomes, again whenever Ray has restarted the worker."""
+        """Open the model on a worker and fetch its outcomes; start over whenever Ray has restarted the worker."""
         worker = link.worker
         while self._cluster.has(worker):
             try:
@@ -564,7 +567,7 @@ class OnRay:
                     self._has_room.set()
                     self._take(link, pickle.loads(await worker.ask("take", self._number)))
             except LostWorkerError as lost:
-                if link.room:  # otherwise it has not started yet, or not started again
+                if link.room:  # otherwise the worker has not started yet, or not again
                     link.losses += 1
                     self._repeat(link, list(link.in_flight.values()), f"{worker} is lost ({lost})")
                 link.room = 0
@@ -572,19 +575,19 @@ class OnRay:
                 if link.losses >= _MOST_LOST:
                     self._cluster.give_up(worker, str(lost))
             except UserError as error:
-                # A machine that joins a run without a key, for instance, does not stop the others.
+                # A failing worker, for instance on a machine without a key, must not stop the others.
                 if link.room or not any(other.room for other in self._links.values()):
                     raise
                 self._cluster.give_up(worker, error.message)
             await asyncio.sleep(_LOOK_S)
 
     async def _open(self, worker: Worker) -> int:
-        """Let a worker open the model, sending folders that its machine lacks; return the calls that it may have."""
+        """Let a worker open the model, and send folders that its machine lacks; return its most calls at a time."""
         begun: Begun = await worker.ask("begin", self._number, VERSIONS, self._order)
         worker.host = begun.host
         if not begun.lacking:
             return max(_LOCAL_ROOM, begun.room) if self._is_local else begun.room
-        async with self._sending:  # another worker on the same machine may have got the folders in the meantime
+        async with self._sending:  # another worker may have stored the folders on this machine meanwhile
             begun = await worker.ask("begin", self._number, VERSIONS, self._order)
             for folder in begun.lacking:
                 self._cluster.say(f"{folder.path} is sent to the machine of {worker}")
@@ -603,14 +606,14 @@ class OnRay:
                 self._cluster.say(f"{link.worker}: {item}")
             elif isinstance(item, UserError):
                 raise UserError(f"{link.worker}: {item.message}", hint=item.hint)
-            # Otherwise the message that brought it seemed lost, and the call is repeated.
+            # Otherwise the message with this outcome had seemed lost, and the call is being repeated.
             elif (request := link.in_flight.pop(item[0], None)) is not None:
                 self._results.put_nowait((request, item[1]))
                 link.losses = 0
         self._end_if_over()
 
     def _repeat(self, link: _Link, calls: Sequence[Request], why: str) -> None:
-        """Return calls in flight as problems that may pass, because it is unknown whether they were answered."""
+        """Return calls in flight as temporary problems, because it is unknown whether the calls were answered."""
         known = [request for call in calls if (request := link.in_flight.pop(call.key, None)) is not None]
         repeated = f"; {plural(len(known), 'call')} in flight to {self._spec} will be repeated" if known else ""
         self._cluster.say(why + repeated)
@@ -625,7 +628,7 @@ class OnRay:
 
 
 def _order_of(spec: ModelSpec, options: ModelOptions) -> bytes:
-    """Return the model for workers to open, and its folders; with the class of another package's provider."""
+    """Return the order to open a model, with its folders and with the class of another package's provider."""
     plain = ModelOptions(options.concurrency, options.timeout, options.access)
     if provider_of(spec).has_checkpoint:
         checkpoint = checkpoint_of(spec)
@@ -639,7 +642,7 @@ def _order_of(spec: ModelSpec, options: ModelOptions) -> bytes:
     factory = installed.load()
     entry = EntryPoint(installed.entry.name, installed.entry.value, installed.entry.group)
     package = sys.modules[factory.__module__.partition(".")[0]]
-    cloudpickle.register_pickle_by_value(package)  # the machines need not have the package
+    cloudpickle.register_pickle_by_value(package)  # the machines may lack the package
     try:
         order: bytes = cloudpickle.dumps(OpenOrder(spec, plain, (), replace(installed, entry=entry, factory=factory)))
         return order
@@ -648,7 +651,7 @@ def _order_of(spec: ModelSpec, options: ModelOptions) -> bytes:
 
 
 def _join(ray: Any) -> None:
-    """Join the cluster of RAY_ADDRESS, or start one here, without keeping Ray's handler of SIGTERM."""
+    """Join the cluster at RAY_ADDRESS or start one here, without keeping Ray's handler for SIGTERM."""
     address = os.environ.get("RAY_ADDRESS") or "local"
     if address.startswith("ray://"):
         raise UserError(
@@ -666,7 +669,7 @@ def _join(ray: Any) -> None:
             ) from None
     options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
     terminate = signal.getsignal(signal.SIGTERM)
-    # Ray writes paragraphs about lost workers to standard output, and has no setting to disable this.
+    # Ray prints paragraphs about lost workers to standard output, and has no setting to disable them.
     listening = getattr(ray._private, "worker", None)
     listen = getattr(listening, _LISTENER, None)
     if listen is not None:
@@ -682,7 +685,7 @@ def _join(ray: Any) -> None:
     finally:
         if listen is not None:
             setattr(listening, _LISTENER, listen)
-        with suppress(ValueError):  # in another thread than the main one, Ray could not replace it
+        with suppress(ValueError):  # outside the main thread, Ray could not replace the handler
             signal.signal(signal.SIGTERM, terminate)
 
 

@@ -34,12 +34,12 @@ _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 _NO_SUCH_PATH: Final = ("HTTP 404", "HTTP 405", "HTTP 501")
 _NOT_OURS: Final = ("HTTP 403", "HTTP 404")
 _NOT_MADE: Final = ("batch_expired", "batch_cancelled", "batch_canceled", "request_cancelled", "request_canceled")
-"""Codes of lines whose calls were not made."""
+"""Error codes of lines whose calls were not made."""
 _COUNTS: Final = ("processing", "succeeded", "errored", "canceled", "expired")
 
 
 class Sought(NamedTuple):
-    """A batch whose id is unknown."""
+    """A batch whose id is unknown and that is looked for."""
 
     tag: str
     file: str | None
@@ -55,7 +55,7 @@ class BatchFault(NamedTuple):
     code: str
     message: str
     line: int | None = None
-    """The line of the file, counted from 1; None if the provider gives none."""
+    """The line of the file, counted from 1; None if the provider reports no line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +65,18 @@ class BatchView:
     id: str
     state: BatchState
     word: str
-    """The provider's name of the state."""
+    """The provider's word for the state."""
     tag: str | None = None
     file: str | None = None
     """The uploaded file with the requests."""
     total: int | None = None
     answered: int | None = None
-    """Calls that have a reply."""
+    """The number of calls with a reply."""
     results: tuple[str, ...] = ()
-    """Paths of the files with results."""
+    """The paths of the files with results."""
     faults: tuple[BatchFault, ...] = ()
     created: float | None = None
-    """Seconds since 1970, by the provider's clock."""
+    """The time of creation in seconds since 1970, by the provider's clock."""
 
 
 LineKind = Literal["answer", "refusal", "not made", "nothing"]
@@ -209,7 +209,7 @@ class BatchClient:
     async def find(self, sought: Sought, known: frozenset[str]) -> BatchView | CallProblem | None:
         """Look for a batch in the provider's list; None if the list lacks it, a problem if this cannot be determined.
 
-        `known` are the ids of our other batches.
+        `known` contains the ids of our other batches.
         """
         listed = await self._listed(sought.since - _CLOCKS_DIFFER)
         if isinstance(listed, CallProblem):
@@ -302,11 +302,11 @@ class InlineBatches(BatchClient):
     after = "after_id"
 
     async def upload(self, tag: str, lines: list[bytes]) -> str | CallProblem | None:
-        """Upload nothing."""
+        """Upload nothing, because the requests are part of the call that creates the batch."""
         return None
 
     async def tidy(self, sought: Sought) -> None:
-        """Delete nothing."""
+        """Delete nothing, because no file was uploaded."""
 
     def line(self, custom_id: str, request: Request) -> bytes:
         """Return a request as part of the batch."""

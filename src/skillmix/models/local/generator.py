@@ -1,4 +1,4 @@
-"""Continuous batching: waiting requests become rows, and rows that end make room for others.
+"""Continuous batching: waiting requests become rows, and rows that end make room for new ones.
 
 If some slot already contains the beginning of a row's prompt, the row starts from it, so that no prompt is read twice.
 A `SlotTable` records the tokens in each slot.

@@ -214,7 +214,7 @@ class _LoadedModel:
 class ModelKeeper:
     """Keeps a run's last model for the next step that uses it, and the process in which models run on a GPU.
 
-    Threads share it without a lock: only one local model is open at a time.
+    Threads share the keeper without a lock, because only one local model is open at a time.
     """
 
     def __init__(self) -> None:

@@ -110,7 +110,8 @@ def choose(
     scaled = logits / torch.where(is_greedy, 1.0, temperatures)[:, None]
     chances = torch.softmax(scaled, dim=-1)
     if top_p is not None:
-        # The most likely tokens that together reach top_p keep their probabilities; all others get zero.
+        # The most likely tokens that together reach top_p keep their probabilities; all other tokens have probability
+        # 0.
         ordered, order = chances.sort(dim=-1, descending=True)
         before = ordered.cumsum(-1) - ordered
         kept = torch.where(before < top_p[:, None], ordered, 0.0)

@@ -175,7 +175,7 @@ _TICKS: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class TrainedParameter:
-    """A trained parameter, or this rank's part of one, as flat tensors."""
+    """A trained parameter, or this rank's part of it, as flat tensors."""
 
     name: str
     parameter: Any
