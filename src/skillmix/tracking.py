@@ -23,7 +23,7 @@ from skillmix.scores.sentences import scored_run
 
 
 class Tracker(Protocol):
-    """Curves that are open, or open again after an interruption."""
+    """Open curves, which are continued after an interruption."""
 
     def log(self, values: Mapping[str, float], *, step: int) -> None:
         """Add a point to each curve in `values`."""

@@ -37,7 +37,7 @@ def earlier_copies(corpus: Corpus, *, threshold: float | None) -> NDArray[np.int
     copy_of = np.full(len(corpus), -1, np.int64)
     first_with: dict[bytes, int] = {}
     for number, (start, end) in enumerate(pairwise(corpus.starts.tolist())):
-        # No two different texts will ever have the same 16-byte hash.
+        # Two different texts practically never have the same 16-byte hash.
         first = first_with.setdefault(blake2b(corpus.words[start:end].tobytes(), digest_size=16).digest(), number)
         copy_of[number] = first if first < number else -1
     if threshold is None:

@@ -52,7 +52,7 @@ class LeftOut:
     less: int = 0
     """Texts with less than full marks."""
     undecided: int = 0
-    """Texts without a decision of the graders."""
+    """Texts about which the graders have not decided."""
     unfinished: int = 0
     """Conversations that are unfinished."""
     not_conversations: int = 0

@@ -39,7 +39,7 @@ _SEARCH: Final = 20_000
 """The number of consecutive useless candidates after which the search ends."""
 _BEGUN_AT_ONCE: Final = 512
 _READ_AT_ONCE: Final = 32
-"""Conversations that are read and graded by code before control returns to the event loop."""
+"""The number of conversations to read and grade by code before control returns to the event loop."""
 _LOOK_EVERY_S: Final = 0.1
 _MOST_EXAMPLES: Final = 5
 

@@ -60,7 +60,7 @@ class ModelOptions:
     """How a model is to be called, as set in an experiment file."""
 
     concurrency: int | None = None
-    """Calls in flight at once; None leaves the number to the provider."""
+    """The most calls in flight; None leaves the number to the provider."""
     timeout: float = 600
     """Seconds that one call may take."""
     access: Access = field(default_factory=Access)

@@ -146,7 +146,7 @@ def job_of(experiment: Experiment, step: TrainStep, run: Run) -> Job:
     """Look up the base model and the data sets of a step."""
     base = base_spec(experiment, step, run)
     checkpoint = checkpoint_of(parse_spec(base)) if shape_of(base) is None else None
-    _parent(checkpoint)  # a damaged file is an error before training starts
+    _parent(checkpoint)  # raise an error for a damaged file before training starts
     return Job(
         experiment=experiment,
         step=step,

@@ -167,7 +167,7 @@ def common_length(first: Sequence[int], second: Sequence[int]) -> int:
     length = min(len(first), len(second))
     if first[:length] == second[:length]:
         return length
-    low, high = 0, length  # the first `low` are equal, the first `high` are not
+    low, high = 0, length  # the first `low` tokens are equal, but the first `high` are not
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if first[low:middle] == second[low:middle] else (low, middle)
@@ -185,7 +185,7 @@ class _Row:
 
     @property
     def conversation(self) -> tuple[object, ...]:
-        """A key that all turns of a conversation share."""
+        """A key that is shared by all turns of a conversation."""
         key = self.request.key
         return (key.student, key.combination, key.generation) if isinstance(key, GenerateKey) else (key,)
 
@@ -275,7 +275,7 @@ class Generator(_Writer):
         """Duration of the last round that wrote."""
 
     def forget(self) -> None:
-        """Drop the tokens of idle slots, so that the second run of a benchmark cannot reuse the first."""
+        """Drop the tokens of idle slots, so that a benchmark's second run cannot reuse tokens from its first run."""
         self._table = SlotTable(self.slots)
         self._resting.clear()
 
@@ -517,7 +517,7 @@ def new_generator(
     """Create a model's generator, for the given number of conversations or as many as fit the device."""
 
     def ignore(request: Request, outcome: Outcome) -> None:
-        """Drop an outcome; the caller sets the real receiver before use."""
+        """Drop an outcome; the caller sets the real receiver before the generator is used."""
 
     if can_write(model):
         bytes_per_slot = CacheShape(model).bytes_per_token * _TYPICAL_LENGTH

@@ -202,7 +202,7 @@ def merge_adapter(model: Any, folder: Path) -> None:
     config, factors = _plain_lora(folder)
     weights = dict(model.named_parameters())
     targets = config.get("target_modules")
-    # Settings that choose modules by a pattern are not checked.
+    # Settings that select modules by a pattern are not checked.
     if isinstance(targets, list) and not any(config.get(name) for name in _CHOOSES_AMONG_TARGETS):
         ends = tuple(f".{target}" for target in targets)
         modules = [name.removesuffix(".weight") for name in weights if name.endswith(".weight")]
@@ -279,7 +279,7 @@ def reading_weights(source: Path, *, hint: str = "The file is damaged; download 
 
 
 def some_of(names: Sequence[str]) -> str:
-    """Name the first few of many, with their number.
+    """List the first few of many names, with the number of all names.
 
     >>> some_of(["a", "b", "c", "d"])
     'a, b, c and 1 more (4 in all)'

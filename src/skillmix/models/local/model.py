@@ -130,7 +130,7 @@ class ModelProcess:
         self._has_dropped = threading.Event()
 
         def write_all() -> None:
-            with suppress(OSError, ValueError):  # the process has ended, as the other thread will notice
+            with suppress(OSError, ValueError):  # the process has ended, which the other thread will notice
                 while None not in (letters := gathered(self._outgoing)):
                     self._connection.send_bytes(pickle.dumps(letters, pickle.HIGHEST_PROTOCOL))
 
@@ -275,7 +275,7 @@ class ModelKeeper:
 
 
 def free_device_memory() -> None:
-    """Return unused memory of the GPU to other processes."""
+    """Make unused GPU memory available to other processes."""
     gc.collect()
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():

@@ -24,7 +24,7 @@ class Start:
     tokens: Sequence[int]
     """The whole prompt."""
     known: int
-    """The number of its first tokens that are already in the slot."""
+    """The number of tokens at the prompt's beginning that are already in the slot."""
     numbers: np.ndarray
     """One uniform number for each token that the row may generate."""
     temperature: float

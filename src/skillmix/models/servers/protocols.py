@@ -30,7 +30,7 @@ _WORD: Final = re.compile(r"\w+")
 _NAMES_SHOWN: Final = 8
 VERSION: Final = "2023-06-01"
 _DEFAULT_LIMIT: Final = 1024
-"""The endpoint requires a limit."""
+"""The limit for requests without one, because the endpoint requires a limit."""
 _MAX_FINISH: Final = 60
 _CHARACTERS_PER_TOKEN: Final = 100
 _EXTRA_CHARACTERS: Final = 10_000
@@ -249,7 +249,8 @@ class OpenAIServer(ChatServer):
         names = self._name, f"{self._name}:latest", f"models/{self._name}"
         found = next((model for model in models if model.id in names), None)
         if found is not None:
-            # Machines may keep the same weights in different folders, so only the last part of a path tells them apart.
+            # Machines may keep the same weights in different folders, so only the last part of a path distinguishes
+            # weights.
             path = found.root.rstrip("/") if isinstance(found.root, str) else ""
             context = found.max_model_len if is_count(found.max_model_len) else None
             return ListedModel(path.rsplit("/", 1)[-1] or None, context)

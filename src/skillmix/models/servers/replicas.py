@@ -38,9 +38,9 @@ class ListedModel:
     """A model in a server's list, with the server's description of it."""
 
     weights: str | None = None
-    """The last part of the path or name of its weights; None if the server does not say."""
+    """The last part of the path or name of its weights; None if the server does not report it."""
     context: int | None = None
-    """The most tokens of a prompt and its reply; None if the server does not say."""
+    """The most tokens in a prompt and its reply together; None if the server does not report it."""
 
 
 Listed = ListedModel | CallProblem | None

@@ -177,7 +177,7 @@ class _ManagedServer:
 
     async def wait(self, say: _Say) -> None:
         """Wait until the server answers."""
-        from skillmix.models.servers.http import Endpoint  # here, because importing aiohttp takes long
+        from skillmix.models.servers.http import Endpoint  # here, because importing aiohttp is slow
 
         begun = said = time.monotonic()
         health = Endpoint(Server(self.root, None, None, is_own=False), headers={}, timeout=5)

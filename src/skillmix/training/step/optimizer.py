@@ -65,7 +65,7 @@ _SECOND, _WEIGHT, _SUM = 1, 2, 3
 NewValues = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]
 """The weight, first moment and second moment after a step."""
 Rule = Callable[..., NewValues]
-"""Adam or SGD: computes the new values from weight, first and second moment, gradient and the numbers of the step."""
+"""A rule such as Adam, which computes new values from weight, moments, gradient and the step's numbers."""
 
 
 def noise(key: torch.Tensor, tick: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

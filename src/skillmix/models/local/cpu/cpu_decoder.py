@@ -198,7 +198,7 @@ def block_attention(
     )  # fmt: skip
     logs = logs.masked_fill(plan.is_beyond, float("-inf"))
     weights = torch.exp(logs - logs.amax(1, keepdim=True))
-    # A cumulative sum adds from first to last; a plain sum adds in an order that depends on the number of blocks.
+    # A cumulative sum adds from first to last, whereas the order in a plain sum depends on the number of blocks.
     total = (outputs * weights[..., None]).cumsum(1)[:, -1] / weights.cumsum(1)[:, -1, :, None]
     result = query.new_zeros(query.shape[0], 1, heads, size)
     result[:rows] = total.view(rows, 1, heads, size)
@@ -288,7 +288,7 @@ class CpuDecoder:
             self.rows.accept(rows, logits, with_top_p)
 
     def _next_pieces(self, room: int) -> tuple[list[PromptPiece], list[int], list[tuple[int, int]]]:
-        """Return pieces for a batch, their tokens, and the index of the last token in each slot whose prompt ends."""
+        """Return a batch's pieces, their tokens, and the index of the last token in each slot whose prompt ends."""
         pieces: list[PromptPiece] = []
         tokens: list[int] = []
         ready: list[tuple[int, int]] = []

@@ -28,7 +28,7 @@ class GraphPool:
 
     @property
     def stream(self) -> Any:
-        """Return the stream of the captures; work that runs there before has its workspaces ready."""
+        """Return the stream of the captures; work that ran there before has its workspaces allocated."""
         self._stream = self._stream or torch.cuda.Stream()
         return self._stream
 

@@ -136,7 +136,7 @@ def rotate(query: torch.Tensor, key: torch.Tensor, cos: torch.Tensor, sin: torch
 
 
 class RowState(NamedTuple):
-    """The state of all slots that a chosen token changes."""
+    """The part of all slots' state that changes with a chosen token."""
 
     token: torch.Tensor
     position: torch.Tensor

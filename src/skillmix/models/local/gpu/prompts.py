@@ -19,7 +19,7 @@ from skillmix.models.local.gpu.kernels import FIELDS, QUERIES
 from skillmix.models.local.sampling import Start
 
 _MAX_ROWS: Final = 768
-"""The most prompts that end in one batch."""
+"""The largest number of prompts that end in one batch."""
 
 
 class BatchShape(NamedTuple):
@@ -105,9 +105,9 @@ class PromptInputs(NamedTuple):
     slots: Any
     """The slot of each prompt that ends in the batch; unused rows use a spare slot."""
     is_read: Any
-    """Whether the batch contains the prompt's last token."""
+    """Whether the batch contains each prompt's last token."""
     is_ready: Any
-    """Whether the next step reads the prompt's last token."""
+    """Whether the next step reads each prompt's last token."""
     last: Any
     """The index of each prompt's last token."""
     last_token: Any
