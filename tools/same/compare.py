@@ -23,7 +23,7 @@ SUBSTITUTIONS: Final = tuple(
         # The port of a stub provider, and the tag and the times of a batch.
         (r"\b127\.0\.0\.1:\d+", "STUB"),
         (r"\bskx[0-9a-f]{16}\b", "TAG"),
-        # The key for the part of a call in a batch, which earlier versions called "wave".
+        # The key that states which part of a conversation a batched call is; earlier versions called this key "wave".
         (r'"wave": ', '"part": '),
         (r"(since|\"since\":) \"?\d{4}-\d\d-\d\d \d\d:\d\d", r"\1 TIME"),
         (UUID.pattern, "UUID"),

@@ -49,7 +49,7 @@ _LAYOUTS: Final = {
     "skills_defs_and_examples_simple": "**{s.name}**: {s.definition} For example, {s.example}",
     "skills_defs": "**{s.name}**: {s.definition}",
 }
-"""The line for one skill in each slot that lists skills."""
+"""The line for one skill in each slot that lists definitions or examples."""
 
 LEAD_FILE: Final = "generate-0.txt"
 """An optional turn before the first one, answered with the catalog's examples.
