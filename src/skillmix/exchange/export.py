@@ -1,6 +1,6 @@
-"""`skillmix export`: texts, votes or raw calls of a run as JSON Lines or Parquet.
+"""`skillmix export` writes the texts, votes or raw calls of a run as JSON Lines or Parquet.
 
-Rows are streamed to the file, so that the size of a run does not matter.
+Rows are streamed to the file, so runs may have any size.
 """
 
 import json
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 
 def export(run_name: str, *, what: What, file_format: Format, rules: str | None, output: Path | None) -> Path:
-    """Write one kind of record to a file; the run's own rules decide points unless others are named."""
+    """Write one kind of record to a file; the run's own rules decide points unless `rules` is given."""
     run = open_run(run_name)
     chosen = run.rules(rules)
     if output is not None and output.suffix != f".{file_format}":
@@ -50,11 +50,11 @@ _OWN: Final[dict[What, frozenset[str]]] = {
     "votes": frozenset({"run", "student", "combination", "grader", "round", "reply"}),
     "calls": frozenset({"key", "model", "messages", "request_hash", "reply"}),
 }
-"""Columns by which an export is recognized."""
+"""Columns that identify a file as an export."""
 
 
 def _require_replaceable(path: Path, what: What, file_format: Format) -> None:
-    """Refuse to replace any file but an earlier export of the same kind or an empty file."""
+    """Raise an error unless the file to replace is empty or an earlier export of the same kind."""
     if not path.exists():
         return
     names: Iterable[str] = ["something else"]
@@ -106,7 +106,7 @@ _FACTS: Final = tuple(field.name for field in fields(TextFacts))
 
 
 def _text_rows(run: Run, rules: Rules) -> Iterator[Row]:
-    """One row for each text and grader; an ungraded text has one row without a grader."""
+    """Yield one row for each text and grader; an ungraded text has one row without a grader."""
     reader, name = TextFactsReader(run, rules), run.name
     with run.read() as journal:
         for found in texts_with_ballots(run, journal):
@@ -135,7 +135,7 @@ _UNGRADED: Row = {
 
 
 def _graded(ballot: Ballot, run: Run, rules: Rules) -> Row:
-    """The points of a text under one grader; without code it is unknown which words show a skill."""
+    """Return the points of a text under one grader; unless code checks the text, the evidence for skills is unknown."""
     points = ballot.points(rules, run.phrases)
     verdict = verdict_on(run, ballot)
     reasons = reasons_for(run, ballot, points, rules, verdict)
@@ -157,7 +157,7 @@ def _graded(ballot: Ballot, run: Run, rules: Rules) -> Row:
 
 
 def vote_rows(run: Run) -> Iterator[Row]:
-    """One row for each grading call, with its reply and its reading."""
+    """Yield one row for each grading call, with its reply and the points read from the reply."""
     reader, name = TextFactsReader(run, run.rules()), run.name
     with run.read() as journal:
         for text, calls, readings, *_ in in_blocks(graded_conversations(run, journal)):
@@ -183,7 +183,7 @@ def _problem_of(call: Call) -> str | None:
 
 
 def _call_rows(run: Run) -> Iterator[Row]:
-    """One row for each call, with its messages in full."""
+    """Yield one row for each call, with the full messages."""
     with run.read() as journal:
         source = chain(journal.calls("generate"), journal.calls("grade"))
         while block := list(islice(source, _CALLS_AT_ONCE)):
@@ -210,16 +210,16 @@ def _call_rows(run: Run) -> Iterator[Row]:
 
 
 _CALLS_AT_ONCE: Final = 1_000
-"""Calls whose messages are read together."""
+"""The number of calls whose messages are read together."""
 ROWS_AT_ONCE: Final = 5_000
-"""Rows of a row group of Parquet, which is made in memory."""
+"""The number of rows in a Parquet row group, which is built in memory."""
 
 
 def write_rows(path: Path, rows: Iterable[Row], file_format: Format, *, at_once: int = ROWS_AT_ONCE) -> None:
-    """Write rows as they come.
+    """Write rows to a file while they are generated.
 
-    A column may be empty in the first rows of a Parquet file and have a type only in later ones. So its rows are first
-    written as JSON lines, to find the types of all columns, and then in row groups.
+    A column may be empty in the first rows, so that only later rows determine its type. For a Parquet file, all rows
+    are therefore written as JSON lines first, to find the types of all columns, and then in row groups.
     """
     lines = path if file_format == "jsonl" else path.with_name(f"{path.name}-lines")
     schema: Any = None

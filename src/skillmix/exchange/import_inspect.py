@@ -1,7 +1,8 @@
-"""`skillmix import-inspect`: turn logs of the Inspect task into a run, with the same scores as an ordinary run.
+"""`skillmix import-inspect` turns logs of the Inspect task into a run with the same scores as an ordinary run.
 
-The run has an experiment: the settings in a log define the combinations that the task drew, so combinations missing in
-a log are missing in the run too, and count as unknown. Points are recomputed from the texts and the graders' replies.
+The run has an experiment, because the settings in a log define the combinations that the task drew. Combinations that
+are missing in a log are therefore missing in the run as well, and count as unknown. Points are recomputed from the
+texts and the graders' replies.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,7 +57,7 @@ _LONGEST_FINISH: Final = 60
 _LONGEST_MODEL: Final = 200
 _ROLES: Final[Mapping[str, Role]] = {role: role for role in get_args(Role)}
 _SAME: Final = ("seed", "catalog", "partition", "prompts", "exclude")
-"""The settings that all logs of a run must share."""
+"""The settings that must be equal in all logs of a run."""
 
 Calls = list[tuple[Request, Outcome]]
 
@@ -70,9 +71,9 @@ class ImportedLogs:
     conversations: int
     votes: int
     new: int
-    """Calls that the run did not have before."""
+    """The number of calls that the run did not contain before."""
     unfinished: int
-    """Samples whose conversation is not over, or that were declared invalid; they are missing in the run."""
+    """The number of samples that are missing in the run, because they are unfinished or were declared invalid."""
     notes: tuple[str, ...] = ()
 
 
@@ -84,7 +85,7 @@ class _ReadLog:
     experiment: Experiment
     combinations: tuple[Combination, ...]
     conversations: list[Calls]
-    """The turns of each finished conversation."""
+    """The calls for the turns of each finished conversation."""
     votes: Calls
     unfinished: int
     notes: tuple[str, ...]
@@ -98,17 +99,17 @@ def import_inspect(
     catalog: str | None = None,
     prompts: str | None = None,
 ) -> ImportedLogs:
-    """Store the conversations and votes of logs; importing a log again changes nothing, further logs add to the run.
+    """Store conversations and votes from logs; importing a log again changes nothing, and further logs add to the run.
 
-    The student has by default the name of its model. `catalog` and `prompts` are the folders that the task was run
-    with, if it was.
+    By default, the student has the name of its model. If the task used a folder as its catalog or prompt set, `catalog`
+    or `prompts` must give this folder.
     """
     run = new_run(run_name)
     logs = [_read_log(path, run, student, catalog, prompts) for path in dict.fromkeys(paths)]
-    _joined_experiment(run, logs)  # a refusal leaves no folder behind
+    _joined_experiment(run, logs)  # raise errors before any folder is made
     new = 0
     with run.write() as journal:
-        experiment = _joined_experiment(run, logs)  # another import may have added to the run meanwhile
+        experiment = _joined_experiment(run, logs)  # another import may have changed the run in the meantime
         source = load_catalog(experiment.catalog)
         run.checked_document(experiment, source)
         with journal.transaction():
@@ -132,7 +133,7 @@ def import_inspect(
 def _read_log(
     path: Path, run: Run, student_name: str | None, catalog_folder: str | None, prompts_folder: str | None
 ) -> _ReadLog:
-    """Read a log: first its header, which determines how to read the samples, then the samples."""
+    """Read a log, starting with its header, which determines how to read the samples."""
     with opened_log(path) as log:
         facts = mapping(mapping(log.spec.get("metadata")).get(FACTS))
         if not facts:
@@ -151,7 +152,7 @@ def _read_log(
             "prompts": (settings.prompts, prompts_folder, shipped_prompt_sets()),
         }
         for option, (name, folder, shipped) in places.items():
-            if folder is None and name not in shipped:  # the user names a folder, never the log
+            if folder is None and name not in shipped:  # only the user may choose a folder, never the log
                 raise UserError(
                     f"{path} was made with {_shown(name)}, which is not shipped.",
                     hint=f"Name its folder with --{option} DIR.",
@@ -187,14 +188,14 @@ def _read_log(
 
 
 def _settings_as_run(log: InspectLog, settings: InspectTaskSettings) -> InspectTaskSettings:
-    """The settings as the command line of Inspect changed them: `--epochs` and `--limit`."""
+    """Return the settings after changes on Inspect's command line by `--epochs` and `--limit`."""
     config = mapping(log.spec.get("config"))
     epochs, limit = config.get("epochs"), config.get("limit")
     changed = settings.model_dump()
     if type(epochs) is int and epochs > 0:
         changed["generations"] = epochs
     if type(limit) is int and 0 < limit < settings.combinations and config.get("sample_shuffle") in (None, False):
-        changed["combinations"] = limit  # the draw of fewer combinations is its beginning
+        changed["combinations"] = limit  # a draw of fewer combinations is the beginning of a larger draw
     return settings_of(changed, source=str(log.path))
 
 
@@ -207,7 +208,7 @@ def _model_name(value: object, path: Path) -> str:
 
 
 def _decoding(config: Mapping[str, Any]) -> dict[str, object]:
-    """Convert the sampling settings of a log for an experiment file; the experiment checks the values."""
+    """Convert a log's sampling settings for an experiment file; the experiment checks the values."""
     given = {key: config[key] for key in ("temperature", "max_tokens", "top_p") if config.get(key) is not None}
     system = config.get("system_message")
     return given | ({"system": system} if isinstance(system, str) and system else {})
@@ -223,7 +224,7 @@ class _SampleReader:
     combinations: Mapping[str, Combination]
 
     def read_all(self, log: InspectLog) -> tuple[list[Calls], Calls, int]:
-        """The turns of each conversation, all votes, and the number of samples without a conversation that is over."""
+        """Return the turns of each conversation, all votes, and the number of samples with an unfinished one."""
         conversations: list[Calls] = []
         votes: Calls = []
         faults: list[str] = []
@@ -283,7 +284,7 @@ class _SampleReader:
         return calls
 
     def _votes(self, record: Mapping[str, Any], turns: Calls) -> Iterator[tuple[Request, Outcome]]:
-        """The grader's replies on a text; the points in the log do not count, because they are computed again."""
+        """Yield the grader's replies about a text; the points in the log are ignored because they are recomputed."""
         request, last = turns[-1]
         key = request.key
         text = answer_of(last.text if isinstance(last, Reply) else None, "imported", len(turns)).text
@@ -331,7 +332,7 @@ def _messages(record: Mapping[str, Any], where: str) -> list[Message]:
 
 
 def _text(content: object, attachments: Mapping[str, Any], where: str) -> str:
-    """Return the text of a message; reasoning and other parts are ignored."""
+    """Return the text of a message, ignoring reasoning and other parts."""
     if isinstance(content, list):
         parts = [mapping(part) for part in content]
         return "".join(_text(part.get("text"), attachments, where) for part in parts if part.get("type") == "text")
@@ -346,7 +347,7 @@ def _text(content: object, attachments: Mapping[str, Any], where: str) -> str:
 
 
 def _joined_experiment(run: Run, logs: Sequence[_ReadLog]) -> Experiment:
-    """The experiment of the run so far, with the students, graders and steps of the logs."""
+    """Add the students, graders and steps of the logs to the run's current experiment."""
     documents = [(log.path, log.experiment.model_dump(mode="json")) for log in logs]
     joined = documents[0][1]
     if run.exists:
@@ -383,6 +384,6 @@ def _joined_experiment(run: Run, logs: Sequence[_ReadLog]) -> Experiment:
 
 
 def _shown(value: object) -> str:
-    """An untrusted value, short enough for an error."""
+    """Return an untrusted value, shortened for an error message."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}…"

@@ -1,8 +1,8 @@
-"""`skillmix import-reference`: turn records of the original SKILL-MIX code into a run.
+"""`skillmix import-reference` turns records of the original SKILL-MIX code into a run.
 
-The layout of the records is `k<k>_s<seed>_v<version>_r<generation>/<student>/records.csv` for conversations and
-`…/<student>/graded/by_<grader>_on_text_<turn>_<vote>_<version>/records.csv` for gradings. The original code stores
-some votes under several numbers, so files that are equal byte for byte count as one vote.
+Conversations are stored in `k<k>_s<seed>_v<version>_r<generation>/<student>/records.csv`, and gradings in
+`…/<student>/graded/by_<grader>_on_text_<turn>_<vote>_<version>/records.csv`. The original code stores some votes under
+several numbers, so files with exactly the same bytes count as one vote.
 """
 
 import csv
@@ -34,24 +34,24 @@ Row = dict[str, str]
 
 @dataclass(slots=True)
 class ImportedReference:
-    """Counts of the imported records and of their faults."""
+    """Counts of imported records and of faults in the records."""
 
     run: Path
     conversations: int = 0
     texts_from_prompts: int = 0
-    """Texts without a record of their conversation, taken from the grader's prompt."""
+    """The number of texts that have no record of their conversation and come from the grader's prompt."""
     gradings: int = 0
-    """Rows of grading files, copies included."""
+    """The number of rows in grading files, including copies."""
     copies: int = 0
-    """Gradings in files that equal another vote's file."""
+    """The number of gradings in files that are copies of another vote's file."""
     unreadable: dict[str, int] = field(default_factory=dict)
-    """Distinct gradings that cannot be read, by reason."""
+    """The number of different gradings that cannot be parsed, by reason."""
     unmatched: int = 0
-    """Gradings whose text is missing."""
+    """The number of gradings whose text is missing."""
 
 
 def import_reference(folder: Path, run_name: str) -> ImportedReference:
-    """Store every conversation and every different grading below a folder."""
+    """Store every conversation and every different grading found below a folder."""
     run = new_run(run_name)
     students = list(_student_folders(folder))
     if not students:
@@ -72,7 +72,7 @@ def import_reference(folder: Path, run_name: str) -> ImportedReference:
 
 
 def _student_folders(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Students and their folders, generations in order; a student with two prompts at one k is two students."""
+    """Yield students with their folders, sorted by generation; a student with two prompts at one k counts as two."""
     if not folder.is_dir():
         raise UserError(f"There is no folder {folder}.", hint=_LAYOUT)
     found = []
@@ -97,7 +97,7 @@ def _student_folders(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 class _Importer:
-    """Stores records in a journal and counts them."""
+    """Stores records in a journal, and counts the records."""
 
     def __init__(self, journal: JournalWriter, counts: ImportedReference) -> None:
         self._journal = journal
@@ -105,7 +105,7 @@ class _Importer:
         self._generations: Counter[tuple[str, str]] = Counter()
 
     def import_student(self, student: str, path: Path) -> None:
-        """Store the conversations of a folder, and the gradings of its last graded turn."""
+        """Store the conversations of a folder, and the gradings of the last graded turn."""
         stored: dict[tuple[str, int], tuple[int, str]] = {}  # the generation and the text
         records = path / "records.csv"
         if records.is_file():
@@ -142,7 +142,7 @@ class _Importer:
         return generation, extract_answer(turns[-1][1]).text
 
     def _store_text(self, student: str, combination: Combination, prompt: str) -> tuple[int, str] | None:
-        """Without the conversation, the grader's prompt still holds the text that was graded."""
+        """Store a text from the grader's prompt, which contains the graded text if the conversation is missing."""
         _, _, answer = prompt.partition(_BEFORE_ANSWER)
         ends = [found.start() for found in _AFTER_ANSWER.finditer(answer)]
         if not ends:
@@ -162,7 +162,7 @@ class _Importer:
         return generation
 
     def _different(self, files: Iterable[Path]) -> Iterator[Path]:
-        """The files with different content; the others are copies of a vote, not votes."""
+        """Yield only files with different content, because files with equal content are copies of the same vote."""
         seen = set()
         for file in files:
             rows = len(_csv_rows(file))
@@ -176,7 +176,7 @@ class _Importer:
 
 
 def _rows_by_combination(file: Path) -> Iterator[tuple[Combination, int, Row]]:
-    """Rows with their combination and how often it came before: the original draws with replacement."""
+    """Yield each row, its combination, and how often that occurred before, as the original draws with replacement."""
     seen: Counter[str] = Counter()
     for number, row in enumerate(_csv_rows(file), start=1):
         skills = [_printable(name) for name in _BETWEEN_SKILLS.split(row["skills"])]
@@ -192,7 +192,7 @@ def _rows_by_combination(file: Path) -> Iterator[tuple[Combination, int, Row]]:
 
 
 def _printable(name: str) -> str:
-    """A name on one line, without the control characters that a terminal would obey."""
+    """Return a name on one line, without control characters that a terminal would interpret."""
     return " ".join("".join(c if c.isprintable() else " " for c in name).split())
 
 
@@ -209,7 +209,7 @@ def _csv_rows(file: Path) -> list[Row]:
     if missing:
         raise UserError(f"{file} lacks the columns {', '.join(missing)}.", hint="Nothing of it was imported.")
     for number, row in enumerate(rows, start=1):
-        # A missing cell is unknown; treated as empty, it would be an answer that earns nothing.
+        # A missing cell is unknown. If it were treated as empty, it would be an answer that earns nothing.
         if None in row or None in row.values():
             raise UserError(
                 f"{file}, record {number}: it does not have {len(columns)} cells, as the first line has.",
@@ -219,7 +219,7 @@ def _csv_rows(file: Path) -> list[Row]:
 
 
 def _turns(row: Row) -> list[tuple[str, str]]:
-    """Prompt and reply of each turn: the two columns before each model input, whatever the roles are called."""
+    """Return prompt and reply of each turn, from the two columns before each model input, whatever the roles' names."""
     columns = list(row)
     turns: list[tuple[str, str]] = []
     for number in range(len(columns)):
@@ -240,7 +240,7 @@ def _system(row: Row) -> tuple[Message, ...]:
 
 
 def _grading_files(folder: Path) -> dict[str, list[Path]]:
-    """Grading files of the last graded turn, by grader, votes in order; a grader with two prompts is two graders."""
+    """Return the last graded turn's files by grader, in the order of votes; a grader with two prompts counts as two."""
     found = []
     for path in folder.iterdir() if folder.is_dir() else ():
         match = _GRADING_FOLDER.fullmatch(path.name)

@@ -1,4 +1,4 @@
-"""`skillmix import-texts`: texts, and gradings where there are any, that were made elsewhere become a run."""
+"""`skillmix import-texts` turns texts from elsewhere, with or without gradings, into a run."""
 
 import json
 from collections import Counter
@@ -37,7 +37,7 @@ class _Turn(BaseModel):
 
 
 class _Line(BaseModel):
-    """One line of the file."""
+    """One line of the imported file."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -71,7 +71,7 @@ class Imported:
 
 
 def import_texts(file: Path, run_name: str, *, catalog: str, prompts: str = "standard") -> Imported:
-    """Store the conversation and gradings of every line; importing a file again changes nothing, a longer file adds."""
+    """Store each line's conversation and gradings; importing a file again changes nothing, and new lines are added."""
     run = new_run(run_name)
     source = load_catalog(catalog)
     lines = _validated_lines(file, source)
@@ -101,7 +101,7 @@ def import_texts(file: Path, run_name: str, *, catalog: str, prompts: str = "sta
 def _validated_lines(file: Path, catalog: Catalog) -> list[tuple[_Line, Combination]]:
     lines: list[tuple[_Line, Combination]] = []
     faults: list[str] = []
-    # Not splitlines: JSON strings may hold other line separators than the line feed.
+    # Do not use splitlines, because JSON strings may contain line separators other than the line feed.
     for number, raw in enumerate(read_text(file, most=LARGE).split("\n"), start=1):
         if not raw.strip():
             continue

@@ -1,7 +1,7 @@
-"""Read the logs of Inspect AI without Inspect: `.json` files, and `.eval` files, which are zip archives of JSON.
+"""Read logs of Inspect AI without Inspect: `.json` files, and `.eval` files, which are zip archives of JSON files.
 
-A log is untrusted. Nothing is unpacked to the disk, names inside an archive are never used as paths, and every size is
-limited while the data are read, because a small archive can hold terabytes of zeros.
+Logs are untrusted. Nothing is unpacked to the disk, and names inside an archive are never used as paths. Every size is
+limited while the data are read, because a small archive can contain terabytes of zeros.
 """
 
 import json
@@ -24,16 +24,16 @@ _NEEDS_ZSTD: Final = (
 
 @dataclass(frozen=True, slots=True)
 class LogLimits:
-    """The most that is read of one log."""
+    """Limits on how much of one log is read."""
 
     json_file: int = 256 * _MEBI
-    """The largest size in bytes of a `.json` log, which is read as a whole."""
+    """The largest size of a `.json` log in bytes, because it is read as a whole."""
     entry: int = 64 * _MEBI
-    """Bytes of one file inside an `.eval` log: a sample or the header."""
+    """The largest size in bytes of one file inside an `.eval` log, which is a sample or the header."""
     archive: int = 8192 * _MEBI
-    """Bytes of all files inside an `.eval` log that are read."""
+    """The largest total size in bytes of the files read from an `.eval` log."""
     entries: int = 2_000_000
-    """Files inside an `.eval` log."""
+    """The largest number of files inside an `.eval` log."""
 
 
 LIMITS: Final = LogLimits()
@@ -41,7 +41,7 @@ LIMITS: Final = LogLimits()
 
 @dataclass(frozen=True, slots=True)
 class InspectLog:
-    """One log: its header, and its samples one at a time."""
+    """One log, with its header and an iterator over its samples."""
 
     path: Path
     header: dict[str, Any]
@@ -49,17 +49,17 @@ class InspectLog:
 
     @property
     def spec(self) -> dict[str, Any]:
-        """The section `eval`: the task, the model, and the settings."""
+        """Return the section `eval`, which contains the task, the model and the settings."""
         return mapping(self.header.get("eval"))
 
     @property
     def config(self) -> dict[str, Any]:
-        """Return the sampling settings of the task and the command line."""
+        """Return the sampling settings from the task and the command line."""
         return mapping(mapping(self.header.get("plan")).get("config"))
 
 
 def mapping(value: object) -> dict[str, Any]:
-    """The value itself if it is a JSON object, else an empty one."""
+    """Return the value if it is a JSON object, otherwise an empty object."""
     return value if isinstance(value, dict) else {}
 
 
@@ -72,7 +72,7 @@ def opened_log(path: Path, limits: LogLimits = LIMITS) -> Iterator[InspectLog]:
     with path.open("rb") as stream:
         if stream.read(2) == b"PK":
             archive = _Archive(path, stream, limits)
-            # Of two files with one name, the last counts.
+            # If two files have the same name, the last one counts.
             samples = sorted(n for n in archive.names if n.startswith("samples/") and n.endswith(".json"))
             header = next((name for name in _HEADERS if name in archive.names), None)
             if not samples:
@@ -111,7 +111,7 @@ _LOCAL_HEADER: Final = struct.Struct("<4s22xHH")
 _ZSTD: Final = 93
 _PLAIN_METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _HEADERS: Final = ("header.json", "_journal/start.json")
-"""The headers of a finished log and of a log of an interrupted evaluation."""
+"""The header files of a finished log and of the log of an interrupted evaluation."""
 
 
 class _Archive:
@@ -131,7 +131,7 @@ class _Archive:
             raise UserError(f"{path} holds more than {limits.entries} files.", hint=_DAMAGED)
 
     def document(self, name: str) -> dict[str, Any]:
-        """One file as a JSON object."""
+        """Return one file as a JSON object."""
         source = f"{name!r} in {self._path}"
         try:
             raw = self._content(self.names[name])
@@ -145,12 +145,12 @@ class _Archive:
         return _object(raw, source)
 
     def _content(self, info: zipfile.ZipInfo) -> bytes:
-        """The data of one file, at most one byte more than is allowed."""
+        """Return the data of one file, up to one byte more than allowed."""
         most = self._limits.entry + 1
         if info.compress_type == _ZSTD:
             if info.flag_bits & 1:
                 raise ValueError("it is encrypted")
-            # Python's zipfile reads Zstandard from version 3.14 only: find the data after the local header.
+            # Python's zipfile supports Zstandard only from version 3.14, so find the data after the local header.
             self._stream.seek(info.header_offset)
             mark, name, extra = _LOCAL_HEADER.unpack(self._stream.read(_LOCAL_HEADER.size))
             if mark != b"PK\3\4":
@@ -167,7 +167,7 @@ class _Archive:
 
 
 def _zstd_content(raw: bytes, most: int) -> bytes:
-    """Decompress at most `most` bytes, with the package that Inspect itself needs, or else with pyarrow."""
+    """Decompress at most `most` bytes with the package that Inspect itself requires or, without it, with pyarrow."""
     content: bytes
     try:
         import zstandard

@@ -1,7 +1,7 @@
 """The task `skillmix/skillmix` of Inspect AI: our prompts, reader and rules with Inspect's models, logs and viewer.
 
-Inspect finds this module by its entry point. The module is the only one that imports inspect_ai, and no other module
-imports it, so the rest of the package works without Inspect.
+Inspect finds this module through its entry point. Only this module imports inspect_ai, and no other module imports this
+module, so the rest of the package works without Inspect.
 """
 
 from dataclasses import asdict
@@ -99,7 +99,7 @@ def skillmix(  # noqa: PLR0913  # the arguments are the options of -T
         "grader_prompts": grader_prompts,
         "attempts": 3,
     }
-    if grader is None:  # code if it can check every skill of the draw, else a model
+    if grader is None:  # use code if it can check every skill of the draw, otherwise a model
         drawn = _protocol_of({**document, "grader": "model", "rounds": 3}).combinations
         is_checkable = all(checker_of(skill) is not None for one in drawn for skill in one.skills)
         grader = "rules" if is_checkable else "model"
@@ -125,12 +125,12 @@ def skillmix(  # noqa: PLR0913  # the arguments are the options of -T
 
 @solver
 def write_text(settings: dict[str, Any]) -> Solver:
-    """Hold the conversation, turn by turn."""
+    """Carry out the conversation turn by turn."""
     protocol = _protocol_of(settings)
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         if protocol.settings.asks_model:
-            _grader(protocol)  # without a grader, stop before the student's calls are paid
+            _grader(protocol)  # if there is no grader, stop before paying for the student's calls
         turns: list[dict[str, Any]] = []
         call: Call | None = protocol.first(str(state.sample_id), state.epoch - 1)
         while call is not None:
@@ -150,7 +150,7 @@ def write_text(settings: dict[str, Any]) -> Solver:
 
 @scorer(metrics={name: [mean(), stderr()] for name in METRICS}, name=SCORER)
 def skill_points(settings: dict[str, Any]) -> Scorer:
-    """Read the student's text, let code or the grader decide its points, and compute the metrics from them."""
+    """Read the student's text, let code or the grader decide the points, and compute the metrics from these points."""
     protocol = _protocol_of(settings)
 
     async def score(state: TaskState, target: Target) -> Score | None:
@@ -171,7 +171,7 @@ def skill_points(settings: dict[str, Any]) -> Scorer:
 
 @score_reducer(name="best_of_all")
 def best_of_all() -> ScoreReducer:
-    """The best text of a combination; unscored unless every text of it is scored, as in `skillmix scores`."""
+    """Score a combination by its best text, or not at all unless every text is scored, as in `skillmix scores`."""
 
     def reduce(scores: list[Score]) -> Score:
         values = [score.value if isinstance(score.value, dict) else {} for score in scores]
@@ -192,7 +192,7 @@ def _cached_protocol(settings: InspectTaskSettings) -> TaskProtocol:
 def _protocol_of(document: dict[str, Any]) -> TaskProtocol:
     try:
         return _cached_protocol(settings_of(document, source="The arguments of the task"))
-    except UserError as error:  # Inspect prints the message of an error, and not our hint
+    except UserError as error:  # Inspect prints only the message of an error and not its hint
         raise ValueError(" ".join(filter(None, (error.message, error.hint)))) from None
 
 
@@ -211,7 +211,7 @@ def _chat(message: Message) -> ChatMessage:
 
 
 def _record(output: ModelOutput) -> dict[str, Any]:
-    """Why a reply ended, and its tokens: the log has the text among the messages."""
+    """Record why a reply ended and its token counts, because the log's messages contain only the text."""
     usage = output.usage
     return {
         "finish": output.stop_reason,
@@ -221,7 +221,7 @@ def _record(output: ModelOutput) -> dict[str, Any]:
 
 
 def _grader(protocol: TaskProtocol) -> Model:
-    """The model of the role `grader`; Inspect refuses a task without it."""
+    """Return the model with the role `grader`, without which Inspect rejects the task."""
     model = get_model(role=ROLE, required=True)
     if protocol.settings.rounds > 1 and _GRADING.merge(model.config).temperature == 0:
         raise ValueError("Several rounds at temperature 0 are one round, copied: set -T rounds=1, or raise it.")

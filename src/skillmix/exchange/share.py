@@ -1,4 +1,4 @@
-"""`skillmix share`: a model card and eval results for the Hugging Face hub, for each student of a run."""
+"""`skillmix share` writes a model card and eval results for the Hugging Face hub, for each student of a run."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -24,9 +24,9 @@ from skillmix.scores.table import score_table
 _TAGS: Final = ("skillmix", "skill-composition")
 _ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(?<!\.)/[A-Za-z0-9_-][A-Za-z0-9._-]*(?<!\.)")
 _HOSTS: Final = ("openai", "anthropic", "google")
-"""Prefixes of Inspect's names that are also the owners of the models."""
+"""Prefixes in Inspect's model names that are also the owners of the models."""
 _ENGINES: Final = ("hf", "vllm", "sglang")
-"""Prefixes in Inspect's names, before the id of a model."""
+"""Prefixes in Inspect's model names that are followed by the id of a model."""
 _MARK: Final = "skillmix-share"
 _NOTE: Final = "This folder was made by `skillmix share`, and is replaced by the next one.\n"
 
@@ -38,7 +38,7 @@ class SharedFiles:
     folder: str
     students: list[str]
     results: int
-    """Scores with a value."""
+    """The number of scores with a value."""
     files: list[str]
     left_out: list[str]
     """Students without a score."""
@@ -250,7 +250,7 @@ def _base_of(run: Run, student: str, models: Mapping[str, str]) -> str | None:
         return models.get(own.tuned_from)
     try:
         lineage = lineage_of(own.model if own is not None else f"local:{run.step(student) / 'model'}")
-    except UserError:  # the weights may have been moved since
+    except UserError:  # the weights may have been moved in the meantime
         return None
     bases = [name for name, settings in students.items() if lineage is not None and settings.model == lineage.base]
     return next((models[name] for name in bases if name in models), None)

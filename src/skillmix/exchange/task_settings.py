@@ -1,7 +1,7 @@
 """The settings of the Inspect task, and the corresponding experiment.
 
-The task and the import of its logs make the experiment by the same function, so both draw the same combinations and
-write the same prompts as a run of `skillmix run`.
+The task and the import of its logs use the same function to make the experiment. Both therefore draw the same
+combinations and fill the same prompts as `skillmix run`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,22 +37,22 @@ from skillmix.runs.verdicts import (
 )
 
 TaskGrader = Literal["rules", "model", "both"]
-"""Code alone, a model alone, or code for the skills with a checker and a model for the rest."""
+"""Code alone, a model alone, or code for skills with a checker and a model for all other criteria."""
 ROLE: Final = "grader"
-"""The model role of Inspect that grades."""
+"""The role, in Inspect's terms, of the model that grades."""
 SCORER: Final = "skill_points"
-"""The name of the scorer, under which a log keeps the votes."""
+"""The name of the scorer, under which a log stores the votes."""
 FACTS: Final = "skillmix"
-"""The key of a log's metadata that holds the settings."""
+"""The key in a log's metadata that contains the settings."""
 TURNS_KEY: Final = "skillmix_turns"
-"""The key of a sample's store that holds a record of each reply."""
+"""The key in a sample's store that contains a record of each reply."""
 LOG_FORMAT: Final = 1
 STUDENT_DECODING: Final[Mapping[str, Any]] = {"temperature": 0.7, "max_tokens": 512}
 GRADER_DECODING: Final[Mapping[str, Any]] = {"temperature": 0.7, "max_tokens": 1024}
 
 
 class InspectTaskSettings(BaseModel):
-    """The settings of one evaluation by the task; the limits reject a forged log whose draw would fill the memory."""
+    """The settings of one evaluation by the task; limits reject forged logs whose draw would fill the memory."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -87,7 +87,7 @@ _NOT_OURS: Final = "Only logs of the task skillmix/skillmix can be imported; for
 
 
 def settings_of(document: object, *, source: str) -> InspectTaskSettings:
-    """Settings of the task or of an untrusted log; the experiment checks the values further."""
+    """Return the settings of the task or of an untrusted log; the experiment checks the values further."""
     try:
         return InspectTaskSettings.model_validate(document)
     except ValidationError as error:
@@ -99,9 +99,9 @@ class AskedBy(NamedTuple):
     """A model that Inspect called, with its sampling settings."""
 
     name: str
-    """Its name as a student or a grader of the run."""
+    """The model's name as a student or a grader of the run."""
     model: str
-    """Its name in Inspect, such as `openai/gpt-4o`."""
+    """The model's name in Inspect, such as `openai/gpt-4o`."""
     decoding: dict[str, object]
     """The keys `temperature`, `max_tokens`, `top_p` and `system` of an experiment file."""
 
@@ -109,7 +109,7 @@ class AskedBy(NamedTuple):
 def task_experiment(
     settings: InspectTaskSettings, student: AskedBy, grader: AskedBy | None, *, name: str, source: str
 ) -> Experiment:
-    """The experiment behind an evaluation by the task; one error reports every fault of the settings."""
+    """Make the experiment behind an evaluation by the task; one error reports every fault in the settings."""
     if grader is None:
         grader_name, entry = "rules", {"model": "rules:", "rounds": settings.rounds}
     else:
@@ -118,7 +118,7 @@ def task_experiment(
         entry = {"model": f"{prefix}inspect:{grader.model}", **grader.decoding, **votes}
     draw = f"k{settings.k}-{settings.combinations}x{settings.generations}"
     step = {
-        # The name identifies the draw of the step, so two logs of one draw share a step.
+        # The name identifies the draw of the step, so two logs with the same draw share a step.
         "name": f"{setting_label(settings.setting, 'all')}-{draw}-{grader_name}",
         "stage": "evaluate",
         "students": [student.name],
@@ -143,7 +143,7 @@ def task_experiment(
 
 
 def refuse_plain(settings: InspectTaskSettings, catalog: Catalog, *, has_outcomes: bool) -> None:
-    """Refuse what the task cannot score: outcomes in place of points, and requests without skills."""
+    """Raise an error for what the task cannot score: outcomes instead of points, and requests without skills."""
     if has_outcomes:
         raise UserError(
             f"The prompts {settings.prompts!r} let graders name outcomes, and the task scores points.",
@@ -159,7 +159,7 @@ _GRADER: Final = AskedBy("grader", "grader", dict(GRADER_DECODING))
 
 @dataclass(frozen=True, slots=True)
 class VoteRecord:
-    """One reply of a grader, as a log keeps it."""
+    """One reply from a grader, in the form that a log stores."""
 
     round: int
     attempt: int
@@ -172,7 +172,7 @@ class VoteRecord:
 
 @dataclass(frozen=True, slots=True)
 class PointsOfText:
-    """The points and metrics of one text; None where unparseable votes leave them undecided."""
+    """The points and metrics of one text; a value is None if unparseable votes leave it undecided."""
 
     text: str
     status: AnswerStatus
@@ -182,7 +182,7 @@ class PointsOfText:
 
 
 class TaskProtocol:
-    """One evaluation: its combinations, its prompts, and the rules that decide points."""
+    """One evaluation, with its combinations, its prompts, and the rules that decide points."""
 
     def __init__(self, settings: InspectTaskSettings) -> None:
         self.settings = settings
@@ -210,39 +210,39 @@ class TaskProtocol:
 
     @property
     def turns(self) -> int:
-        """Turns of a conversation."""
+        """Return the number of turns of a conversation."""
         return self.prompts.turns
 
     def first(self, combination: str, generation: int) -> Task:
-        """The first call of a conversation."""
+        """Return the first call of a conversation."""
         return self._conversations.first(_STUDENT.name, self._by_id[combination], generation)
 
     def next_turn(self, request: Request, reply: Reply) -> Task | None:
-        """The student's next call; None after the last turn."""
+        """Return the student's next call; None after the last turn."""
         assert isinstance(request.key, GenerateKey)  # grading calls have asked_again
         if request.key.turn in (ONLY_TURN, self.turns):
             return None
         return next(iter(self._conversations.follow(request, reply)))
 
     def text_of(self, combination: str, generation: int, reply: str | None, *, finish: str | None) -> StudentText:
-        """The text of a conversation that is over; no reply is a refusal."""
+        """Return the text of a finished conversation; a missing reply counts as a refusal."""
         answer = answer_of(reply, "call", ONLY_TURN if self.turns == 1 else self.turns)
         return StudentText(_STUDENT.name, self._by_id[combination], generation, answer, finish)
 
     def votes_on(self, text: StudentText) -> list[Task]:
-        """Return the first grading call of each round; none for a text that earns nothing whatever a grader decides."""
+        """Return the first grading call of each round; empty for a text that earns nothing in any case."""
         if earns_nothing(text.answer, self._rules):
             return []
         key = GenerateKey(text.student, text.combination.id, text.generation, self.turns)
         return list(self._conversations.votes_on(text.answer.text, key, text.combination))
 
     def asked_again(self, request: Request, reply: Reply) -> Task | None:
-        """The next attempt of a round whose reply cannot be read; None if it can, or if no attempt is left."""
+        """Return the next attempt if a round's reply cannot be parsed; None if it can, or if no attempt is left."""
         assert isinstance(request.key, GradeKey)  # turns have next_turn
         return next(iter(self._conversations.follow(request, reply)), None)
 
     def points(self, text: StudentText, votes: Iterable[VoteRecord]) -> PointsOfText:
-        """The points of a text from the grader's replies, or from code."""
+        """Return the points of a text from the grader's replies or from code."""
         combination, answer, phrases = text.combination, text.answer, self.prompts.phrases
         verdict = None
         if self._code is not None:

@@ -1,12 +1,12 @@
-"""Count how common each skill of a catalog is in a corpus: draw passages, ask about them, estimate shares.
+"""Count how common each skill of a catalog is in a corpus: draw passages, ask graders about them, and estimate shares.
 
-Everything is kept in a run: the sample, the journal of calls, the result. The same command again makes only the calls
-that are missing, and writes the same files.
+Everything is stored in a run: the sample, the journal of calls and the result. Repeating the command makes only the
+missing calls, and writes the same files.
 
-`passages.jsonl` has the passages, `sample.json` the settings and counts of the draw; it is written last, so that a
-sample is complete if it is there. If the files of the corpus have not changed, the stored sample is taken without
-reading them again. If they have, the corpus is drawn from again, and the stored sample must be the beginning of the new
-one: a run is about one corpus.
+`passages.jsonl` contains the passages, and `sample.json` contains the settings and counts of the draw. `sample.json` is
+written last, so the sample is complete if this file exists. If the files of the corpus have not changed, the stored
+sample is used without reading the corpus again. Otherwise, a new sample is drawn, and it must begin with the stored
+sample, because a run is about one corpus.
 """
 
 import asyncio
@@ -58,9 +58,9 @@ from skillmix.steps.calls import call_models
 from skillmix.steps.checks import prices_by_model, probe_settings
 
 WORDS: Final = 100
-"""The default length of a passage, about a paragraph."""
+"""The default length of a passage in words, which is about one paragraph."""
 _LARGE: Final = 64 << 20
-"""Bytes; a smaller corpus is read before further processes would have started."""
+"""The size in bytes below which a corpus can be read faster than further processes would start."""
 _MOST_READERS: Final = 8
 
 
@@ -70,7 +70,7 @@ class FrequencyWanted:
 
     corpus: tuple[Path, ...]
     grader: dict[str, object]
-    """The keys of a grader in an experiment file, `model` among them."""
+    """The keys of a grader in an experiment file, including `model`."""
     catalog: str = "paper"
     n: int = 1000
     seed: int = 0
@@ -85,7 +85,7 @@ class FrequencyWanted:
     max_usd: float | None = None
     max_calls: int | None = None
     readers: int | None = None
-    """Processes that read files; by default one for a small corpus. The sample does not depend on it."""
+    """The number of processes that read files, by default one for a small corpus. It does not affect the sample."""
 
     def __post_init__(self) -> None:
         for name, least in (("n", 1), ("words", 10), ("skills_per_call", 1)):
@@ -100,22 +100,22 @@ class FrequencyWanted:
 
 @dataclass(frozen=True, slots=True)
 class DrawnSample:
-    """A sample, and the counts of the reading."""
+    """A sample, and counts of what was read."""
 
     sample: PassageSample
     files: int
     documents: int
     skipped: dict[str, int]
-    """Files, lines and records that were not used, by reason."""
+    """The number of unused files, lines and records, by reason."""
 
     @property
     def passages(self) -> tuple[SampledPassage, ...]:
-        """The passages in order."""
+        """Return the passages in order."""
         return self.sample.passages
 
 
 def draw(wanted: FrequencyWanted) -> DrawnSample:
-    """Read a corpus once and draw passages."""
+    """Read a corpus once, and draw passages from it."""
     left_out: Counter[str] = Counter()
     files = corpus_files(wanted.corpus, skipped=left_out)
     check_files(files, text_field=wanted.text_field)
@@ -165,7 +165,7 @@ _FACTS: Final = "sample.json"
 
 
 def stored_or_drawn(folder: Path, wanted: FrequencyWanted) -> DrawnSample:
-    """The sample of a run if it is large enough and the files are the same, else a new one; nothing is written."""
+    """Return a run's sample if it is large enough and the files are unchanged, otherwise draw one; write nothing."""
     stored = _stored(folder)
     if stored is None:
         return draw(wanted)
@@ -184,7 +184,7 @@ def stored_or_drawn(folder: Path, wanted: FrequencyWanted) -> DrawnSample:
 
 
 def store_sample(folder: Path, drawn: DrawnSample, wanted: FrequencyWanted) -> None:
-    """Store a sample, unless the stored one is as large; the caller holds the run's lock."""
+    """Store a sample, unless the stored sample is as large; the caller must have locked the run."""
     stored = _stored(folder)
     if stored is not None and len(stored[0].passages) >= len(drawn.passages):
         return
@@ -207,7 +207,7 @@ def store_sample(folder: Path, drawn: DrawnSample, wanted: FrequencyWanted) -> N
 
 
 def _stored(folder: Path) -> tuple[DrawnSample, dict[str, Any]] | None:
-    """The stored sample and its facts; None if there is none."""
+    """Return the stored sample and its facts; None if there is no stored sample."""
     if not (folder / _FACTS).exists():
         return None
     try:
@@ -232,7 +232,7 @@ def _hash_of(sample: PassageSample) -> str:
 
 
 def _state_of(wanted: FrequencyWanted) -> str:
-    """A hash of the settings of a draw and of the names, sizes and times of its files."""
+    """Return a hash of a draw's settings and of the names, sizes and times of its files."""
     files = [[str(f), f.stat().st_size, f.stat().st_mtime_ns] for f in corpus_files(wanted.corpus)]
     return short_id("corpus", files, wanted.seed, wanted.words, wanted.text_field)
 
@@ -252,12 +252,12 @@ class Counted:
 
     @property
     def failed(self) -> dict[str, CallProblem]:
-        """Return calls without an outcome, with their problems."""
+        """Return the calls without an outcome, with their problems."""
         return {str(key): problem for key, problem in self.counts.failed.items()}
 
     @property
     def is_complete(self) -> bool:
-        """Whether every question was asked and every answer can be parsed."""
+        """Whether every question was sent and every answer can be parsed."""
         return not self.counts.failed and self.counts.stopped is None and not self.result.unknown
 
 
@@ -268,7 +268,7 @@ def count_skills(wanted: FrequencyWanted) -> Counted:
         require_own_list(wanted.list_file)
     run = new_run(wanted.run)
     catalog_hash, prompt_hash = plan.catalog.content_hash(), plan.prompt.content_hash()
-    # The experiment.yaml of the run: everything that decides its calls, except n, which may grow.
+    # The run's experiment.yaml contains everything that determines its calls, except n, which may increase.
     document: dict[str, object] = {
         "name": run.name,
         "seed": wanted.seed,
@@ -335,29 +335,29 @@ def count_skills(wanted: FrequencyWanted) -> Counted:
         words_per_passage=sum(len(passage.text.split()) for passage in passages) / n,
         skills=tuple(skill_shares(plan.skills, passages, answers, threshold=wanted.threshold)),
     )
-    if signal_of(counts.stopped) is None:  # an interrupted count has a result after it was continued
+    if signal_of(counts.stopped) is None:  # an interrupted count has a result only after it is continued and finished
         result.store(run.path, list_file=wanted.list_file)
     return Counted(run, result, counts)
 
 
 @dataclass(frozen=True, slots=True)
 class FrequencyEstimate:
-    """Calls, tokens and cost of counting, before a call is made."""
+    """The calls, tokens and cost of counting, estimated before any call."""
 
     passages: int
     calls: int
     input_tokens: int
     output_tokens: int
     cost_usd: float | None
-    """None if the price of the grader is not known."""
+    """None if the grader's price is unknown."""
 
     def as_json(self) -> dict[str, Any]:
-        """The documented form of `frequency --dry-run --json`."""
+        """Return the documented form of `frequency --dry-run --json`."""
         return asdict(self)
 
 
 def estimate_counting(wanted: FrequencyWanted) -> FrequencyEstimate:
-    """Draw the sample and estimate the calls, without a call and without a file."""
+    """Draw the sample and estimate the calls, without making calls or writing files."""
     plan = _plan(wanted)
     drawn = draw(wanted)
     if not plan.asked:
@@ -390,7 +390,7 @@ class _Plan:
 
     @property
     def asked(self) -> list[str]:
-        """The skills that a model is asked about."""
+        """Return the skills about which a model must be asked."""
         if self.settings.asked is None:
             return []
         return [s for s in self.skills if not self.settings.has_code or checker_of(s) is None]

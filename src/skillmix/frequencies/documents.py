@@ -1,12 +1,13 @@
-"""Read the documents of a corpus, of any size and from anybody, and draw a sample of passages from them.
+"""Read the documents of a corpus of any size, which may be untrusted, and draw a sample of passages.
 
-A line that cannot be used is counted with its reason and skipped. A file that cannot be used is a fault, and one error
-lists the faults of all files. A document is a stream of paragraphs, so that a file of any size takes little memory.
+Unusable lines are skipped and counted by reason. An unusable file is a fault, and one error lists the faults of all
+files. A document is a stream of paragraphs, so that a file of any size needs little memory.
 
-A passage is a stretch of a document of about `words` words that ends with a sentence. The rank of a passage is a hash
-of the seed and its text, and the sample is the passages with the lowest ranks. So the sample depends on the texts
-alone: not on the order, the names, the number or the format of the files. A passage that occurs several times is drawn
-once; whatever is in the sample at the end was in it since its first occurrence, so its occurrences are counted exactly.
+A passage is a part of a document with about `words` words that ends at the end of a sentence. The rank of a passage is
+a hash of the seed and the text, and the sample consists of the passages with the lowest ranks. The sample therefore
+depends only on the texts, and not on the order, names, number or format of the files. A passage that occurs several
+times is drawn only once. Its occurrences are counted exactly, because a passage that is in the final sample has been in
+the sample since its first occurrence.
 """
 
 import gzip
@@ -33,15 +34,15 @@ _TEXT: Final = (".txt", ".txt.gz", ".text", ".md")
 _JSON_LINES: Final = (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
 _PARQUET: Final = (".parquet",)
 ENDINGS: Final = (*_TEXT, *_JSON_LINES, *_PARQUET)
-"""Endings of the names of files that can be read."""
+"""File name endings that can be read."""
 _SKIPPED: Final = (".", "_")
-"""First characters of the names of files that are not texts."""
+"""First characters of the names of files that do not contain texts."""
 _LONGEST_LINE: Final = 64 << 20
-"""Bytes; a longer line of JSON is skipped."""
+"""The length in bytes above which a line of JSON is skipped."""
 LONGEST_PARAGRAPH: Final = 1 << 20
 """The longest paragraph in characters; a longer one is split."""
 _FIRST_PART: Final = 1 << 16
-"""Characters at the start of a document that show how its paragraphs are separated."""
+"""The number of characters at the start of a document that determine how paragraphs are separated."""
 
 NOT_JSON: Final = "lines that are not JSON"
 NO_TEXT: Final = "records without text in the field"
@@ -53,7 +54,7 @@ UNKNOWN_KIND: Final = "files in a folder that are of no known kind"
 
 @dataclass(frozen=True, slots=True)
 class CorpusDocument:
-    """One text of a corpus: a text file, a line of JSON Lines, or a row of Parquet."""
+    """One text of a corpus: a text file, a line in a JSON Lines file, or a row in a Parquet file."""
 
     place: str
     """The file, and the number of the line or row."""
@@ -62,20 +63,20 @@ class CorpusDocument:
 
 @dataclass(slots=True)
 class ReadCounts:
-    """Counts of what was read from a corpus, and of unusable parts."""
+    """Counts of the parts of a corpus that were read, and of unusable parts."""
 
     files: int = 0
     documents: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
-    """Lines and records that were not used, by reason."""
+    """The number of unused lines and records, by reason."""
     file_faults: list[str] = field(default_factory=list)
 
 
 def corpus_files(sources: Sequence[Path], *, skipped: Counter[str] | None = None) -> list[Path]:
-    """Return the source files, with all readable files of a folder in order of their names.
+    """Return the source files; for a folder, return all its readable files, sorted by name.
 
-    A source may be a link. A link inside a folder is used only if it leads into the same folder, because an untrusted
-    corpus must not choose other files of this machine. Skipped files are counted in `skipped`.
+    A source may be a link. A link inside a folder is followed only if it leads into the same folder, because an
+    untrusted corpus must not select other files on this machine. Skipped files are counted in `skipped`.
     """
     files, faults = list[Path](), list[str]()
     for source in sources:
@@ -101,12 +102,12 @@ def corpus_files(sources: Sequence[Path], *, skipped: Counter[str] | None = None
             files.append(source)
     if faults or not files:
         raise faults_error("--corpus", faults or ["no file is named"], hint=f"Known endings: {', '.join(ENDINGS)}.")
-    by_path = {file.resolve(): file for file in reversed(files)}  # a file that is named twice counts once
+    by_path = {file.resolve(): file for file in reversed(files)}  # a file that is listed twice counts once
     return list(reversed(by_path.values()))
 
 
 def _files_below(folder: Path) -> tuple[list[Path], Counter[str], list[str]]:
-    """Return the readable files, the skipped ones, and faults."""
+    """Return the readable files, the counts of skipped files, and the faults."""
     found, skipped, faults = list[Path](), Counter[str](), list[str]()
     root, paths = folder.resolve(), list[Path]()
 
@@ -124,13 +125,13 @@ def _files_below(folder: Path) -> tuple[list[Path], Counter[str], list[str]]:
                 is_known = path.name.lower().endswith(ENDINGS)
                 found += [path] if is_known else []
                 skipped[UNKNOWN_KIND] += not is_known
-        except (OSError, RuntimeError) as error:  # a circle of links is a RuntimeError before Python 3.13
+        except (OSError, RuntimeError) as error:  # circular links raise RuntimeError before Python 3.13
             faults.append(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}")
     return found, +skipped, faults
 
 
 def documents_of(files: Sequence[Path], *, text_field: str, counts: ReadCounts) -> Iterator[CorpusDocument]:
-    """The documents of all files, in order; one error at the end lists the files that cannot be read."""
+    """Yield the documents of all files in order; one error at the end lists the files that cannot be read."""
     for file in files:
         yield from _documents_in(file, text_field, counts)
     if counts.file_faults:
@@ -138,7 +139,7 @@ def documents_of(files: Sequence[Path], *, text_field: str, counts: ReadCounts) 
 
 
 def check_files(files: Sequence[Path], *, text_field: str) -> None:
-    """Read the first document of each file, so that most faults show before a long reading begins."""
+    """Read the first document of each file, to find most faults before starting to read a large corpus."""
     counts = ReadCounts()
     for file in files:
         for document in _documents_in(file, text_field, counts):
@@ -149,7 +150,7 @@ def check_files(files: Sequence[Path], *, text_field: str) -> None:
 
 
 def files_error(faults: Sequence[str], text_field: str) -> UserError:
-    """The error about files that cannot be read."""
+    """Make the error about files that cannot be read."""
     return faults_error(
         "--corpus",
         faults,
@@ -164,7 +165,7 @@ def _documents_in(file: Path, text_field: str, counts: ReadCounts) -> Iterator[C
     counts.files += 1
 
     def whole(paragraphs: Iterator[str]) -> Iterator[str]:
-        """Paragraphs are read from the file while they are used, so its faults appear here, too."""
+        """Yield paragraphs, and count faults of the file that appear only while its paragraphs are being read."""
         with _noting_faults(file, counts):
             yield from paragraphs
 
@@ -228,7 +229,7 @@ def _read_json_lines(file: Path, text_field: str, counts: ReadCounts) -> Iterato
 
 
 def _document(record: object, text_field: str, place: str, counts: ReadCounts) -> Iterator[CorpusDocument]:
-    """The document in a record, if the record has text in the field."""
+    """Yield the document in a record, if the field contains text."""
     value = value_at(record, text_field)
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
     if isinstance(text, str) and text.strip():
@@ -238,7 +239,7 @@ def _document(record: object, text_field: str, place: str, counts: ReadCounts) -
 
 
 def value_at(record: object, text_field: str) -> object:
-    """The value under a key; a key with dots leads into nested records, unless a key of that very name exists.
+    """Return the value of a key; dots lead into nested records, unless a key with exactly this name exists.
 
     >>> value_at({"meta": {"text": "a"}}, "meta.text"), value_at({"meta.text": "b"}, "meta.text")
     ('a', 'b')
@@ -260,7 +261,7 @@ def _read_parquet(file: Path, text_field: str, counts: ReadCounts) -> Iterator[C
         raise UserError("Parquet needs pyarrow.", hint="pip install 'skillmix[parquet]'") from None
     try:
         with ParquetFile(file) as table:
-            # The field itself, or the nested column that its first part names.
+            # Read the field itself, or the nested column with the name of the field's first part.
             names = table.schema_arrow.names
             column = next((one for one in (text_field, text_field.partition(".")[0]) if one in names), None)
             if column is None:
@@ -285,10 +286,10 @@ def _unpacked(file: Path) -> io.BufferedReader:
 
 
 def paragraphs_of(lines: IO[str], *, on_replaced: Callable[[], None] = lambda: None) -> Iterator[str]:
-    """The paragraphs of a text, each on one line.
+    """Yield the paragraphs of a text, each on one line.
 
-    Blank lines separate paragraphs, and the lines between them are joined. A text whose first 65,536 characters have no
-    blank line has a paragraph in each line.
+    Blank lines separate paragraphs, and the lines of each paragraph are joined. If the first 65,536 characters of a
+    text contain no blank line, each line is a paragraph.
     """
     first: list[str] = []
     size = 0
@@ -316,17 +317,17 @@ def paragraphs_of(lines: IO[str], *, on_replaced: Callable[[], None] = lambda: N
 
 
 _CHARACTERS_PER_WORD: Final = 8
-"""In text without blanks, such as Chinese or encoded data, this many characters count as a word."""
+"""The number of characters that count as a word in text without blanks, such as Chinese or encoded data."""
 FEWEST_WORDS: Final = 5
-"""A document with fewer words has no passage."""
+"""Documents with fewer words contain no passage."""
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]+")
 
 
 def passages_of(paragraphs: Iterable[str], *, words: int) -> Iterator[str]:
-    r"""The passages of a document; its paragraphs stay lines of their own.
+    r"""Yield the passages of a document, in which paragraphs stay on separate lines.
 
-    A passage ends with the sentence that reaches `words` words. A rest of less than half of that belongs to the passage
-    before it.
+    A passage ends with the sentence that reaches `words` words. If less than half of that length is left at the end of
+    the document, the rest belongs to the passage before it.
 
     >>> list(passages_of(["One two three four. Five six seven.", "Eight nine ten. Eleven."], words=10))
     ['One two three four. Five six seven.\nEight nine ten.\nEleven.']
@@ -345,7 +346,7 @@ def passages_of(paragraphs: Iterable[str], *, words: int) -> Iterator[str]:
 
 
 def _stretches(paragraphs: Iterable[str], words: int) -> Iterator[tuple[float, str]]:
-    """Sentences that follow each other up to the wished length, and the rest of the document, with their words."""
+    """Yield consecutive sentences up to the wanted length and then the rest of the document, each with its size."""
     lines: list[list[str]] = [[]]
     size = 0.0
     for paragraph in paragraphs:
@@ -360,12 +361,12 @@ def _stretches(paragraphs: Iterable[str], words: int) -> Iterator[tuple[float, s
 
 
 def _size(piece: str) -> float:
-    """The length of a piece in words."""
+    """Return the length of a piece in words."""
     return max(piece.count(" ") + 1, len(piece) / _CHARACTERS_PER_WORD)
 
 
 def _pieces(paragraph: str, words: int) -> Iterator[str]:
-    """Return the sentences of a paragraph; one twice as long as a passage is split, between words where possible."""
+    """Yield the sentences of a paragraph; split sentences twice as long as a passage, between words if possible."""
     longest = words * _CHARACTERS_PER_WORD
     for start, end in sentence_spans(paragraph):
         sentence = paragraph[start:end]
@@ -392,21 +393,21 @@ class SampledPassage:
     id: str
     text: str
     document: str
-    """The first document, by name, in which it occurs."""
+    """The first document, sorted by name, that contains the passage."""
     occurrences: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class PassageSample:
-    """Passages in the order of their ranks; a larger sample of the same corpus begins with a smaller one."""
+    """Passages in the order of their ranks. A larger sample from the same corpus begins with the smaller one."""
 
     passages: tuple[SampledPassage, ...]
     total: int
-    """Passages of the corpus, repetitions included."""
+    """The number of passages in the corpus, including repetitions."""
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The ids of the passages, in order."""
+        """Return the ids of the passages, in order."""
         return tuple(passage.id for passage in self.passages)
 
 
@@ -419,11 +420,11 @@ class PassageSampler:
         self._heap: list[int] = []
         """The negative ranks of the passages, so that the highest rank comes first."""
         self._kept: dict[int, tuple[str, str, int]] = {}
-        """Text, document and occurrences by rank."""
+        """The text, document and number of occurrences of each passage, by rank."""
         self.total = 0
 
     def add(self, text: str, document: str, occurrences: int = 1) -> None:
-        """Offer a passage."""
+        """Count a passage, and keep it if its rank is low enough."""
         self.total += occurrences
         rank = int.from_bytes(blake2b(text.encode("utf-8", "replace"), key=self._key, digest_size=16).digest())
         if rank in self._kept:
@@ -437,7 +438,7 @@ class PassageSampler:
             self._kept[rank] = text, document, occurrences
 
     def sample(self) -> PassageSample:
-        """The sample so far."""
+        """Return the current sample."""
         passages = [
             SampledPassage(text_id(text), text, document, count)
             for _, (text, document, count) in sorted(self._kept.items())
@@ -446,7 +447,7 @@ class PassageSampler:
 
 
 def merged(samples: Iterable[PassageSample], *, n: int, seed: int) -> PassageSample:
-    """Merge the samples of several parts of a corpus, each drawn with the same n and seed by its own reader."""
+    """Merge samples from several parts of a corpus, which separate readers drew with the same n and seed."""
     sampler = PassageSampler(n, seed)
     total = 0
     for sample in samples:

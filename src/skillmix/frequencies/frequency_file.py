@@ -1,7 +1,8 @@
-"""The result of counting: as JSON, as a table for a terminal, and as an exclude list that experiments can name.
+"""The result of counting as JSON, as a table for a terminal, and as an exclude list for experiments.
 
-The sample is a simple random sample of the different passages of a corpus, so Wilson's interval holds for the share in
-that corpus. An answer that cannot be read is unknown: it is left out of the share, and the bounds count it both ways.
+The sample is a simple random sample of the different passages in a corpus, so Wilson's interval is valid for the share
+in that corpus. An answer that cannot be parsed is unknown. It does not count in the share, but one bound counts it as
+yes and the other as no.
 """
 
 import json
@@ -23,7 +24,7 @@ from skillmix.scores.statistics.intervals import CONFIDENCE, Interval, t_quantil
 Answers = Mapping[str, Mapping[str, bool | None]]
 """By passage id and skill, whether the passage shows the skill; None if the answer is unknown.
 
-A skill that nobody was asked about, as when the budget was spent, is absent."""
+A skill is absent if no grader was asked about it, for example because the budget was spent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,33 +33,33 @@ class SkillShare:
 
     skill: str
     asked: int
-    """Passages with a question about the skill."""
+    """The number of passages for which a question about the skill was sent."""
     shown: int
     unknown: int
-    """Passages whose answer about the skill is missing or cannot be read."""
+    """The number of passages whose answer about the skill is missing or cannot be parsed."""
     share: float | None
-    """Of the passages with a known answer; None if there is none."""
+    """The share among passages with a known answer; None if no answer is known."""
     low: float | None
     high: float | None
-    """Wilson's 95% interval, for the share in this corpus."""
+    """The upper end of Wilson's 95% interval for the share in this corpus."""
     bound_low: float | None
     bound_high: float | None
-    """The share if no unknown passage shows the skill, and if all of them do."""
+    """The share if all unknown passages show the skill; for `bound_low`, if none does."""
     share_with_repeats: float | None
-    """The share if a passage counts as often as it occurs in the corpus."""
+    """The share if each passage counts as often as it occurs in the corpus."""
     documents_low: float | None
     documents_high: float | None
-    """A 95% interval for documents like these; None if fewer than two documents are in the sample."""
+    """The upper end of a 95% interval for documents like these; None if the sample has fewer than two documents."""
     is_common: bool | None
-    """Whether the share is at the threshold or above; None if the share is unknown."""
+    """Whether the share is at or above the threshold; None if the share is unknown."""
     is_decided: bool
-    """Whether the interval and the bounds are all on one side of the threshold."""
+    """Whether the interval and the bounds are all on the same side of the threshold."""
 
 
 def skill_shares(
     skills: Iterable[str], passages: Sequence[SampledPassage], answers: Answers, *, threshold: float
 ) -> list[SkillShare]:
-    """The shares of all skills, the most common first."""
+    """Compute the shares of all skills, starting with the most common."""
     shares = []
     for skill in skills:
         found = [(p, answers[p.id][skill]) for p in passages if skill in answers.get(p.id, {})]
@@ -87,10 +88,11 @@ def skill_shares(
 
 
 def _for_documents(known: Sequence[tuple[SampledPassage, bool]], share: float) -> Interval | None:
-    """An interval for the share in documents like these, which may have several passages each.
+    """Compute an interval for the share in documents like these, each of which may have several passages.
 
-    It is Wilson's with fewer passages: as many as would give the variance between documents, with a t quantile for the
-    number of documents. A skill that all or no passages show has as many passages as there are documents.
+    This is Wilson's interval with fewer passages, namely as many as would give the variance between documents, and with
+    a t quantile for the number of documents. If all or no passages show a skill, the number of documents is used
+    instead.
     """
     by_document: dict[str, list[bool]] = defaultdict(list)
     for passage, answer in known:
@@ -111,15 +113,15 @@ def _for_documents(known: Sequence[tuple[SampledPassage, bool]], share: float) -
 RESULT_FILE: Final = "frequencies.json"
 LIST_FILE: Final = "exclude.yaml"
 COMMON: Final = "common"
-"""The name under which `--exclude` omits the common skills of a result."""
+"""The name with which `--exclude` leaves out the common skills of a result."""
 _HEAD: Final = "# Written by `skillmix frequency`; an experiment names it as exclude: [file:PATH]."
 _NEXT: Final = 10
-"""Rows of the table below the last common or undecided skill."""
+"""The number of rows in the table below the last common or undecided skill."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrequencyResult:
-    """The shares of skills in a corpus, and what they were counted with."""
+    """The shares of skills in a corpus, and the settings with which they were counted."""
 
     catalog: str
     catalog_hash: str
@@ -130,41 +132,41 @@ class FrequencyResult:
     words: int
     threshold: float
     corpus: Mapping[str, Any]
-    """Files, documents, passages, and the lines that could not be used."""
+    """The numbers of files, documents, passages and unusable lines."""
     passages: int
-    """Passages in the sample."""
+    """The number of passages in the sample."""
     documents: int
-    """Documents in the sample."""
+    """The number of documents in the sample."""
     repeated: int
-    """Passages of the sample that occur more than once in the corpus."""
+    """The number of passages in the sample that occur more than once in the corpus."""
     sentences_per_passage: float
     words_per_passage: float
     skills: tuple[SkillShare, ...]
-    """The most common first."""
+    """The skills, starting with the most common."""
 
     @property
     def common(self) -> list[str]:
-        """The skills at the threshold or above."""
+        """Return the skills at or above the threshold."""
         return [one.skill for one in self.skills if one.is_common]
 
     @property
     def undecided(self) -> list[str]:
-        """The skills whose interval or bounds lie on both sides of the threshold."""
+        """Return the skills whose interval and bounds are not all on one side of the threshold."""
         return [one.skill for one in self.skills if not one.is_decided]
 
     @property
     def unknown(self) -> int:
-        """Answers that are missing or cannot be read."""
+        """Count the answers that are missing or cannot be parsed."""
         return sum(one.unknown for one in self.skills)
 
     def as_json(self) -> dict[str, Any]:
-        """The documented form of `frequencies.json`."""
+        """Return the documented form of `frequencies.json`."""
         document = asdict(self)
         document["skills"] = [asdict(one) for one in self.skills]
         return {**document, "common": self.common, "undecided": self.undecided}
 
     def exclude_list(self) -> str:
-        """The common skills as an exclude list in YAML."""
+        """Return the common skills as an exclude list in YAML."""
         source = f"{self.passages} passages, grader {self.grader}, seed {self.seed}"
         rows = [f"  - {json.dumps(skill, ensure_ascii=False)}" for skill in self.common]
         lines = [
@@ -178,7 +180,7 @@ class FrequencyResult:
         return "\n".join(lines) + "\n"
 
     def store(self, folder: Path, *, list_file: Path | None = None) -> None:
-        """Write the result and the exclude list into a run's folder, and the list to a file of the user's choice."""
+        """Write the result and the exclude list into a run's folder; `list_file` is a second file for the list."""
         if list_file is not None:
             require_own_list(list_file)
         write_whole(folder / RESULT_FILE, json.dumps(self.as_json(), ensure_ascii=False, indent=1) + "\n")
@@ -188,7 +190,7 @@ class FrequencyResult:
 
 
 def require_own_list(file: Path) -> None:
-    """Refuse to replace a file that is not an exclude list of this command."""
+    """Raise an error if the file to replace is not an exclude list from this command."""
     if file.is_dir() or (file.exists() and not read_text(file).startswith(_HEAD)):
         raise UserError(
             f"{file} exists, and `skillmix frequency` has not written it.",
@@ -199,7 +201,7 @@ def require_own_list(file: Path) -> None:
 
 
 def load_result(file: Path) -> FrequencyResult:
-    """Read a stored result; one error reports what is wrong with it."""
+    """Read a stored result, or raise one error that reports its faults."""
     try:
         document = json.loads(read_text(file))
         names = {one.name for one in fields(FrequencyResult)} - {"skills"}
@@ -227,11 +229,11 @@ def load_result(file: Path) -> FrequencyResult:
 
 
 def upper_shares(result: FrequencyResult, *, exclude: Sequence[str] = ()) -> dict[str, float]:
-    """Return the largest possible share of each skill: its upper bound if all unknown passages show it.
+    """Return the largest possible share of each skill, assuming that all unknown passages show it.
 
-    1 if nothing is known.
+    The share is 1 if nothing is known.
 
-    `common` refers to the common skills of the result, `file:PATH` to an exclude list.
+    In `exclude`, `common` refers to the common skills of the result, and `file:PATH` to an exclude list.
     """
     named = [s for name in exclude for s in (result.common if name == COMMON else with_listed_skills([name]))]
     known = {fold_name(one.skill): one.skill for one in result.skills}
@@ -250,7 +252,7 @@ def upper_shares(result: FrequencyResult, *, exclude: Sequence[str] = ()) -> dic
 
 
 def result_table(result: FrequencyResult) -> str:
-    """The common and undecided skills and the ten after them, as a Markdown table."""
+    """Format the common and undecided skills, and the next ten skills, as a Markdown table."""
     last = max((n for n, one in enumerate(result.skills) if one.is_common or not one.is_decided), default=-1)
     rows = []
     for one in result.skills[: last + 1 + _NEXT]:
@@ -264,7 +266,7 @@ def result_table(result: FrequencyResult) -> str:
 
 
 def result_lines(result: FrequencyResult) -> Sequence[str]:
-    """Describe the basis of the table in sentences."""
+    """Describe in sentences what the table is based on."""
     corpus = result.corpus
     return [
         f"{result.passages:,} of {corpus['passages']:,} passages, from {result.documents:,} of {corpus['documents']:,} "

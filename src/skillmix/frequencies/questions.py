@@ -1,8 +1,8 @@
-"""Ask a grader which skills passages show, and read its answers; only calls that the journal does not have are made.
+"""Ask a grader which skills passages show, and read its answers; make only calls that are not in the journal.
 
-Each passage has its own order of skills by hash, cut into chunks of one call each, so that no skill is always first or
-always beside the same others. Passages are asked about in the order of the sample: a budget that ends early leaves a
-smaller random sample.
+For each passage, a hash determines the order of the skills, which is divided into chunks of one call each. No skill is
+therefore always first or always beside the same other skills. Calls are made in the order of the sample, so that a
+budget that ends early leaves a smaller random sample.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,22 +33,22 @@ _DEFINITIONS: Final = {
     "definitions": "- {s.name}: {s.definition}\n  Example: {s.example}",
     "bare_definitions": "- {s.name}: {s.definition}",
 }
-"""The line for one skill in each slot that gives definitions."""
+"""The format of a skill's line, for each slot that lists skills."""
 _ALLOWED: Final = ("passage", "skills", "mark", *_DEFINITIONS)
 
 
 @dataclass(frozen=True, slots=True)
 class PassagePrompt:
-    """A template with its slots checked."""
+    """A prompt template whose slots have been checked."""
 
     template: str
 
     def content_hash(self) -> str:
-        """A hash that changes whenever the wording changes."""
+        """Return a hash that changes whenever the wording changes."""
         return short_id("passage prompt", self.template)
 
     def text(self, skills: Sequence[Skill], passage: str) -> str:
-        """The prompt about one passage; its mark depends on the passage, so that no passage can hold its own mark."""
+        """Return the prompt about one passage, with a mark that is a hash of the passage and so cannot occur in it."""
         values = {
             "passage": passage,
             "mark": f"===== {short_id('mark', passage)} =====",
@@ -60,7 +60,7 @@ class PassagePrompt:
 
 
 def load_passage_prompt(file: Path | None = None) -> PassagePrompt:
-    """Load the shipped prompt, or the user's own; one error reports all its faults."""
+    """Load the shipped prompt or a user's prompt; one error reports all faults."""
     template = read_text(file or SHIPPED_FILE).strip()
     slots = slots_of(template)
     faults = [] if template else ["the file is empty"]
@@ -74,15 +74,15 @@ def load_passage_prompt(file: Path | None = None) -> PassagePrompt:
 
 
 GRADER: Final = "grader"
-"""The name of the grader in the keys of calls."""
+"""The name of the grader in call keys."""
 CORPUS: Final = "corpus"
-"""In keys of calls, the place of the student that wrote a text."""
+"""Takes the place of the student in call keys."""
 _TOPIC: Final = "any topic"
-"""In the combination of a question, the place of the topic."""
+"""Takes the place of the topic in the combination of a question."""
 
 
 def shown_by_code(passage: str, skills: Iterable[str]) -> dict[str, bool]:
-    """Whether a passage shows each skill that has a checker."""
+    """Return, for each skill that has a checker, whether a passage shows the skill."""
     split = passage_of(passage)
     checkers = {skill: checker_of(skill) for skill in skills}
     return {skill: checker(split) is not None for skill, checker in checkers.items() if checker is not None}
@@ -94,7 +94,7 @@ class PassageQuestions:
 
     passages: Sequence[SampledPassage]
     skills: Sequence[str]
-    """The skills in the grader's questions."""
+    """The skills in the questions to the grader."""
     catalog: Catalog
     grader: GraderSettings
     prompt: PassagePrompt
@@ -103,32 +103,32 @@ class PassageQuestions:
 
     @property
     def count(self) -> int:
-        """The number of calls, if every reply can be read."""
+        """Return the number of calls if every reply can be parsed."""
         return len(self.passages) * -(-len(self.skills) // self.skills_per_call)
 
     def chunks(self, passage: SampledPassage) -> list[Combination]:
-        """The skills of each call about a passage, in chunks of equal size as far as possible."""
+        """Return the skills of each call about a passage, in chunks of equal size as far as possible."""
         order = ranked(list(self.skills), "frequency", passage.id)
         number = -(-len(self.skills) // self.skills_per_call)
-        # Not `combination_of`: its order of skills is the same for all passages.
+        # Do not use `combination_of`, because it orders the skills in the same way for all passages.
         return [
             Combination(combination_id(skills, _TOPIC), skills, _TOPIC)
             for skills in (tuple(order[start::number]) for start in range(number))
         ]
 
     def all_chunks(self) -> Iterator[Combination]:
-        """The skills of every call."""
+        """Yield the skills of every call."""
         for passage in self.passages:
             yield from self.chunks(passage)
 
     def tasks(self) -> Iterator[Task]:
-        """The first question about each chunk of each passage, in the order of the sample."""
+        """Yield the first question about each chunk of each passage, in the order of the sample."""
         for passage in self.passages:
             for chunk in self.chunks(passage):
                 yield self._task(passage, chunk, attempt=0)
 
     def follow(self, request: Request, outcome: Outcome) -> Iterator[Task]:
-        """Ask again, under a new key and seed, if a reply leaves a skill open."""
+        """Ask again with a new key and seed if a reply leaves a skill undecided."""
         key, subject = request.key, request.subject
         if not isinstance(key, GradeKey) or subject is None or not isinstance(outcome, Reply):
             return
@@ -137,9 +137,10 @@ class PassageQuestions:
             yield self._task(passage, subject.combination, attempt=key.attempt + 1)
 
     def answers(self, journal: JournalReader) -> dict[str, dict[str, bool | None]]:
-        """By passage and skill, whether the passage shows the skill: the first readable point of all attempts counts.
+        """Return, by passage and skill, whether the passage shows the skill.
 
-        A skill whose call has an outcome but no readable point is unknown; one whose call was not made is absent.
+        The first parseable point of all attempts counts. A skill is unknown if its call has an outcome but no parseable
+        point, and absent if its call was not made.
         """
         wanted = {(passage.id, chunk.id): chunk for passage in self.passages for chunk in self.chunks(passage)}
         found: dict[str, dict[str, bool | None]] = {}
@@ -184,11 +185,11 @@ class PassageQuestions:
 
 
 _HALF: Final = 0.5
-"""A point of a half or less is no point, as in a vote of one round."""
+"""Points up to this value count as denied, as in a vote of one round."""
 
 
 def read_answer(subject: Subject, reply: str) -> tuple[float | None, ...]:
-    """Read a reply about the skills of one question; what the passage itself says in the form of a grade is struck."""
+    """Read a reply about the skills of one question, ignoring parts of the passage that look like grades."""
     combination = subject.combination
     return read_skill_points(rubric_of(combination.skills, combination.topic), reply, text=subject.text)
 
@@ -196,5 +197,5 @@ def read_answer(subject: Subject, reply: str) -> tuple[float | None, ...]:
 def with_code(
     answers: Mapping[str, Mapping[str, bool | None]], passages: Iterable[SampledPassage], skills: Sequence[str]
 ) -> dict[str, dict[str, bool | None]]:
-    """Answers, with those of code for the skills that have a checker."""
+    """Return the answers, completed by code's answers about skills that have a checker."""
     return {passage.id: {**answers.get(passage.id, {}), **shown_by_code(passage.text, skills)} for passage in passages}

@@ -49,7 +49,7 @@ def write_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> int:
 
 
 def refresh_spreadsheet(task: AnnotationTask, rater: str, file: Path) -> bool:
-    """Replace an earlier spreadsheet of a person's task; return False if it has unstored votes and is therefore kept."""
+    """Replace an earlier spreadsheet of a person's task; return False and keep it if it has unstored votes."""
     content = _content(task, rater)
     if file.exists():
         if file.read_bytes() == content:
