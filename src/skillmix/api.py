@@ -1,6 +1,6 @@
 """The Python interface of skillmix.
 
-Every name here is also available as `skillmix.NAME`; all names are described in docs/python.md.
+Every name here is also available as `skillmix.NAME`. All names are described in docs/python.md.
 """
 
 import asyncio
@@ -143,7 +143,7 @@ class RunView:
         return all(score.complete == score.combinations for score in scores)
 
     def texts(self, *, student: str | None = None, k: int | None = None, grader: str | None = None) -> TextRows:
-        """Return the graded texts with their points, best first; there is one record for each text and grader."""
+        """Return the graded texts with their points, best first. There is one record for each text and grader."""
         rows = run_texts(self._run, student=student, k=k)
         return TextRows(row for row in rows if grader in (None, row.grader))
 
@@ -219,7 +219,7 @@ def draw(
     partition: str | None = None,
     exclude: Sequence[str] = (),
 ) -> list[Combination]:
-    """Draw n combinations of k skills and a topic; the same arguments give the same combinations on every machine."""
+    """Draw n combinations of k skills and a topic. The same arguments give the same combinations on every machine."""
     pool = catalog.pool(setting, partition=partition, exclude=with_listed_skills(exclude))
     return draw_combinations(Draw(pool, setting, k, seed), n)
 
@@ -274,10 +274,10 @@ def evaluate(
     prompts: str = "standard",
     max_usd: float | None = None,
 ) -> RunView:
-    """Evaluate one student with one grader and return the run; a repeated call makes only the missing model calls.
+    """Evaluate one student with one grader and return the run. A repeated call makes only the missing model calls.
 
     Student and grader are model strings, or mappings with the keys of an experiment file, such as `model` and `key`.
-    Each cell contains `combinations` combinations with `generations` texts each; `rounds` is the number of gradings per
+    Each cell contains `combinations` combinations with `generations` texts each. `rounds` is the number of gradings per
     text.
     """
     step = {
@@ -313,9 +313,9 @@ def run(
     step: str | None = None,
     prices: str | Path | None = None,
 ) -> RunView:
-    """Run an experiment from a file or a mapping, and return the run; finished calls are not repeated.
+    """Run an experiment from a file or a mapping, and return the run. Finished calls are not repeated.
 
-    `set` changes values by their path, such as {"budget.max_usd": 5}; with `step`, only the step with this name runs.
+    `set` changes values by their path, such as {"budget.max_usd": 5}. With `step`, only the step with this name runs.
     """
     if isinstance(experiment, Mapping):
         if set:
@@ -341,11 +341,11 @@ def calibrate(
     prices: str | Path | None = None,
     bigbench: str | Path | None = None,
 ) -> Calibration:
-    """Grade texts with known labels and return the grader's report; a repeated call makes only the missing model calls.
+    """Grade texts with known labels and return the grader's report. A repeated call makes only the missing model calls.
 
     The grader is a model string, or a mapping with the keys of an experiment file. `set` is a shipped set, a YAML file,
-    a folder of YAML files, or `bigbench:TASK`; `size` limits the number of texts, which are chosen by hash. The report
-    is also saved in the run as a page and as JSON; the result contains the path of the folder.
+    a folder of YAML files, or `bigbench:TASK`. `size` limits the number of texts, which are chosen by hash. The report
+    is also saved in the run as a page and as JSON. The result contains the path of the folder.
     """
     plan = planned(
         _model(grader) | ({} if rounds is None else {"rounds": rounds}),
@@ -394,7 +394,7 @@ def build_dataset(
     """Collect the conversations of runs with full marks as training data.
 
     A `recipe` such as "D(1,2)" stands for one of the paper's data sets. Without a recipe, texts with any k or with the
-    given k are used. `shown` determines how texts are treated that show a reserved pair or two held-out skills; the
+    given k are used. `shown` determines how texts are treated that show a reserved pair or two held-out skills. The
     default is the first run's setting. `only_requested` excludes texts that show a skill that was not requested. Both
     settings require checkers.
     """
@@ -440,10 +440,10 @@ def frequency(
     exclude_list: str | Path | None = None,
     max_usd: float | None = None,
 ) -> FrequencyResult:
-    """Measure how common each skill of a catalog is in a corpus; a repeated call makes only the missing model calls.
+    """Measure how common each skill of a catalog is in a corpus. A repeated call makes only the missing model calls.
 
     `corpus` is a text, JSON Lines or Parquet file, a folder of such files, or a list of files and folders. The grader
-    is a model string, or a mapping with the keys of an experiment file; `rules:` grades by code. The sample and the
+    is a model string, or a mapping with the keys of an experiment file. `rules:` grades by code. The sample and the
     calls are stored in the run `name`.
     """
     sources = [corpus] if isinstance(corpus, str | Path) else list(corpus)

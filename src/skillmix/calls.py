@@ -37,14 +37,14 @@ class Message:
 
 
 def content_address(role: Role, content: str) -> str:
-    """Hash a message without any normalization."""
+    """Hash a message without normalization."""
     # Not `digest`, because reading a journal hashes every message again and JSON encoding would take most of that time.
     return blake2b(f"{role}\0{content}".encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """The sampling parameters of a reply; no other parameters are sent.
+    """The sampling parameters of a reply. No other parameters are sent.
 
     None means that a parameter is not sent or not known.
     """
@@ -87,7 +87,7 @@ UNKNOWN_DECODING: Final = Decoding(temperature=None, max_tokens=None)
 
 
 ONLY_TURN: Final = 0
-"""The turn number of a conversation with only one turn; other turns count from 1. The reply needs no 'Answer:'."""
+"""The turn number of a conversation with only one turn. Other turns count from 1. The reply needs no 'Answer:'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class GenerateKey:
 
 @dataclass(frozen=True, slots=True)
 class GradeKey:
-    """Identifies a grader's call within a run; `text` is a short hash of the graded text."""
+    """Identifies a grader's call within a run. `text` is a short hash of the graded text."""
 
     student: str
     combination: str
@@ -152,7 +152,7 @@ class Request:
 
     @property
     def prompts(self) -> int:
-        """Return the final prompts, each with its own reply; there are several if code joins texts of single skills."""
+        """Return the final prompts, each with its own reply. There are several if code joins texts of single skills."""
         return sum(1 for _ in takewhile(lambda message: message.role == "user", reversed(self.messages))) or 1
 
     def settings(self) -> dict[str, object]:
@@ -183,7 +183,7 @@ def imported_request(key: CallKey, messages: tuple[Message, ...] = ()) -> Reques
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The reply of a model; its text may be empty."""
+    """The reply of a model. Its text may be empty."""
 
     text: str
     finish: str | None = None
@@ -239,13 +239,13 @@ class CallProblem:
     reason: str
     detail: str = ""
     retry_after: float | None = None
-    """The wait that the provider requested, in seconds; not stored."""
+    """The wait in seconds that the provider requested, which is not stored."""
     is_free: bool = False
-    """Whether the provider certainly does not bill this attempt; not stored."""
+    """Whether it is certain that the provider does not bill this attempt. This is not stored."""
     tokens: tuple[int | None, int | None] = (None, None)
-    """Input and output tokens as counted by the provider; not stored."""
+    """Input and output tokens as counted by the provider, which are not stored."""
     may_move: bool = False
-    """Whether another server for the same model can accept the call at once; not stored."""
+    """Whether another server for the same model can accept the call at once. This is not stored."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", clean_text(self.reason))
@@ -279,7 +279,7 @@ class Limits:
     """The limits that a model sets for the run that calls it."""
 
     in_process: bool = False
-    """Whether the model's weights are loaded in this process; only one such model is open at a time."""
+    """Whether the model's weights are loaded in this process. Only one such model is open at a time."""
     in_flight: int | None = None
     """The most calls that the model handles at once; None if unknown."""
     may_rest: bool = False
@@ -301,7 +301,7 @@ class Model(Protocol):
     async def probe(self) -> CallProblem | None:
         """Check base URL, name and key without a paid call; None if there is no problem.
 
-        The method may also raise a `UserError` with a hint. Not every command calls this method; for example,
+        The method may also raise a `UserError` with a hint. Not every command calls this method. For example,
         `grade-text` does not.
         """
         return None
@@ -349,7 +349,7 @@ def checked_name(name: str, what: str) -> str:
 
 
 HUMAN: Final = "human:"
-"""The prefix of graders who are people; no experiment file or import can use a name with this prefix."""
+"""The prefix of graders who are people. No experiment file or import can use a name with this prefix."""
 PEOPLE: Final = "people"
 """The grader name for the majority of all people who rated a text."""
 _LONGEST_RATER: Final = 60

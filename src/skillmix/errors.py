@@ -7,11 +7,11 @@ from contextlib import suppress
 from typing import Final
 
 _MOST_FAULTS: Final = 20
-"""The largest number of faults that one error lists; the others are only counted."""
+"""The largest number of faults that one error lists. The others are only counted."""
 
 
 class _StandardError(logging.Handler):
-    """Prints each message as a line on standard error; a closed stream does not stop a run."""
+    """Prints each message as a line on standard error. A closed stream does not stop a run."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(AttributeError, OSError, ValueError):
@@ -27,7 +27,7 @@ LOG.propagate = False
 
 
 class UserError(Exception):
-    """A mistake that the user can correct; commands show its message and its hint."""
+    """A mistake that the user can correct. Commands show its message and its hint."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class UserError(Exception):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised when a signal ends the command; finished work is kept."""
+    """Raised when a signal ends the command. Finished work is kept."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -82,7 +82,7 @@ def errors_of(checks: Iterable[Callable[[], object]]) -> list[UserError]:
 def refuse(
     subject: str, errors: Sequence[UserError], *, hint: str = "Nothing was changed, and no call was made."
 ) -> None:
-    """Raise a list of errors as one error; do nothing if the list is empty."""
+    """Raise a list of errors as one error, or do nothing if the list is empty."""
     different = list({error.message: error for error in errors}.values())
     if len(different) == 1:
         raise different[0]

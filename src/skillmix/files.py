@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class _StrictLoader(_Loader):  # type: ignore[misc]  # the C loader when libyaml is there, else the Python one
+class _StrictLoader(_Loader):  # type: ignore[misc] # the C loader if libyaml is installed, else the Python loader
     """A safe loader that rejects repeated keys, because plain YAML would silently keep only the last value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -56,7 +56,7 @@ _MOST_NAMES: Final = 500
 
 
 def read_text(path: Path, *, most: int = SMALL) -> str:
-    """Read a UTF-8 text file; a device, or a file of more than `most` bytes, is an error."""
+    """Read a UTF-8 text file. A device, or a file of more than `most` bytes, is an error."""
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
             raise UserError(f"{path} is not a regular file.", hint="Write the text into a file.")
@@ -82,7 +82,7 @@ def read_text(path: Path, *, most: int = SMALL) -> str:
 
 
 def read_yaml(path: Path) -> object:
-    """Read a YAML file as plain data; an empty file is an error."""
+    """Read a YAML file as plain data. An empty file is an error."""
     return _document_of(read_text(path), path)
 
 
@@ -166,7 +166,7 @@ def experiment_file(name: Path) -> Path:
 
 
 def own_or_shipped(name: str | Path) -> Path:
-    """Resolve a name to a path; the user's own file or folder takes precedence over a shipped experiment.
+    """Resolve a name to a path. The user's own file or folder takes precedence over a shipped experiment.
 
     >>> own_or_shipped("experiments/smoke.yaml").is_file(), own_or_shipped("experiments/unknown.yaml").is_file()
     (True, False)
@@ -304,7 +304,7 @@ Fault = Mapping[str, Any]
 
 
 def fault_words(fault: Fault, *, keys: Sequence[str] = ()) -> str:
-    """Describe a fault in plain words, without its location; for an unknown key, suggest the nearest one in `keys`.
+    """Describe a fault in plain words, without its location. For an unknown key, suggest the nearest one in `keys`.
 
     >>> fault_words({"type": "int_parsing", "loc": ("k",), "input": "many", "msg": "…", "ctx": {}})
     "'many' is not an integer"
@@ -328,7 +328,7 @@ def fault_words(fault: Fault, *, keys: Sequence[str] = ()) -> str:
 
 
 def checked_yaml(path: Path, shape: type[_T], *, hint: str) -> _T:
-    """Read a YAML file with a shape such as `list[Entry]`; one error reports all faults."""
+    """Read a YAML file with a shape such as `list[Entry]`. One error reports all faults."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -339,7 +339,7 @@ def checked_yaml(path: Path, shape: type[_T], *, hint: str) -> _T:
 
 
 def located_fault(fault: Fault, shape: Any) -> str:
-    """Describe a fault in a file of this shape in plain words after its location; entries are numbered from 1."""
+    """Describe a fault in a file of this shape in plain words after its location. Entries are numbered from 1."""
     at = ", ".join(f"entry {part + 1}" if isinstance(part, int) else str(part) for part in fault["loc"])
     fields: Mapping[str, Any] = getattr(section_at(shape, fault["loc"])[1], "__pydantic_fields__", {})
     words = fault_words(fault, keys=[field.alias or name for name, field in fields.items()])

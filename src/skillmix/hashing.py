@@ -1,4 +1,4 @@
-"""Content hashes, and draws that depend only on hashes; no other randomness enters a run."""
+"""Content hashes, and draws that depend only on hashes. No other randomness enters a run."""
 
 import json
 from collections.abc import Callable
@@ -7,10 +7,11 @@ from hashlib import blake2b
 from typing import Final
 
 HEX_ID: Final = 16
-"""The number of hex digits in a printed id; with 64 bits, two of a million ids collide with a probability of 3e-8."""
+"""The number of hex digits in a printed id. With 64 bits, two of a million ids collide with a probability of 3e-8."""
 
 
-# One encoder for all calls: `json.dumps` with settings builds an encoder each time, which takes longer than encoding.
+# One encoder for all calls, because `json.dumps` with settings creates an encoder each time, which is slower than
+# encoding.
 _canonical: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False).encode
 
 
@@ -29,7 +30,7 @@ def short_id(*parts: object) -> str:
 
 
 def ranked(items: list[str], *purpose: object) -> list[str]:
-    """Sort items by a hash of the purpose and the item, so that an added item does not change the order of the others.
+    """Sort items by a hash of the purpose and the item, so that adding an item does not change the order of the others.
 
     >>> sorted(ranked(["a", "b", "c"], "demo")) == ["a", "b", "c"]
     True
@@ -45,8 +46,9 @@ def seed_of(experiment_seed: int, *key: object) -> int:
 def permuted(index: int, total: int, key: bytes) -> int:
     """Map an index to its image under a keyed permutation of range(total).
 
-    This draws without replacement: the n-th item can be computed without the earlier ones, and `total` may be of any
-    size. The permutation is a Feistel network over an even number of bits, repeated until the result is below `total`.
+    This makes draws without replacement: the n-th item can be computed without the earlier items, and `total` can be
+    any number. The permutation is a Feistel network over an even number of bits, repeated until the result is below
+    `total`.
 
     >>> sorted(permuted(i, 10, b"key") for i in range(10)) == list(range(10))
     True
@@ -55,7 +57,7 @@ def permuted(index: int, total: int, key: bytes) -> int:
 
 
 def unpermuted(image: int, total: int, key: bytes) -> int:
-    """Invert `permuted`: find the index of an image.
+    """Invert `permuted` by finding the index of an image.
 
     >>> [unpermuted(permuted(i, 10, b"key"), 10, b"key") for i in range(4)]
     [0, 1, 2, 3]
@@ -82,7 +84,7 @@ def _image(place: int, total: int, key: bytes, *, is_inverse: bool) -> int:
 
 @lru_cache(maxsize=64)
 def _rounds(half: int, key: bytes) -> tuple[Callable[[int], int], ...]:
-    """Return the rounds of a permutation; those of up to 2**24 items are soon cached completely."""
+    """Return the rounds of a permutation, which are soon cached completely for up to 2**24 items."""
     size, mask = (half + 7) // 8, (1 << half) - 1
 
     def mixed(number: bytes, value: int) -> int:

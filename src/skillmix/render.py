@@ -10,12 +10,12 @@ from textwrap import fill, wrap
 from typing import Final
 
 _INVISIBLE: Final = re.compile(
-    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f"  # controls; escape sequences of a terminal start with one
-    "\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # marks without a glyph, bidi marks
-    "\ud800-\udfff\U000e0000-\U000e0fff]"  # half characters, tags
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f"  # control characters, with which the escape sequences of a terminal start
+    "\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # marks without a glyph and bidi marks
+    "\ud800-\udfff\U000e0000-\U000e0fff]"  # surrogate halves and tags
 )
 _FILLERS: Final = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0]")
-"""Characters that are invisible alone and change their neighbors."""
+"""Characters that are invisible on their own but change neighboring characters."""
 _SPACES: Final = re.compile(r"[\t-\r\x1c-\x1f\x85\u2028\u2029]")
 
 
@@ -29,7 +29,7 @@ def printable(text: str) -> str:
 
 
 def without_invisible(text: str) -> str:
-    r"""Remove control sequences and characters without a glyph; spaces and line ends are kept.
+    r"""Remove control sequences and characters without a glyph. Spaces and line ends are kept.
 
     >>> without_invisible("k\u200be\ufe0fy\n")
     'key\n'
@@ -74,7 +74,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def middle_cut(name: str, *, longest: int = 30) -> str:
-    """Shorten a long name in the middle, since model names differ at their starts or ends.
+    """Shorten a long name in the middle, because model names differ at their starts or ends.
 
     >>> middle_cut("local:models/mistral-7b-instruct/step-400")
     'local:models/mi…truct/step-400'
@@ -109,11 +109,11 @@ def share(value: float | None) -> str:
 
 
 TOO_FEW = "[too few]"
-"""Replaces an interval that would be unreliable because there are too few combinations, seeds or partitions."""
+"""The remark that replaces an interval that would be unreliable, for lack of combinations, seeds or partitions."""
 
 
 def share_with_interval(value: float | None, low: float | None, high: float | None) -> str:
-    """Format a score with its 95% interval, or with a remark that there are too few combinations for one.
+    """Format a score with its 95% interval, or with a remark that there are too few combinations for an interval.
 
     >>> share_with_interval(0.37, 0.28, 0.47), share_with_interval(0.37, None, None)
     ('.37 [.28, .47]', '.37 [too few]')
@@ -136,7 +136,7 @@ def signed(value: float | None) -> str:
 
 
 def signed_with_interval(value: float | None, low: float | None, high: float | None) -> str:
-    """Format a difference with its 95% interval, or with a remark that there are too few combinations for one.
+    """Format a difference with its 95% interval, or with a remark that there are too few combinations for an interval.
 
     >>> signed_with_interval(0.05, -0.1, 0.2), signed_with_interval(0.05, None, None)
     ('+.05 [−.10, +.20]', '+.05 [too few]')
@@ -263,13 +263,13 @@ def percent(share: float) -> str:
 
 
 _LEAST_ALIKE: Final = 0.65
-"""The lowest similarity of a suggestion, from 0 to 1."""
+"""The minimum similarity of a suggestion, from 0 to 1."""
 _CLEAR: Final = 0.85
-"""The similarity above which a suggestion is likely; a shared word counts as much."""
+"""The similarity above which a suggestion is likely to be right. A shared word counts as much as this similarity."""
 
 
 def nearest(name: str, known: Iterable[str], *, most: int = 3) -> list[str]:
-    """Find known names that resemble a name or share a word with it, closest first.
+    """Find known names that resemble a name or share a word with it, with the closest name first.
 
     >>> nearest("hedgin", ["metaphor", "hedging", "red herring"])
     ['hedging']
@@ -286,14 +286,14 @@ def nearest(name: str, known: Iterable[str], *, most: int = 3) -> list[str]:
 
     alike = sorted(((likeness(other), other) for other in dict.fromkeys(known)), key=lambda pair: -pair[0])
     close = [other for likeness, other in alike if likeness >= _LEAST_ALIKE]
-    # One name that is much closer than the rest is the intended one.
+    # If one name is much closer than the others, it is the intended name.
     if alike and alike[0][0] >= _CLEAR and (len(alike) == 1 or alike[1][0] < _CLEAR):
         return close[:1]
     return close[:most]
 
 
 def name_hint(name: str, known: Iterable[str], *, otherwise: str) -> str:
-    """Make a hint that first suggests a close name, if there is one, and then other help.
+    """Make a hint that suggests a close name, if there is one, before other help.
 
     >>> name_hint("quikstart", ["quickstart", "smoke"], otherwise="Runs here: quickstart, smoke.")
     'Did you mean "quickstart"? Runs here: quickstart, smoke.'
@@ -305,7 +305,7 @@ def name_hint(name: str, known: Iterable[str], *, otherwise: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A question that suggests close names; empty if there is none.
+    """Ask whether a close name was meant; empty if no known name is close.
 
     >>> did_you_mean("ful_marks", ["full_marks", "all_skills"])
     'Did you mean "full_marks"?'
@@ -315,7 +315,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> str:
-    r"""Format rows under a header; columns in `right` are right-aligned, scores with intervals by their points.
+    r"""Format rows under a header.
+
+    Columns in `right` are right-aligned; scores with intervals are aligned by their points.
 
     >>> rows = [["a|b", "1", ".50 [.10, .90]"], ["c", "12", "1.00 [.44, 1.00]"]]
     >>> print(markdown_table(["name", "n", "score"], rows, right=frozenset({1})))
@@ -330,7 +332,7 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, righ
     columns = []
     for index, (name, *column) in enumerate(zip(*shown, strict=True)):
         ends = [match.end() for match in map(_SCORE.match, column) if match]
-        if ends and len(ends) == len(column):  # scores only: pad the first number of each cell
+        if ends and len(ends) == len(column):  # for scores, pad the first number of each cell
             column = [" " * (max(ends) - end) + cell for end, cell in zip(ends, column, strict=True)]
         width = max(2, *map(len, (name, *column)))
         own = [cell.rjust(width) if index in right else cell.ljust(width) for cell in (name, *column)]
@@ -343,11 +345,11 @@ _SCORE: Final = re.compile(r"[+−]?\d?\.\d\d(?= \[|$)|–$")
 
 
 WIDTH: Final = 100
-"""The width in columns that every terminal output fits into."""
+"""The width in columns into which all terminal output fits."""
 
 
 def wrapped(text: str, *, indent: int = 0) -> str:
-    """Wrap a text to the width of the terminal; its own line breaks are kept, and later lines are indented.
+    """Wrap a text to the width of the terminal. Its own line breaks are kept, and later lines are indented.
 
     >>> print(wrapped("word " * 25 + "end", indent=2))
     word word word word word word word word word word word word word word word word word word word word
@@ -361,7 +363,7 @@ def wrapped(text: str, *, indent: int = 0) -> str:
 
 
 def side_by_side(left: Sequence[str], right: Sequence[str], *, marked: Sequence[bool] = ()) -> str:
-    """Set paragraphs in two columns with the paragraphs of each pair level; a star marks chosen pairs.
+    """Set pairs of paragraphs side by side in two columns. A star marks the chosen pairs.
 
     >>> print(side_by_side(["tuned", "+ topic"], ["base", "- topic: no word of it"], marked=[False, True]))
       tuned                                             base
@@ -380,9 +382,10 @@ _HALF: Final = (WIDTH - 4) // 2
 
 
 def panels(header: Sequence[str], rows: Sequence[Sequence[str]], *, names: int, right: frozenset[int]) -> str:
-    """Format a table for the terminal; one that is too wide is split into several of similar width.
+    """Format a table for the terminal.
 
-    The first columns, as many as `names` says, are repeated in each of them.
+    A table that is too wide is split into several tables of similar width. The first `names` columns are repeated in
+    each table.
 
     >>> row = ["a", *["x" * 40] * 3]
     >>> print(panels(["name", "one", "two", "three"], [row], names=1, right=frozenset()))
@@ -411,7 +414,7 @@ def panels(header: Sequence[str], rows: Sequence[Sequence[str]], *, names: int, 
 
 
 def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> str:
-    """Format rows under a header as HTML with every cell escaped; the columns in `right` are aligned to the right.
+    """Format rows under a header as HTML with every cell escaped. The columns in `right` are aligned to the right.
 
     >>> html_table(["name"], [["<b>"]])
     '<table><thead><tr><th>name</th></tr></thead><tbody><tr><td>&lt;b&gt;</td></tr></tbody></table>'
@@ -434,10 +437,11 @@ CUT: Final = "the token limit cut the reply"
 def grounds(
     evidence: str | None, reason: str | None, *, woven: bool | None = None, grader_words: str | None = None
 ) -> str:
-    """The words that show a skill, the reason for a denied point, or both: a text can show a skill that it names.
+    """Return the words that show a skill, the reason for a denied point, or both.
 
-    A skill that earns its point and is not woven into the topic gets a remark. Where code gives no reason, the words
-    of the grader stand for it.
+    A text that shows a skill can be denied the point because it also mentions the skill's name. If a skill earns its
+    point but is not about the topic, a remark is added. If code gives no reason, the words of the grader are used
+    instead.
 
     >>> grounds("as hard as a bench", 'it names the skill "simile"')
     '“as hard as a bench”; it names the skill "simile"'
@@ -449,7 +453,7 @@ def grounds(
 
 
 def remark_on(reason: str | None, *, woven: bool | None = None, grader_words: str | None = None) -> str | None:
-    """What is said about a point beside the words that show the skill; None if there is nothing to say.
+    """Return a remark about a point besides the words that show the skill; None if there is nothing to say.
 
     >>> remark_on(None, woven=False)
     'not about the topic'
@@ -462,7 +466,7 @@ def remark_on(reason: str | None, *, woven: bool | None = None, grader_words: st
 
 
 def point_line(name: str, point: bool | None, words: str) -> str:
-    """A criterion with its sign and its grounds.
+    """Format a criterion with its sign and its grounds.
 
     >>> point_line("length", False, "it has 3 sentences where 1 is allowed")
     '- length: it has 3 sentences where 1 is allowed'

@@ -1,6 +1,6 @@
 """The command line.
 
-Each module defines the commands about one noun; a command is a function below the list of its options. `skillmix
+Each module defines the commands about one noun. A command is a function below the list of its options. `skillmix
 --help` loads every module of this folder, so slow imports are inside the functions. Standard output is for data, and
 standard error is for everything else. Exit status 0: done; 1: finished with missing or unparseable items; 2: the user
 must change something; 3: batches wait at a provider; 128 + n: ended by signal n (130: Ctrl-C).

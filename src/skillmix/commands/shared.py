@@ -27,11 +27,11 @@ Command = Callable[[argparse.Namespace], int]
 Option = Callable[["argparse._ActionsContainer"], object]
 """Adds one option, or a group of them, to a parser."""
 COMMANDS: Final[dict[str, Callable[["argparse._SubParsersAction[argparse.ArgumentParser]"], None]]] = {}
-"""Functions that add a command's parser, by command name; the modules of this folder fill the table on import."""
+"""Functions that add a command's parser, by command name. The modules of this folder fill the table on import."""
 
 
 def option(name: str, about: str, **settings: Any) -> Option:
-    """Define an option or a positional argument with its help text; `argparse` takes its settings."""
+    """Define an option or a positional argument with its help text. `argparse` takes its settings."""
     return lambda parser: parser.add_argument(name, help=about, **settings)
 
 
@@ -62,7 +62,7 @@ _JSON: Final = flag("--json", "print JSON")
 def command(
     name: str, *options: Option, about: str | None = None, has_json: bool = True, **defaults: Any
 ) -> Callable[[Command], Command]:
-    """Add a command to the table; its help text is `about` or the docstring of the function."""
+    """Add a command to the table. Its help text is `about` or the docstring of the function."""
 
     def add(run: Command) -> Command:
         def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -78,7 +78,7 @@ def command(
 
 
 def number(kind: type[int] | type[float], words: str, is_good: Callable[[float], bool]) -> Callable[[str], Any]:
-    """Make a type for `argparse` that parses a number; `words` describes the valid numbers in errors."""
+    """Make a type for `argparse` that parses a number. `words` describes the valid numbers in errors."""
 
     def read(text: str) -> float:
         try:
@@ -105,7 +105,7 @@ CATALOG: Final = (
     option("name", "a shipped catalog or a folder (default: paper)", nargs="?", metavar="NAME"),
     option("--catalog", "the same as NAME", metavar="DIR"),
 )
-"""The two ways to choose a catalog; `catalog_name` reads both."""
+"""The two ways to choose a catalog. `catalog_name` reads both."""
 TRUST: Final = flag("--trust-code", "run the checkers.py in the catalog's folder; read it first")
 """Allows a command to run the code of a catalog once `main` has read the option."""
 DRY_RUN: Final = flag("--dry-run", "print calls, tokens and cost without calling a model")
@@ -125,7 +125,7 @@ class CommandParser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Print the error with a hint, and exit with 2; an unknown option may explain why another option is missing."""
+        """Print the error with a hint, and exit with 2. An unknown option may explain why another option is missing."""
         unknown = []
         for word in takewhile(lambda word: word != "--", self._words):
             name = word.partition("=")[0]
@@ -228,7 +228,7 @@ def standard_input() -> str:
 def say_why_stopped(
     stopped: "StopReason | None", folder: Path, failed: "Mapping[Any, CallProblem] | None" = None
 ) -> int | None:
-    """Print how many calls failed and why no more were started; if the reason was a signal, return the exit status."""
+    """Print how many calls failed and why no more were started. If the reason was a signal, return the exit status."""
     from skillmix.runs.scheduler import signal_of
 
     for key, problem in list((failed or {}).items())[:1]:

@@ -47,7 +47,7 @@ class Price:
     """The price of a batched call as a share of this price; None stands for the provider's usual share."""
 
     def in_batch(self, usual: float) -> "Price":
-        """Return the price of batched calls; `usual` is the share that applies if this price has no share of its own.
+        """Return the price of batched calls. `usual` is the share that applies if this price has no share of its own.
 
         >>> Price(10.0, 30.0).in_batch(0.5).output
         15.0
@@ -112,7 +112,7 @@ _OLD: Final = 90
 
 
 def price_warnings(prices: Mapping[str, Price | None], *, today: date | None = None) -> Iterator[str]:
-    """Warn about old prices; `prices` contains the prices by model."""
+    """Warn about old prices. `prices` contains the prices by model."""
     for name, price in sorted(prices.items()):
         if price is None or price.is_zero or price.noted is None:
             continue
@@ -126,7 +126,7 @@ def price_warnings(prices: Mapping[str, Price | None], *, today: date | None = N
 def refreshed_prices(
     prices: Mapping[str, Price], wanted: Iterable[str], content: bytes | str, *, source: str
 ) -> tuple[dict[str, Price], list[str]]:
-    """Read the prices of models from a price list; the second value lists the models that are missing from it.
+    """Read the prices of models from a price list. The second value lists the models that are missing from it.
 
     A list is either LiteLLM's JSON file, with dollars per token by model, or OpenRouter's list of models.
     """
@@ -199,7 +199,7 @@ def training_tokens(step: TrainStep, *, conversations: int | None) -> int | None
 
 
 def training_hours(step: TrainStep, model: str, tokens: int | None) -> float | None:
-    """Estimate the GPU hours of a train step; training an adapter requires no gradients for the weights."""
+    """Estimate the GPU hours of a train step, which are fewer for an adapter because weights need no gradients."""
     return _hours(model, tokens, operations=4 if step.lora else 6, shares=TRAINING)
 
 

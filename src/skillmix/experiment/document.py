@@ -136,7 +136,7 @@ def expanded(document: object) -> Expansion:
 
 
 def _axes(document: Mapping[str, Any]) -> _Axes:
-    """Return the axes; an invalid list is left out here because the format check reports it."""
+    """Return the axes. An invalid list is left out here because the format check reports it."""
     matrix = document.get("matrix")
     named = [(name, name, values) for name, values in matrix.items()] if isinstance(matrix, dict) else []
     lists = [("partition", "p", document.get("partitions")), *named, ("seed", "s", document.get("seeds"))]
@@ -233,7 +233,7 @@ def _filled(entry: _Entry, own: Iterable[str], values: Mapping[str, Any]) -> _En
 
 
 def _with_values(value: Any, values: Mapping[str, Any]) -> Any:
-    """Replace `{NAME}` in a value; a text that is only `{NAME}` becomes the value itself, such as a number."""
+    """Replace `{NAME}` in a value. A text that is only `{NAME}` becomes the value itself, such as a number."""
     if isinstance(value, str):
         for name, own in values.items():
             if value == f"{{{name}}}":
@@ -294,9 +294,9 @@ _PLACEHOLDERS: Final[Mapping[str | int, object]] = {"name": "unnamed", "steps": 
 
 
 def checked(document: object, root: type[_S]) -> tuple[_S | None, list[str], str]:
-    """Check a document; return its valid part, every fault in words, and a hint.
+    """Check a document, and return its valid part, every fault in words, and a hint.
 
-    The valid part omits everything that has faults; it is None if no part of the document is valid on its own.
+    The valid part omits everything that has faults. It is None if no part of the document is valid on its own.
     """
     adapter = TypeAdapter(root)
     faults: dict[str, str] = {}
@@ -389,7 +389,7 @@ def _path_in(document: object, location: Iterable[str | int]) -> DocumentPath:
 
 
 def _without(document: object, path: DocumentPath) -> object:
-    """Remove the value at a path; a step is replaced by an empty step, so that the other steps keep their numbers."""
+    """Remove the value at a path. A step is replaced by an empty step, so that the other steps keep their numbers."""
     first, *rest = path
     if isinstance(document, Mapping):
         if rest and first in document:

@@ -1,4 +1,4 @@
-"""The experiment file: from YAML and command-line changes to frozen settings.
+"""Convert an experiment file and command-line changes to frozen settings.
 
 All faults of a file are reported in one error. The kinds of step are in steps.py.
 """
@@ -71,7 +71,7 @@ class AskedModel(Section):
     left_out_if_unset: ClassVar[tuple[str, ...]] = ("proxy", "system", "extra", "batch", "joined")
 
     key: KeyName | None = None
-    """Name of the environment variable that contains the key; not needed at a provider's own URL."""
+    """Name of the environment variable that contains the key, which is not needed at a provider's own URL."""
     insecure: bool = False
     """Whether the key may be sent over plain HTTP to another machine."""
     proxy: bool = False
@@ -83,9 +83,9 @@ class AskedModel(Section):
         refused_if(extra_faults),
         AfterValidator(lambda extra: {**extra, SEED: False} if SEED in extra else extra),
     ] = {}
-    """Additional fields of the request body, such as `reasoning_effort`; `seed: off` omits the seed of each call."""
+    """Additional fields of the request body, such as `reasoning_effort`. With `seed: off`, calls have no seed."""
     batch: bool | str = False
-    """Whether calls are sent in the provider's batches, at half the price; a name such as `azure` chooses the API."""
+    """Whether calls are sent in the provider's batches, at half the price. A name such as `azure` chooses the API."""
     model: str
 
     @property
@@ -143,16 +143,16 @@ class StudentSettings(AskedModel):
     model: str
     """Model string, such as `openai:gpt-4o`."""
     prompts: str | None = None
-    """Prompt set; the default is the prompt set of the experiment."""
+    """Prompt set. The default is the prompt set of the experiment."""
     temperature: Temperature = 0.7
     max_tokens: Positive = 512
     """Maximum number of tokens in a reply."""
     top_p: TopP = None
     concurrency: Positive | None = None
-    """Simultaneous calls; the default is 64 for an endpoint, and as many as fit into memory for a local model."""
+    """Simultaneous calls. The default is 64 for an endpoint, and as many as fit into memory for a local model."""
     timeout: Seconds = 600
     tuned_from: Name | None = None
-    """The student from which this one was fine-tuned; for a model without its own `skillmix.json`."""
+    """The student from which this student was fine-tuned, if the model has no `skillmix.json` of its own."""
     trained_on: Annotated[
         list[str],
         BeforeValidator(
@@ -196,9 +196,9 @@ class GraderSettings(AskedModel):
     """A grader: a model, code (`rules:`), or both."""
 
     model: str
-    """Model string; `rules:` for code alone, or `rules:MODEL` for code and a model for skills without a checker."""
+    """Model string. Use `rules:` for code alone, or `rules:MODEL` for code and a model for skills without a checker."""
     rounds: Positive | None = None
-    """Independent gradings of a text; the number must be odd, so that a majority exists.
+    """Independent gradings of a text. The number must be odd, so that a majority exists.
 
     The default is 3, or 1 for `rules:`.
     """
@@ -241,7 +241,7 @@ class BudgetSettings(Section):
     """Limits on the cost and the calls of a run, over all its invocations."""
 
     max_usd: Annotated[float, Field(ge=0)] | None = None
-    """Maximum cost in US dollars; the price of every model must then be known."""
+    """Maximum cost in US dollars. The price of every model must then be known."""
     max_calls: Annotated[int, Field(ge=0)] | None = None
     """Maximum number of calls."""
 
@@ -260,12 +260,12 @@ class WorkerSettings(Section):
     """Settings of workers on a cluster."""
 
     gpus: OfNode | None = None
-    """GPUs per worker; with a fraction such as 0.5, workers share a GPU.
+    """GPUs per worker. With a fraction such as 0.5, workers share a GPU.
 
     With None, the models of a step determine the number.
     """
     cpus: OfNode | None = None
-    """CPUs per worker; each node runs as many workers as fit. With None, each node runs one worker."""
+    """CPUs per worker. Each node runs as many workers as fit. With None, each node runs one worker."""
     leases: Annotated[int, Field(ge=1, le=_MOST_LEASES)] = 2
     """Ignored; still accepted because older files contain this key."""
     writers: Annotated[int, Field(ge=1)] = 1
@@ -294,15 +294,15 @@ class Experiment(Section):
     catalog: str = "paper"
     """A shipped catalog or a folder."""
     partition: str | None = None
-    """Split of the catalog into train and held-out skills; the default is the catalog's own."""
+    """Split of the catalog into train and held-out skills. The default is the catalog's own."""
     prompts: str = "standard"
     """A shipped prompt set or a folder."""
     exclude: SkillNames = []
     """Skills and exclude lists (`file:PATH`) that are never drawn."""
     format: FormatName | None = None
-    """Output format of all texts; the point for length then also requires this format."""
+    """Output format of all texts. The point for length then also requires this format."""
     rules: Literal["default", "paper"] = "default"
-    """Scoring rules: the rules of skillmix or those of the paper."""
+    """Scoring rules, which are either the rules of skillmix (`default`) or the rules of the paper."""
     answer: AnswerSettings = AnswerSettings()
     students: dict[Name, StudentSettings] = {}
     """Models that generate texts, by name."""
@@ -311,12 +311,12 @@ class Experiment(Section):
     budget: BudgetSettings = BudgetSettings()
     leakage: LeakageSettings = LeakageSettings()
     dataset: DataFilters = DataFilters()
-    """Filters of all dataset steps; a step may override them."""
+    """Filters of all dataset steps. A step may override them."""
     # A stored experiment and its hash omit these settings, because the place where calls are made does not affect
     # results.
     workers: Annotated[WorkerSettings, Field(exclude=True)] = WorkerSettings()
     track: list[TrackerName] = []
-    """Trackers that show training curves and scores; no step depends on a tracker."""
+    """Trackers that show training curves and scores. No step depends on a tracker."""
     seeds: Annotated[Seeds, Field(exclude=True)] = []
     """Training seeds: train steps, and steps that use their models, are repeated for each seed."""
     partitions: Annotated[Partitions, Field(exclude=True)] = []
@@ -324,7 +324,7 @@ class Experiment(Section):
     matrix: Annotated[Matrix, Field(exclude=True)] = {}
     """Values by name: steps and students with `{NAME}` in a setting are repeated for each value."""
     variants: dict[Name, Variant] = {}
-    """In a stored experiment: the values for which each step or student with a suffix in its name was repeated."""
+    """In a stored experiment, the values for which each step or student with a suffix in its name was repeated."""
     steps: list[AnyStep]
     """The steps of the run, in order."""
 
@@ -352,7 +352,7 @@ def load_experiment(path: Path, *, changes: Sequence[str] = (), checks_outside: 
 
 
 def experiment_of(document: object, *, source: str, checks_outside: bool = False) -> Experiment:
-    """Check an experiment; one error reports every fault and its location.
+    """Check an experiment. One error reports every fault and its location.
 
     `checks_outside` also checks that catalogs, skills and prompts exist, which a stored experiment does not require.
     """
@@ -377,7 +377,7 @@ def experiment_of(document: object, *, source: str, checks_outside: bool = False
 
 
 def _impossible_draws(experiment: Experiment) -> Iterator[str]:
-    """Find impossible draws in a file that has other faults; if there are none, the plan finds impossible draws."""
+    """Find impossible draws in a file that has other faults. If there are none, the plan finds impossible draws."""
     for step in experiment.steps:
         if not isinstance(step, DrawingStep):
             continue

@@ -89,7 +89,7 @@ _NOTHING: Final[Around] = MappingProxyType({})
 
 
 def cells_of(experiment: Experiment, catalog: Catalog, around: Around = _NOTHING) -> list[PlannedCell]:
-    """Return the cells of all steps, in the order of the steps; one error lists all impossible draws."""
+    """Return the cells of all steps, in the order of the steps. One error lists all impossible draws."""
     cells: list[PlannedCell] = []
     errors: list[UserError] = []
     for step in experiment.steps:
@@ -105,7 +105,7 @@ def cells_of(experiment: Experiment, catalog: Catalog, around: Around = _NOTHING
 def step_cells(
     step: Step, experiment: Experiment, catalog: Catalog, around: Around = _NOTHING
 ) -> Iterator[PlannedCell]:
-    """Return the cells of one step; the students of a step share its draws."""
+    """Return the cells of one step. The students of a step share its draws."""
     for cell in step.undrawn_cells(experiment.steps):
         yield _drawn_cell(step, cell, experiment, catalog, around)
 
@@ -136,7 +136,7 @@ def _drawn_cell(step: Step, cell: UndrawnCell, experiment: Experiment, catalog: 
 
 @lru_cache(maxsize=2048)
 def _drawn(draw: Draw, count: int | None, *, is_ladder: bool, reserved: float | None) -> tuple[Combination, ...]:
-    """Make a draw; it is cached because the checks, calls and scores of a run use the same draw."""
+    """Make a draw. It is cached because the checks, calls and scores of a run use the same draw."""
     if count is None:
         return tuple(draw_all(draw, reserved))
     if reserved is not None:
@@ -174,7 +174,7 @@ def planned_rows(experiment: Experiment) -> dict[RowKey, set[PlannedDraw]]:
 
 
 def writers_and_graders(experiment: Experiment) -> set[tuple[str, str]]:
-    """Return the writers of data sets, each with its graders; a writer's texts are in no row of the score table."""
+    """Return the writers of data sets, each with its graders. A writer's texts are in no row of the score table."""
     steps = [step for step in experiment.steps if step.stage == "dataset"]
     return {(student, grader) for step in steps for student in step.student_names for grader in step.grader_names}
 

@@ -40,7 +40,7 @@ class DataFilters(Section):
     """The texts with full marks that a data set excludes, and the share that it reserves for validation."""
 
     near_duplicates: Annotated[float, Field(gt=0, le=1)] | None = 0.7
-    """Share of common 3-grams above which a text counts as a copy of an earlier text; null keeps such texts."""
+    """Share of common 3-grams above which a text counts as a copy of an earlier text. With null, copies are kept."""
     exact_duplicates: Literal["drop", "keep"] = "drop"
     """Whether a text with the same words as an earlier text is excluded."""
     example_copies: Literal["drop", "keep"] = "drop"
@@ -88,7 +88,7 @@ SkillPool = Literal["train", "all"]
 _NAMED: Final = re.compile(r"D\((?P<ks>[1-9]\d*(?:,[1-9]\d*)*)\)")
 ABLATION: Final = "ablation"
 ABLATION_SIZE: Final = 8000
-"""arXiv 2409.19808, section 5: a draw from D(1,2,3) with fewer texts of k = 2 and k = 3 together than D(2) has."""
+"""The ablation in section 5 of arXiv 2409.19808: a draw from D(1,2,3) with fewer texts of k = 2 and 3 than D(2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class DataRecipe:
     ks: tuple[int, ...]
     """Empty for texts of any k."""
     skills: SkillPool
-    """Skills of the texts with k = 1; texts with a larger k always have train skills."""
+    """Skills of the texts with k = 1. Texts with a larger k always have train skills."""
     size: int | None = None
     shares: Mapping[int, float] = field(default_factory=dict)
     is_named: bool = False
@@ -143,7 +143,7 @@ def plain_recipe(
 
 
 def draw_set(recipe: DataRecipe, texts: Iterable[tuple[str, int]]) -> Sequence[int]:
-    """Draw the texts (identity and k) of a recipe; return their indices in ascending order.
+    """Draw from texts (identity and k) by a recipe, and return the indices of the drawn texts in ascending order.
 
     Texts are chosen in the order of a hash of their identity. The choice of a text therefore does not depend on other
     texts, and the set of 1,000 texts is part of the set of 2,000. Too few texts are an error, never a smaller set.
@@ -180,7 +180,7 @@ def _below_cap(ks: Sequence[int], size: int, *, cap: int) -> list[int]:
 def _by_shares(ks: Sequence[int], size: int, shares: Mapping[int, float]) -> list[int]:
     """Choose ranks one by one, each from the k that is furthest behind its share.
 
-    This is a divisor method, in which a larger size only adds ranks; this would not be true if the number for each k
+    This is a divisor method, in which a larger size only adds ranks. This would not be true if the number for each k
     were rounded.
     """
     queues = {k: [rank for rank, other in enumerate(ks) if other == k] for k in sorted(shares)}

@@ -167,7 +167,7 @@ class LabelParts(NamedTuple):
 
 
 def label_parts(label: str) -> LabelParts:
-    """Split a label into its parts; this works because names of settings contain no blanks.
+    """Split a label into its parts. This works because names of settings contain no blanks.
 
     >>> label_parts("held-out under nested:2"), label_parts("all").partition
     (LabelParts(setting='held-out', catalog=None, partition='nested:2'), None)
@@ -182,7 +182,7 @@ _PLAIN_NAME = re.compile(r"[a-z0-9]++(?: [a-z0-9]++)*+")
 
 
 def _excluded_label(exclude: Sequence[str]) -> str:
-    """Format the excluded names for labels and file names; long lists become a number and a hash."""
+    """Format the excluded names for labels and file names, with a number and a hash instead of a long list."""
     names = sorted({name.casefold() for name in exclude})
     joined = "-and-".join(name.replace(" ", "-") for name in names)
     is_plain = all(_PLAIN_NAME.fullmatch(name) for name in names)
@@ -204,7 +204,7 @@ class UndrawnCell:
     """One student, setting and k of a step, before its combinations are drawn."""
 
     source: str
-    """The step that generates the texts: either this step or the step that it grades."""
+    """The step that generates the texts, which is either this step or the step that it grades."""
     student: str
     graders: tuple[str, ...]
     setting: Setting
@@ -215,7 +215,7 @@ class UndrawnCell:
     is_ladder: bool = False
     sets: SetChoice = "all"
     purpose: Purpose = "evaluation"
-    """The purpose of the draw: an evaluation or training data."""
+    """The purpose of the draw, which is an evaluation or training data."""
     exclude: tuple[str, ...] = ()
     """Skills and exclude lists that the step omits in addition to those of the experiment."""
     catalog: str | None = None
@@ -238,7 +238,7 @@ class Step(Section):
     """The kind of the step."""
 
     reads_whole_run: ClassVar[bool] = False
-    """Whether the step runs after all steps that produce texts or models; scores and reports ignore its output."""
+    """Whether the step runs after all steps that produce texts or models. Scores and reports ignore its output."""
     trains_model: ClassVar[bool] = False
     """Whether later steps may use the step's model as `step:NAME`."""
 
@@ -281,13 +281,13 @@ class Step(Section):
     def call_bound(self) -> Literal["at least", "about", "at most"]:
         """Whether the calls planned for the step are a lower bound, an upper bound, or exact.
 
-        A data set requires another conversation for every text without full marks; with an early stop, there are fewer
+        A data set requires another conversation for every text without full marks. With an early stop, there are fewer
         calls.
         """
         return "at least" if self.stage == "dataset" else "at most" if self.may_stop_early else "about"
 
     def undrawn_cells(self, steps: Sequence["Step"]) -> Iterator[UndrawnCell]:
-        """Return the cells of the score table that the step fills; `steps` are all steps of the experiment."""
+        """Return the cells of the score table that the step fills. `steps` are all steps of the experiment."""
         yield from ()
 
 
@@ -301,7 +301,7 @@ class DrawingStep(Step):
 
 
 def student_name(reference: str) -> str:
-    """Return the name of the student to which a reference refers; the model of a train step has the name of the step.
+    """Return the name of the student to which a reference refers. The model of a train step has the name of the step.
 
     >>> student_name("step:m1"), student_name("base"), student_name("joined:step:m1")
     ('m1', 'base', 'm1-joined')

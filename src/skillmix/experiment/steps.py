@@ -1,4 +1,4 @@
-"""The kinds of step in an experiment file; train steps are in train_step.py.
+"""The kinds of step in an experiment file, except for train steps, which are in train_step.py.
 
 A new kind requires a class here, an entry in `AnyStep`, and a file in the folder `steps/` that does the work.
 """
@@ -71,7 +71,7 @@ Raters = Annotated[
     accepted_if(bool, "no raters given; give at least one name"),
     BeforeValidator(_by_name, json_schema_input_type=dict[Name, str] | list[Name]),
 ]
-"""The raters: each is a person (`human`) or simulated (`scripted:rater?…`); in a list of names, all are people."""
+"""The raters: each is a person (`human`) or simulated (`scripted:rater?…`). In a list of names, all are people."""
 
 
 class AnnotateStep(Step):
@@ -82,7 +82,7 @@ class AnnotateStep(Step):
     raters: Raters
     """Raters: a list of people, or a mapping of names to `human` or `scripted:rater?…`."""
     n: Positive | None = None
-    """Number of texts for each rater; the default is the number that `width` requires, or else 50."""
+    """Number of texts for each rater. The default is the number that `width` requires, or else 50."""
     width: Annotated[float, Field(ge=NARROWEST, lt=1)] | None = None
     """Width of the 95% interval of agreement between a rater and a grader."""
     agreement: Share = 0.5
@@ -94,7 +94,7 @@ class AnnotateStep(Step):
     students: FilledList[ModelRef] | None = None
     """Students whose texts are read; by default, all students."""
     k: FilledList[Positive] | None = None
-    """Numbers of skills of the texts; by default, all numbers."""
+    """Numbers of skills for which texts are read; by default, all numbers."""
 
     @model_validator(mode="after")
     def _one_number(self) -> "AnnotateStep":
@@ -124,9 +124,9 @@ class GradersStep(Step):
     stage: Literal["graders"]
     reads_whole_run: ClassVar[bool] = True
     truth: str | None = None
-    """Reference for graders: `people`, `rules` (code), or the name of a grader; the default is people, or else code."""
+    """Reference for graders: `people`, `rules` (code), or the name of a grader. The default is people, or else code."""
     rules: Literal["default", "paper"] | None = None
-    """Scoring rules; the default is the experiment's."""
+    """Scoring rules. The default is the experiment's."""
 
 
 def people_faults(
@@ -134,7 +134,7 @@ def people_faults(
 ) -> Iterator[str]:
     """Find names in an annotate or graders step that are not in the experiment.
 
-    `models` are model strings by student; `graders` are names, including `rules` if one grader is code alone.
+    `models` are model strings by student. `graders` are names, including `rules` if one grader is code alone.
     """
     if isinstance(step, AnnotateStep | GradersStep) and step.name == "report":
         yield "a run stores its report in a folder with this name"
@@ -181,13 +181,13 @@ class _CellsStep(DrawingStep):
     students: FilledList[ModelRef]
     """Students that generate texts: names, `step:NAME` for the model of a train step, or `joined:step:NAME`."""
     settings: FilledList[Setting] = ["all"]
-    """Groups of the partition to draw skills and topics from: `train`, `held-out`, `all`, or a further one."""
+    """Groups of the partition to draw skills and topics from: `train`, `held-out`, `all`, or another group."""
     k: FilledList[SkillCount]
     """Numbers of skills; 0 is the plain request, for catalogs of probes."""
     combinations: Counts = 100
     """Combinations for each setting and k: a number, `all`, or a mapping with such values for each k or setting."""
     generations: Positive = 3
-    """Number of texts for each combination; the best text counts."""
+    """Number of texts for each combination. The best text counts."""
     exclude: SkillNames = []
     """Skills and exclude lists that the step does not draw, besides those of the experiment; tables list them."""
 
@@ -210,7 +210,7 @@ class _CellsStep(DrawingStep):
         return tuple(self.students)
 
     def undrawn_cells(self, steps: Sequence[Step]) -> Iterator[UndrawnCell]:
-        """Return one cell for each setting, k and student; the students share the draws."""
+        """Return one cell for each setting, k and student. The students share the draws."""
         for setting in self.settings:
             for k in self.k:
                 count = count_for(self.combinations, setting, k)
@@ -247,7 +247,7 @@ class EvaluateStep(_CellsStep):
     graders: FilledList[Name]
     """Graders that grade every text."""
     settings: FilledList[Setting] = ["train", "held-out", "all"]
-    """Groups of the partition to draw skills and topics from: `train`, `held-out`, `all`, or a further one."""
+    """Groups of the partition to draw skills and topics from: `train`, `held-out`, `all`, or another group."""
     k: FilledList[SkillCount] = [1, 2, 3, 4, 5]
     """Numbers of skills; 0 is the plain request, for catalogs of probes."""
     ladder: bool = False
@@ -311,7 +311,7 @@ class PerSkill(Section):
     """Limits on the number of texts per skill for each k."""
 
     floor: Annotated[int, Field(ge=0)] = 0
-    """Minimum number of texts per skill; skills with fewer texts are reported."""
+    """Minimum number of texts per skill. Skills with fewer texts are reported."""
     ceiling: Positive | None = None
     """Maximum number of texts per skill."""
 
@@ -332,23 +332,23 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
     """A data set of conversations with full marks, generated by a model or joined from earlier data sets."""
 
     writer: ModelRef | None = None
-    """Model that generates the texts; without a writer, the step joins the data sets in `of`."""
+    """Model that generates the texts. Without a writer, the step joins the data sets in `of`."""
     of: list[Name] = []
     """Earlier dataset steps whose data sets are joined."""
     graders: list[Name] = []
-    """Graders; a text is kept if all graders give it full marks."""
+    """Graders. A text is kept if all graders give it full marks."""
     recipe: str | None = None
     """A data set of the paper: `D(1)`, `D(1,2)`, `D(1,2,3)`, …, or `ablation`."""
     k: list[Positive] = []
     """Numbers of skills if there is no recipe."""
     skills: Literal["train", "all"] | None = None
-    """Skills that are drawn for k = 1; the default is `all` with a recipe, and otherwise `train`."""
+    """Skills that are drawn for k = 1. The default is `all` with a recipe, and otherwise `train`."""
     pool: Setting | None = None
-    """Another group of the partition to draw from instead of `train`; its texts are about the train topics."""
+    """Another group of the partition to draw from instead of `train`. Its texts are about the train topics."""
     target: Positive | dict[Positive, Positive] | None = None
     """Number of texts to keep for each k."""
     most: Positive | None = None
-    """Maximum number of conversations for each k; the default is 100 for each text of the target."""
+    """Maximum number of conversations for each k. The default is 100 for each text of the target."""
     least: Annotated[int, Field(ge=0)] | None = None
     """Minimum number of texts for each k before later steps begin; by default, the target."""
     exclude: SkillNames = []
@@ -369,9 +369,9 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
     This is for controls.
     """
     rules: Literal["default", "paper"] | None = None
-    """Scoring rules that decide which texts have full marks; the default is the experiment's."""
+    """Scoring rules that decide which texts have full marks. The default is the experiment's."""
     leakage: LeakageSettings | None = None
-    """Content to exclude from the data set; missing keys are taken from the experiment."""
+    """Content to exclude from the data set. Missing keys are taken from the experiment."""
     only_requested: bool = False
     """Whether to exclude texts that show another skill of the partition, if code can detect it.
 
@@ -449,11 +449,11 @@ class Contrast(Section):
     setting: Name
     k: Positive
     against: Name | None = None
-    """The student to compare with; the default is the same student."""
+    """The student to compare with. The default is the same student."""
     against_setting: Name | None = None
-    """Setting of the second side; the default is the same setting."""
+    """Setting of the second side. The default is the same setting."""
     against_k: Positive | None = None
-    """k of the second side; the default is the same k."""
+    """k of the second side. The default is the same k."""
     claim: str | None = None
     """The conclusion that a gain would support, as the end of a sentence."""
     condition: str | None = None
@@ -482,7 +482,7 @@ class ReportStep(Step):
     stage: Literal["report"]
     reads_whole_run: ClassVar[bool] = True
     rules: Literal["default", "paper", "both"] | None = None
-    """Scoring rules; the default is the experiment's. `both` shows both side by side."""
+    """Scoring rules. The default is the experiment's. `both` shows both side by side."""
     published: bool = False
     """Whether to show the paper's figures next to the figures of the run."""
     tokens: Annotated[float, Field(gt=0)] = 2e12
@@ -497,4 +497,4 @@ AnyStep = Annotated[
     EvaluateStep | GenerateStep | GradeStep | DatasetStep | TrainStep | AnnotateStep | GradersStep | ReportStep,
     Field(discriminator="stage"),
 ]
-"""A step of any kind; its `stage` determines the kind."""
+"""A step of any kind. Its `stage` determines the kind."""

@@ -1,4 +1,4 @@
-"""Train steps of an experiment; the defaults are the paper's recipe (arXiv 2409.19808, section 3.3).
+"""Train steps of an experiment. The defaults are the paper's recipe (arXiv 2409.19808, section 3.3).
 
 To add a precision, add a row to `PRECISIONS`. If the precision stores updated weights in a new way, it also requires an
 update function in `training/step/optimizer.py`.
@@ -37,7 +37,7 @@ class Precision:
     """Format of both moments and of the sum of gradients."""
     storage: WeightStorage
     auto_device: Literal["cpu", "cuda"]
-    """The device on which `precision: auto` may choose this precision; earlier rows are preferred."""
+    """The device on which `precision: auto` may choose this precision. Earlier rows are preferred."""
 
     @property
     def weight_bytes(self) -> int:
@@ -141,13 +141,13 @@ class RecipeSettings(Section):
     schedule: Literal["constant", "cosine"] = "constant"
     """Learning-rate schedule after the warm-up."""
     optimizer: Literal["adam", "sgd", "muon"] = "adam"
-    """The optimizer; `muon` updates the matrices of the layers, and Adam the embeddings, output and norms."""
+    """The optimizer. `muon` updates the matrices of the layers, and Adam the embeddings, output and norms."""
     adam_learning_rate: AboveZero | None = None
-    """Adam's peak learning rate with `muon`; the default is 0.003."""
+    """Adam's peak learning rate with `muon`. The default is 0.003."""
     weight_decay: NotNegative = 0.0
     """Decoupled weight decay."""
     clip: AboveZero | None = None
-    """Maximum norm of the whole gradient; a larger gradient is scaled down."""
+    """Maximum norm of the whole gradient. A larger gradient is scaled down."""
     max_tokens: Positive = 1024
     """Maximum number of tokens in a conversation."""
     too_long: Literal["drop", "cut", "refuse"] = "drop"
@@ -161,11 +161,11 @@ class RecipeSettings(Section):
     validation_share: Share = 0.0
     """Share of the conversations that is reserved for validation if the data has no validation file."""
     validate_every: Positive | None = None
-    """Steps between validations; the default is one epoch."""
+    """Steps between validations. The default is one epoch."""
     patience: Positive | None = None
-    """Number of validations without a better loss after which training stops; the best weights are kept."""
+    """Number of validations without a better loss after which training stops. The best weights are kept."""
     precision: Annotated[str, OneOf([AUTO, *PRECISIONS])] = AUTO
-    """Number formats of weights and optimizer; `auto` chooses for the device."""
+    """Number formats of weights and optimizer. `auto` chooses for the device."""
     recompute: Literal["auto", "on", "off"] = "auto"
     """Whether the backward pass recomputes activations instead of storing them."""
     compile: Literal["auto", "on", "off"] = "auto"
@@ -185,7 +185,7 @@ class _ModelAndData(Step):
     base: ModelRef
     """Student whose model is trained, or `step:NAME` for the model of an earlier train step."""
     data: Annotated[list[str], Field(min_length=1)]
-    """Names of dataset steps, and paths of folders and JSON Lines files; a path contains a '/'."""
+    """Names of dataset steps, and paths of folders and JSON Lines files. A path contains a '/'."""
 
 
 class TrainStep(RecipeSettings, _ModelAndData):

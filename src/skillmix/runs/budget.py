@@ -7,7 +7,7 @@ from skillmix.calls import CallKey, CallProblem, Outcome, Reply, Request, is_cou
 from skillmix.experiment.costs import Price
 
 _ROUNDING_USD: Final = 1e-6
-"""Dollars; within this distance of the limit, the amounts of all calls in flight are summed again."""
+"""Distance to the limit, in dollars, below which the amounts of all calls in flight are summed again."""
 
 
 class Task(NamedTuple):
@@ -87,7 +87,7 @@ class Budget:
         return cost
 
     def settle(self, task: Task, outcome: Outcome) -> Outcome:
-        """Add the cost to an outcome; if token counts are missing or impossible, this is the worst-case cost."""
+        """Add the cost to an outcome. If token counts are missing or impossible, this is the worst-case cost."""
         worst = self._reserved.pop(task.request.key, 0.0)
         self._reserved_usd -= worst
         price = self._prices[task.model]

@@ -28,7 +28,7 @@ from skillmix.runs.students import require_trained
 
 _MAX_OPEN: Final = 512
 _MAX_OPEN_LOCALLY: Final = 8192
-"""Open conversations; one model on a GPU serves thousands of them, and so do many servers with the same model."""
+"""Open conversations. One model on a GPU serves thousands of them, and so do many servers with the same model."""
 _MAX_OPEN_IN_BATCHES: Final = 1_000_000
 """With batches, every conversation is open, because one batch contains the first turns of all conversations."""
 
@@ -46,7 +46,7 @@ class StepContext:
     cluster: RayCluster | None = None
     """The Ray cluster whose workers open the models of steps; None if this process opens them."""
     batch_wait: float = WAIT
-    """Seconds without a result after which a step stops waiting for its batches; with 0, it does not wait at all."""
+    """Seconds without a result after which a step stops waiting for its batches. With 0, it does not wait at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ async def make_calls(calls: Calls, cells: Sequence[PlannedCell], context: StepCo
 
 
 def conversations_of_cell(cell: PlannedCell) -> Iterator[tuple[Combination, int]]:
-    """Yield the combination and sample of each conversation in a cell; all combinations may not fit into memory."""
+    """Yield the combination and sample of each conversation in a cell, because a list might not fit into memory."""
     for combination in cell.combinations:
         for generation in cell.numbers:
             yield combination, generation
@@ -163,7 +163,7 @@ async def serve(
     counts: CallCounts,
     begin: Callable[[Scheduler], None] = lambda scheduler: None,
 ) -> None:
-    """Open the models and run the tasks from a source; `begin` receives the scheduler before the first task."""
+    """Open the models and run the tasks from a source. `begin` receives the scheduler before the first task."""
     async with AsyncExitStack() as opened:
         models = await opened_models(used, opened, say, context.cluster)
         in_batches = open_batched(used, models, context.journal.submissions, context.budget, opened)

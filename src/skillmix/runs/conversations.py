@@ -1,4 +1,4 @@
-"""The order of calls: the turns of a student, then the votes of graders on the text."""
+"""The order of calls: first the turns of a student, and then the votes of graders on the text."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -203,7 +203,7 @@ def _messages(turns: Iterable[tuple[str, str]]) -> tuple[Message, ...]:
 
 
 def model_name(model: str) -> str:
-    """Return the model name in requests; for a checkpoint trained here, it includes the training data."""
+    """Return the model name in requests. For a checkpoint trained here, it includes the training data."""
     spec = parse_spec(model)
     lineage = lineage_of(model)
     return f"{spec.provider}:{spec.name}" + (f"#{lineage.identity}" if lineage else "")

@@ -18,11 +18,11 @@ from skillmix.errors import UserError
 RUN_FILE: Final = "run.sqlite"
 APPLICATION_ID: Final = 0x736B6D78  # "skmx"
 FIRST_VERSION: Final = 4
-"""Versions 1 to 3 were journals in `journal/calls.sqlite`; `migrate.py` reads them."""
+"""Versions 1 to 3 were journals in `journal/calls.sqlite`. `migrate.py` reads them."""
 MIGRATIONS: Final = (
     "CREATE TABLE graded (name TEXT PRIMARY KEY, inputs TEXT NOT NULL, content TEXT NOT NULL) STRICT;",
 )
-"""SQL that upgrades a file by one version each, beginning at `FIRST_VERSION`; `SCHEMA` is the newest version."""
+"""SQL that upgrades a file by one version each, beginning at `FIRST_VERSION`. `SCHEMA` is the newest version."""
 VERSION: Final = FIRST_VERSION + len(MIGRATIONS)
 
 SCHEMA: Final = (Path(__file__).parent / "schema.sql").read_text(encoding="utf-8")
@@ -49,7 +49,7 @@ _TROUBLES: Final = {
 
 
 def held_lock(file: Path) -> FileLock:
-    """Lock a file that only one process at a time may write to; the kernel frees the lock when the process dies."""
+    """Lock a file that only one process at a time may write to. The kernel frees the lock when the process dies."""
     file.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(file.with_name(f"{file.name}.lock"), timeout=0)
     try:
@@ -83,7 +83,7 @@ def telling_what_broke(path: Path) -> Iterator[None]:
 
 
 def connect(path: Path, *, write: bool, is_checked: bool = True) -> sqlite3.Connection:
-    """Connect to a file of this version; a writer locks the file, and creates the tables if the file is new.
+    """Connect to a file of this version. A writer locks the file, and creates the tables if the file is new.
 
     The pages of the file are checked first, unless the caller reads only a few rows.
     """
@@ -103,7 +103,7 @@ def connect(path: Path, *, write: bool, is_checked: bool = True) -> sqlite3.Conn
         connection = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_S)
         try:
             mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-            # In WAL mode, NORMAL loses no row when the process dies; in other modes, only FULL keeps the file intact.
+            # In WAL mode, NORMAL loses no row when the process dies. In other modes, only FULL keeps the file intact.
             connection.execute(f"PRAGMA synchronous = {'NORMAL' if mode == 'wal' else 'FULL'}")
             connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
         except BaseException:
@@ -142,7 +142,7 @@ def _version_of(path: Path) -> int:
 
 
 def _migrate(path: Path, version: int) -> None:
-    """Upgrade a file to this version, and keep a copy of the old file beside it; the caller must have locked it."""
+    """Upgrade a file to this version, and keep a copy of the old file beside it. The caller must have locked it."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         former = path.with_name(f"{path.name}.version-{version}")

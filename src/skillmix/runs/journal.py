@@ -73,7 +73,7 @@ class Attempt(NamedTuple):
 
 
 class JournalWriter(AbstractContextManager["JournalWriter"]):
-    """Adds calls to a file. Only one process at a time can do this; the kernel frees its lock when the process dies."""
+    """Adds calls to a file. Only one process at a time can do this. The kernel frees its lock when the process dies."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -242,7 +242,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
     def find(self, request: Request) -> Outcome | None:
         """Find the stored final outcome of a request; None if the call must be made (again), or is part of a batch.
 
-        Calls in batches must not be repeated; `submissions` lists them. A different request under the same key is an
+        Calls in batches must not be repeated. `submissions` lists them. A different request under the same key is an
         error.
         """
         key = request.key
@@ -272,7 +272,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         return calls
 
     def calls_by_conversation(self, student: str) -> dict[tuple[str, int], int]:
-        """Count the calls of each conversation that have a final outcome; a repeated vote counts once.
+        """Count the calls of each conversation that have a final outcome. A repeated vote counts once.
 
         Conversations without such a call are absent.
         """
@@ -293,7 +293,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         """
         with telling_what_broke(self.path):
             attempts, lost = self.connection.execute("SELECT count(*), total(cost_usd) FROM attempt").fetchone()
-            # The worst-case cost of a call in a batch is not spent yet; it is in `submissions`.
+            # The worst-case cost of a call in a batch is not spent yet. It is in `submissions`.
             query = "SELECT total(cost_usd) FROM call WHERE status != 'submitted'"
             cost = self.connection.execute(query).fetchone()[0]
         return attempts, cost + lost
@@ -346,7 +346,7 @@ class JournalReader(AbstractContextManager["JournalReader"]):
                 yield row
 
     def calls(self, stage: Stage, *, student: str | None = None) -> Iterator[Call]:
-        """Yield the calls of a stage in key order; with `student`, only calls about this student are read."""
+        """Yield the calls of a stage in key order. With `student`, only calls about this student are read."""
         # With a literal stage and the key's order, SQLite can walk the index of that stage instead of sorting replies.
         query = (
             f"{_CALLS} WHERE stage = '{stage}' {'AND student = ?' if student is not None else ''} "
@@ -403,7 +403,7 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         return found
 
     def _with(self, table: str, key: str, columns: str, wanted: list[str]) -> Iterator[tuple[Any, ...]]:
-        """Yield rows from all files whose key is one of many values; each query contains only some of the values."""
+        """Yield rows from all files whose key is one of many values. Each query contains only some of the values."""
         for file in self._files:
             found: set[str] = set()
             for start in range(0, len(wanted), _AT_ONCE):
@@ -423,7 +423,7 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         return frozenset(self.rows("SELECT student, combination, generation FROM uncounted"))
 
     def conversations(self) -> int:
-        """Count the conversations that have begun; only the index is read."""
+        """Count the conversations that have begun. Only the index is read."""
         return int(next(self.rows("SELECT count(*) FROM call WHERE stage = 'generate' AND turn = 1"))[0])
 
     def students(self) -> set[str]:
@@ -508,7 +508,7 @@ _SUBMITTED_COLUMNS: Final = (
 
 
 class Submissions:
-    """Records batches and their calls; only the process that has locked the run uses this class."""
+    """Records batches and their calls. Only the process that has locked the run uses this class."""
 
     def __init__(self, journal: JournalWriter) -> None:
         self._journal = journal
@@ -537,7 +537,7 @@ class Submissions:
             self._connection.execute("DELETE FROM batch WHERE tag = ?", (tag,))
 
     def give_up(self, tags: Iterable[str], reason: str) -> int:
-        """Abandon batches that may have been billed; each call counts as an attempt with its worst-case cost."""
+        """Abandon batches that may have been billed. Each call counts as an attempt with its worst-case cost."""
         given_up = 0
         with self._journal.transaction():
             for tag in tags:

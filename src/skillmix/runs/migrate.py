@@ -1,4 +1,4 @@
-"""Migrate runs from earlier versions to one `run.sqlite`; only this module knows the old files.
+"""Migrate runs from earlier versions to one `run.sqlite`. Only this module knows the old files.
 
 Up to version 3 of the journal, a run stored its calls in `journal/calls.sqlite`, sometimes with additional
 `calls-N.sqlite` files, people's answers in the same folder, and everything else in JSON and YAML files. The new files
@@ -49,7 +49,7 @@ _RESTORE: Final = "Nothing was changed. Restore it from a copy."
 
 
 def state_folder(run: Path) -> Path:
-    """Return the folder with the `run.sqlite` of a run; if needed, create the file from an earlier version's files.
+    """Return the folder with the `run.sqlite` of a run. If needed, create the file from an earlier version's files.
 
     The folder is the run's own, or a temporary folder if the run is from an earlier version and read-only.
     """
@@ -110,7 +110,7 @@ def _put_old_files_away(run: Path) -> None:
 
 
 def _write_new_files(run: Path, work: Path) -> None:
-    """Write and check the new files in a folder; the old ones are only read."""
+    """Write and check the new files in a folder. The old ones are only read."""
     journal, finished, entries = run / "journal", _finished(run), _json(run / "manifest.json")
     manifest = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
     noted = [str(name) for name, *_ in finished.get("journal", ()) if str(name).endswith(".sqlite")]
@@ -154,7 +154,7 @@ _KIND: Final = {
 
 
 def _copy_calls(file: Path, new: sqlite3.Connection, *, shown: Path, is_first: bool) -> None:
-    """Copy the rows of a journal file, and check that all were copied; `shown` is the name of the file in errors."""
+    """Copy the rows of a journal file, and check that all were copied. `shown` is the name of the file in errors."""
     with telling_what_broke(shown):
         with closing(sqlite3.connect(file)) as old:  # SQLite completes the copy from its log
             version = old.execute("PRAGMA user_version").fetchone()[0]

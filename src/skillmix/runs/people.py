@@ -78,7 +78,7 @@ def answer_of_document(text: str) -> HumanAnswer | None:
 
 
 def is_vote(value: object) -> bool:
-    """Whether a value is a vote; `True` and 1.0 are not votes.
+    """Whether a value is a vote. `True` and 1.0 are not votes.
 
     >>> [is_vote(value) for value in (1, 0, None, True, 1.0, "1")]
     [True, True, True, False, False, False]
@@ -96,7 +96,7 @@ def is_duration(value: object) -> TypeGuard[float]:
 
 
 def read_human_answer(rubric: Rubric, document: str) -> Reading:
-    """Convert a person's answer to the form of a parsed grade; the comment is its note.
+    """Convert a person's answer to the form of a parsed grade. The comment is its note.
 
     >>> from skillmix.prompts.rubric import rubric_of
     >>> read_human_answer(rubric_of(["metaphor"], "Sewing"), '{"votes": {"metaphor": 1, "topic": null, "sense": 0}}')

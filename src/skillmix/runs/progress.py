@@ -59,7 +59,7 @@ class Work:
     pace: float | None = None
     """Seconds per unit, measured recently; None until the first measurement."""
     marks: deque[tuple[float, int]] = field(default_factory=deque)
-    """The times and counts of recent units; the time before the first units does not count."""
+    """The times and counts of recent units. The time before the first units does not count."""
     detail: str = ""
 
     @property
@@ -132,7 +132,7 @@ class RunProgress:
             self._bar = None
 
     def expect(self, name: str, total: int, *, bound: Bound | None = None) -> None:
-        """Correct the total of a step; if the total has changed, also update whether it is a bound."""
+        """Correct the total of a step. If the total has changed, also update whether it is a bound."""
         if (step := self._steps.get(name)) is not None:
             step.total, step.bound = total, bound or step.bound
 
@@ -169,7 +169,7 @@ class RunProgress:
             say(f"{step.words}; {self._run}")
 
     def end(self, name: str, line: str | None = None) -> None:
-        """Record the end of a step; if it had work to do, describe the rest of the run."""
+        """Record the end of a step. If it had work to do, describe the rest of the run."""
         step = self._steps.get(name)
         if step is not None and not step.is_over:
             if step.started is not None and step.pace is None and step.made >= 2:  # too short to be measured before

@@ -112,7 +112,7 @@ CALL_COLUMNS: Final = (
 
 
 def combination_of_row(row: Sequence[Any]) -> Combination:
-    """Decode a combination; its id must be the hash of its skills and topic."""
+    """Decode a combination. Its id must be the hash of its skills and topic."""
     try:
         # Repeated names share memory.
         combination = Combination(row[0], tuple([intern(skill) for skill in json.loads(row[1])]), intern(row[2]))
@@ -290,7 +290,7 @@ class StepRecord:
     """Wall-clock seconds, summed over all executions of the step."""
 
     def changes(self, inputs: Mapping[str, Any]) -> list[str]:
-        """Return the names of inputs that differ now; added and removed inputs count only if no other input differs."""
+        """Return the names of inputs that differ now. Added and removed inputs count only if no other input differs."""
         both = self.inputs.keys() & inputs.keys()
         changed = [name for name in inputs if name in both and self.inputs[name] != inputs[name]]
         return changed or sorted(self.inputs.keys() ^ inputs.keys())
@@ -301,7 +301,7 @@ class RunState:
     """The state of a run besides its calls."""
 
     versions: tuple[ExperimentVersion, ...] = ()
-    """The experiments of the run; the current experiment is the last."""
+    """The experiments of the run. The current experiment is the last."""
     excluded: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """For each step, the combinations that its draws skip because one of the step's students was trained on them."""
     steps: Mapping[str, StepRecord] = field(default_factory=dict)
@@ -309,7 +309,7 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class Invocations:
-    """Facts about all invocations that changed a run; each list contains every different value once, oldest first."""
+    """Facts about all invocations that changed a run. Each list contains every different value once, oldest first."""
 
     began: str | None = None
     """The time when the first invocation was recorded, in UTC."""

@@ -54,7 +54,7 @@ _T = TypeVar("_T")
 TURNS: Final = 2
 """The number of turns in skillmix's own conversations."""
 _FIXED: Final = ("name", "seed", "catalog", "catalog_hash", "partition", "exclude", "format")
-"""Settings that cannot change in a run; more combinations, samples, rounds, k, students or graders only extend it."""
+"""Settings that cannot change in a run. More combinations, samples, rounds, k, students or graders only extend it."""
 
 
 class Run:
@@ -127,7 +127,7 @@ class Run:
                 self._writer = None
 
     def remember(self, name: str, make: Callable[[], _T]) -> _T:
-        """Cache a value derived from the journal; it is recomputed if this process has changed the run since."""
+        """Cache a value derived from the journal. It is recomputed if this process has changed the run since."""
         changes = self._changes + (self._writer.connection.total_changes if self._writer else 0)
         if name not in self._remembered or self._remembered[name][0] != changes:
             self._remembered[name] = changes, make()
@@ -148,7 +148,7 @@ class Run:
 
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection of the open journal inside a transaction; the state is read again after it."""
+        """Yield the connection of the open journal inside a transaction. The state is read again after it."""
         assert self._writer is not None  # the caller has locked the run
         before = self._writer.connection.total_changes
         with self._writer.transaction():
@@ -175,7 +175,7 @@ class Run:
         return None if record is None or record.result is None else record
 
     def record_step(self, step: str, record: StepRecord) -> None:
-        """Store the record of a step; its seconds are added to the seconds of earlier executions."""
+        """Store the record of a step. Its seconds are added to the seconds of earlier executions."""
         before = self.state.steps.get(step)
         seconds = round(record.seconds + (before.seconds if before else 0.0), 3)
         with self._changing() as connection:
@@ -303,7 +303,7 @@ class Run:
 
     @cached_property
     def graders(self) -> Mapping[str, RunGrader]:
-        """Return the graders of the experiment or of the imported gradings; people are not included."""
+        """Return the graders of the experiment or of the imported gradings. People are not included."""
         if self.is_imported:
             with self.read() as journal:
                 return {name: RunGrader(name, "imported") for name in journal.graders() if not is_human(name)}
@@ -317,7 +317,7 @@ class Run:
         return {name: _run_grader(name, settings) for name, settings in self.known_experiment.graders.items()}
 
     def grader(self, name: str) -> RunGrader:
-        """Return a grader by name; it can be a person, or a grader that is not in the current experiment."""
+        """Return a grader by name. It can be a person, or a grader that is not in the current experiment."""
         if is_human(name):
             return RunGrader(name, PERSON, votes=1)
         return self.known_graders.get(name) or RunGrader(name, "unknown")
@@ -334,7 +334,7 @@ class Run:
 
     @cached_property
     def cells(self) -> list[PlannedCell]:
-        """Return the planned cells of all steps; an imported run has no cells."""
+        """Return the planned cells of all steps. An imported run has no cells."""
         return cells_of(self.experiment, self.catalog, self.excluded) if self.experiment.steps else []
 
     @cached_property
@@ -377,7 +377,7 @@ class Run:
         self._require_equal(document, sorted(document.keys() | self.document.keys()), "run name")
 
     def begin_import(self, document: Mapping[str, object]) -> None:
-        """Store the settings of an imported run, or check that they match; the caller must have locked the run."""
+        """Store the settings of an imported run, or check that they match. The caller must have locked the run."""
         self.require_same_import(document)
         if not self.exists:
             self._store(document)
@@ -394,7 +394,7 @@ class Run:
         return document
 
     def continue_with(self, experiment: Experiment, catalog: Catalog) -> None:
-        """Make an experiment the current experiment of the run; the caller must have locked the run."""
+        """Make an experiment the current experiment of the run. The caller must have locked the run."""
         self._store(self.checked_document(experiment, catalog))
         self.experiment = experiment
 
@@ -501,7 +501,7 @@ def rules_named(name: str) -> Rules:
 def imported_document(
     run: Run, *, stage: str, catalog: Catalog | None = None, prompts: PromptSet | None = None
 ) -> dict[str, object]:
-    """Make the experiment.yaml of an imported run; `criteria` is the wording that was shown to its graders."""
+    """Make the experiment.yaml of an imported run. `criteria` is the wording that was shown to its graders."""
     return {
         "name": run.name,
         "seed": None,

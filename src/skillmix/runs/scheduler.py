@@ -1,4 +1,4 @@
-"""Call models; each outcome is journaled before it is used, and only missing calls are made.
+"""Call models. Each outcome is journaled before it is used, and only missing calls are made.
 
 If the key of a task is in the journal, no call is made, and the stored outcome triggers the tasks that depend on it.
 Resuming a run is therefore the same as running it again.
@@ -29,7 +29,7 @@ TRIES: Final = 12
 FIRST_WAIT: Final = 0.5
 LONGEST_WAIT: Final = 60.0
 LONGEST_ASKED_WAIT: Final = 600.0
-"""Seconds; longer waits requested by a server are capped at this time."""
+"""Maximum waits in seconds. If a server requests a longer wait, the wait is shortened to this time."""
 _FIRST_CALLS: Final = 10
 """If a model refuses this many first calls, the fault is in the model and not in the requests."""
 _ABOUT_THE_PROMPT: Final = ("prompt too long", "prompt filtered", "refusal", "content filter")
@@ -47,7 +47,7 @@ Follow = Callable[[Request, Outcome], Iterable[Task]]
 
 
 class StopReason(Enum):
-    """The reason why a run starts no more calls; the value describes the reason."""
+    """The reason why a run starts no more calls. The value describes the reason."""
 
     BUDGET = "the budget is spent"
     UNUSABLE_MODEL = "a model cannot be used"
@@ -230,7 +230,7 @@ class Scheduler:
         self._arrival.set()
 
     def _submit(self, task: Task, follow: Follow) -> None:
-        """Queue a task that must be called; if its outcome is in the journal, start the tasks that depend on it."""
+        """Queue a task that must be called. If its outcome is in the journal, start the tasks that depend on it."""
         waiting = deque([task])
         while waiting:
             task = waiting.popleft()
@@ -285,7 +285,7 @@ class Scheduler:
         return self._open - sum(model.resting for model in self._batched.values())
 
     def _start_held(self) -> None:
-        """Start the calls that the budget allows; the others wait until calls in flight cost less than reserved.
+        """Start the calls that the budget allows. The others wait until calls in flight cost less than reserved.
 
         Later parts of a conversation start first, so that texts are finished early and all models have work.
         """
@@ -368,7 +368,7 @@ class Scheduler:
         return Attempt(task.request, problem, seconds, cost)
 
     def _record_left(self) -> None:
-        """Record outcomes that arrived before an interruption and calls still in flight; providers may bill both."""
+        """Record outcomes that arrived before an interruption and calls still in flight. Providers may bill both."""
         attempts = self._settle_arrived()
         for key in list(self._started):
             seconds = time.monotonic() - self._started.pop(key)

@@ -24,7 +24,7 @@ def made_students(experiment: Experiment) -> dict[str, str]:
 
 
 def settings_for(experiment: Experiment, name: str) -> StudentSettings:
-    """Return the settings of a student; a trained student has the settings of its base."""
+    """Return the settings of a student. A trained student has the settings of its base."""
     if name in experiment.students:
         return experiment.students[name]
     source = made_students(experiment).get(name)
@@ -43,7 +43,7 @@ def turns_of(experiment: Experiment, student: str) -> int:
 
 
 def has_settings(run: Run, name: str) -> bool:
-    """Whether an experiment of a run defines a student's settings; imported and forgotten students have no settings."""
+    """Whether an experiment of a run defines a student's settings. Imported and forgotten students have no settings."""
     return run.is_imported or name in run.known_experiment.students or name in made_students(run.known_experiment)
 
 

@@ -92,7 +92,7 @@ class GradedConversation(NamedTuple):
 def written_conversations(
     run: Run, journal: JournalReader, *, student: str | None = None, with_uncounted: bool = False
 ) -> Iterator[WrittenConversation]:
-    """Yield the student's part of every conversation in key order; with `student`, only conversations of this student.
+    """Yield the student's part of every conversation, or of the conversations of one `student`, in key order.
 
     Conversations that a dataset step in an earlier version prefetched but never counted are omitted by default.
     """
@@ -301,7 +301,7 @@ def _planned_ballots(run: Run, journal: JournalReader, code: RulesGrader | None)
 
 
 def _imported_ballots(run: Run, journal: JournalReader, code: RulesGrader | None) -> _BallotsOn:
-    """Make the ballots on the texts of an import: one per grader of its student, and one per person who voted.
+    """Make the ballots on the texts of an import, one for each grader of the text's student and each person who voted.
 
     If no text of a student could earn a point, no grader ever saw this student, so its texts have a ballot of every
     grader.
@@ -381,7 +381,7 @@ def records_of(run: Run, source: Iterable[TextWithBallots]) -> RunRecords:
 
 
 class TextGrade(NamedTuple):
-    """One grader's result for one text, without the text itself; equal results share memory."""
+    """One grader's result for one text, without the text itself. Equal results share memory."""
 
     points: Points
     status: AnswerStatus
@@ -546,7 +546,7 @@ class TableBuilder:
 
 
 def text_table(run: Run, rules: Rules, *, with_code: bool = True) -> TextTable:
-    """Return the table of a run under some rules; the table is cached unless this process is writing to the run.
+    """Return the table of a run under some rules. The table is cached unless this process is writing to the run.
 
     Without code, checkers decide nothing, because their catalog has changed in the meantime.
     """

@@ -38,7 +38,7 @@ from skillmix.grading.reader import Reading
 from skillmix.hashing import digest
 
 READER_VERSION: Final = 6
-"""Increase this number whenever the decision about the same replies could change; a test detects changed code."""
+"""Increase this number whenever the decision about the same replies could change. A test detects changed code."""
 PERSON: Final = "person"
 """The model name that the journal stores for a grader who is a person."""
 
@@ -63,11 +63,11 @@ class RunGrader:
 
     @property
     def is_human(self) -> bool:
-        """Whether the grader is a person, who votes once on each text of a sample; the latest answer counts."""
+        """Whether the grader is a person, who votes once on each text of a sample. The latest answer counts."""
         return is_human(self.name)
 
     def counts(self, number: int) -> bool:
-        """Whether a round, numbered from 0, counts; rounds from an earlier experiment with more rounds do not count.
+        """Whether a round, numbered from 0, counts. Rounds from an earlier experiment with more rounds do not count.
 
         >>> RunGrader("judge", "m", votes=1).counts(0), RunGrader("judge", "m", votes=1).counts(1)
         (True, False)
@@ -110,7 +110,7 @@ class JudgedText:
 
 
 def judge_of(catalog: Catalog) -> Judge:
-    """Return the judge of a catalog's texts; a catalog with its own code must be trusted."""
+    """Return the judge of a catalog's texts. A catalog with its own code must be trusted."""
     require_trust(catalog.code)
     remember_trusted(catalog.code)  # in a worker process, the catalog provides the judge
     remember_figures(catalog.name, catalog.figures)
@@ -131,7 +131,7 @@ class RulesGrader:
 
 
 def reading_of(verdict: Verdict | JudgedText, skills: Iterable[str]) -> Reading:
-    """Convert a verdict to the form of a parsed grade; the length point is counted elsewhere for all graders."""
+    """Convert a verdict to the form of a parsed grade. The length point is counted elsewhere for all graders."""
     shown = [_point(verdict, skill) for skill in skills]
     if None in shown:
         return Reading(None, "a skill has no checker")
@@ -140,7 +140,7 @@ def reading_of(verdict: Verdict | JudgedText, skills: Iterable[str]) -> Reading:
 
 
 def applicable_reasons(verdict: Verdict | JudgedText, *, is_alone: bool) -> Mapping[str, str]:
-    """Return the reasons of code for denied points; if a model votes too, only reasons about skills with a checker."""
+    """Return the reasons of code for denied points, but only for skills with a checker if a model votes too."""
     return {name: why for name, why in verdict.reasons.items() if is_alone or name in verdict.evidence}
 
 
@@ -203,7 +203,7 @@ def is_over(*, turn: int, origin: str, has_reply: bool, problem: str | None, tur
 
 
 def answer_of(reply: str | None, origin: str, turn: int) -> Answer:
-    """Extract the graded text from the latest reply; an imported text is itself the answer, and no reply is a refusal.
+    """Extract the graded text from the latest reply. An imported text is itself the answer, and no reply is a refusal.
 
     In a conversation with one turn, the prompt does not request 'Answer:', so the reply is valid without it.
     """
@@ -214,9 +214,9 @@ def answer_of(reply: str | None, origin: str, turn: int) -> Answer:
 
 
 def votes_of(attempts: Iterable[tuple[int, Reading | None]]) -> dict[int, Reading | None]:
-    """Return the vote of each round: the first parseable attempt, or else the latest attempt with a reply.
+    """Return the vote of each round, which is the first parseable attempt, or else the latest attempt with a reply.
 
-    Attempts are pairs of round and parsed grade; the attempts of each round are in order.
+    Attempts are pairs of round and parsed grade. The attempts of each round are in order.
     """
     votes: dict[int, Reading | None] = {}
     for number, reading in attempts:
@@ -253,7 +253,7 @@ def ballot_of(text: StudentText, grader: RunGrader, votes: Votes, verdict: Verdi
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 WORTH_IT: Final = 20_000
-"""The number of texts above which workers share the work; fewer texts are graded before workers have started."""
+"""The number of texts above which workers share the work. Fewer texts are graded before workers have started."""
 _BATCH: Final = 64
 _AHEAD: Final = 4
 """Open batches for each worker: enough to keep all workers busy, and few enough to fit into memory."""
@@ -263,9 +263,9 @@ _CONTROL_GROUP: Final = Path("/sys/fs/cgroup")
 
 def cores() -> int:
     """Return the number of cores that this process may use, according to its affinity and its container's quota."""
-    affinity = getattr(os, "sched_getaffinity", None)  # not on every system
+    affinity = getattr(os, "sched_getaffinity", None)  # not available on every system
     allowed: float = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-    with suppress(OSError, ValueError):  # ValueError: the quota is "max"
+    with suppress(OSError, ValueError):  # ValueError: the quota is not a number but "max"
         quota, period = (_CONTROL_GROUP / "cpu.max").read_text(encoding="ascii").split()
         allowed = min(allowed, int(quota) / int(period))
     return max(1, math.ceil(allowed))
@@ -336,7 +336,7 @@ def _begin(catalog: Catalog, trust: Trust) -> None:
 def _results(
     function: Callable[[RulesGrader, _Item], _Result], batch: Sequence[_Item], code: RulesGrader | None = None
 ) -> list[_Result]:
-    """Return the results of a batch; without `code`, use the worker's own copy."""
+    """Return the results of a batch. Without `code`, the worker's own copy is used."""
     return [function(code or _code[0], item) for item in batch]
 
 
@@ -349,7 +349,7 @@ class TextToJudge(NamedTuple):
 
 
 def judged(code: RulesGrader, task: TextToJudge, *, with_words: bool = False) -> JudgedText:
-    """Return the decision of code about a text; with words, also evidence, reasons and unrequested skills."""
+    """Return the decision of code about a text, which with words includes evidence, reasons and unrequested skills."""
     verdict = code.verdict(task.text, skills=task.skills, topic=task.topic)
     earned = {skill: bool(verdict.earns(skill)) for skill in verdict.evidence}
     found = JudgedText(earned, verdict.topic, verdict.nonsense, {}, verdict.is_woven(task.skills))

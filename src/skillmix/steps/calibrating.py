@@ -70,7 +70,7 @@ def estimated(plan: CalibrationPlan, *, prices: Path | None = None) -> list[Call
 
 
 def _imported(known: CalibrationSet, journal: JournalWriter) -> list[tuple[KnownText, GenerateKey]]:
-    """Store texts that are missing from the journal; texts about one skill and topic are samples of one combination.
+    """Store texts that are missing from the journal. Texts about one skill and topic are samples of one combination.
 
     A text keeps its number even if its position in the set changes, so that a set can grow without repeated calls.
     """

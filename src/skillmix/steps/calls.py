@@ -39,7 +39,7 @@ CellsStep = GenerateStep | GradeStep | EvaluateStep
 
 
 class CallKind(StepKind[CellsStep]):
-    """Fill cells of the score table with calls; texts that do not exist yet are counted instead of graded."""
+    """Fill cells of the score table with calls. Texts that do not exist yet are counted instead of graded."""
 
     def check_students(self, step: CellsStep, experiment: Experiment, catalog: Catalog, run: Run) -> None:
         """Find students of another partition, and draws with too few combinations left after exclusions."""
@@ -119,7 +119,7 @@ class CallKind(StepKind[CellsStep]):
 
 
 async def _make_calls(step: CellsStep, context: StepContext, counts: CallCounts) -> None:
-    """Make the calls of all cells; with `stop_below`, go k by k, and skip cells that an early stop cancels."""
+    """Make the calls of all cells. With `stop_below`, go k by k, and skip cells that an early stop cancels."""
     cells = list(drawn_cells(step, context))
     parts = [{k} for k in sorted({cell.k for cell in cells})] if step.may_stop_early else [{cell.k for cell in cells}]
     for ks in parts:
@@ -262,7 +262,7 @@ class DatasetKind(StepKind[DatasetStep]):
         return found | of_files("the file", leakage.evaluations)
 
     def made(self, step: DatasetStep, run: Run, result: RunResult) -> dict[str, Any]:
-        """Return the number of calls, and the data set with its hash; the rows are in the folder of the data set."""
+        """Return the number of calls, and the data set with its hash. The rows are in the folder of the data set."""
         counts = result.counts[step.name]
         return {"calls": counts.called + counts.found, "dataset": result.datasets[step.name].record()}
 
@@ -278,7 +278,7 @@ class DatasetKind(StepKind[DatasetStep]):
         return f"{plural(dataset.texts, 'conversation')} in {dataset.folder}"
 
     def run(self, step: DatasetStep, context: StepContext, result: RunResult) -> bool:
-        """Write the data set; later steps wait until every k has enough texts."""
+        """Write the data set. Later steps wait until every k has enough texts."""
         from skillmix.datasets.from_runs import work_on_dataset
 
         counts = result.counts[step.name] = CallCounts()

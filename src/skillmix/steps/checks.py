@@ -95,7 +95,7 @@ def plan_checks(experiment: Experiment, catalog: Catalog, steps: Sequence[Step],
 
 
 def pinned_experiment(experiment: Experiment, run: Run) -> Experiment:
-    """Pin each id on the Hub to a commit: to the commit recorded in the run, or to the newest commit for a new id."""
+    """Pin each id on the Hub to the commit recorded in the run, or to the newest commit if the id is new."""
     known: dict[str, str] = {}
     with suppress(UserError):  # a file from an older version may have obsolete keys; it contains no ids
         stored = run.experiment if run.exists else experiment
@@ -283,7 +283,7 @@ def _check_prompts(experiment: Experiment, catalog: Catalog) -> None:
 
 
 def check_journal(context: StepContext, steps: Sequence[Step]) -> None:
-    """Find contradictions with the journal: a changed model, prompt or sampling setting under a stored name.
+    """Find models, prompts and sampling settings that have changed since their calls were stored in the journal.
 
     The first conversation of every cell is compared as far as it is in the journal.
     """
@@ -296,7 +296,7 @@ def check_journal(context: StepContext, steps: Sequence[Step]) -> None:
 
 
 def _follow_in_journal(conversations: Conversations, cell: PlannedCell, context: StepContext) -> None:
-    """Look up the first conversation of a cell; raise an error if a request differs from the stored request."""
+    """Look up the first conversation of a cell, and raise an error if a request differs from the stored request."""
     waiting = deque([conversations.first(cell.student, cell.combinations[0], cell.numbers[0])])
     while waiting:
         request = waiting.popleft().request
@@ -306,7 +306,7 @@ def _follow_in_journal(conversations: Conversations, cell: PlannedCell, context:
 
 
 def check_code_graders(experiment: Experiment, catalog: Catalog, steps: Sequence[Step]) -> None:
-    """Raise an error for code graders if any skill of a setting has no checker; checking all skills avoids the draw."""
+    """Raise an error for code graders if any skill of a setting has no checker. Checking all skills avoids the draw."""
     for step in steps:
         code = [name for name in step.grader_names if experiment.graders[name].asked is None]
         if code:
@@ -385,7 +385,7 @@ async def _probe(name: str, model: _Probed) -> UserError | None:
 
 
 def prices_by_model(experiment: Experiment, prices: dict[str, Price]) -> dict[str, Price | None]:
-    """Return the price of each model by its task name, None if unknown; a limit in dollars requires every price."""
+    """Return the price of each model by its task name, None if unknown. A limit in dollars requires every price."""
     settings_of = settings_by_model(experiment, list(experiment.students), list(experiment.graders))
     trained = {f"student:{name}": Price(0.0, 0.0) for name in made_students(experiment)}
     known = {name: price_of_calls(settings, prices) for name, settings in settings_of.items()}

@@ -63,7 +63,7 @@ _AVERAGES: Final = (
 Role = Literal["student", "writer", "grader", "re-grader", "training"]
 """The role of a model in a step.
 
-A writer generates the texts of a data set; a re-grader grades texts that already have grades.
+A writer generates the texts of a data set. A re-grader grades texts that already have grades.
 """
 
 
@@ -76,7 +76,7 @@ class CallAverages:
     input_tokens: float
     output_tokens: float
     calls_per_vote: float
-    """Above 1 if unparseable grades were retried; 1 for students."""
+    """The average number of attempts, which is above 1 if unparseable grades were retried, and 1 for students."""
     source: Literal["this run", "other runs"]
 
     @property
@@ -108,7 +108,7 @@ class _Group(NamedTuple):
 
 
 class PastCalls:
-    """The calls of a run and of other runs in the same folder; unreadable journals are omitted."""
+    """The calls of a run and of other runs in the same folder, except for unreadable journals."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -160,7 +160,7 @@ def _is_same_model(stored: AskedOf, asked_of: AskedOf) -> bool:
 
 def _groups(files: Iterable[Path]) -> Iterator[_Group]:
     for file in files:
-        # A run reports faults in its journal itself; an estimate ignores them.
+        # A run reports faults in its own journal, so an estimate can ignore them.
         with suppress(UserError, OSError, ValueError, TypeError, AttributeError), JournalReader(file) as journal:
             for stage, name, model, decoding, *numbers in journal.rows(_AVERAGES):
                 extra = extra_json(json.loads(decoding).get("extra", {}))
@@ -182,7 +182,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class CallEstimate:
-    """Upper bounds and expectations for one model in one step; calls repeated after a failure are not counted."""
+    """Upper bounds and expectations for one model in one step. Calls repeated after a failure are not counted."""
 
     step: str
     """Name of the step, with the kind of bound if the step has two bounds."""
@@ -190,7 +190,7 @@ class CallEstimate:
     calls: int
     """Calls including all attempts at unparseable grades."""
     input_tokens: int | None
-    """Tokens of the prompts; in a train step, all tokens that it reads. None if unknown."""
+    """Tokens of the prompts, or for a train step, all tokens that it reads. None if unknown."""
     output_tokens: int
     cost_usd: float | None
     """None if the price is unknown."""
@@ -220,7 +220,7 @@ class EstimateBasis:
     prices: dict[str, Price]
     past: PastCalls
     longest_text: int | None = None
-    """Tokens of the longest text to be graded; None if students write the texts, up to their limits."""
+    """Tokens of the longest text to grade; None if students generate the texts, up to the limits in their settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +257,7 @@ _Part = tuple[int, _Tokens, _Tokens]
 
 
 def student_estimate(label: EstimatedStep, student: str, counted: Counted, basis: EstimateBasis) -> CallEstimate:
-    """Estimate the calls of a student: one for each turn of a conversation."""
+    """Estimate the calls of a student, which are one for each turn of a conversation."""
     experiment, catalog = basis.experiment, basis.catalog
     settings = settings_for(experiment, student)
     prompts = load_prompts(settings.prompts or experiment.prompts, experiment.format)
@@ -284,7 +284,7 @@ def student_estimate(label: EstimatedStep, student: str, counted: Counted, basis
 def grader_estimates(
     label: EstimatedStep, graders: Sequence[str], counted: Counted, basis: EstimateBasis
 ) -> list[CallEstimate]:
-    """Estimate the calls of each grader that is a model: expect one per vote, with at most `attempts` per vote."""
+    """Estimate the calls of each grader that is a model, with one call per vote, or at most `attempts` calls."""
     experiment = basis.experiment
     prompts = load_prompts(experiment.prompts, experiment.format)
     longest_text = basis.longest_text
@@ -366,7 +366,7 @@ def _estimate(
 
 
 def estimate_table(estimates: Sequence[CallEstimate], *, wide: bool = True) -> str:
-    """Format one row for each model of each step, and the sums; a sum with an unknown part is unknown.
+    """Format one row for each model of each step, and the sums. A sum with an unknown part is unknown.
 
     Unless wide, the table fits into a terminal because it has only the calls, dollars and hours, and long model strings
     are shortened.
@@ -397,7 +397,7 @@ _SHORT: Final = {
 
 
 def _counted_once(estimates: Sequence[CallEstimate]) -> list[CallEstimate]:
-    """Return the estimates that are included in sums; for a data set, this is the upper bound."""
+    """Return the estimates that are included in sums. For a data set, this is the upper bound."""
     return [estimate for estimate in estimates if not estimate.is_lower_bound]
 
 

@@ -182,7 +182,7 @@ def train_step(
     run: Run,
     progress: RunProgress = NO_PROGRESS,
 ) -> Trained:
-    """Run a train step unless its model exists; after a kill, resume from the last checkpoint."""
+    """Run a train step unless its model exists. If an earlier run was killed, resume from the last checkpoint."""
     job = job_of(experiment, step, run)
     identity = job.identity()
     file = read_model_file(job.model_folder, strict=True)
@@ -225,7 +225,7 @@ def packages_for_training(step: TrainStep) -> list[str]:
 
 
 def _begin(job: Job, run: Run) -> None:
-    """Record the inputs of a training run; raise an error if it would be resumed with different inputs."""
+    """Record the inputs of a training run, or raise an error if the run would be resumed with different inputs."""
     sources = [Path(source).expanduser() for source in job.step.replay.sources] if job.step.replay else []
     inputs = {**_of_job(job), _REPLAY: state_of(sources) if sources else []}
     changed = _differences(_begun(job.step, run), inputs)
@@ -358,7 +358,7 @@ class GradersKind(StepKind[GradersStep]):
         return f"the cards in {run.step(step.name)} are up to date" if is_there else None
 
     def run(self, step: GradersStep, context: StepContext, result: RunResult) -> bool:
-        """Read the journal and write the cards; without a reference, describe what is missing."""
+        """Read the journal and write the cards. Without a reference, describe what is missing."""
         missing = _write_cards(step, context.run)
         if missing is not None:
             result.waiting[step.name] = [missing]
@@ -366,7 +366,7 @@ class GradersKind(StepKind[GradersStep]):
 
 
 def _write_cards(step: GradersStep, run: Run) -> str | None:
-    """Write the cards of a run to the folder of the step; describe what is missing if there are none."""
+    """Write the cards of a run to the folder of the step. If there are no cards, describe what is missing."""
     from skillmix.scores import cards as texts
     from skillmix.scores.cards import run_cards
 

@@ -103,7 +103,7 @@ class StepFilter:
     step: str | None = None
 
     def select(self, experiment: Experiment) -> list[Step]:
-        """Return the selected steps in order; raise an error if there is none."""
+        """Return the selected steps in order. It is an error if no step is selected."""
         steps: list[Step] = [
             step for step in experiment.steps if self.stage in (None, step.stage) and self.step in (None, step.name)
         ]
@@ -237,7 +237,7 @@ def _note_invocation(run: Run, catalog: Catalog, result: RunResult) -> None:
 
 
 def _run_steps(steps: Sequence[Step], context: StepContext, result: RunResult) -> None:
-    """Run steps in order until later steps have to wait; a step may call the models of earlier train steps."""
+    """Run steps in order until later steps have to wait. A step may call the models of earlier train steps."""
     for step in steps:
         if take_finished(step, context, result):
             continue
@@ -271,7 +271,7 @@ def train_steps(
 
 
 def estimate_experiment(experiment: Experiment, *, prices: Path | None) -> list[CallEstimate]:
-    """Estimate calls, tokens, cost and GPU hours of every step without a call; raise the same errors as a run."""
+    """Estimate calls, tokens, cost and GPU hours of every step without a call, and raise the same errors as a run."""
     run, steps = new_run(experiment.name), experiment.steps
     catalog = load_catalog(experiment.catalog, *experiment.other_catalogs)
     checks = (*plan_checks(experiment, catalog, steps, run), *student_checks(experiment, catalog, steps, run))

@@ -255,7 +255,7 @@ class RunResult:
 
 
 class StepKind(ABC, Generic[StepT]):
-    """The checks, estimates and execution of steps of one kind; a subclass overrides the methods that apply to it."""
+    """The checks, estimates and execution of steps of one kind. A subclass overrides the methods that apply to it."""
 
     def check(self, step: StepT, experiment: Experiment, catalog: Catalog, run: Run) -> None:
         """Find faults before the run is changed: missing files, and folders that the step must not replace.

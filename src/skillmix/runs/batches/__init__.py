@@ -1,1 +1,1 @@
-"""Calls that are sent in a provider's batches: they are recorded, sent once, found again and read."""
+"""Calls in a provider's batches, which are recorded, sent once, found again after a crash, and read."""

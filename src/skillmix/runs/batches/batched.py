@@ -28,7 +28,7 @@ from skillmix.runs.journal import StoredBatch, Submissions, custom_id
 from skillmix.runs.rows import now
 
 _CERTAINLY_NOT: Final = ("no connection", "HTTP 429")
-"""Temporary problems after which the batch does not exist; after any other problem, the batch may exist."""
+"""Temporary problems after which the batch does not exist. After any other problem, the batch may exist."""
 _MOST_FILE_LOOKS: Final = 60
 _MOST_LOST: Final = 2
 """The most consecutive batches that may be lost before the step stops."""
@@ -43,7 +43,7 @@ class BatchPace:
     """Waiting times in seconds, and limits on the number of polls."""
 
     first_look: float = 5.0
-    """From the creation of a batch to the first poll; each later wait is 50% longer than the one before."""
+    """From the creation of a batch to the first poll. Each later wait is 50% longer than the one before."""
     longest_wait: float = 120.0
     """Between two polls of a batch."""
     tick: float = 0.05
@@ -53,7 +53,7 @@ class BatchPace:
     late: float = 600.0
     """From the end of a batch until its missing results count as nonexistent."""
     pause: float = 30.0
-    """From the rejection of a whole batch until the next batch; each later pause is twice as long as the one before."""
+    """From the rejection of a whole batch until the next batch. Each later pause is twice as long as the one before."""
     longest_pause: float = 600.0
     refusals: int = 3
     """The most consecutive batches that the provider may reject for temporary reasons before the run stops."""
@@ -69,7 +69,10 @@ class OpenBatch:
 
     stored: StoredBatch
     order: list[str]
-    """The ids of its calls, in the order of its lines; after a crash, only the ids of calls without an outcome."""
+    """The ids of its calls, in the order of its lines.
+
+    After a crash, these are only the ids of calls without an outcome.
+    """
     waiting: dict[str, Request] = field(default_factory=dict)
     """Calls that wait for their results, by their ids in the batch."""
     lines: dict[str, LineResult] = field(default_factory=dict)
@@ -98,7 +101,7 @@ class OpenBatch:
 
 
 class Batched:
-    """Collects calls into batches and reads their results; only one process per run does this."""
+    """Collects calls into batches and reads their results. Only one process per run does this."""
 
     limits: Limits = Limits(may_rest=True)
 
@@ -178,7 +181,7 @@ class Batched:
         return self._direct is None or request.key in self._tags
 
     def leave(self) -> None:
-        """Stop waiting for batches; their calls stay in them."""
+        """Stop waiting for batches. Their calls stay in them."""
         self._is_leaving = True
         self._wake.set()
 
@@ -220,7 +223,7 @@ class Batched:
         self._wake.set()
 
     def _take(self, request: Request) -> None:
-        """Assign a call to its place: an existing batch, the next batch, or the model itself."""
+        """Assign a call to an existing batch, to the next batch, or to the model itself."""
         batch = self._batches.get(self._tags.get(request.key, ""))
         if batch is not None:
             batch.waiting[custom_id(batch.stored.tag, str(request.key), request.content_hash)] = request
@@ -273,7 +276,7 @@ class Batched:
     # Sending
 
     async def _send(self, requests: list[Request]) -> None:
-        """Record a batch, upload it and create it; each step is in the journal before the next one begins."""
+        """Record a batch, upload it and create it. Each step is in the journal before the next one begins."""
         dialect, address = self._client.dialect, self._client.server.address
         lost = self._journal.lost(self._name)
         if lost >= _MOST_LOST:
@@ -349,7 +352,7 @@ class Batched:
     ) -> None:
         """Drop a batch that the provider rejected as a whole, and handle its calls as the problem requires.
 
-        Only a few consecutive rejections are tolerated; a rejection for lack of capacity does not count.
+        Only a few consecutive rejections are tolerated. A rejection for lack of capacity does not count.
         """
         self._forget(batch)
         for request in requests:
@@ -380,7 +383,7 @@ class Batched:
                 self._answers.put_nowait((request, replace(problem, kind="failed")))
 
     def _end_run(self, requests: list[Request], problem: CallProblem) -> None:
-        """Answer one call with a fatal problem, which ends the run; the other calls are left unchanged."""
+        """Answer one call with a fatal problem, which ends the run. The other calls are left unchanged."""
         if not requests:  # the calls of a batch from an earlier run arrive later
             return
         first, *others = requests
@@ -472,7 +475,7 @@ class Batched:
                 self._answers.put_nowait((requests[custom], own))
 
     async def _read(self, batch: OpenBatch, view: BatchView) -> None:
-        """Read the results; poll again for a while if some are missing."""
+        """Read the results. If some are missing, continue to poll for a while."""
         wanted = frozenset(batch.order)
         answered: set[str] = set()
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from skillmix.runs.scheduler import Scheduler
 
 WAIT: Final = 26 * 3600.0
-"""Seconds without a result after which a run stops waiting for its batches; providers end a batch after 24 hours."""
+"""Seconds without a result after which a run stops waiting for its batches. Providers end a batch after 24 hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class BatchWishes:
     """The user's options for the batches of a run."""
 
     wait: float = WAIT
-    """Seconds without a result after which the run stops waiting for its batches; with 0, it does not wait at all."""
+    """Seconds without a result after which the run stops waiting for its batches. With 0, it does not wait at all."""
     forgets: bool = False
     """Whether calls in batches are repeated, although they may be billed."""
 
