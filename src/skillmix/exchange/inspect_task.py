@@ -69,7 +69,7 @@ def skillmix(  # noqa: PLR0913  # the arguments are the options of -T
     grader_prompts: str = DEFAULT_VARIANT,
     rounds: int | None = None,
 ) -> Task:
-    """Ask a model for short texts that show k language skills on a topic, and score them by points.
+    """Ask a model for short texts that show k language skills on a topic, and score each text by points.
 
     Args:
         k: Number of skills that a text must show.
@@ -81,7 +81,7 @@ def skillmix(  # noqa: PLR0913  # the arguments are the options of -T
         partition: Partition into train and held-out skills.
         exclude: Skills or exclude lists that are not drawn.
         prompts: A prompt set by name, or a folder.
-        grader: rules (code), model (the role grader), or both; by default code where every skill has a checker.
+        grader: rules (code), model (the role grader), or both; by default code if every skill has a checker.
         grader_prompts: The wording of the grader's prompt.
         rounds: Gradings of a text by a model, an odd number.
     """

@@ -101,7 +101,7 @@ class RunFacts:
     train_seeds: Mapping[str, int] = field(default_factory=dict)
     """The seed of each train step."""
     families: Mapping[str, str] = field(default_factory=dict)
-    """For students that the file repeats for seeds, partitions or values of a matrix, their names in the file."""
+    """The names in the file of students that the file repeats for seeds, partitions or values of a matrix."""
     hashes: Mapping[str, str] = field(default_factory=dict)
     """Content hashes of the catalog and of prompt sets, by name."""
     shown_texts: int | None = None

@@ -74,7 +74,7 @@ _FIGURES: Final = {item.figure: item for item in ITEMS}
 
 
 def glossary() -> dict[str, str]:
-    """The terms of the tables with their meanings."""
+    """Return the terms in the tables, with their meanings."""
     terms: dict[str, str] = {}
     for name, meaning in _DOCUMENT["glossary"].items():
         if name == "metrics":

@@ -1,4 +1,4 @@
-"""Cells of the score table: the points of their texts, and the scores computed from them."""
+"""Cells of the score table, with the points of their texts and the scores computed from these points."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace

@@ -417,7 +417,7 @@ class BestText:
     points: dict[str, bool | None]
     """By criterion; None means undecided."""
     evidence: dict[str, str] = field(default_factory=dict)
-    """The words that show a skill, if code found them."""
+    """By skill, the words in which code found the skill."""
     reasons: dict[str, str] = field(default_factory=dict)
     """By criterion, the reason why code denied the point."""
     cut: bool | None = None

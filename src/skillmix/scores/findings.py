@@ -275,7 +275,7 @@ class Finding:
     setting: str
     first: str
     second: str
-    """The names of the two students; if there are several runs, those in the first run."""
+    """The names of the two students, as in the first run if there are several."""
     pair: StudentPair
     """The two students of the first run."""
     runs: tuple[str, ...]

@@ -106,7 +106,7 @@ class Readability:
 
 
 def round_agreement(run: str, ballots: Sequence[Ballot], with_code: Collection[str] = ()) -> list[RoundAgreement]:
-    """Compare the rounds of each grader; `with_code` names graders that use code for skills with a checker.
+    """Compare the rounds of each grader; `with_code` lists graders that use code for skills with a checker.
 
     Code gives the same point in every round. If points from code counted as votes of the model, the grader
     would seem more consistent than it is.
@@ -194,11 +194,11 @@ class TextUnderGraders:
     student_model: str | None = None
     """The model string of the student; None if unknown."""
     by_code: frozenset[int] = frozenset()
-    """Criteria that code decides under every grader: the length, and skills that the text names."""
+    """Criteria that code decides for every grader: the length, and skills that the text mentions by name."""
 
     @property
     def k(self) -> int:
-        """The number of skills."""
+        """Return the number of skills."""
         return len(self.skills)
 
     @property
@@ -219,7 +219,7 @@ class TextUnderGraders:
 
     @property
     def is_denied_by_code(self) -> bool:
-        """Whether code alone denies full marks, so that errors of a grader cannot change them."""
+        """Whether code alone denies full marks, so that a grader's errors cannot change the result."""
         decided = ({points[index] for points in self.points.values()} - {None} for index in self.by_code)
         return any(values == {False} for values in decided)
 
@@ -294,7 +294,7 @@ def criterion_units(
 
 
 def full_marks_units(items: Sequence[TextUnderGraders], grader: str, truth: str | None) -> list[Unit]:
-    """Return the grader's decision on full marks for every text, unless it is missing or code alone denies them.
+    """Return the grader's decisions on the full marks of texts, except where code alone denies full marks.
 
     A text has no label if the reference leaves its full marks undecided.
     """
@@ -340,7 +340,7 @@ def label_weights(items: Sequence[TextUnderGraders], truth: str | None) -> list[
 
 _WORDS: Final = re.compile(r"[a-z]+")
 _NO_FAMILY: Final = ("meta", "model", "checkpoint", "step")
-"""First words of model names and folders that do not name a family."""
+"""First words of model names and folders that do not identify a family."""
 
 
 def family_of(spec: str | None) -> str | None:

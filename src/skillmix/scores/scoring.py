@@ -70,7 +70,7 @@ _Value = TypeVar("_Value")
 
 
 def _looked_up(values: Sequence[_Value], rows: Iterable[Iterable[int]]) -> tuple[tuple[_Value | None, ...], ...]:
-    """Look up values by number; the last value is None and stands for a missing text."""
+    """Look up values by number; the last value is None, which means a missing text."""
     known: list[_Value | None] = [*values, None]
     once: dict[tuple[_Value | None, ...], tuple[_Value | None, ...]] = {}
     found = (tuple([known[number] for number in row]) for row in rows)
@@ -178,7 +178,7 @@ def unnamed_notes(rows: Iterable[TableRow]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ScoredCells:
-    """The scores of a run, with the cells and rows behind them."""
+    """The scores of a run, with the cells and rows behind the scores."""
 
     scores: list[CellScore]
     cells: list[Cell]

@@ -285,7 +285,7 @@ def independence_test(cell: Cell, alone: Cell | None) -> IndependenceTest:
 DRAWS: Final = 1000
 """The number of permutations, and of resamples of combinations."""
 _AT_ONCE: Final = 5_000_000
-"""The largest number of combinations in draws made together; each temporarily takes about 25 bytes."""
+"""The largest number of combinations in draws made together; each temporarily needs about 25 bytes."""
 
 
 def draws_at_once(combinations: int) -> list[int]:

@@ -101,7 +101,7 @@ class Status:
 
     @property
     def submitted(self) -> int:
-        """The number of calls that are part of batches."""
+        """Return the number of calls that are part of batches."""
         return sum(part.calls for part in self.batches)
 
     def cost_line(self) -> str:

@@ -115,7 +115,7 @@ class TextRow:
     points: dict[str, bool | None]
     """By criterion; None means undecided."""
     evidence: dict[str, str]
-    """The words that show a skill, if code found them."""
+    """By skill, the words in which code found the skill."""
     reasons: dict[str, str]
     """By criterion, the reason why code denied the point."""
     woven: dict[str, bool]

@@ -59,7 +59,7 @@ _FIT: Final = (
 )
 """Prints the box of a panel, scaled to the width of the text and to the panel's share of the page."""
 _SCORE_NOTE: Final = "Scores: best of the generations, mean over complete combinations, with 95% intervals."
-"""Replaces the note on the page, where entries have several lines."""
+"""Replaces the page's note, because entries on the page have several lines."""
 _INCOMPLETE: Final = "\\ensuremath{^\\circ}"
 
 

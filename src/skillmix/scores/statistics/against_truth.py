@@ -324,7 +324,7 @@ def corrected_by_error_rates(is_open: Counts, given: Counts, pool: LabelledPool)
 
 
 _LEAST_POSSIBLE: Final = 0.001
-"""If fewer draws than this give a share from 0 to 1, the error rates do not hold for these texts."""
+"""If a smaller share of draws is in the range from 0 to 1, the error rates do not apply to these texts."""
 
 
 class KindErrors(NamedTuple):

@@ -210,7 +210,7 @@ def difference_of(differences: Floats) -> Gain:
 
 
 def permutation_p(differences: Floats, generator: np.random.Generator) -> float:
-    """Compute the two-sided p-value of sign flips: exact for nonzero differences of one size, else by draws."""
+    """Compute the two-sided p-value of sign flips: exact if nonzero differences have one size, otherwise by draws."""
     differences = np.where(np.abs(differences) < ROUNDING, 0.0, differences)
     sizes = np.abs(differences[differences != 0])
     if len(sizes) == 0:
