@@ -275,8 +275,8 @@ def _mistakes(place: Place) -> None:
     _give_example(place, folder)
     names = ("demo", "torn", "binary")
     place.run("mistakes", [Command(f"made-{name}", ["import-texts", "demo.jsonl", "--run", name]) for name in names])
-    # An older revision has another name for the database.
-    journal = max((folder / "runs/torn").glob("*.sqlite"), key=lambda file: file.stat().st_size)
+    # An older revision has the database in another place.
+    journal = max((folder / "runs/torn").rglob("*.sqlite"), key=lambda file: file.stat().st_size)
     journal.write_bytes(journal.read_bytes()[: journal.stat().st_size // 2])
     (folder / "runs/binary/experiment.yaml").write_bytes(b"\xff\xfe\x00")
     place.run("mistakes", listed("mistakes"))
