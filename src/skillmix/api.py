@@ -138,7 +138,7 @@ class RunView:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every combination of every cell has all its texts and grades."""
+        """Whether all texts and grades exist for every combination in every cell."""
         scores: list[CellScore | OutcomeScore] = [*self.scores, *self.outcomes]
         return all(score.complete == score.combinations for score in scores)
 

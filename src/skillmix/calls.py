@@ -339,7 +339,7 @@ def seed_for(experiment_seed: int, key: CallKey) -> int:
 
 
 def checked_name(name: str, what: str) -> str:
-    """Return the name if it can be part of a key; otherwise raise an error."""
+    """Return the name if it can be part of a key, and otherwise raise an error."""
     if len(name) > LONGEST_NAME or not _NAME.fullmatch(name):
         raise UserError(
             f"{shortened(name)!r} is not a valid name for a {what}.",

@@ -431,7 +431,7 @@ class FolderKind:
 
     name: str
     is_marked: Callable[[Path], bool]
-    """Whether the content of a folder shows that it is of this kind."""
+    """Returns whether the content of a folder shows that the folder is of this kind."""
     files: tuple[str, ...] = ()
     """Patterns for all files that belong in the folder."""
 

@@ -16,7 +16,7 @@ _canonical: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), 
 
 
 def digest(*parts: object, size: int = 16) -> bytes:
-    """Hash JSON-serializable parts; boundaries count, so ("ab", "c") and ("a", "bc") have different hashes."""
+    """Hash JSON-serializable parts with their boundaries, so ("ab", "c") and ("a", "bc") have different hashes."""
     return blake2b(_canonical(parts).encode("utf-8", "surrogatepass"), digest_size=size).digest()
 
 

@@ -105,7 +105,7 @@ _SOON_S: Final = 0.01
 
 @contextmanager
 def ending_like_ctrl_c() -> Iterator[None]:
-    """Raise `Interrupted` on SIGTERM and SIGHUP, unless the signal is ignored (as under nohup) or has a handler."""
+    """Raise `Interrupted` on SIGTERM and SIGHUP, unless the signal is ignored (as under nohup) or handled already."""
 
     def end(number: int, _: object) -> None:
         raise Interrupted(number)

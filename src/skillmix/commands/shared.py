@@ -25,7 +25,7 @@ Command = Callable[[argparse.Namespace], int]
 
 
 Option = Callable[["argparse._ActionsContainer"], object]
-"""Adds one option, or a group of them, to a parser."""
+"""Adds one option or a group of options to a parser."""
 COMMANDS: Final[dict[str, Callable[["argparse._SubParsersAction[argparse.ArgumentParser]"], None]]] = {}
 """Functions that add a command's parser, by command name. The modules of this folder fill the table on import."""
 
@@ -152,7 +152,7 @@ class CommandParser(argparse.ArgumentParser):
         return " ".join([*filter(None, hints), f"{self.prog} --help lists the options."])
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Reject a value that is not one of the choices."""
+        """Raise an error if a value is not one of the choices."""
         if action.choices is None or value in action.choices:
             return
         choices = list(map(str, action.choices))
@@ -168,7 +168,7 @@ _OPTION: Final = re.compile(r"--?[^-\s\d.]\S*")
 
 
 def catalog_name(options: argparse.Namespace) -> str:
-    """Return the catalog that the user chose, or the default one."""
+    """Return the catalog that the user chose, or else the default catalog."""
     if options.name and options.catalog and options.name != options.catalog:
         raise UserError(
             f"Two catalogs are given: {options.name!r} and {options.catalog!r}.",

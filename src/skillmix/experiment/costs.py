@@ -89,7 +89,7 @@ def usual_tokens_in(characters: float) -> float:
 
 
 def price_of(spec: ModelSpec, prices: dict[str, Price]) -> Price | None:
-    """Find the price of a model; None if it is unknown.
+    """Return the price of a model; None if the price is unknown.
 
     Models on this machine are free unless the price file lists them.
     """
@@ -102,7 +102,7 @@ def price_of(spec: ModelSpec, prices: dict[str, Price]) -> Price | None:
 
 
 def load_prices(path: Path | None) -> dict[str, Price]:
-    """Read the user's price file, or the one in the package."""
+    """Read the user's price file, or else the price file in the package."""
     hint = "A line has the form openai:gpt-4o: {input: 2.5, output: 10.0, noted: 2026-01-31}."
     return checked_yaml(path or SHIPPED / "prices.yaml", dict[str, Price], hint=hint)
 

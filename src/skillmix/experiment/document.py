@@ -321,7 +321,7 @@ def checked(document: object, root: type[_S]) -> tuple[_S | None, list[str], str
             if is_new:
                 way, own = section_at(root, fault["loc"])
                 names = keys.setdefault(_title(way), list(own.model_fields))
-                # A union reports a value for each of its types.
+                # For a union, pydantic reports a fault for each type, and only the first is kept.
                 faults.setdefault(_location(document, path, fault), fault_words(fault, keys=names))
         smaller = rest
         for fault, path in sorted(found, key=lambda pair: -len(pair[1])):

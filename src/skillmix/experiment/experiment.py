@@ -238,7 +238,7 @@ class GraderSettings(AskedModel):
 
 
 class BudgetSettings(Section):
-    """Limits on the cost and the calls of a run, over all its invocations."""
+    """Limits on the cost and the number of calls of a run, which apply to all its invocations together."""
 
     max_usd: Annotated[float, Field(ge=0)] | None = None
     """Maximum cost in US dollars. The price of every model must then be known."""

@@ -251,7 +251,7 @@ class EvaluateStep(_CellsStep):
     k: FilledList[SkillCount] = [1, 2, 3, 4, 5]
     """Numbers of skills; 0 is the plain request, for catalogs of probes."""
     ladder: bool = False
-    """Whether each combination extends one of the next smaller k."""
+    """Whether each combination extends a combination of the next smaller k."""
     sets: SetChoice = "all"
     """With `reserved`, the step draws only skill sets that `leakage.reserved` excludes from every data set."""
     stop_below: Share | None = None
@@ -407,7 +407,7 @@ class DatasetStep(DataFilters, _NamedDatasetStep):
 
     @property
     def data_recipe(self) -> DataRecipe:
-        """Return the recipe, from its name or from k, size and shares."""
+        """Return the recipe with the given name, or a recipe made from k, size and shares."""
         if self.recipe is not None:
             return recipe_named(self.recipe, size=self.size, skills=self.skills)
         ks = tuple(dict.fromkeys(self.k or self.shares))
@@ -477,7 +477,7 @@ class Contrast(Section):
 
 
 class ReportStep(Step):
-    """A report on all earlier steps: tables, figures and pages."""
+    """A report with tables, figures and pages about all earlier steps."""
 
     stage: Literal["report"]
     reads_whole_run: ClassVar[bool] = True

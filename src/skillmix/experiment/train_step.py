@@ -46,7 +46,7 @@ class Precision:
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Return the disk space for a trained weight in a checkpoint: the weight, its lower half, both moments."""
+        """Return the disk space for a trained weight in a checkpoint: the weight, its lower half, and both moments."""
         return self.weight_bytes + 2 * (self.storage == "halves") + 2 * _BYTES[self.state]
 
     @property
@@ -80,13 +80,13 @@ CHAT_TEMPLATES: Final = {
     file.stem: file.read_text(encoding="utf-8").removesuffix("\n")
     for file in sorted((SHIPPED / "chat_formats").glob("*.jinja"))
 }
-"""Chat templates by the name of their format, for checkpoints that have no template; `format: NAME` chooses one."""
+"""Chat templates by format, for checkpoints that have no template. `format: NAME` chooses a template."""
 AboveZero = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 DEFAULT_STEPS: Final = 4000
 """Optimizer steps of a recipe that sets neither `steps` nor `epochs`."""
 MUON_ADAM_RATE: Final = 3e-3
-"""Adam's learning rate beside Muon, if the recipe sets none."""
+"""Adam's learning rate with Muon if the recipe does not set one."""
 DEFAULT_GAMMA: Final = 0.5
 """Weight of the loss of replayed text."""
 _SPEED_AND_MEMORY: Final = frozenset(
@@ -114,7 +114,7 @@ class ReplaySettings(Section):
     """Plain text that is mixed in to reduce forgetting: loss = mean(answers) + gamma · mean(replay)."""
 
     sources: Annotated[list[str], Field(min_length=1)]
-    """Text, JSON Lines and Parquet files, and folders of them."""
+    """Text, JSON Lines and Parquet files, and folders that contain such files."""
     field: str = "text"
     """Key or column that contains the text in JSON Lines and Parquet files."""
     ratio: AboveZero = 0.25
@@ -169,7 +169,7 @@ class RecipeSettings(Section):
     recompute: Literal["auto", "on", "off"] = "auto"
     """Whether the backward pass recomputes activations instead of storing them."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Whether layers are compiled; on a GPU, `auto` compiles models of 1B weights, and others for 200 steps or more."""
+    """Whether layers are compiled. On a GPU, `auto` compiles models of 1B weights, and others for 200 steps or more."""
     token_budget: Positive | None = None
     """Maximum number of tokens in a micro-batch; by default as many as fit into memory."""
     checkpoint_every: Positive = 500

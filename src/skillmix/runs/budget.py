@@ -41,7 +41,7 @@ class Budget:
         """About the sum of what is reserved: adding and subtracting rounds."""
 
     def reserve(self, task: Task) -> bool:
-        """Reserve the worst-case cost of a call; return False if it would exceed a limit."""
+        """Reserve the worst-case cost of a call; return False if the call would exceed a limit."""
         key = task.request.key
         if self._held and key in self._held:
             self._held.discard(key)
@@ -55,7 +55,7 @@ class Budget:
         return True
 
     def worst(self, task: Task) -> float | None:
-        """Return the most that a call can cost; None if its price is unknown."""
+        """Return the worst-case cost of a call; None if the model's price is unknown."""
         price = self._prices[task.model]
         return price.worst(task.request) if price else None
 

@@ -59,7 +59,7 @@ _AT_ONCE: Final = 500
 
 
 class Attempt(NamedTuple):
-    """One call that was sent, with its outcome."""
+    """An attempt at a call that was sent, with its outcome."""
 
     request: Request
     outcome: Outcome
@@ -145,7 +145,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
                 self.connection.execute("COMMIT")
             except BaseException:
                 self._known_messages.clear()
-                if self.connection.in_transaction:  # SQLite has already ended it if the disk is full
+                if self.connection.in_transaction:  # if the disk is full, SQLite has already ended the transaction
                     self.connection.execute("ROLLBACK")
                 raise
             finally:
@@ -305,7 +305,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
             self.connection.execute("INSERT OR REPLACE INTO sent VALUES (?, ?, ?)", (str(request.key), cost_usd, now()))
 
     def count_conversations(self, conversations: Iterable[StudentConversation]) -> None:
-        """Record that a step uses conversations that an earlier version prefetched."""
+        """Record that a step now uses conversations that an earlier version had prefetched."""
         if self.connection.execute("SELECT 1 FROM uncounted LIMIT 1").fetchone():
             query = "DELETE FROM uncounted WHERE student = ? AND combination = ? AND generation = ?"
             with self.transaction():
@@ -392,7 +392,7 @@ class JournalReader(AbstractContextManager["JournalReader"]):
         return found
 
     def messages_with(self, addresses: Iterable[str]) -> dict[str, Message]:
-        """Return the messages stored under these hashes, each checked against its hash."""
+        """Return the messages stored under these hashes after checking each message against its hash."""
         wanted = sorted(set(addresses))
         found = {row[0]: verified_message(*row) for row in self._with("message", "hash", "role, content", wanted)}
         if len(found) < len(wanted):
@@ -492,7 +492,7 @@ class SubmittedCall(NamedTuple):
     key: CallKey
     tag: str
     worst: float | None
-    """Its maximum cost in US dollars; None if its price is unknown."""
+    """The maximum cost of the call in US dollars; None if the price is unknown."""
     request_hash: str
 
     @property
@@ -563,7 +563,7 @@ class Submissions:
             return int(self._connection.execute(query, (model, model)).fetchone()[0])
 
     def batches(self) -> list[StoredBatch]:
-        """Return the batches that have calls without an outcome, oldest first."""
+        """Return the batches with calls that have no outcome yet, oldest first."""
         query = (
             f"SELECT {_BATCH_COLUMNS} FROM batch WHERE tag IN (SELECT batch FROM call WHERE status = 'submitted') "
             "ORDER BY at, tag"

@@ -43,7 +43,7 @@ class HumanAnswer:
 
 
 def asked_criteria(rubric: Rubric) -> tuple[Criterion, ...]:
-    """Return the criteria that people are asked about: all except the length."""
+    """Return the criteria that people are asked about, which are all criteria except the length."""
     return rubric.criteria[:-1]
 
 
@@ -131,7 +131,7 @@ def raters_of(folder: Path) -> list[str]:
 
 
 def rater_model(folder: Path, rater: str) -> str | None:
-    """Return the model of a rater: `person`, or the model string of a simulated one.
+    """Return the model of a rater: `person`, or a simulated rater's model string.
 
     None if the rater has no answer yet.
     """

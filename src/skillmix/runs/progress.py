@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Bound = Literal["about", "at least", "at most"]
 LINE_EVERY: Final = 15.0
-"""Seconds between two lines without a terminal."""
+"""Seconds between two lines if there is no terminal."""
 _LOOK_EVERY: Final = 0.5
 _RECENT: Final = 60.0
 """The time window for measuring the speed, in seconds."""

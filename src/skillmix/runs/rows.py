@@ -346,7 +346,7 @@ def _object(text: str, name: str) -> dict[str, Any]:
 
 
 def write_step(connection: sqlite3.Connection, name: str, record: StepRecord, at: str) -> None:
-    """Store the record of a step, replacing an earlier one."""
+    """Store the record of a step, and replace an earlier record of the same step."""
     texts = [
         None if part is None else json.dumps(part, ensure_ascii=False) for part in (dict(record.inputs), record.result)
     ]
@@ -361,6 +361,6 @@ def write_excluded(connection: sqlite3.Connection, step: str, combinations: Iter
 
 
 def write_version(connection: sqlite3.Connection, one: ExperimentVersion) -> None:
-    """Store a version of the experiment, replacing an earlier one with its number."""
+    """Store a version of the experiment, and replace an earlier version with the same number."""
     values = (one.yaml, one.at, one.skillmix, one.python, one.machine, json.dumps(one.notes, ensure_ascii=False))
     connection.execute("INSERT OR REPLACE INTO experiment VALUES (?, ?, ?, ?, ?, ?, ?)", (one.version, *values))

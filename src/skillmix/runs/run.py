@@ -92,7 +92,7 @@ class Run:
 
     @property
     def people(self) -> Path:
-        """Return the folder with people's answers, one file per person."""
+        """Return the folder that contains one file with answers for each person."""
         return self._state_folder / "people"
 
     @property
@@ -159,7 +159,7 @@ class Run:
 
     @property
     def excluded(self) -> Mapping[str, frozenset[str]]:
-        """Return, for each step, the combinations that its draws skip because its students were trained on them."""
+        """Return the combinations that each step's draws skip because one of its students was trained on them."""
         return self.state.excluded
 
     def exclude(self, step: str, combinations: frozenset[str]) -> None:
@@ -236,7 +236,7 @@ class Run:
 
     @property
     def is_imported(self) -> bool:
-        """Whether the calls were made elsewhere and imported."""
+        """Whether the calls were made by other programs and then imported."""
         return "students" not in self.document
 
     @cached_property

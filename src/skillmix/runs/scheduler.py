@@ -79,7 +79,7 @@ class CallCounts:
 
 
 class Retries:
-    """Counts the attempts of each call and decides how long to wait before the next one."""
+    """Counts the attempts at each call, and determines how long to wait before the next attempt."""
 
     def __init__(self, *, tries: int | None = None, first_wait: float | None = None) -> None:
         self._most = TRIES if tries is None else tries
@@ -205,7 +205,7 @@ class Scheduler:
                     break
                 self.source_rests = True
                 self._room.clear()
-                with suppress(TimeoutError):  # the source may also wait for work outside the scheduler
+                with suppress(TimeoutError):  # the source may also be waiting for work outside the scheduler
                     async with asyncio.timeout(_ASK_AGAIN_S if self._open else _ASK_AGAIN_S / 10):
                         await self._room.wait()
                 self.source_rests = False
@@ -362,7 +362,7 @@ class Scheduler:
         return attempt._replace(stored=self._budget.settle(task, outcome))
 
     def _charged(self, task: Task, problem: CallProblem, seconds: float) -> Attempt:
-        """Return an attempt without a reply, with its possible cost."""
+        """Return an attempt without a reply together with the amount that it may have cost."""
         cost = self._budget.charge(task, problem)
         self.counts.cost_usd += cost or 0.0
         return Attempt(task.request, problem, seconds, cost)

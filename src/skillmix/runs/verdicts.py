@@ -87,7 +87,7 @@ class JudgedText:
     """The decision of code about a text, without the text, so that the decision can be sent between processes."""
 
     evidence: Mapping[str, bool]
-    """Whether each requested skill with a checker earns its point."""
+    """For each requested skill that has a checker, whether the skill earns its point."""
     topic: Span | None
     nonsense: str | None
     reasons: Mapping[str, str]
@@ -97,7 +97,7 @@ class JudgedText:
     masked: tuple[str | None, ...] = ()
     """The same words with the topic's words masked."""
     woven: tuple[bool | None, ...] = ()
-    """Whether the text shows each requested skill about the topic; None if it does not show the skill."""
+    """For each requested skill, whether the text shows it about the topic; None if the text does not show the skill."""
     unrequested: tuple[str, ...] = ()
 
     def earns(self, skill: str) -> bool | None:
@@ -126,7 +126,7 @@ class RulesGrader:
         self.judge = judge_of(catalog)
 
     def verdict(self, text: str, *, skills: Iterable[str], topic: str) -> Verdict:
-        """Grade a text, with the words that earn its points."""
+        """Grade a text, and return the words that earn its points as well."""
         return self.judge.judge(text, skills=skills, topic=topic)
 
 
@@ -167,7 +167,7 @@ def _counted(skills: Sequence[str]) -> str:
 
 
 def with_verdict(reading: Reading, skills: Sequence[str], verdict: Verdict | JudgedText) -> Reading:
-    """Combine a model's grade with the points of code for skills that have a checker."""
+    """Combine a model's grade with the points that code awards for skills with a checker."""
     if reading.points is None:
         return reading
     own = [_point(verdict, skill) for skill in skills]

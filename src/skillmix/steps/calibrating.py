@@ -32,7 +32,7 @@ _STEP: Final = "calibrate"
 
 @MODELS.keeping()
 def calibrated(plan: CalibrationPlan, *, prices: Path | None = None) -> Calibration:
-    """Make the missing calls of a calibration, and compute the grader's card from all of its votes."""
+    """Make the missing calls of a calibration, and compute the grader's card from all votes of the grader."""
     run = new_run(plan.run)
     document = imported_document(run, stage=_STEP, catalog=plan.catalog, prompts=plan.prompts)
     run.require_same_import(document)

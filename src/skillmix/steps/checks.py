@@ -355,7 +355,7 @@ def require_access(settings: Settings) -> None:
 
 
 def would_download(spec: ModelSpec) -> bool:
-    """Whether a model is a bundled one that is not in the cache yet."""
+    """Whether a model is a bundled model that is not in the cache yet."""
     base = str(spec).partition("+")[0]
     return any(model.spec == base and not model.folder for model in bundled_models())
 

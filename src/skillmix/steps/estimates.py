@@ -46,8 +46,9 @@ _NUMBERS: Final = 6
 """The columns between the model and the last column."""
 _LONGEST_ADDITIONS: Final = 80
 TYPICAL: Final = "typical lengths"
-# Five conversations of GPT-4 with k = 3 in the sample records of the original code have replies of 1,137 and 852
-# characters, texts of 204 and gradings of 1,488. Explanations and rows grow with the number of skills.
+# In the sample records of the original code, five conversations of GPT-4 with k = 3 have lengths of 1,137 and 852
+# characters for the two replies, 204 for the text, and 1,488 for the grading. Explanations and rows grow with the
+# number of skills.
 _REPLY_PER_SKILL: Final = 200
 _TEXT_PER_SKILL: Final = 70
 _GRADING_PER_CRITERION: Final = 250
@@ -233,7 +234,7 @@ class EstimatedStep:
 
 
 Counted = Sequence[tuple[Combination, int]]
-"""Combinations, each with its number of conversations."""
+"""The combinations, each with the number of conversations about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -488,7 +489,7 @@ def budget_warnings(estimates: Sequence[CallEstimate], budget: BudgetSettings) -
 
 
 def batch_share(settings: Settings, prices: dict[str, Price]) -> float | None:
-    """Return the cost of a model's calls in batches as a share of direct calls; None if it has no batches."""
+    """Return the price of a model's calls in batches as a share of the direct price; None if it has no batches."""
     spec = parse_spec(str(settings.asked))
     dialect = None if spec.replicas else dialect_of(spec, settings.batch or True)
     price = price_of(spec, prices)

@@ -200,7 +200,7 @@ def run_checked(
 
 
 def planned_work(experiment: Experiment, catalog: Catalog, steps: Sequence[Step], run: Run) -> list[Work]:
-    """Return the steps of the progress bar, each with its planned calls."""
+    """Return the steps that the progress bar shows, each with its planned calls."""
     return [work for step in steps if (work := kind_of(step).work(step, experiment, catalog, run))]
 
 

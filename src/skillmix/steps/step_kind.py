@@ -58,7 +58,7 @@ class StepInputs:
         return identity or name
 
     def prompts(self, name: str | None) -> list[str]:
-        """Identify a prompt set, by default the experiment's, and its hash."""
+        """Identify a prompt set by its name and hash; the default is the prompt set of the experiment."""
         chosen = name or self.experiment.prompts
         return [chosen, load_prompts(chosen).content_hash()]
 
@@ -189,7 +189,7 @@ class RunResult:
 
     @property
     def failed(self) -> dict[str, CallProblem]:
-        """Return calls without an outcome, with their problems."""
+        """Return the calls that have no outcome, each with its problem."""
         return {str(key): problem for counts in self.counts.values() for key, problem in counts.failed.items()}
 
     def failure_lines(self) -> list[str]:
@@ -206,7 +206,7 @@ class RunResult:
         return lines
 
     def waiting_lines(self) -> list[str]:
-        """Return the inputs that steps wait for, each with the name of its step."""
+        """Return the inputs that steps wait for, each with the name of the step."""
         return [f"{step}: {line}" for step, lines in self.waiting.items() for line in lines]
 
     def ungraded(self, scores: Iterable[CellScore]) -> int:

@@ -80,7 +80,7 @@ class OpenBatch:
     is_over: bool = False
     """Whether no more results are expected."""
     without: CallProblem = _LOST
-    """The outcome of a call without a result, once the batch is finished."""
+    """The outcome for calls that have no result once the batch is finished."""
     next_look: float = 0.0
     wait: float = 0.0
     looks: int = 0
