@@ -117,7 +117,7 @@ class ShownRule:
             raise UserError(
                 f"The data set would leak, because of skills that its texts show: {broken}, such as "
                 f"{shortened(leaking[0][1])!r}. Nothing was written.",
-                hint="Set leakage.shown to drop to exclude such texts, or to count to keep and count them.",
+                hint="To exclude such texts, set leakage.shown to `drop`; to keep and count them, set it to `count`.",
             )
         return counts
 

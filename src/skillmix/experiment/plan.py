@@ -174,7 +174,7 @@ def planned_rows(experiment: Experiment) -> dict[RowKey, set[PlannedDraw]]:
 
 
 def writers_and_graders(experiment: Experiment) -> set[tuple[str, str]]:
-    """Return the writers of data sets, each with its graders. A writer's texts are in no row of the score table."""
+    """Return the writers of data sets, each with its graders. A writer's texts do not appear in the score table."""
     steps = [step for step in experiment.steps if step.stage == "dataset"]
     return {(student, grader) for step in steps for student in step.student_names for grader in step.grader_names}
 

@@ -177,7 +177,7 @@ def stored_or_drawn(folder: Path, wanted: FrequencyWanted) -> DrawnSample:
     shared = min(len(old.passages), len(new.passages))
     if old.sample.ids[:shared] != new.sample.ids[:shared] or old.sample.total != new.sample.total:
         raise UserError(
-            f"The run in {folder} has a sample of another corpus, seed or length of passages.",
+            f"The sample in {folder} is from another corpus, or was drawn with another seed or passage length.",
             hint="Restore them, or use a separate run for the new corpus with --run.",
         )
     return new if len(new.passages) > len(old.passages) else first

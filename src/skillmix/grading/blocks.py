@@ -466,7 +466,7 @@ _MOST_LABEL_COLUMNS = 4
 
 
 def without_quotations(blocks: list[Block], student: Quotable) -> list[Block]:
-    """Remove the marks that only repeat the student's text from the blocks."""
+    """Remove quoted marks of the student's text from each block, and drop blocks that only quote the student."""
     if not student.words:
         return blocks
     own = []

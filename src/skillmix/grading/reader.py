@@ -187,7 +187,7 @@ _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 
 
 def words_about(rubric: Rubric, index: int, reply: str) -> str | None:
-    r"""Return the words of a reply about one criterion: beside its label, or a sentence that names it.
+    r"""Return what a reply says about one criterion: the words beside its label, or else a sentence that names it.
 
     None if there are no such words.
 

@@ -276,7 +276,7 @@ class Report:
 
     @property
     def has_only_outcomes(self) -> bool:
-        """Whether no cell has scores because the graders give outcomes."""
+        """Whether the graders give only outcomes, so that no cell has scores."""
         return bool(self.outcomes) and not self.cells
 
     @property

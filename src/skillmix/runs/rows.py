@@ -236,9 +236,8 @@ def changed_settings(request: Request, stored: Sequence[Any]) -> UserError:
         f"The run has calls of the {role} {name!r} with another {' and another '.join(changed or ['request'])}, "
         f"such as {key}.",
         hint=f"To continue this run, restore the old settings, or add a {role} with another name and the new "
-        "settings. For a separate run, choose another run name: `name` of the experiment, or --run where a "
-        "command has it. To start "
-        "over, delete the folder of the run first: its replies are lost.",
+        "settings. For a separate run, choose another run name, with `name` in the experiment or with --run if the "
+        "command accepts it. To start over, delete the folder of the run first, which loses its replies.",
     )
 
 

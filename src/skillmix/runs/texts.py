@@ -151,7 +151,7 @@ def _reading_of(run: Run, text: StudentText, call: Call) -> Reading | None:
 
 
 def grade_key(call: Call) -> GradeKey:
-    """Return the key of a call that is one of a conversation's gradings."""
+    """Return the key of one of a conversation's grading calls."""
     assert isinstance(call.key, GradeKey)  # a conversation's gradings contain only grading calls
     return call.key
 

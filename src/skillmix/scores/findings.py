@@ -244,7 +244,7 @@ def _richer_of_no_more_data(family: Sequence[ComparableStudent]) -> list[Student
 
 
 class _ClaimRule(NamedTuple):
-    """Which students a claim compares, at which k of the second, and the setting if only one qualifies."""
+    """The student pairs that a claim compares, their values of k, and the setting if only one qualifies."""
 
     pairs: Callable[[Sequence[ComparableStudent]], list[StudentPair]]
     is_about: Callable[[int, ComparableStudent], bool] = lambda k, second: k >= 2

@@ -378,7 +378,9 @@ def open_batches(spec: ModelSpec, options: ModelOptions, dialect: BatchDialect) 
     (place,) = servers_of(spec, options.access)
     if dialect.shape == "inline":
         return InlineBatches(dialect, AnthropicServer(place, spec, options))
-    if not place.address.endswith("/v1"):  # in Azure's older API, batches are not below a deployment and need a version
+    if not place.address.endswith(
+        "/v1"
+    ):  # in Azure's older API, batch URLs are not under a deployment and need an API version
         root = place.address.partition("/deployments/")[0]
         place = replace(place, address=root, query=place.query or dialect.query)
     return BatchClient(dialect, OpenAIServer(place, spec, options, key_header=dialect.key_header))

@@ -361,8 +361,7 @@ class Batched:
         kind = "passing" if is_about_room and problem.kind == "failed" else problem.kind
         problem = replace(problem, kind=kind, is_free=True)
         self._refused += is_counted and not is_about_room
-        # After a crash, a batch may be rejected before its calls have arrived here, so the size of the batch itself
-        # counts.
+        # After a crash, a batch may be rejected before its calls have been requested again, so use its stored size.
         is_alone = all(other.is_over for other in self._batches.values())
         may_shrink = is_about_room and is_alone and batch.stored.requests > 1
         if may_shrink:

@@ -410,7 +410,7 @@ def more_to_exclude(observed: Gain, margin: float) -> MoreData:
     if observed.components is not None:
         return _more_of_either(observed, observed.components, room, 1 - CONFIDENCE)
     if max(observed.values) - min(observed.values) < ROUNDING:
-        # Count combinations until Wilson's bound on the share of other differences is small enough.
+        # Add combinations until Wilson's bound on the share with a different gain is small enough.
         enough = observed.combinations
         while wilson_interval(0.0, enough).high * (1 - observed.mean) >= room:
             enough = ceil(enough * 1.02) + 1
