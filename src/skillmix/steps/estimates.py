@@ -285,7 +285,7 @@ def student_estimate(label: EstimatedStep, student: str, counted: Counted, basis
 def grader_estimates(
     label: EstimatedStep, graders: Sequence[str], counted: Counted, basis: EstimateBasis
 ) -> list[CallEstimate]:
-    """Estimate the calls of each model grader: one call per vote is expected, and `attempts` per vote is the upper bound."""
+    """Estimate the calls of each model grader: one per vote is expected, `attempts` per vote is the bound."""
     experiment = basis.experiment
     prompts = load_prompts(experiment.prompts, experiment.format)
     longest_text = basis.longest_text
