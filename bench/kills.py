@@ -4,7 +4,7 @@ A server on loopback relays to the scripted models and counts every question. Th
 model from random weights, evaluates it beside its writer, and writes a report. One run is left alone. Another one is
 killed (SIGKILL) at random moments, between the start of a process and half the time that the first run took, and run
 again each time; when it has ended, one of its steps is forgotten. Scores, texts, data set, weights and tables of the
-two must be equal to the byte, and what was asked twice can only be what was in flight at a kill.
+two must be byte-identical, and only calls in flight at a kill may be repeated.
 """
 
 import argparse
